@@ -1,0 +1,77 @@
+"""Float64 references of the anchors with their epilogues, and random operands: what every result is checked against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from templates.epilogue import apply_numpy, operands
+from templates.workloads import Conv2d, anchor_of
+from tuning_db.record import Workload
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Plain float32 arrays: data (NCHW or NC), weight (OIHW or (out, in)), and one array per epilogue operand
+    (bias: (channels,); add: the output's shape)."""
+
+    data: np.ndarray
+    weight: np.ndarray
+    extra: tuple[np.ndarray, ...]
+
+
+def random_operands(workload: Workload, seed: int) -> Operands:
+    """Standard-normal operands; weights are scaled so that outputs stay near one (as after normalisation)."""
+    rng = np.random.default_rng(seed)
+    anchor = anchor_of(workload)
+
+    def normal(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    weight = normal(anchor.weight_shape)
+    weight *= np.float32(1 / np.sqrt(np.prod(anchor.weight_shape[1:])))
+    extra = [
+        normal((anchor.out_shape[1],)) if step == "bias" else normal(anchor.out_shape)
+        for step in operands(workload.epilogue)
+    ]
+    return Operands(normal(anchor.data_shape), weight, tuple(extra))
+
+
+def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Direct convolution in float64 by one matrix product per kernel position and group, NCHW."""
+    top, left, bottom, right = conv.padding
+    x = np.pad(data.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    n, k, oh, ow = conv.out_shape
+    cg, kg = conv.in_channels // conv.groups, conv.out_channels // conv.groups
+    w = weight.astype(np.float64).reshape(conv.groups, kg, cg, *conv.kernel)
+    out = np.zeros((n, conv.groups, kg, oh * ow))
+    for r in range(conv.kernel[0]):
+        for s in range(conv.kernel[1]):
+            y0, x0 = r * conv.dilation[0], s * conv.dilation[1]
+            rows = slice(y0, y0 + (oh - 1) * conv.strides[0] + 1, conv.strides[0])
+            columns = slice(x0, x0 + (ow - 1) * conv.strides[1] + 1, conv.strides[1])
+            patch = x[:, :, rows, columns].reshape(n, conv.groups, cg, oh * ow)
+            if cg == kg == 1:
+                out += w[None, :, :, 0, r, s, None] * patch
+            else:
+                out += np.matmul(w[None, ..., r, s], patch)
+    return out.reshape(conv.out_shape)
+
+
+def reference(workload: Workload, inputs: Operands) -> np.ndarray:
+    """The workload's result in float64, in plain layout."""
+    anchor = anchor_of(workload)
+    if isinstance(anchor, Conv2d):
+        value = conv2d(anchor, inputs.data, inputs.weight)
+    else:
+        value = inputs.data.astype(np.float64) @ inputs.weight.astype(np.float64).T
+    return apply_numpy(workload.epilogue, value, [e.astype(np.float64) for e in inputs.extra])
+
+
+def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
+    """Largest absolute error over the largest absolute expected value; infinity if anything is not finite."""
+    if result.shape != expected.shape or not np.isfinite(result).all():
+        return float("inf")
+    scale = float(np.abs(expected).max()) or 1.0
+    return float(np.abs(result - expected).max()) / scale

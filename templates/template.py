@@ -1,0 +1,140 @@
+"""The contract of a schedule template, layouts, and the registry. A new template is one file and one line in
+`templates/__init__.py` (or an entry point in the group `edgetune.templates`).
+
+A template turns (workload, target, config) into a scheduled PrimFunc whose parameters are: data, weight, then one
+buffer per operand of the epilogue in order (bias, add), then the output. Data, "add" operands and the output are in
+the template's layouts; weights and biases are packed once, when a module is built, by `pack_weight` and `pack_bias`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.target import Target
+
+from templates.space import SearchSpace, Space
+from tuning_db.record import Config, Workload
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an activation lies in memory. block == 0: plain (NCHW, or NC). Otherwise NCHW{block}c:
+    (N, ceil(C/block), H, W, block), the last block filled up with arbitrary finite values."""
+
+    block: int = 0
+
+    def shape(self, plain: Sequence[int]) -> tuple[int, ...]:
+        if not self.block:
+            return tuple(plain)
+        n, c, h, w = plain
+        return n, -(-c // self.block), h, w, self.block
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        """From plain to this layout, zero-filled."""
+        if not self.block:
+            return np.ascontiguousarray(array)
+        n, c, h, w = array.shape
+        blocks = -(-c // self.block)
+        padded = np.pad(array, ((0, 0), (0, blocks * self.block - c), (0, 0), (0, 0)))
+        return np.ascontiguousarray(padded.reshape(n, blocks, self.block, h, w).transpose(0, 1, 3, 4, 2))
+
+    def unpack(self, array: np.ndarray, channels: int) -> np.ndarray:
+        """From this layout to plain, keeping the first `channels` channels."""
+        if not self.block:
+            return array
+        n, blocks, h, w, v = array.shape
+        return array.transpose(0, 1, 4, 2, 3).reshape(n, blocks * v, h, w)[:, :channels]
+
+
+PLAIN = Layout()
+
+
+@dataclass(frozen=True)
+class Layouts:
+    data: Layout
+    out: Layout
+
+
+class ScheduleError(ValueError):
+    """A config that passed the constraints cannot be applied: the trial is `invalid`, with this message."""
+
+
+class Template(ABC):
+    """One way of computing and scheduling one operator on one kind of device."""
+
+    name: str  # stable: it is stored in the database
+    version: int = 1  # raise it when the same config gives another kernel
+    op: str  # the Workload.op that it computes
+    exact: bool = True  # False: rounds differently from the direct algorithm (Winograd); can be forbidden by the user
+
+    @abstractmethod
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        """The configs for this workload on this target; None where the template does not apply."""
+
+    @abstractmethod
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        """The layouts of data and output ("add" operands have the output's)."""
+
+    @abstractmethod
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        """The scheduled function. Raises ScheduleError if the config cannot be applied."""
+
+    @abstractmethod
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        """The weight (OIHW, or (out, in)) as the function reads it: laid out once, when a module is built."""
+
+    def weight_key(self, config: Config) -> str:
+        """Configs with equal keys share one packed weight: what `pack_weight` reads of the config."""
+        return config.key
+
+    def pack_bias(self, workload: Workload, target: Target, bias: np.ndarray) -> np.ndarray:
+        """A bias of one value per output channel as the function reads it (default: blocked like the output)."""
+        block = self.layouts(workload, target).out.block
+        if not block:
+            return np.ascontiguousarray(bias)
+        blocks = -(-bias.size // block)
+        return np.pad(bias, (0, blocks * block - bias.size)).reshape(blocks, block)
+
+
+_REGISTRY: dict[str, Template] = {}
+
+
+def register(template: Template) -> Template:
+    """Make a template known under its name. Registering another object under the same name raises ValueError."""
+    if _REGISTRY.setdefault(template.name, template) is not template:
+        raise ValueError(f"template {template.name!r} is registered twice")
+    return template
+
+
+def template_named(name: str) -> Template:
+    """Raises KeyError with the known names if there is none."""
+    if name not in _REGISTRY:
+        raise KeyError(f"no template is named {name!r} (known: {', '.join(sorted(_REGISTRY))})")
+    return _REGISTRY[name]
+
+
+def all_templates() -> list[Template]:
+    return [_REGISTRY[name] for name in sorted(_REGISTRY)]
+
+
+def search_space(
+    workload: Workload, target: Target, only: Sequence[str] | None = None, exact: bool = False
+) -> SearchSpace | None:
+    """The union of all templates' spaces for a workload, or None if none applies.
+
+    `only`: names of templates to keep; `exact`: leave out templates that round differently (Winograd).
+    """
+    spaces = []
+    for template in all_templates():
+        if template.op != workload.op or (only is not None and template.name not in only):
+            continue
+        if exact and not template.exact:
+            continue
+        space = template.space(workload, target)
+        if space is not None:
+            spaces.append(space)
+    return SearchSpace(tuple(spaces)) if spaces else None

@@ -1,0 +1,27 @@
+"""The errors that end a command, each with its exit status. Everything else that escapes is a programming error."""
+
+from __future__ import annotations
+
+
+class TuneError(Exception):
+    """One clear line for the user: what is wrong, where, and what to do."""
+
+    exit_status = 1
+
+
+class BadInput(TuneError):
+    """A file, operator, option or database that cannot be used."""
+
+    exit_status = 2
+
+
+class NothingMeasured(TuneError):
+    """Every candidate failed: there is no time to choose by."""
+
+    exit_status = 3
+
+
+class VerificationFailed(TuneError):
+    """A built module does not compute what its model says."""
+
+    exit_status = 4

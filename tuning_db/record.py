@@ -1,0 +1,195 @@
+"""What was measured, as values: Workload, DeviceKey, Config, Failure, Trial.
+
+All are frozen and hashable. `key` gives a canonical JSON text: equal things have equal keys on every machine and in
+every version, so keys may be stored and compared. Nothing here knows TVM.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+Scalar = bool | int | float | str
+Value = Scalar | tuple[Scalar, ...]
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: one text for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _freeze(value: Any) -> Value:
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(v) for v in value)  # type: ignore[misc]
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{value!r} cannot be part of a key: only numbers, strings and lists of them can")
+
+
+class _Attrs(Mapping[str, Value]):
+    """An immutable, hashable mapping of names to scalars or tuples of scalars, sorted by name."""
+
+    __slots__ = ("_items",)
+    _items: dict[str, Value]
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self._items = {name: _freeze(items[name]) for name in sorted(items)}
+
+    def __getitem__(self, name: str) -> Value:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One operator with its shapes, attributes and fused epilogue: what a kernel computes, not how.
+
+    `op` names the anchor ("conv2d", "dense"). `attrs` holds its sizes (see templates.workloads for the names of each
+    operator). `epilogue` lists the element-wise steps fused behind the anchor, in order, as tokens of
+    templates.epilogue ("bias", "add", "relu", "clip:0:6", ...).
+    """
+
+    op: str
+    attrs: Mapping[str, Any]
+    epilogue: tuple[str, ...] = ()
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attrs", _Attrs(self.attrs))
+        object.__setattr__(self, "epilogue", tuple(self.epilogue))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"op": self.op, "attrs": dict(self.attrs), "epilogue": list(self.epilogue), "dtype": self.dtype}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Workload:
+        return cls(data["op"], data["attrs"], tuple(data["epilogue"]), data["dtype"])
+
+    @cached_property
+    def key(self) -> str:
+        return canonical_json(self.as_dict())
+
+
+@dataclass(frozen=True)
+class DeviceKey:
+    """What changes performance about a device, and nothing else.
+
+    `kind` is the TVM device kind ("cpu", "opencl", "cuda"); `family` groups devices whose best configs resemble each
+    other ("x86_64-avx512"); `model` is the exact part ("znver4"); `attrs` the rest (threads, limits, driver).
+    """
+
+    kind: str
+    family: str
+    model: str
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attrs", _Attrs(self.attrs))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "family": self.family, "model": self.model, "attrs": dict(self.attrs)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DeviceKey:
+        return cls(data["kind"], data["family"], data["model"], data["attrs"])
+
+    @cached_property
+    def key(self) -> str:
+        return canonical_json(self.as_dict())
+
+
+@dataclass(frozen=True)
+class Config:
+    """A template and a value for each of its knobs."""
+
+    template: str
+    knobs: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "knobs", _Attrs(self.knobs))
+
+    def __getitem__(self, knob: str) -> Any:
+        return self.knobs[knob]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"template": self.template, "knobs": dict(self.knobs)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Config:
+        return cls(data["template"], data["knobs"])
+
+    @cached_property
+    def key(self) -> str:
+        return canonical_json(self.as_dict())
+
+
+class FailureKind(StrEnum):
+    """Why a trial has no time. The names are stored."""
+
+    INVALID = "invalid"  # the config violates a constraint, or the schedule cannot be applied
+    COMPILE = "compile"
+    COMPILE_TIMEOUT = "compile_timeout"
+    UPLOAD = "upload"
+    RUN = "run"
+    RUN_TIMEOUT = "run_timeout"
+    WRONG_ANSWER = "wrong_answer"
+    DEVICE_LOST = "device_lost"
+
+
+@dataclass(frozen=True)
+class Failure:
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measured (or failed) config. Exactly one of `times` and `failure` is set.
+
+    `times`: seconds per call, one value per repeat. `error`: largest absolute error divided by the largest absolute
+    value of the float64 reference, where the result was checked. `versions`: package versions that change kernels.
+    """
+
+    workload: Workload
+    device: DeviceKey
+    config: Config
+    template_version: int
+    times: tuple[float, ...] = ()
+    failure: Failure | None = None
+    error: float | None = None
+    seed: int | None = None
+    searcher: str | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", tuple(self.times))
+        object.__setattr__(self, "versions", _Attrs(self.versions))
+        if bool(self.times) == (self.failure is not None):
+            raise ValueError("a trial has either times or a failure")
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+    @cached_property
+    def seconds(self) -> float:
+        """Median seconds per call; infinity for a failure, so that trials sort by merit."""
+        return median(self.times) if self.times else float("inf")
