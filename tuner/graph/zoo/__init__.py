@@ -1,0 +1,62 @@
+"""Real architectures as ONNX files with seeded random weights: something to tune where no model is at hand.
+
+`write_model("resnet18", "resnet18.onnx")` writes one, `names()` lists them. The graphs are those of torchvision and
+GluonCV exports, with BatchNormalization and Dropout left as nodes. Each architecture is one file with a `build`
+function over `builder.GraphBuilder`, and one line in `_ARCHITECTURES`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tuner.errors import BadInput
+from tuner.graph.zoo import inception_v3, mobilenet, resnet18, resnet50_v1, squeezenet
+from tuner.graph.zoo.builder import GraphBuilder
+
+_ARCHITECTURES: dict[str, Callable[[GraphBuilder, int], str]] = {
+    "inception_v3": inception_v3.build,
+    "mobilenet1.0": mobilenet.build,
+    "resnet18": resnet18.build,
+    "resnet50_v1": resnet50_v1.build,
+    "squeezenet1.0": squeezenet.build,
+}
+
+
+def names() -> list[str]:
+    """The architectures that can be written, sorted."""
+    return sorted(_ARCHITECTURES)
+
+
+def write_model(name: str, path: str | os.PathLike[str], batch: int = 1, seed: int = 0) -> Path:
+    """Write one architecture as an ONNX file (opset 17, static batch) and return its path.
+
+    The same name, batch and seed give the same bytes. The file appears whole or not at all. Raises BadInput for an
+    unknown name, a batch below one, or a path that cannot be written.
+    """
+    if name not in _ARCHITECTURES:
+        raise BadInput(f"no model is named {name!r} in the zoo (known: {', '.join(names())})")
+    if batch < 1:
+        raise BadInput(f"batch must be at least 1, not {batch}")
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise BadInput(f"{target}: the folder {target.parent} does not exist; create it first")
+    builder = GraphBuilder(name, np.random.default_rng(seed))
+    output = _ARCHITECTURES[name](builder, batch)
+    _write_whole(target, builder.model(output).SerializeToString(deterministic=True))
+    return target
+
+
+def _write_whole(target: Path, content: bytes) -> None:
+    """Write beside the target and rename, so that a full disk or a kill leaves no torn file."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(target)
+    except OSError as error:
+        raise BadInput(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

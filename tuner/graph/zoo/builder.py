@@ -1,0 +1,162 @@
+"""GraphBuilder: adds layers with seeded random parameters to an ONNX graph, and hands out the finished model.
+
+Weights are He-scaled and batch statistics lie around those of a trained network, so that activations keep their
+magnitude from the first layer to the last. Every method takes and returns the name of a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
+
+OPSET = 17
+IR_VERSION = 8
+
+
+class GraphBuilder:
+    """One graph under construction. Values are NCHW float32; `channels` maps each value to its channel count."""
+
+    def __init__(self, name: str, rng: np.random.Generator) -> None:
+        self._name = name
+        self._rng = rng
+        self._nodes: list = []
+        self._initializers: list = []
+        self._inputs: list = []
+        self._counts: dict[str, int] = {}
+        self.channels: dict[str, int] = {}
+
+    def input(self, name: str, shape: Sequence[int]) -> str:
+        self._inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+        self.channels[name] = shape[1]
+        return name
+
+    def conv(
+        self,
+        x: str,
+        name: str,
+        out_channels: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+        groups: int = 1,
+        bias: bool = False,
+        gain: float = 2.0,
+    ) -> str:
+        """`gain`: weight variance times fan-in; 2 keeps the magnitude where a ReLU precedes or follows."""
+        kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
+        ph, pw = (padding, padding) if isinstance(padding, int) else padding
+        shape = (out_channels, self.channels[x] // groups, kh, kw)
+        reads = [x, self._parameter(f"{name}.weight", self._normal(shape, np.sqrt(gain / np.prod(shape[1:]))))]
+        if bias:
+            reads.append(self._parameter(f"{name}.bias", self._normal((out_channels,), 0.05)))
+        return self._node(
+            "Conv",
+            reads,
+            out_channels,
+            dilations=[1, 1],
+            group=groups,
+            kernel_shape=[kh, kw],
+            pads=[ph, pw, ph, pw],
+            strides=[stride, stride],
+        )
+
+    def batch_norm(self, x: str, name: str, gain: float = 1.0, epsilon: float = 1e-5) -> str:
+        """`gain`: the mean scale; below one where a residual branch ends, so that the sums do not grow."""
+        n = self.channels[x]
+        uniform = self._rng.uniform
+        parameters = {
+            "weight": gain * uniform(0.7, 1.3, n),
+            "bias": self._rng.normal(0, 0.1, n),
+            "running_mean": self._rng.normal(0, 0.2, n),
+            "running_var": uniform(0.6, 1.5, n),
+        }
+        reads = [self._parameter(f"{name}.{key}", value.astype(np.float32)) for key, value in parameters.items()]
+        return self._node("BatchNormalization", [x, *reads], n, epsilon=epsilon, momentum=0.9)
+
+    def relu(self, x: str) -> str:
+        return self._node("Relu", [x], self.channels[x])
+
+    def conv_bn_relu(
+        self,
+        x: str,
+        name: str,
+        out_channels: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+        groups: int = 1,
+        epsilon: float = 1e-5,
+    ) -> str:
+        x = self.conv(x, f"{name}.conv", out_channels, kernel, stride, padding, groups)
+        return self.relu(self.batch_norm(x, f"{name}.bn", epsilon=epsilon))
+
+    def add(self, a: str, b: str) -> str:
+        return self._node("Add", [a, b], self.channels[a])
+
+    def concat(self, values: Sequence[str]) -> str:
+        return self._node("Concat", values, sum(self.channels[v] for v in values), axis=1)
+
+    def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, ceil: bool = False) -> str:
+        return self._node(
+            "MaxPool",
+            [x],
+            self.channels[x],
+            ceil_mode=int(ceil),
+            kernel_shape=[kernel] * 2,
+            pads=[padding] * 4,
+            strides=[stride] * 2,
+        )
+
+    def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
+        """Padding counts as zeros, as in torch."""
+        return self._node(
+            "AveragePool",
+            [x],
+            self.channels[x],
+            count_include_pad=1,
+            kernel_shape=[kernel] * 2,
+            pads=[padding] * 4,
+            strides=[stride] * 2,
+        )
+
+    def dropout(self, x: str, ratio: float = 0.5) -> str:
+        return self._node("Dropout", [x, self._parameter(f"dropout.{x}.ratio", np.float32(ratio))], self.channels[x])
+
+    def global_average_pool(self, x: str) -> str:
+        return self._node("GlobalAveragePool", [x], self.channels[x])
+
+    def flatten(self, x: str) -> str:
+        return self._node("Flatten", [x], self.channels[x], axis=1)
+
+    def dense(self, x: str, name: str, out_features: int) -> str:
+        shape = (out_features, self.channels[x])
+        weight = self._parameter(f"{name}.weight", self._normal(shape, np.sqrt(1 / shape[1])))
+        bias = self._parameter(f"{name}.bias", self._normal((out_features,), 0.05))
+        return self._node("Gemm", [x, weight, bias], out_features, alpha=1.0, beta=1.0, transB=1)
+
+    def model(self, output: str) -> ModelProto:
+        """The checked model whose one output is `output`, with inferred shapes."""
+        outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, outputs, self._initializers)
+        opsets = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, producer_name="edgetune", opset_imports=opsets, ir_version=IR_VERSION)
+        model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        checker.check_model(model)
+        return model
+
+    def _normal(self, shape: Sequence[int], deviation: float) -> np.ndarray:
+        return self._rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(deviation)
+
+    def _parameter(self, name: str, value: np.ndarray | np.float32) -> str:
+        self._initializers.append(numpy_helper.from_array(np.asarray(value, dtype=np.float32), name))
+        return name
+
+    def _node(self, op: str, reads: Sequence[str], channels: int, **attributes: object) -> str:
+        number = self._counts.get(op, 0)
+        self._counts[op] = number + 1
+        output = f"{op.lower()}_{number}"
+        self._nodes.append(helper.make_node(op, list(reads), [output], name=f"{op}_{number}", **attributes))
+        self.channels[output] = channels
+        return output
