@@ -1,0 +1,66 @@
+"""Rewrites of a scheduled function that schedule primitives cannot express: skipped rows and software prefetch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+
+from templates.template import ScheduleError
+
+_LOCALITY = 2  # keep in the second-level cache: the block is used soon, but not at once
+
+
+def _found(root: Any, kind: type[Any]) -> list[Any]:
+    nodes: list[Any] = []
+    tvm_ffi.structural_walk(root, [(kind, lambda node: nodes.append(node))])
+    return nodes
+
+
+def block_indices(root: Any, block: str) -> list[Any] | None:
+    """The block's iteration values below `root`, at the first iteration of every loop inside `root`."""
+    blocks = [r for r in _found(root, SBlockRealize) if r.block.name_hint == block]
+    if not blocks:
+        return None
+    inner = [loop.loop_var for loop in _found(root, tirx.For)]
+
+    def first(var: Any) -> Any:
+        return tirx.const(0, "int32") if any(var.same_as(v) for v in inner) else var
+
+    return [tvm_ffi.structural_map(e, [(tvm.ir.Var, first)]) for e in blocks[0].iter_values]
+
+
+def wrap_loop_body(
+    func: tirx.PrimFunc, loop: str, block: str, wrap: Callable[[Any, Sequence[Any]], Any]
+) -> tirx.PrimFunc:
+    """Replace the body of the first loop named `loop` that holds `block` by wrap(loop, block's indices).
+
+    Raises ScheduleError if there is no such loop.
+    """
+    done: list[Any] = []
+
+    def visit(node: Any) -> Any:
+        if node.loop_var.name != loop or done:
+            return node
+        indices = block_indices(node.body, block)
+        if indices is None:
+            return node
+        done.append(node)
+        body = wrap(node, indices)
+        return tirx.For(node.loop_var, node.min, node.extent, node.kind, body, node.thread_binding, node.annotations)
+
+    body = tvm_ffi.structural_map(func.body, [(tirx.For, visit)])
+    if not done:
+        raise ScheduleError(f"no loop {loop!r} around block {block!r}")
+    return func.with_body(body)
+
+
+def prefetch(buffer: Any, indices: Sequence[Any]) -> Any:
+    """A statement that fetches the cache line of buffer[indices]. The address may lie outside: nothing is read."""
+    address = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
+    arguments = [tirx.const(value, "int32") for value in (0, _LOCALITY, 1)]  # read, locality, data
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *arguments))
