@@ -7,6 +7,7 @@ every version, so keys may be stored and compared. Nothing here knows TVM.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,10 +26,17 @@ def canonical_json(value: Any) -> str:
 
 
 def _freeze(value: Any) -> Value:
+    """Built-in scalars and tuples of them. Whole floats become ints: 1 and 1.0 are one value, so they have one key."""
     if isinstance(value, list | tuple):
         return tuple(_freeze(v) for v in value)  # type: ignore[misc]
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value!r} cannot be part of a key: it is not finite")
+        return int(value) if value.is_integer() else float(value)
+    if isinstance(value, bool):
         return value
+    if isinstance(value, int | str):
+        return int(value) if isinstance(value, int) else str(value)
     raise TypeError(f"{value!r} cannot be part of a key: only numbers, strings and lists of them can")
 
 
@@ -49,6 +57,11 @@ class _Attrs(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, _Attrs):  # True == 1 in Python, but their keys differ; repr tells them apart
+            return self._items == other._items and repr(self._items) == repr(other._items)
+        return Mapping.__eq__(self, other)
 
     def __hash__(self) -> int:
         return hash(tuple(self._items.items()))
