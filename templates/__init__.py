@@ -1,7 +1,10 @@
 """The ways an operator can be computed and scheduled. Start at `template.Template`; built-in ones are listed here."""
 
+from templates.cpu.dense import PackedDense
+from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
+from templates.cpu.winograd import Winograd
 from templates.template import register
 
-for _template in (DirectConv(), DirectConvPlain()):
+for _template in (DirectConv(), DirectConvPlain(), Winograd(), Depthwise(), PackedDense()):
     register(_template)

@@ -42,7 +42,7 @@ def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Direct convolution in float64 by one matrix product per kernel position and group, NCHW."""
     top, left, bottom, right = conv.padding
     x = np.pad(data.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    n, k, oh, ow = conv.out_shape
+    n, _, oh, ow = conv.out_shape
     cg, kg = conv.in_channels // conv.groups, conv.out_channels // conv.groups
     w = weight.astype(np.float64).reshape(conv.groups, kg, cg, *conv.kernel)
     out = np.zeros((n, conv.groups, kg, oh * ow))

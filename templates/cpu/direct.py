@@ -20,7 +20,7 @@ from tvm.target import Target
 
 from templates.cpu.blocking import Blocking, blocking, divisors, pack_oihw, tile_sizes
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import prefetch, wrap_loop_body
+from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import (
     epilogue_operands,
     epilogue_value,
@@ -302,6 +302,7 @@ def _schedule(problem: _Problem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFun
     tile = [yi, xi, oi, v] if k["inner"] == "pixels" else [oi, yi, xi, v]
     sch.reorder(n, group, oo, yo, xo, *(loops[name] for name in _ORDERS[k["order"]]), *tile)
     sch.parallel(sch.fuse(n, group, oo))
+    mark(sch, kh)
     write = sch.cache_write(conv, 0, "local")
     sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
@@ -333,7 +334,7 @@ def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d) -> tirx.PrimFunc:
         inside = tirx.all(y >= conv.padding[0], y < conv.height + conv.padding[0])
         return tirx.IfThenElse(inside, loop.body, None)
 
-    return wrap_loop_body(func, "kh", "conv_update", guarded)
+    return wrap_marked_loop(func, "conv_update", guarded)
 
 
 def _prefetch_weights(func: tirx.PrimFunc, problem: _Problem, k: Values) -> tirx.PrimFunc:
@@ -363,4 +364,4 @@ def _prefetch_weights(func: tirx.PrimFunc, problem: _Problem, k: Values) -> tirx
                 fetches.append(prefetch(weight, at))
         return tirx.SeqStmt([*fetches, loop.body])
 
-    return wrap_loop_body(func, "kh", "conv_update", fetching)
+    return wrap_marked_loop(func, "conv_update", fetching)

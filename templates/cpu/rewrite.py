@@ -8,10 +8,11 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlockRealize
+from tvm.s_tir import SBlockRealize, Schedule
 
 from templates.template import ScheduleError
 
+_MARK = "edgetune.loop"
 _LOCALITY = 2  # keep in the second-level cache: the block is used soon, but not at once
 
 
@@ -34,17 +35,20 @@ def block_indices(root: Any, block: str) -> list[Any] | None:
     return [tvm_ffi.structural_map(e, [(tvm.ir.Var, first)]) for e in blocks[0].iter_values]
 
 
-def wrap_loop_body(
-    func: tirx.PrimFunc, loop: str, block: str, wrap: Callable[[Any, Sequence[Any]], Any]
-) -> tirx.PrimFunc:
-    """Replace the body of the first loop named `loop` that holds `block` by wrap(loop, block's indices).
+def mark(sch: Schedule, loop: Any) -> None:
+    """Mark a loop of a schedule for `wrap_marked_loop` (names change when blocks move; marks stay)."""
+    sch.annotate(loop, _MARK, 1)
+
+
+def wrap_marked_loop(func: tirx.PrimFunc, block: str, wrap: Callable[[Any, Sequence[Any]], Any]) -> tirx.PrimFunc:
+    """Replace the body of the marked loop around `block` by wrap(loop, indices of the block).
 
     Raises ScheduleError if there is no such loop.
     """
     done: list[Any] = []
 
     def visit(node: Any) -> Any:
-        if node.loop_var.name != loop or done:
+        if _MARK not in node.annotations or done:
             return node
         indices = block_indices(node.body, block)
         if indices is None:
@@ -55,7 +59,7 @@ def wrap_loop_body(
 
     body = tvm_ffi.structural_map(func.body, [(tirx.For, visit)])
     if not done:
-        raise ScheduleError(f"no loop {loop!r} around block {block!r}")
+        raise ScheduleError(f"no marked loop around block {block!r}")
     return func.with_body(body)
 
 

@@ -1,0 +1,127 @@
+"""Fully connected layers (CPU): packed weights, a register tile of rows by output features.
+
+Data (rows, in), weights (out / (nb v), in, nb, v), output (rows, out). With one row the weights are read once and the
+layer runs at memory speed; several rows share each weight load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from tvm import te, tirx
+from tvm.target import Target
+
+from templates.cpu.blocking import divisors, tile_sizes
+from templates.cpu.isa import vector_unit
+from templates.cpu.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
+from templates.space import Constraint, Knob, Space, Values
+from templates.template import PLAIN, Layouts, Template
+from templates.workloads import Dense, anchor_of
+from tuning_db.record import Config, Workload
+
+MAX_UNROLLED = 350
+
+
+def _dense(workload: Workload) -> Dense:
+    dense = anchor_of(workload)
+    assert isinstance(dense, Dense)
+    return dense
+
+
+class PackedDense(Template):
+    """Knobs: `nb` vectors of output features and `rows` of the register tile; `ki` inputs unrolled."""
+
+    name = "cpu.dense"
+    op = "dense"
+
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        return Layouts(PLAIN, PLAIN)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        if target.kind.name != "llvm":
+            return None
+        unit, dense = vector_unit(target), _dense(workload)
+        vectors = -(-dense.out_features // unit.lanes)
+        knobs = (
+            Knob("nb", tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= vectors)),
+            Knob("rows", tile_sizes(dense.rows, 14)),
+            Knob("ki", divisors(dense.in_features, 16)),
+        )
+        constraints = (
+            Constraint("the register tile does not fit", lambda v: v["nb"] * v["rows"] <= unit.accumulators),
+            Constraint("too many unrolled multiply-adds", lambda v: v["nb"] * v["rows"] * v["ki"] <= MAX_UNROLLED),
+        )
+        wide = max(t for t in tile_sizes(dense.rows, 14) if t <= unit.accumulators // 2)
+        ki = max(divisors(dense.in_features, 4))
+        seeds = tuple({"nb": nb, "rows": wide, "ki": ki} for nb in (4, 2, 1) if nb <= vectors)
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(dense, unit.lanes, v))
+
+    def weight_key(self, config: Config) -> str:
+        return f"nb={config['nb']}"
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        lanes, nb = vector_unit(target).lanes, config["nb"]
+        out_features, in_features = weight.shape
+        tiles = -(-out_features // (nb * lanes))
+        padded = np.pad(weight, ((0, tiles * nb * lanes - out_features), (0, 0)))
+        return np.ascontiguousarray(padded.reshape(tiles, nb, lanes, in_features).transpose(0, 3, 1, 2))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        dense = _dense(workload)
+        func = _compute(dense, vector_unit(target).lanes, workload.epilogue, config["nb"], config["rows"])
+        return _schedule(func, config.knobs)
+
+
+def _features(dense: Dense, lanes: int, v: Values) -> Mapping[str, float]:
+    acc = v["nb"] * v["rows"]
+    return {
+        "accumulators": float(acc),
+        "loads_per_fma": (v["nb"] + v["rows"]) / acc,
+        "body_fmas": float(acc * v["ki"]),
+        "chunks": float(-(-dense.out_features // (lanes * v["nb"]))),
+    }
+
+
+def _compute(dense: Dense, lanes: int, epilogue: tuple[str, ...], nb: int, tile_rows: int) -> tirx.PrimFunc:
+    wide = nb * lanes
+    tiles = -(-dense.out_features // wide)
+    padded_rows = -(-dense.rows // tile_rows) * tile_rows
+    data = te.placeholder((dense.rows, dense.in_features), name="data")
+    weight = te.placeholder((tiles, dense.in_features, nb, lanes), name="weight")
+    extra = epilogue_operands(epilogue, dense.out_shape)
+    k = te.reduce_axis((0, dense.in_features), "k")
+    last = dense.rows - 1
+
+    def row(i: tirx.PrimExpr) -> tirx.PrimExpr:
+        return i if padded_rows == dense.rows else tirx.min(i, last)  # rows beyond the end repeat the last one
+
+    sums = te.compute(
+        (padded_rows, tiles, nb, lanes),
+        lambda i, o, b, v: te.sum(data[row(i), k] * weight[o, k, b, v], axis=k),
+        name="sums",
+    )
+    out = te.compute(
+        dense.out_shape,
+        lambda i, j: epilogue_value(epilogue, sums[i, j // wide, j % wide // lanes, j % lanes], extra, (i, j)),
+        name="out",
+    )
+    return te.create_prim_func([data, weight, *extra, out])
+
+
+def _schedule(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    sch = new_schedule(func)
+    sums, out = sch.get_sblock("sums"), sch.get_sblock("out")
+    i, o, b, v, kk = sch.get_loops(sums)
+    io, ii = sch.split(i, [None, k["rows"]])
+    ko, ki = sch.split(kk, [None, k["ki"]])
+    sch.reorder(o, io, ko, ki, ii, b, v)
+    sch.parallel(o)
+    write = sch.cache_write(sums, 0, "local")
+    sch.reverse_compute_at(write, io, preserve_unit_loops=True)
+    sch.reverse_compute_inline(out)
+    unroll_tile(sch, [ki, ii, b, v])
+    unroll_tile(sch, sch.get_loops(write)[-3:])
+    sch.decompose_reduction(sums, ko)
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("sums_init"))[-3:])
+    return sch.mod["main"]

@@ -1,0 +1,181 @@
+"""Depthwise convolution in blocked layout (CPU): every lane is its own channel, a tile of pixels lives in registers.
+
+Data (N, C/v, H, W, v), weights (C/v, R, S, v), output (N, C/v, OH, OW, v).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from templates.cpu.blocking import divisors, tile_sizes
+from templates.cpu.isa import vector_unit
+from templates.cpu.stages import epilogue_operands, epilogue_value, new_schedule, pad_at_root, unroll_tile, zero_padded
+from templates.space import Constraint, Knob, Space, Values
+from templates.template import Layout, Layouts, Template
+from templates.workloads import Conv2d, anchor_of
+from tuning_db.record import Config, Workload
+
+MAX_UNROLLED = 450
+
+
+def _conv(workload: Workload) -> Conv2d:
+    conv = anchor_of(workload)
+    assert isinstance(conv, Conv2d)
+    return conv
+
+
+class Depthwise(Template):
+    """Knobs: register tile of `th` x `tw` pixels; `rows` of output per parallel chunk (0: a whole channel block);
+    `pad` ("inline", or copied "chunk" by chunk, or at the "root"); `unroll_kh`."""
+
+    name = "cpu.depthwise"
+    op = "conv2d"
+
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        block = Layout(vector_unit(target).lanes)
+        return Layouts(block, block)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        conv = _conv(workload)
+        if target.kind.name != "llvm" or not conv.is_depthwise:
+            return None
+        limit = vector_unit(target).registers - 2
+        kernel = conv.kernel[0] * conv.kernel[1]
+        rows = tuple(sorted({d for d in divisors(conv.out_height, 56) if d in (1, 2, 4, 7, 8, 14, 28, 56)}))
+        padded = any(conv.padding)
+        knobs = (
+            Knob("tw", tile_sizes(conv.out_width, limit)),
+            Knob("th", divisors(conv.out_height, 4)),
+            Knob("rows", (0, *rows)),
+            Knob("order", ("rows", "channels")),
+            Knob("pad", ("inline", "chunk", "root") if padded else ("inline",)),
+            Knob("unroll_kh", (1, 0)),
+        )
+
+        def unrolled(v: Values) -> int:
+            return v["tw"] * v["th"] * (kernel if v["unroll_kh"] else conv.kernel[1])
+
+        constraints = (
+            Constraint("the register tile does not fit", lambda v: v["tw"] * v["th"] <= limit),
+            Constraint("too many unrolled multiply-adds", lambda v: unrolled(v) <= MAX_UNROLLED),
+            Constraint("the tile does not divide the chunk", lambda v: (v["rows"] or conv.out_height) % v["th"] == 0),
+            Constraint("a whole block has no row order", lambda v: v["rows"] > 0 or v["order"] == "channels"),
+            # a tile that sticks out reads beyond the image: only the padded copies are wide enough
+            Constraint(
+                "an inlined padding needs dividing tiles",
+                lambda v: v["pad"] != "inline" or conv.out_width % v["tw"] == 0,
+            ),
+        )
+        return Space(self.name, knobs, constraints, _seeds(conv, limit, padded), lambda v: _features(conv, v))
+
+    def weight_key(self, config: Config) -> str:
+        return "blocked"
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        lanes = vector_unit(target).lanes
+        c, _, r, s = weight.shape
+        blocks = -(-c // lanes)
+        padded = np.pad(weight[:, 0], ((0, blocks * lanes - c), (0, 0), (0, 0)))
+        return np.ascontiguousarray(padded.reshape(blocks, lanes, r, s).transpose(0, 2, 3, 1))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        conv = _conv(workload)
+        func = _compute(conv, vector_unit(target).lanes, workload.epilogue, config["tw"])
+        return _schedule(conv, func, config.knobs)
+
+
+def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
+    seeds: list[Values] = []
+    for th in divisors(conv.out_height, 2):
+        exact = [t for t in divisors(conv.out_width, limit // th) if t <= 14]
+        for rows, order in ((0, "channels"), (max(divisors(conv.out_height, 14)), "rows")):
+            for pad in ("inline", "chunk", "root") if padded else ("inline",):
+                seeds.append({"th": th, "tw": exact[-1], "rows": rows, "order": order, "pad": pad, "unroll_kh": 1})
+    return tuple(seeds)
+
+
+def _features(conv: Conv2d, v: Values) -> Mapping[str, float]:
+    kernel = conv.kernel[0] * conv.kernel[1]
+    pixels = v["tw"] * v["th"]
+    rows = v["rows"] or conv.out_height
+    return {
+        "accumulators": float(pixels),
+        "body_fmas": float(pixels * (kernel if v["unroll_kh"] else conv.kernel[1])),
+        "waste": -(-conv.out_width // v["tw"]) * v["tw"] / conv.out_width,
+        "data_sweep_bytes": 64.0 * conv.width * rows * conv.strides[0],
+        "chunks": float(conv.batch * (conv.out_height // rows)),
+    }
+
+
+def _compute(conv: Conv2d, lanes: int, epilogue: tuple[str, ...], tw: int) -> tirx.PrimFunc:
+    blocks = -(-conv.in_channels // lanes)
+    (sy, sx), (dy, dx), (kh_n, kw_n) = conv.strides, conv.dilation, conv.kernel
+    wide = -(-conv.out_width // tw) * tw
+    reach_y = (conv.out_height - 1) * sy + (kh_n - 1) * dy + 1
+    reach_x = (wide - 1) * sx + (kw_n - 1) * dx + 1
+    top, left = conv.padding[:2]
+    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data")
+    weight = te.placeholder((blocks, kh_n, kw_n, lanes), name="weight")
+    out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
+    extra = epilogue_operands(epilogue, out_shape)
+    source = data
+    if any(conv.padding) or reach_x > conv.width:
+        source = te.compute(
+            (conv.batch, blocks, reach_y, reach_x, lanes),
+            lambda n, c, y, x, v: zero_padded(
+                lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width
+            ),
+            name="pad",
+        )
+    kh, kw = te.reduce_axis((0, kh_n), "kh"), te.reduce_axis((0, kw_n), "kw")
+    sums = te.compute(
+        (conv.batch, blocks, conv.out_height, wide, lanes),
+        lambda n, c, y, x, v: te.sum(
+            source[n, c, y * sy + kh * dy, x * sx + kw * dx, v] * weight[c, kh, kw, v], axis=[kh, kw]
+        ),
+        name="conv",
+    )
+    out = te.compute(out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index), name="out")
+    return te.create_prim_func([data, weight, *extra, out])
+
+
+def _schedule(conv: Conv2d, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    sch = new_schedule(func)
+    block = sch.get_sblock("conv")
+    n, c, y, x, v, kh, kw = sch.get_loops(block)
+    rows = k["rows"] or conv.out_height
+    chunk, yo, yi = sch.split(y, [None, rows // k["th"], k["th"]])
+    xo, xi = sch.split(x, [None, k["tw"]])
+    outer = (chunk, c) if k["order"] == "rows" else (c, chunk)
+    sch.reorder(n, *outer, yo, xo, kh, kw, yi, xi, v)
+    parallel = sch.fuse(n, *outer)
+    sch.parallel(parallel)
+    write = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
+    sch.reverse_compute_inline(sch.get_sblock("out"))
+    _schedule_pad(sch, k["pad"], parallel)
+    unroll_tile(sch, [*([kh] if k["unroll_kh"] else []), kw, yi, xi, v])
+    unroll_tile(sch, sch.get_loops(write)[-3:])
+    sch.decompose_reduction(block, kh)
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("conv_init"))[-3:])
+    return sch.mod["main"]
+
+
+def _schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
+    names = [sch.get(b).name_hint for b in sch.get_child_blocks(sch.get_sblock("root"))]
+    if "pad" not in names:
+        return
+    pad = sch.get_sblock("pad")
+    if where == "inline":
+        sch.compute_inline(pad)
+    elif where == "chunk":
+        sch.compute_at(pad, parallel, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(pad)[-1])
+    else:
+        pad_at_root(sch, "pad")

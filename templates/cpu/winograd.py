@@ -1,0 +1,393 @@
+"""Winograd convolution F(m x m, 3 x 3) in blocked layout (CPU), m = 2 or 4.
+
+Input tiles of (m+2)^2 pixels are transformed (vv), multiplied with transformed weights as (m+2)^2 independent matrix
+products on the direct template's register tile (mm), and transformed back (t2, out). F(4) does a quarter of the direct
+algorithm's multiplications, F(2) four ninths; the rounding error grows from about 3e-7 to about 1e-5 of the largest
+output. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from templates.cpu.blocking import Blocking, blocking, divisors
+from templates.cpu.isa import vector_unit
+from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
+from templates.cpu.stages import (
+    epilogue_operands,
+    epilogue_value,
+    new_schedule,
+    pad_at_root,
+    unroll_tile,
+    zero_padded,
+)
+from templates.space import Constraint, Knob, Space, Values
+from templates.template import Layout, Layouts, Template
+from templates.workloads import Conv2d, anchor_of
+from tuning_db.record import Config, Workload
+
+MAX_UNROLLED = 350
+CACHE_LINE_FLOATS = 16
+
+# Per m: B^T (input), G (weight), A^T (output), for the points 0, 1, -1 (and 2, -2), infinity.
+_MATRICES: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
+    2: (
+        [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
+        [[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]],
+        [[1, 1, 1, 0], [0, 1, -1, -1]],
+    ),
+    4: (
+        [
+            [4, 0, -5, 0, 1, 0],
+            [0, -4, -4, 1, 1, 0],
+            [0, 4, -4, -1, 1, 0],
+            [0, -2, -1, 2, 1, 0],
+            [0, 2, -1, -2, 1, 0],
+            [0, 4, 0, -5, 0, 1],
+        ],
+        [
+            [1 / 4, 0, 0],
+            [-1 / 6, -1 / 6, -1 / 6],
+            [-1 / 6, 1 / 6, -1 / 6],
+            [1 / 24, 1 / 12, 1 / 6],
+            [1 / 24, -1 / 12, 1 / 6],
+            [0, 0, 1],
+        ],
+        [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """`tiles_y` x `tiles_x` tiles of m x m output pixels cover each image."""
+
+    conv: Conv2d
+    blocks: Blocking
+    m: int
+
+    @property
+    def a(self) -> int:
+        return self.m + 2
+
+    @property
+    def tiles_y(self) -> int:
+        return -(-self.conv.out_height // self.m)
+
+    @property
+    def tiles_x(self) -> int:
+        return -(-self.conv.out_width // self.m)
+
+    @property
+    def tile_rows(self) -> int:
+        return self.conv.batch * self.tiles_y
+
+
+class Winograd(Template):
+    """Knobs: `m`; `at` ("group": all stages run per group of `rows` tile rows, "root": one after the other); register
+    tile of `ob` output blocks by `gy` x `gx` tiles; `ui` input channels unrolled; `blocks` outer or inner; `pad`
+    where the padded input is made; `prefetch` the next weight block while this one is used."""
+
+    name = "cpu.conv2d_winograd"
+    op = "conv2d"
+    exact = False
+
+    def _problem(self, workload: Workload, target: Target, m: int) -> _Problem:
+        conv = anchor_of(workload)
+        assert isinstance(conv, Conv2d)
+        return _Problem(conv, blocking(conv, vector_unit(target).lanes), m)
+
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        block = Layout(vector_unit(target).lanes)
+        return Layouts(block, block)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        if target.kind.name != "llvm":
+            return None
+        unit = vector_unit(target)
+        problems = {m: self._problem(workload, target, m) for m in _MATRICES}
+        conv = problems[2].conv
+        if (conv.kernel, conv.strides, conv.dilation, conv.groups) != ((3, 3), (1, 1), (1, 1), 1):
+            return None
+        if conv.in_channels < unit.lanes or min(conv.out_height, conv.out_width) < 4:
+            return None
+        constraints = _constraints(problems, unit.accumulators)
+        seeds = _seeds(problems, unit.accumulators)
+        knobs = _knobs(problems, unit.accumulators)
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
+
+    def weight_key(self, config: Config) -> str:
+        return f"m={config['m']}"
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        """U = G w G^T, computed in float64: (a, a, out blocks, in blocks, in lanes, out lanes)."""
+        problem = self._problem(workload, target, config["m"])
+        b, g = problem.blocks, np.array(_MATRICES[problem.m][1])
+        k, c, _, _ = weight.shape
+        # G w G^T as one product with the Kronecker square of G: (a*a, 9) x (9, K*C)
+        u = np.kron(g, g) @ weight.astype(np.float64).reshape(k * c, 9).T
+        u = np.pad(u.reshape(-1, k, c), ((0, 0), (0, b.out_blocks * b.lanes - k), (0, b.in_blocks * b.in_lanes - c)))
+        u = u.reshape(problem.a, problem.a, b.out_blocks, b.lanes, b.in_blocks, b.in_lanes)
+        return np.ascontiguousarray(u.transpose(0, 1, 2, 4, 5, 3), dtype=np.float32)
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        problem = self._problem(workload, target, config["m"])
+        func = _schedule(problem, _compute(problem, workload.epilogue), config.knobs)
+        return _prefetch_weights(func, problem, config.knobs) if config["prefetch"] else func
+
+
+def _knobs(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Knob, ...]:
+    def union(values: Callable[[_Problem], Sequence[int]]) -> tuple[int, ...]:
+        return tuple(sorted({v for p in problems.values() for v in values(p)}))
+
+    blocks = problems[2].blocks
+    return (
+        Knob("m", tuple(problems)),
+        Knob("at", ("root", "group")),
+        Knob("rows", union(lambda p: divisors(p.tiles_y, 14))),
+        Knob("gx", union(lambda p: divisors(p.tiles_x, accumulators))),
+        Knob("gy", union(lambda p: divisors(p.tiles_y, 4))),
+        Knob("ob", divisors(blocks.out_blocks, 8)),
+        Knob("ui", divisors(blocks.in_lanes, 16)),
+        Knob("blocks", ("outer", "inner")),
+        Knob("inner", ("pixels", "blocks")),
+        Knob("pad", ("root", "row", "group")),
+        Knob("prefetch", (0, 1)),
+    )
+
+
+def _constraints(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Constraint, ...]:
+    def of(v: Values) -> _Problem:
+        return problems[v["m"]]
+
+    def divides(v: Values) -> bool:
+        p = of(v)
+        rows = p.tiles_y if v["at"] == "root" else v["rows"]
+        return p.tiles_y % v["rows"] == 0 and p.tiles_x % v["gx"] == 0 and rows % v["gy"] == 0
+
+    def tile(v: Values) -> int:
+        return v["ob"] * v["gx"] * v["gy"]
+
+    return (
+        Constraint("the tiles do not divide the image", divides),
+        Constraint("the register tile does not fit", lambda v: tile(v) <= accumulators),
+        Constraint("too many unrolled multiply-adds", lambda v: tile(v) * v["ui"] <= MAX_UNROLLED),
+        Constraint("there is no group to pad in", lambda v: v["pad"] != "group" or v["at"] == "group"),
+        Constraint("a batch is padded at once", lambda v: v["pad"] == "root" or of(v).conv.batch == 1),
+    )
+
+
+def _seeds(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Values, ...]:
+    """Per m the register tiles with the fewest loads per multiply-add, all stages at the root and in row groups."""
+    seeds: list[Values] = []
+    for m in (4, 2):
+        p = problems[m]
+        tiles = [
+            ((ob + gx * gy) / (ob * gx * gy), {"m": m, "ob": ob, "gx": gx, "gy": gy})
+            for ob in divisors(p.blocks.out_blocks, 4)
+            for gx in divisors(p.tiles_x, accumulators)
+            for gy in divisors(p.tiles_y, 4)
+            if ob * gx * gy <= accumulators
+        ]
+        for _, tile in sorted(tiles, key=lambda t: t[0])[:2]:
+            common = {**tile, "ui": max(divisors(p.blocks.in_lanes, 4)), "inner": "pixels"}
+            rows = p.tiles_y if p.tiles_y <= 14 else max(divisors(p.tiles_y, 14))
+            seeds.append({**common, "at": "root", "rows": rows, "blocks": "outer", "pad": "root", "prefetch": 1})
+            seeds.append({**common, "at": "root", "rows": rows, "blocks": "inner", "pad": "root", "prefetch": 0})
+            group = {**common, "at": "group", "rows": tile["gy"], "blocks": "inner", "prefetch": 0}
+            seeds.append({**group, "pad": "row" if p.conv.batch == 1 else "root"})
+    return tuple(seeds)
+
+
+def _features(p: _Problem, v: Values) -> Mapping[str, float]:
+    tile = v["ob"] * v["gx"] * v["gy"]
+    squares = p.a * p.a
+    rows = v["rows"] if v["at"] == "group" else p.tiles_y
+    covered = p.tiles_y * p.tiles_x * p.m * p.m / (p.conv.out_height * p.conv.out_width)
+    return {
+        "accumulators": float(tile),
+        "loads_per_fma": (v["ob"] + v["gx"] * v["gy"]) / tile,
+        "body_fmas": float(tile * v["ui"]),
+        "wino_multiplications": squares / (9.0 * p.m * p.m) * covered,
+        "weight_block_bytes": 4.0 * p.blocks.in_blocks * p.blocks.in_lanes * v["ob"] * p.blocks.lanes,
+        "wino_weight_bytes": 4.0 * squares * p.conv.in_channels * p.conv.out_channels,
+        "wino_tiles_bytes": 4.0 * squares * rows * p.tiles_x * p.conv.in_channels,
+        "chunks": float(p.tile_rows // v["rows"] if v["at"] == "group" else squares),
+    }
+
+
+def _linear(row: Sequence[float], get: Callable[[int], Any]) -> Any:
+    """The sum of row[j] * get(j), without zeros and with subtractions for -1."""
+    total = None
+    for j, factor in enumerate(row):
+        if factor == 0:
+            continue
+        size = abs(float(factor))
+        term = get(j) if size == 1 else get(j) * tirx.const(size, "float32")
+        if total is None:
+            total = term if factor > 0 else tirx.const(0.0, "float32") - term
+        else:
+            total = total + term if factor > 0 else total - term
+    return total
+
+
+def _row_of(matrix: Sequence[Sequence[float]], index: Any, get: Callable[[int], Any]) -> Any:
+    """The `index`-th row times a vector; the selects fold away where the loop over `index` is unrolled."""
+    value = _linear(matrix[-1], get)
+    for i in range(len(matrix) - 2, -1, -1):
+        value = tirx.Select(index == i, _linear(matrix[i], get), value)
+    return value
+
+
+def _compute(p: _Problem, epilogue: tuple[str, ...]) -> tirx.PrimFunc:
+    """pad -> t1, vv (input) -> mm -> t2, out (output and epilogue)."""
+    conv, b, a, m = p.conv, p.blocks, p.a, p.m
+    bt, _, at = _MATRICES[m]
+    lanes, ny = b.lanes, p.tiles_y
+    data = te.placeholder((conv.batch, b.in_blocks, conv.height, conv.width, lanes), name="data")
+    weight = te.placeholder((a, a, b.out_blocks, b.in_blocks, lanes, lanes), name="weight")
+    out_shape = (conv.batch, b.out_blocks, conv.out_height, conv.out_width, lanes)
+    extra = epilogue_operands(epilogue, out_shape)
+    top, left = conv.padding[:2]
+    pad = te.compute(
+        (conv.batch, b.in_blocks, ny * m + 2, p.tiles_x * m + 2, lanes),
+        lambda n, c, y, x, v: zero_padded(
+            lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width
+        ),
+        name="pad",
+    )
+    t1 = te.compute(
+        (p.tile_rows, p.tiles_x, b.in_blocks, a, a, lanes),
+        lambda ty, tx, c, e, j, v: _row_of(bt, e, lambda i: pad[ty // ny, c, (ty % ny) * m + i, tx * m + j, v]),
+        name="t1",
+    )
+    vv = te.compute(
+        (a, a, p.tile_rows, p.tiles_x, b.in_blocks, lanes),
+        lambda e, q, ty, tx, c, v: _row_of(bt, q, lambda j: t1[ty, tx, c, e, j, v]),
+        name="vv",
+    )
+    ib, ii = te.reduce_axis((0, b.in_blocks), "ib"), te.reduce_axis((0, lanes), "ii")
+    mm = te.compute(
+        (a, a, b.out_blocks, p.tile_rows, p.tiles_x, lanes),
+        lambda e, q, o, ty, tx, v: te.sum(vv[e, q, ty, tx, ib, ii] * weight[e, q, o, ib, ii, v], axis=[ib, ii]),
+        name="mm",
+    )
+    t2 = te.compute(
+        (b.out_blocks, p.tile_rows, p.tiles_x, m, a, lanes),
+        lambda o, ty, tx, i, q, v: _row_of(at, i, lambda e: mm[e, q, o, ty, tx, v]),
+        name="t2",
+    )
+
+    def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
+        value = _row_of(at, x % m, lambda q: t2[o, n * ny + y // m, x // m, y % m, q, v])
+        return epilogue_value(epilogue, value, extra, (n, o, y, x, v))
+
+    return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def _schedule(p: _Problem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    sch = new_schedule(func)
+    at_root = k["at"] == "root"
+    group = _schedule_output(p, sch, k, at_root)
+    if not at_root:
+        sch.compute_at(sch.get_sblock("mm"), group, preserve_unit_loops=True)
+        sch.compute_at(sch.get_sblock("vv"), group, preserve_unit_loops=True)
+    _schedule_input(p, sch, k, at_root, group)
+    _schedule_products(sch, k, at_root)
+    return sch.mod["main"]
+
+
+def _schedule_output(p: _Problem, sch: Schedule, k: Values, at_root: bool) -> Any:
+    """Tile by tile, with t2 in registers; returns the loop over row groups."""
+    out, t2 = sch.get_sblock("out"), sch.get_sblock("t2")
+    n, o, y, x, v = sch.get_loops(out)
+    ty, yi = sch.split(y, [None, p.m])
+    tx, xi = sch.split(x, [None, p.m])
+    group, ti = sch.split(ty, [None, k["rows"]])
+    sch.reorder(n, group, o, ti, tx, yi, xi, v)
+    if at_root:
+        group = sch.fuse(n, group, o)
+        sch.parallel(group)
+    else:
+        group = sch.fuse(n, group)
+        sch.parallel(group)
+    sch.compute_at(t2, tx, preserve_unit_loops=True)
+    sch.set_scope(t2, 0, "local")
+    unroll_tile(sch, [yi, xi, v])
+    unroll_tile(sch, sch.get_loops(t2)[-3:])
+    return group
+
+
+def _schedule_input(p: _Problem, sch: Schedule, k: Values, at_root: bool, group: Any) -> None:
+    """Row by row of tiles, with t1 in registers."""
+    vv, t1, pad = sch.get_sblock("vv"), sch.get_sblock("t1"), sch.get_sblock("pad")
+    e, q, ty, tx, c, v = sch.get_loops(vv)[-6:]
+    sch.reorder(ty, c, tx, e, q, v)
+    if at_root:
+        sch.parallel(ty)
+    sch.compute_at(t1, tx, preserve_unit_loops=True)
+    sch.set_scope(t1, 0, "local")
+    unroll_tile(sch, [e, q, v])
+    unroll_tile(sch, sch.get_loops(t1)[-3:])
+    if k["pad"] == "root":
+        pad_at_root(sch, "pad")
+        return
+    sch.compute_at(pad, c if k["pad"] == "row" else group, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(pad)[-1])
+
+
+def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
+    """The direct template's register tile: `ob` blocks by gy x gx tiles."""
+    mm = sch.get_sblock("mm")
+    e, q, o, y, x, v, ib, ii = sch.get_loops(mm)[-8:]
+    oo, oi = sch.split(o, [None, k["ob"]])
+    yo, yi = sch.split(y, [None, k["gy"]])
+    xo, xi = sch.split(x, [None, k["gx"]])
+    io, iu = sch.split(ii, [None, k["ui"]])
+    middle = [oo, yo, xo] if k["blocks"] == "outer" else [yo, xo, oo]
+    tile = [yi, xi, oi, v] if k["inner"] == "pixels" else [oi, yi, xi, v]
+    sch.reorder(e, q, *middle, ib, io, iu, *tile)
+    if at_root:
+        sch.parallel(sch.fuse(e, q))
+    mark(sch, ib)
+    write = sch.cache_write(mm, 0, "local")
+    sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
+    for loop in (iu, oi, yi, xi):
+        sch.unroll(loop)
+    sch.vectorize(v)
+    unroll_tile(sch, sch.get_loops(write)[-4:])
+    sch.decompose_reduction(mm, ib)
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("mm_init"))[-4:])
+
+
+def _prefetch_weights(func: tirx.PrimFunc, p: _Problem, k: Values) -> tirx.PrimFunc:
+    """While weight block b is reused over S tiles, fetch 1/S of the next in each: the next output blocks where those
+    are the outer loop, else the same blocks of the next matrix product."""
+    rows = p.tile_rows if k["at"] == "root" else k["rows"]
+    across = p.tiles_x // k["gx"]
+    down = rows // k["gy"]
+    lanes = p.blocks.lanes
+    lines = lanes * lanes // CACHE_LINE_FLOATS
+    share = -(-lines // (down * across))
+    weight = func.params[1]
+
+    def fetching(loop: Any, index: Any) -> Any:
+        e, q, o, y, x, _, ib = index[:7]
+        sweep = (y // k["gy"]) % down * across + x // k["gx"]
+        step = (0, k["ob"]) if k["blocks"] == "outer" else (1, 0)
+        fetches = []
+        for i in range(k["ob"]):
+            for j in range(share):
+                line = (sweep * share + j) * CACHE_LINE_FLOATS
+                at = [e, q + step[0], o + step[1] + i, ib, line // lanes, line % lanes]
+                fetches.append(prefetch(weight, at))
+        return tirx.SeqStmt([*fetches, loop.body])
+
+    return wrap_marked_loop(func, "mm_update", fetching)
