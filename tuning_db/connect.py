@@ -1,0 +1,202 @@
+"""From a path or URL to a SQLAlchemy engine, and from what can go wrong there to one clear line.
+
+Start at `locate` (what does the user mean), `check_file` (may an SQLite file be opened, without touching it) and
+`make_engine`. `explain` turns a driver's error into a DatabaseError.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
+
+from tuning_db.errors import DatabaseError
+from tuning_db.schema import APPLICATION_ID
+
+BUSY_SECONDS = 30.0  # how long a writer waits for another
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+_OTHER = "choose another with --db"
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a database is. `path` is set for SQLite, `url` for PostgreSQL; `name` is for messages, without password."""
+
+    name: str
+    path: Path | None = None
+    url: URL | None = None
+
+
+def locate(url_or_path: str | Path) -> Location:
+    """A bare path is an SQLite file. Raises DatabaseError for any URL but sqlite:///PATH and postgresql://..."""
+    text = os.fspath(url_or_path)
+    if "://" not in text:
+        return _file(text, text)
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise DatabaseError(f"the database URL {text!r} cannot be parsed") from error
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return _file(url.database or "", text)
+    if backend not in ("postgresql", "postgres"):
+        raise DatabaseError(
+            f"{backend}:// is not supported as a tuning database: use a path, sqlite:/// or postgresql://"
+        )
+    return Location(url.render_as_string(hide_password=True), url=url.set(drivername="postgresql+psycopg"))
+
+
+def _file(path: str, text: str) -> Location:
+    if not path or "\0" in path or path == ":memory:":
+        raise DatabaseError(f"{text!r} does not name a database file: give a path such as tuning.db")
+    return Location(path, path=Path(path))
+
+
+def check_file(path: Path, create: bool, read_only: bool) -> None:
+    """Raise DatabaseError unless `path` can become or already is an SQLite tuning database. Writes nothing."""
+    try:
+        if not path.exists():
+            _check_new(path, create and not read_only)
+        elif not path.is_file():
+            raise DatabaseError(f"{path} is a folder or device, not a database file: {_OTHER}")
+        else:
+            _check_existing(path, read_only)
+    except OSError as error:
+        raise DatabaseError(f"{path} cannot be opened: {error.strerror or error}") from error
+
+
+def _check_new(path: Path, create: bool) -> None:
+    if not create:
+        raise DatabaseError(f"there is no tuning database at {path}")
+    if not path.parent.is_dir():
+        raise DatabaseError(f"cannot create {path}: the folder {path.parent} does not exist; create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise DatabaseError(f"cannot create {path}: the folder {path.parent} is read-only; {_OTHER}")
+
+
+def _check_existing(path: Path, read_only: bool) -> None:
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if header and not header.startswith(_MAGIC[: len(header)]):
+        raise DatabaseError(f"{path} is not a tuning database (not an SQLite file): {_OTHER}")
+    if header:
+        _check_whole(path, header)
+        _check_ours(path, header)
+    if not read_only and not _writable(path):
+        raise DatabaseError(f"{path} is read-only, or its folder is: {_OTHER}")
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)  # the write-ahead log lies beside the file
+
+
+def _log_bytes(path: Path) -> int:
+    log = path.with_name(path.name + "-wal")
+    return log.stat().st_size if log.exists() else 0
+
+
+def _check_whole(path: Path, header: bytes) -> None:
+    """The header says how many pages the file has; an interrupted copy has fewer. A log may still hold them."""
+    page_bytes = int.from_bytes(header[16:18], "big")
+    expected = int.from_bytes(header[28:32], "big") * (65536 if page_bytes == 1 else page_bytes)
+    actual = path.stat().st_size
+    if len(header) < _HEADER_BYTES or (actual < expected and not _log_bytes(path)):
+        size = f"{actual} of {expected} bytes" if expected else f"{actual} bytes"
+        raise DatabaseError(f"{path} is truncated ({size}): restore it from a copy, or {_OTHER}")
+
+
+def _check_ours(path: Path, header: bytes) -> None:
+    """Another program's SQLite file is left alone; one without tables may be ours, killed while it was created."""
+    if int.from_bytes(header[68:72], "big") == APPLICATION_ID:
+        return
+    # Immutable: a plain read of a file in WAL mode would leave a -wal and a -shm beside it.
+    query = "mode=ro" if _log_bytes(path) else "mode=ro&immutable=1"
+    try:
+        with closing(_connect(path, query)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error as error:
+        raise explain(error, str(path)) from error
+    if tables and not {"alembic_version", "trials"} <= tables:
+        raise DatabaseError(f"{path} is an SQLite database, but not a tuning database: {_OTHER}")
+
+
+def _connect(path: Path, query: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(os.fsencode(path.absolute()))}?{query}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,  # we say BEGIN ourselves: the driver's own is late and never IMMEDIATE
+        check_same_thread=False,
+    )
+
+
+def make_engine(location: Location, read_only: bool) -> Engine:
+    """Nothing is opened yet. Raises DatabaseError where the driver for PostgreSQL is not installed."""
+    if location.path is None:
+        assert location.url is not None
+        try:
+            return create_engine(location.url, isolation_level="READ COMMITTED")
+        except ModuleNotFoundError as error:
+            hint = 'pip install "edgetune[postgres]"'
+            raise DatabaseError(f"PostgreSQL needs the package {error.name}: {hint}") from error
+    engine = create_engine("sqlite://", creator=_creator(location.path, read_only), poolclass=QueuePool)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _creator(path: Path, read_only: bool) -> Callable[[], sqlite3.Connection]:
+    def create() -> sqlite3.Connection:
+        if not read_only:
+            query = "mode=rwc"
+        elif _writable(path):
+            query = "mode=rw"  # with query_only below: unlike mode=ro it leaves no -wal and -shm behind
+        else:
+            query = "mode=ro" if _log_bytes(path) else "mode=ro&immutable=1"
+        connection = _connect(path, query)
+        connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut; a trial takes far longer
+        connection.execute("PRAGMA cache_size = -32768")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    return create
+
+
+def _begin(connection: Connection) -> None:
+    """A writer takes the lock at once: a reader that becomes one cannot wait for another and fails."""
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+_EXPLANATIONS = (
+    ("not a database", f"is not a tuning database: {_OTHER}"),
+    ("malformed", "is damaged: restore it from a copy, or import its exported log into a new database"),
+    ("is full", "cannot grow, its disk is full: free some space (all that was committed is kept)"),
+    ("readonly", f"is read-only: {_OTHER}"),
+    ("read-only", f"is read-only: {_OTHER}"),
+    ("locked", f"is locked by another process, for longer than {BUSY_SECONDS:.0f} seconds"),
+)
+
+
+def explain(error: Exception, name: str) -> DatabaseError:
+    """What a driver's error means to a user, in one line."""
+    cause = getattr(error, "orig", None) or error
+    reason = " ".join(str(cause).split()) or type(cause).__name__
+    for fragment, meaning in _EXPLANATIONS:
+        if fragment in reason:
+            return DatabaseError(f"{name} {meaning}")
+    return DatabaseError(f"{name} cannot be used: {reason}")
+
+
+def is_users_problem(error: SQLAlchemyError) -> bool:
+    """False for what only a mistake of ours can cause (broken SQL, a violated constraint)."""
+    return isinstance(error, DBAPIError) and not isinstance(error, IntegrityError | ProgrammingError | DataError)

@@ -1,0 +1,165 @@
+"""Keeping databases: merge two, prune by explicit criteria, verify every record."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, delete, exists, false, func, or_, select
+
+from tuning_db import schema
+from tuning_db.errors import DatabaseError
+from tuning_db.record import DeviceKey, Trial, Workload
+from tuning_db.rows import digest, from_row, microseconds, to_record
+from tuning_db.store import DEFAULT_TOLERANCE, Store, counts_for_best
+
+
+@dataclass(frozen=True)
+class Merged:
+    added: int
+    known: int  # were there already
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """`removed` trials are gone (with dry_run: would be), `kept` are left."""
+
+    removed: int
+    kept: int
+
+
+def merge(target: Store, source: Store) -> Merged:
+    """Add the source's trials that the target does not have. The source is only read."""
+    count = 0
+
+    def counted() -> Iterator[Trial]:
+        nonlocal count
+        for trial in source.trials():
+            count += 1
+            yield trial
+
+    added = target.add_many(counted())
+    return Merged(added, count - added)
+
+
+def prune(
+    store: Store,
+    failures: bool = False,
+    older_than: datetime | None = None,
+    keep_best: int | None = None,
+    tolerance: float = DEFAULT_TOLERANCE,
+    dry_run: bool = False,
+) -> Pruned:
+    """Remove the trials that meet any of the given criteria, in one transaction.
+
+    `failures`: failed trials, but for those that outdate an earlier success of their config, which would come back.
+    `older_than`: trials created before. `keep_best`: for each workload and device all successes but the fastest so
+    many of those that may be best (verified within `tolerance`, the latest of their config). Raises ValueError
+    without a criterion, or for keep_best below 1, which would remove every success.
+    """
+    t = schema.trials
+    criteria: list[ColumnElement[bool]] = []
+    if failures:
+        criteria.append(_is_removable_failure())
+    if older_than is not None:
+        criteria.append(t.c.created < microseconds(older_than))
+    if keep_best is not None:
+        if keep_best < 1:
+            raise ValueError(f"keep_best is {keep_best}, but at least one must be kept")
+        criteria.append(_beyond(keep_best, tolerance))
+    if not criteria:
+        raise ValueError("nothing says which trials to remove: give failures, older_than or keep_best")
+    doomed = select(t.c.id).where(or_(false(), *criteria))
+    with store.reading() if dry_run else store.writing() as connection:
+        total = connection.scalar(select(func.count()).select_from(t)) or 0
+        if dry_run:
+            removed = connection.scalar(select(func.count()).select_from(doomed.subquery())) or 0
+        else:
+            removed = connection.execute(delete(t).where(t.c.id.in_(doomed))).rowcount
+    return Pruned(removed, total - removed)
+
+
+def _is_removable_failure() -> ColumnElement[bool]:
+    t, earlier = schema.trials, schema.trials.alias()
+    same = and_(*(earlier.c[n] == t.c[n] for n in ("workload_id", "device_id", "config_digest", "config")))
+    success = exists(select(1).where(same, earlier.c.failure_kind.is_(None)).correlate(t))
+    return and_(t.c.failure_kind.is_not(None), ~success)
+
+
+def _beyond(keep: int, tolerance: float) -> ColumnElement[bool]:
+    """Successes that are not among the best. What is kept may be best already, so no outdated time comes back."""
+    t = schema.trials.alias()
+    rank = func.row_number().over(partition_by=(t.c.workload_id, t.c.device_id), order_by=(t.c.seconds, t.c.id))
+    ranked = select(t.c.id, rank.label("rank")).where(counts_for_best(t, tolerance)).subquery()
+    kept = select(ranked.c.id).where(ranked.c.rank <= keep)
+    return and_(schema.trials.c.failure_kind.is_(None), schema.trials.c.id.not_in(kept))
+
+
+def verify(store: Store) -> Iterator[str]:
+    """Every problem found, one line each: the file's structure, then each record against its keys and its digest."""
+    structure = list(_structure(store))
+    yield from structure
+    if not structure:  # rows of a broken tree are not worth reading
+        yield from _keys(store)
+        yield from _trials(store)
+
+
+def _structure(store: Store) -> Iterator[str]:
+    if store.path is None:  # PostgreSQL guards its own pages
+        return
+    with store.reading() as connection:
+        for check in ("integrity_check", "foreign_key_check"):
+            for row in connection.exec_driver_sql(f"PRAGMA {check}"):
+                if row[0] != "ok":
+                    yield f"{store.name}: {' '.join(str(value) for value in row)}"
+
+
+def _key_problem(key: str, kind: type[Workload] | type[DeviceKey], row: Any, columns: tuple[str, ...]) -> str | None:
+    try:
+        value = kind.from_dict(json.loads(key))
+    except (TypeError, ValueError, KeyError) as error:
+        return f"its key cannot be read ({error!r})"
+    if value.key != key:
+        return f"its key is not canonical: {value.key} is"
+    wrong = [name for name in columns if getattr(value, name) != getattr(row, name)]
+    return f"its column {wrong[0]} does not match its key" if wrong else None
+
+
+def _keys(store: Store) -> Iterator[str]:
+    with store.reading() as connection:
+        for row in connection.execute(select(schema.workloads)):
+            if problem := _key_problem(row.key, Workload, row, ("op",)):
+                yield f"workload {row.id}: {problem}"
+        for row in connection.execute(select(schema.devices)):
+            if problem := _key_problem(row.key, DeviceKey, row, ("kind", "family")):
+                yield f"device {row.id}: {problem}"
+
+
+def _trials(store: Store) -> Iterator[str]:
+    t, w, d = schema.trials, schema.workloads, schema.devices
+    query = select(t, w.c.key.label("workload_key"), d.c.key.label("device_key")).join(w).join(d).order_by(t.c.id)
+    with store.reading() as connection:
+        for row in connection.execution_options(yield_per=1000).execute(query):
+            if problem := _trial_problem(row):
+                yield f"trial {row.id}: {problem}"
+
+
+def _trial_problem(row: Any) -> str | None:
+    try:
+        workload = Workload.from_dict(json.loads(row.workload_key))
+        device = DeviceKey.from_dict(json.loads(row.device_key))
+        trial = from_row(row, workload, device)
+        expected = digest(to_record(trial))
+    except (TypeError, ValueError, KeyError, DatabaseError) as error:
+        return f"it cannot be read ({error})"
+    if trial.config.key != row.config:
+        return f"its config's key is not canonical: {trial.config.key} is"
+    if schema.key_digest(row.config) != row.config_digest or trial.config.template != row.template:
+        return "its config does not match the columns made from it"
+    if (row.seconds if trial.ok else math.inf) != trial.seconds:
+        return f"its seconds are {row.seconds}, the median of its times is {trial.seconds}"
+    return None if expected == row.digest else "its content does not match its digest"

@@ -1,0 +1,219 @@
+"""Trials as JSON records (what a log holds) and as rows (what the database holds), and back.
+
+`to_record`/`from_record` are exact inverses; every record of the outside world goes through `from_record`, which says
+what is wrong with it. `to_row`/`from_row` do the same for the table `trials`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tuning_db.errors import DatabaseError
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json
+from tuning_db.schema import key_digest
+
+FORMAT = "edgetune-trial/1"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_INT64 = range(-(2**63), 2**63)
+
+
+def microseconds(when: datetime) -> int:
+    """Since 1970, UTC. Raises DatabaseError for a time without a zone, which means another moment on every machine."""
+    if when.tzinfo is None:
+        raise DatabaseError(f"the time {when.isoformat()} has no time zone")
+    return (when - _EPOCH) // _MICROSECOND
+
+
+def moment(count: int) -> datetime:
+    return _EPOCH + count * _MICROSECOND
+
+
+def _plain(text: str, what: str) -> str:
+    if not text or not text.isprintable():
+        raise DatabaseError(f"{what} {text!r} is empty or has characters that cannot be printed")
+    return text
+
+
+def _int64(number: Any, what: str) -> int:
+    if isinstance(number, bool) or int(number) not in _INT64:
+        raise DatabaseError(f"{what} {number!r} is not an integer of 64 bits")
+    return int(number)
+
+
+def _times(values: Any) -> list[float]:
+    if any(isinstance(v, str | bool) for v in values):
+        raise DatabaseError("'times' is not a list of numbers")
+    times = [float(v) for v in values]
+    if not all(math.isfinite(t) and t > 0 for t in times):
+        raise DatabaseError(f"times {times} are not all positive and finite seconds")
+    return times
+
+
+def to_record(trial: Trial) -> dict[str, Any]:
+    """A self-describing JSON object. An error that is not finite (a NaN came out) is the string "inf".
+
+    Raises DatabaseError for a trial that could not be read back.
+    """
+    failure = trial.failure
+    _plain(trial.workload.op, "the operator")
+    _plain(trial.device.kind, "the device kind")
+    _plain(trial.device.family, "the device family")
+    _plain(trial.config.template, "the template")
+    return {
+        "format": FORMAT,
+        "workload": trial.workload.as_dict(),
+        "device": trial.device.as_dict(),
+        "config": trial.config.as_dict(),
+        "template_version": _int64(trial.template_version, "template_version"),
+        "times": _times(trial.times),
+        "failure": failure and {"kind": str(failure.kind), "message": failure.message},
+        "error": None if trial.error is None else float(trial.error) if math.isfinite(trial.error) else "inf",
+        "seed": None if trial.seed is None else _int64(trial.seed, "seed"),
+        "searcher": None if trial.searcher is None else _plain(trial.searcher, "the searcher"),
+        "versions": dict(trial.versions),
+        "created": moment(microseconds(trial.created)).isoformat(timespec="microseconds"),
+    }
+
+
+def digest(record: Mapping[str, Any]) -> bytes:
+    """128 bits that identify a record: the same trial has the same digest in every database."""
+    return hashlib.sha256(canonical_json(record).encode("ascii")).digest()[:16]
+
+
+_MISSING = object()
+
+
+def _field(data: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
+    value = data.get(name, _MISSING)
+    if value is _MISSING:
+        raise DatabaseError(f"{name!r} is missing")
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise DatabaseError(f"{name!r} has the wrong type: {json.dumps(value)[:60]}")
+    return value
+
+
+_OPTIONAL_INT = (int, type(None))
+_OPTIONAL_STR = (str, type(None))
+_OPTIONAL_NUMBER = (int, float, str, type(None))
+
+
+def _workload(data: Mapping[str, Any]) -> Workload:
+    epilogue = _field(data, "epilogue", list)
+    if not all(isinstance(token, str) for token in epilogue):
+        raise DatabaseError("'epilogue' is not a list of strings")
+    return Workload(_field(data, "op", str), _field(data, "attrs", dict), tuple(epilogue), _field(data, "dtype", str))
+
+
+def _device(data: Mapping[str, Any]) -> DeviceKey:
+    kind, family, model = (_field(data, name, str) for name in ("kind", "family", "model"))
+    return DeviceKey(kind, family, model, _field(data, "attrs", dict))
+
+
+def _config(data: Mapping[str, Any]) -> Config:
+    return Config(_field(data, "template", str), _field(data, "knobs", dict))
+
+
+def _failure(data: Mapping[str, Any] | None) -> Failure | None:
+    if data is None:
+        return None
+    kind = _field(data, "kind", str)
+    if kind not in list(FailureKind):
+        raise DatabaseError(f"failure kind {kind!r} is not known (known: {', '.join(FailureKind)})")
+    return Failure(FailureKind(kind), _field(data, "message", str))
+
+
+def _error(value: Any) -> float | None:
+    if isinstance(value, str):
+        if value != "inf":
+            raise DatabaseError(f"'error' {value!r} is neither a number nor \"inf\"")
+        return math.inf
+    return None if value is None else float(value)
+
+
+def _created(text: str) -> datetime:
+    when = datetime.fromisoformat(text)
+    return moment(microseconds(when))
+
+
+def from_record(data: Any) -> Trial:
+    """The trial of a record. Fields that this version does not know are ignored.
+
+    Raises DatabaseError, saying what is wrong.
+    """
+    if not isinstance(data, dict):
+        raise DatabaseError("it is not a JSON object")
+    form = data.get("format")
+    if form != FORMAT:
+        newer = isinstance(form, str) and form.startswith("edgetune-trial/")
+        hint = "written by a newer edgetune: upgrade" if newer else f"this is not an edgetune log, whose is {FORMAT!r}"
+        raise DatabaseError(f"its format is {form!r}: {hint}")
+    try:
+        trial = Trial(
+            workload=_workload(_field(data, "workload", dict)),
+            device=_device(_field(data, "device", dict)),
+            config=_config(_field(data, "config", dict)),
+            template_version=_int64(_field(data, "template_version", int), "template_version"),
+            times=tuple(_times(_field(data, "times", list))),
+            failure=_failure(_field(data, "failure", (dict, type(None)))),
+            error=_error(_field(data, "error", _OPTIONAL_NUMBER)),
+            seed=_field(data, "seed", _OPTIONAL_INT),
+            searcher=_field(data, "searcher", _OPTIONAL_STR),
+            versions=_field(data, "versions", dict),
+            created=_created(_field(data, "created", str)),
+        )
+        to_record(trial)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise error if isinstance(error, DatabaseError) else DatabaseError(str(error)) from error
+    return trial
+
+
+def to_row(trial: Trial) -> dict[str, Any]:
+    """The columns of `trials` but for the ids of workload and device. Raises DatabaseError like `to_record`."""
+    record = to_record(trial)
+    failure = trial.failure
+    error = record["error"]
+    return {
+        "config": trial.config.key,
+        "config_digest": key_digest(trial.config.key),
+        "template": trial.config.template,
+        "template_version": record["template_version"],
+        "times": canonical_json(record["times"]),
+        "seconds": float(trial.seconds) if trial.ok else None,
+        "failure_kind": None if failure is None else str(failure.kind),
+        "failure_message": None if failure is None else canonical_json(failure.message),
+        "error": math.inf if error == "inf" else error,
+        "seed": record["seed"],
+        "searcher": record["searcher"],
+        "versions": canonical_json(record["versions"]),
+        "created": microseconds(trial.created),
+        "digest": digest(record),
+    }
+
+
+def from_row(row: Any, workload: Workload, device: DeviceKey) -> Trial:
+    """The trial of a row of `trials`. Raises DatabaseError for a row that was damaged."""
+    try:
+        failure = None
+        if row.failure_kind is not None:
+            failure = Failure(FailureKind(row.failure_kind), json.loads(row.failure_message))
+        return Trial(
+            workload=workload,
+            device=device,
+            config=Config.from_dict(json.loads(row.config)),
+            template_version=row.template_version,
+            times=tuple(json.loads(row.times)),
+            failure=failure,
+            error=row.error,
+            seed=row.seed,
+            searcher=row.searcher,
+            versions=json.loads(row.versions),
+            created=moment(row.created),
+        )
+    except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+        raise DatabaseError(f"trial {row.id} cannot be read ({error}); `tune db verify` lists all damage") from error

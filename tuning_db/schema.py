@@ -1,0 +1,114 @@
+"""The tables, as SQLAlchemy Core sees them, and the migrations that create them (migrations/versions, by Alembic).
+
+`trials` is append-only. Workloads and devices have tables of their own, so that a lookup by key is one short index
+walk however many trials there are. `in_flight` is the journal: what is being measured and not yet known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    inspect,
+    select,
+)
+
+REVISIONS = ("v0001",)  # every schema this code can read or bring up to date, oldest first; the last one is current
+APPLICATION_ID = 0x65647475  # "edtu", in the header of an SQLite file: this file is ours
+
+metadata = MetaData()
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+workloads = Table(
+    "workloads",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("key", String, nullable=False, unique=True),
+    Column("op", String, nullable=False),
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("key", String, nullable=False, unique=True),
+    Column("kind", String, nullable=False),
+    Column("family", String, nullable=False),
+    Index("ix_devices_family", "kind", "family"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("workload_id", _Id, ForeignKey("workloads.id"), nullable=False),
+    Column("device_id", _Id, ForeignKey("devices.id"), nullable=False),
+    Column("config", String, nullable=False),  # canonical key
+    Column("config_digest", BigInteger, nullable=False),  # of the key, for a small index
+    Column("template", String, nullable=False),
+    Column("template_version", BigInteger, nullable=False),
+    Column("times", String, nullable=False),  # JSON list, seconds per call
+    Column("seconds", Float(53)),  # median of times; NULL for a failure
+    Column("failure_kind", String),
+    Column("failure_message", String),  # a JSON string: compilers print bytes that a TEXT column cannot hold
+    Column("error", Float(53)),
+    Column("seed", BigInteger),
+    Column("searcher", String),
+    Column("versions", String, nullable=False),  # JSON object
+    Column("created", BigInteger, nullable=False),  # microseconds since 1970, UTC
+    Column("digest", LargeBinary, nullable=False, unique=True),  # of the whole record: no trial is stored twice
+    Index("ix_trials_best", "workload_id", "device_id", "seconds"),
+    Index("ix_trials_config", "workload_id", "device_id", "config_digest"),
+)
+
+in_flight = Table(
+    "in_flight",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("workload_id", _Id, ForeignKey("workloads.id"), nullable=False),
+    Column("device_id", _Id, ForeignKey("devices.id"), nullable=False),
+    Column("config", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("started", BigInteger, nullable=False),
+    UniqueConstraint("workload_id", "device_id", "config", name="uq_in_flight"),
+)
+
+_version = Table("alembic_version", MetaData(), Column("version_num", String))
+
+
+def key_digest(key: str) -> int:
+    """A signed 64-bit digest of a canonical key."""
+    return int.from_bytes(hashlib.sha256(key.encode("ascii")).digest()[:8], "big", signed=True)
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The schema's revision, or None where there is no schema yet."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(select(_version.c.version_num)).scalar()
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the schema up to date inside the connection's transaction: all of it or nothing."""
+    from alembic import command  # here: it takes longer to import than everything else, and is seldom needed
+    from alembic.config import Config
+
+    config = Config()
+    folder = Path(__file__).parent / "migrations"
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,0 +1,364 @@
+"""The tuning database: `open_db(url)` gives a `Store` of trials. SQLite by default, PostgreSQL for a team.
+
+Trials are only ever added. Before candidates are measured `begin` writes them into a journal; `add` commits a trial
+and takes it out of the journal in one transaction, so that a kill at any moment loses no committed trial and leaves
+in `in_flight` what was being measured. Many processes may write at the same time. A Store is not for forked children:
+open another one there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, exists, func, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.expression import FromClause
+
+from tuning_db import schema
+from tuning_db.connect import BUSY_SECONDS, Location, check_file, explain, is_users_problem, locate, make_engine
+from tuning_db.errors import DatabaseError
+from tuning_db.keys import Ids, Keys
+from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload
+from tuning_db.rows import from_row, microseconds, moment, to_row
+
+__all__ = ["DEFAULT_TOLERANCE", "DatabaseError", "InFlight", "Stats", "Store", "open_db"]
+
+DEFAULT_TOLERANCE = 1e-4  # largest relative error that a best may have
+_BATCH = 2000
+# These say nothing about the config: an earlier time of it stays valid.
+_NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A config whose measurement began and did not end. `owner` is HOST:PID of the process that began it."""
+
+    workload: Workload
+    device: DeviceKey
+    config: Config
+    owner: str
+    started: datetime
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts. `workloads` and `devices` are those with at least one trial."""
+
+    trials: int
+    failures: int
+    failures_by_kind: Mapping[str, int]
+    workloads: int
+    devices: int
+    in_flight: int
+
+
+def open_db(url_or_path: str | Path, create: bool = True, read_only: bool = False) -> Store:
+    """Open a database: a path or sqlite:///PATH, or postgresql://USER@HOST/NAME. Close the store, or use it in `with`.
+
+    `create`: make a new one where there is none. `read_only`: create and change nothing. Raises DatabaseError if the
+    file is not a tuning database, is truncated or of a newer schema, or cannot be read or written; a file that is
+    refused is left as it was.
+    """
+    location = locate(url_or_path)
+    is_new = location.path is not None and not location.path.exists()
+    if location.path is not None:
+        check_file(location.path, create, read_only)
+    store = Store(make_engine(location, read_only), location)
+    try:
+        store._bring_up_to_date(read_only)
+    except BaseException:
+        store.close()
+        if is_new and location.path is not None:
+            _remove_if_unused(location.path)
+        raise
+    return store
+
+
+def _remove_if_unused(path: Path) -> None:
+    """Take back a file that we could create but not fill, unless another process has filled it."""
+    if path.exists() and path.stat().st_size == 0:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def counts_for_best(trials: FromClause, tolerance: float) -> ColumnElement[bool]:
+    """SQL: this trial is ok, verified within `tolerance`, and no later trial of the same config outdates it.
+
+    A later trial does so if it was verified too (whatever came out), or if it failed by the config's own fault.
+    """
+    later = schema.trials.alias()
+    verdict = or_(later.c.error.is_not(None), later.c.failure_kind.not_in([str(k) for k in _NOT_THE_CONFIGS_FAULT]))
+    after = or_(later.c.created > trials.c.created, and_(later.c.created == trials.c.created, later.c.id > trials.c.id))
+    same = and_(*(later.c[n] == trials.c[n] for n in ("workload_id", "device_id", "config_digest", "config")))
+    outdated = exists(select(1).where(same, after, verdict).correlate(trials))
+    return and_(trials.c.failure_kind.is_(None), trials.c.error <= tolerance, ~outdated)
+
+
+class Store:
+    """Trials of many workloads on many devices. Made by `open_db`. Every method raises DatabaseError if the database
+    cannot be read or written (full disk, damage, a lock held for long); what was committed stays."""
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        self._engine = engine
+        self._writer = engine.execution_options(writes=True)
+        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self.name = location.name
+        self.path = location.path
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # Transactions
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that sees one state of the database, whatever others write meanwhile."""
+        with self._explained(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction: committed at the end, undone by an exception."""
+        with self._explained(), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            if isinstance(error, SQLAlchemyError) and not is_users_problem(error):
+                raise
+            raise explain(error, self.name) from error
+
+    def _bring_up_to_date(self, read_only: bool) -> None:
+        with self.reading() as connection:
+            revision = schema.revision_of(connection)
+        self._refuse_newer(revision)
+        if revision == schema.REVISIONS[-1]:
+            return
+        if read_only:
+            raise DatabaseError(f"{self.name} is empty or of an older edgetune: open it once for writing")
+        if self.path is not None:
+            self._use_write_ahead_log()
+        with self.writing() as connection:
+            if connection.dialect.name == "postgresql":  # two first users at once: the second waits here
+                connection.execute(select(func.pg_advisory_xact_lock(schema.APPLICATION_ID)))
+            revision = schema.revision_of(connection)
+            self._refuse_newer(revision)
+            schema.upgrade(connection)
+
+    def _refuse_newer(self, revision: str | None) -> None:
+        if revision is not None and revision not in schema.REVISIONS:
+            raise DatabaseError(
+                f"{self.name} was written by a newer edgetune (schema {revision}): upgrade edgetune, or choose another"
+            )
+
+    def _use_write_ahead_log(self) -> None:
+        """The mode is kept in the file. SQLite does not wait for others when it changes, so we do."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                with self._explained():
+                    connection = self._engine.raw_connection()
+                    try:
+                        connection.cursor().execute("PRAGMA journal_mode = WAL").fetchone()
+                    finally:
+                        connection.close()
+                return
+            except DatabaseError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    # Writing
+
+    def begin(
+        self, workload: Workload, device: DeviceKey, configs: Sequence[Config], started: datetime | None = None
+    ) -> None:
+        """Note in the journal that these configs are about to be measured: one commit. `started`: now by default."""
+        started_us = microseconds(started or datetime.now(UTC))
+        owner = f"{platform.node()}:{os.getpid()}"
+        with self.writing() as connection:
+            ids = Ids(connection, self._insert).of(workload, device)
+            rows = [{**ids, "config": c.key, "owner": owner, "started": started_us} for c in configs]
+            if rows:
+                insert = self._insert(schema.in_flight)
+                keys = [schema.in_flight.c[n] for n in ("workload_id", "device_id", "config")]
+                update = {"owner": insert.excluded.owner, "started": insert.excluded.started}
+                connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=update), rows)
+
+    def add(self, trial: Trial) -> bool:
+        """Commit one trial and take it out of the journal. False if this very trial was there already."""
+        row = to_row(trial)
+        with self.writing() as connection:
+            ids = Ids(connection, self._insert).of(trial.workload, trial.device)
+            added = self._insert_trials(connection, [{**row, **ids}])
+            journal = schema.in_flight.c
+            connection.execute(
+                delete(schema.in_flight).where(
+                    journal.workload_id == ids["workload_id"],
+                    journal.device_id == ids["device_id"],
+                    journal.config == row["config"],
+                )
+            )
+        return added > 0
+
+    def add_many(self, trials: Iterable[Trial]) -> int:
+        """Commit trials in batches (for imports: the journal is not touched) and return how many were new."""
+        added = 0
+        source = iter(trials)
+        while batch := [(trial, to_row(trial)) for trial in islice(source, _BATCH)]:
+            with self.writing() as connection:
+                ids = Ids(connection, self._insert)
+                rows = [{**row, **ids.of(trial.workload, trial.device)} for trial, row in batch]
+                added += self._insert_trials(connection, rows)
+        return added
+
+    def _insert_trials(self, connection: Connection, rows: list[dict[str, Any]]) -> int:
+        """How many were new. RETURNING counts them: a driver's row count is unknown for many rows at once."""
+        insert = self._insert(schema.trials).on_conflict_do_nothing().returning(schema.trials.c.id)
+        return len(connection.execute(insert, rows).all())
+
+    def abandon(self, entries: Iterable[InFlight]) -> None:
+        """Take entries out of the journal without a trial: they were interrupted and may be measured again."""
+        with self.writing() as connection:
+            ids = Ids(connection, self._insert)
+            for entry in entries:
+                where = {**ids.of(entry.workload, entry.device), "config": entry.config.key, "owner": entry.owner}
+                connection.execute(
+                    delete(schema.in_flight).where(*(schema.in_flight.c[n] == v for n, v in where.items()))
+                )
+
+    # Reading
+
+    def trials(
+        self,
+        workload: Workload | None = None,
+        device: DeviceKey | None = None,
+        family: str | None = None,
+        ok: bool | None = None,
+    ) -> Iterator[Trial]:
+        """All trials that meet every given criterion, in the order they were added, streamed. `ok`: True for times
+        only, False for failures only."""
+        t, w, d = schema.trials, schema.workloads, schema.devices
+        query = select(t, w.c.key.label("workload_key"), d.c.key.label("device_key")).join(w).join(d).order_by(t.c.id)
+        if workload is not None:
+            query = query.where(w.c.key == workload.key)
+        if device is not None:
+            query = query.where(d.c.key == device.key)
+        if family is not None:
+            query = query.where(d.c.family == family)
+        if ok is not None:
+            query = query.where(t.c.failure_kind.is_(None) if ok else t.c.failure_kind.is_not(None))
+        decode = Keys()
+        with self.reading() as connection:
+            for row in connection.execution_options(yield_per=1000).execute(query):
+                yield from_row(row, decode.workload(row.workload_key), decode.device(row.device_key))
+
+    def best(
+        self,
+        workload: Workload,
+        device: DeviceKey,
+        tolerance: float = DEFAULT_TOLERANCE,
+        usable: Callable[[Trial], bool] | None = None,
+    ) -> Trial | None:
+        """The fastest trial that was verified with an error of at most `tolerance`, or None.
+
+        Of several measurements of a config the latest verified or failed one counts. `usable` refuses trials one by
+        one (a template's version that is gone, a template that is forbidden).
+        """
+        t = schema.trials
+        key_ids = (
+            select(schema.workloads.c.id).where(schema.workloads.c.key == workload.key).scalar_subquery(),
+            select(schema.devices.c.id).where(schema.devices.c.key == device.key).scalar_subquery(),
+        )
+        query = (
+            select(t)
+            .where(t.c.workload_id == key_ids[0], t.c.device_id == key_ids[1], t.c.seconds.is_not(None))
+            .where(counts_for_best(t, tolerance))
+            .order_by(t.c.seconds, t.c.id)
+        )
+        with self.reading() as connection:
+            for row in connection.execution_options(yield_per=10).execute(query):
+                trial = from_row(row, workload, device)
+                if usable is None or usable(trial):
+                    return trial
+        return None
+
+    def in_flight(self) -> list[InFlight]:
+        """The journal: what began and did not end, here or in a process that is still at it, oldest first."""
+        j, w, d = schema.in_flight, schema.workloads, schema.devices
+        query = select(j, w.c.key.label("workload_key"), d.c.key.label("device_key")).join(w).join(d).order_by(j.c.id)
+        decode = Keys()
+        with self.reading() as connection:
+            return [
+                InFlight(
+                    decode.workload(row.workload_key),
+                    decode.device(row.device_key),
+                    Config.from_dict(json.loads(row.config)),
+                    row.owner,
+                    moment(row.started),
+                )
+                for row in connection.execute(query)
+            ]
+
+    def workloads(self, device: DeviceKey | None = None) -> list[Workload]:
+        """Those with at least one trial (on `device`), in the order they were first seen."""
+        w, t, d = schema.workloads, schema.trials, schema.devices
+        has = select(1).where(t.c.workload_id == w.c.id)
+        if device is not None:
+            has = has.where(t.c.device_id == select(d.c.id).where(d.c.key == device.key).scalar_subquery())
+        with self.reading() as connection:
+            keys = connection.scalars(select(w.c.key).where(exists(has.correlate(w))).order_by(w.c.id)).all()
+        decode = Keys()
+        return [decode.workload(key) for key in keys]
+
+    def devices(self, kind: str | None = None, family: str | None = None) -> list[DeviceKey]:
+        """Those with at least one trial (of this kind and family), in the order they were first seen."""
+        d, t, w = schema.devices, schema.trials, schema.workloads
+        # By way of workloads, because both indices of trials begin with the workload.
+        has = select(1).select_from(w.join(t)).where(t.c.device_id == d.c.id).correlate(d)
+        query = select(d.c.key).where(exists(has)).order_by(d.c.id)
+        if kind is not None:
+            query = query.where(d.c.kind == kind)
+        if family is not None:
+            query = query.where(d.c.family == family)
+        with self.reading() as connection:
+            keys = connection.scalars(query).all()
+        decode = Keys()
+        return [decode.device(key) for key in keys]
+
+    def stats(self) -> Stats:
+        t = schema.trials
+        with self.reading() as connection:
+            rows = connection.execute(select(t.c.failure_kind, func.count()).group_by(t.c.failure_kind)).all()
+            waiting = connection.scalar(select(func.count()).select_from(schema.in_flight)) or 0
+        by_kind = {kind: count for kind, count in sorted(rows, key=lambda r: r[0] or "") if kind is not None}
+        return Stats(
+            trials=sum(count for _, count in rows),
+            failures=sum(by_kind.values()),
+            failures_by_kind=by_kind,
+            workloads=len(self.workloads()),
+            devices=len(self.devices()),
+            in_flight=waiting,
+        )
