@@ -1,0 +1,57 @@
+"""Choosing configs that differ from each other: distances between configs, spread-out sets, batches. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from templates.space import Space
+from tuning_db.record import Config
+
+
+def position(space: Space, config: Config) -> tuple[float, ...]:
+    """Each knob's place in its order, scaled to 0..1."""
+    return tuple(k.values.index(config[k.name]) / max(1, len(k.values) - 1) for k in space.knobs)
+
+
+def spread_out(space: Space, pool: Sequence[Config], taken: Sequence[Config], n: int) -> list[Config]:
+    """`n` configs of `pool` (all of one template), each the farthest from `taken` and those chosen before it."""
+    if not pool:
+        return []
+    points = np.array([position(space, c) for c in pool])
+    nearest = np.full(len(pool), math.inf)
+    for config in taken:
+        nearest = np.minimum(nearest, np.abs(points - position(space, config)).sum(axis=1))
+    chosen: list[Config] = []
+    for _ in range(min(n, len(pool))):
+        at = int(nearest.argmax())
+        chosen.append(pool[at])
+        nearest = np.minimum(nearest, np.abs(points - points[at]).sum(axis=1))
+        nearest[at] = -1
+    return chosen
+
+
+def same_knobs(a: Config, b: Config) -> float:
+    """The share of knobs with equal values; 0 between templates."""
+    if a.template != b.template:
+        return 0.0
+    return sum(a[name] == b[name] for name in a.knobs) / max(1, len(a.knobs))
+
+
+def diverse_batch(ranked: Sequence[Config], scores: Sequence[float], n: int, weight: float) -> list[Config]:
+    """`n` of the configs (best first) by score less `weight` times the likeness to the most alike one chosen before.
+
+    `scores` are in units of the best throughput (1 is the best measured), so `weight` is what being new is worth.
+    """
+    left = list(range(len(ranked)))
+    likeness = [0.0] * len(ranked)
+    chosen: list[Config] = []
+    while left and len(chosen) < n:
+        at = max(left, key=lambda i: scores[i] - weight * likeness[i])
+        left.remove(at)
+        chosen.append(ranked[at])
+        for i in left:
+            likeness[i] = max(likeness[i], same_knobs(ranked[i], ranked[at]))
+    return chosen

@@ -1,0 +1,25 @@
+"""Random search, the baseline: every template is equally likely, then every valid config of it. Seeds are not favoured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from templates.space import SearchSpace
+from tuner.search.base import Unseen, rng_of
+from tuning_db.record import Config, Trial
+
+
+class RandomSearcher:
+    def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
+        self._unseen = Unseen(space, rng_of(seed, history))
+        self.observe(history)
+
+    def propose(self, n: int) -> list[Config]:
+        found: list[Config] = []
+        while len(found) < n and (config := self._unseen.take()) is not None:
+            found.append(config)
+        return found
+
+    def observe(self, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            self._unseen.add(trial.config)
