@@ -1,0 +1,78 @@
+"""A dataflow function as a list: its bindings in order, and who uses each variable. Start at `Bindings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import Call, Var
+
+OUTPUT = 1 << 30  # the index of the function's result among a variable's users
+
+
+def operands(value: Any) -> list[Any]:
+    """The expressions that a value reads, tuples flattened."""
+    if isinstance(value, Call):
+        return [leaf for arg in value.args for leaf in operands_of(arg)]
+    return operands_of(value)
+
+
+def operands_of(expr: Any) -> list[Any]:
+    if isinstance(expr, relax.Tuple):
+        return [leaf for item in expr.fields for leaf in operands_of(item)]
+    if isinstance(expr, relax.TupleGetItem):
+        return operands_of(expr.tuple_value)
+    return [expr]
+
+
+def shape_of(expr: Any) -> tuple[int, ...] | None:
+    """The static shape of a tensor expression, else None."""
+    ty = expr.ty
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        return None
+    if not all(isinstance(s, tvm.tirx.IntImm) for s in ty.shape):
+        return None
+    return tuple(int(s) for s in ty.shape)
+
+
+@dataclass
+class Bindings:
+    """`users[var]` lists indices of bindings, once for each time that they read the variable."""
+
+    variables: list[Var]
+    values: list[Any]
+    outputs: tuple[Any, ...]
+    index: dict[Var, int] = field(default_factory=dict)
+    users: dict[Var, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, function: relax.Function) -> Bindings:
+        pairs = [(b.var, b.value) for block in function.body.blocks for b in block.bindings]
+        body = function.body.body
+        if pairs and isinstance(body, Var) and body.same_as(pairs[-1][0]) and isinstance(pairs[-1][1], relax.Tuple):
+            body = pairs.pop()[1]
+        outputs = tuple(body.fields) if isinstance(body, relax.Tuple) else (body,)
+        found = cls([v for v, _ in pairs], [e for _, e in pairs], outputs)
+        for i, (var, value) in enumerate(pairs):
+            found.index[var] = i
+            for leaf in operands(value):
+                found._use(leaf, i)
+        for output in outputs:
+            found._use(output, OUTPUT)
+        return found
+
+    def _use(self, expr: Any, index: int) -> None:
+        if isinstance(expr, Var):
+            self.users.setdefault(expr, []).append(index)
+
+    def value_of(self, expr: Any) -> Any:
+        """What a variable is bound to; None for a parameter or a constant."""
+        i = self.index.get(expr) if isinstance(expr, Var) else None
+        return None if i is None else self.values[i]
+
+    def sole_user(self, var: Var) -> int | None:
+        """The one binding that reads the variable, once; None if there are more readers or it is a result."""
+        users = self.users.get(var, [])
+        return users[0] if len(users) == 1 and users[0] != OUTPUT else None

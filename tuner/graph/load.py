@@ -1,0 +1,81 @@
+"""Loading a network: `load_onnx` for a file, `load_exported` for a torch.export program. Both give a `Model`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tuner.errors import BadInput
+from tuner.graph.model import Model, TensorInfo
+from tuner.graph.onnx_check import graph_inputs, read_onnx
+from tuner.graph.onnx_import import import_onnx
+from tuner.graph.simplify import simplify
+
+
+def load_onnx(path: str | Path) -> Model:
+    """Load an ONNX file with static shapes.
+
+    Raises BadInput with one line that names the file and the input or node: for a missing, truncated or non-ONNX
+    file, a dynamic shape, an unsupported operator or dtype.
+    """
+    path = Path(path)
+    proto, digest = read_onnx(path)
+    module, node_names = import_onnx(proto, str(path))
+    inputs = [value.name for value in graph_inputs(proto.graph)]
+    outputs = [value.name for value in proto.graph.output]
+    return _model(module, path.stem, inputs, outputs, digest, str(path), node_names)
+
+
+def load_exported(program: Any, name: str = "exported") -> Model:
+    """Load a `torch.export.ExportedProgram` with static shapes (needs the extra `torch`).
+
+    Raises BadInput for a dynamic shape or an operator that cannot be converted.
+    """
+    from tvm.relax.frontend.torch import from_exported_program
+
+    try:
+        module = from_exported_program(program, keep_params_as_input=False)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise BadInput(f"{name}: the exported program cannot be converted: {reason}") from error
+    signature = program.graph_signature
+    inputs, outputs = list(signature.user_inputs), list(signature.user_outputs)
+    digest = hashlib.sha256(str(program.graph).encode())
+    for key, tensor in sorted(program.state_dict.items()):
+        digest.update(key.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return _model(module, name, inputs, outputs, digest.hexdigest(), "torch.export", {})
+
+
+def _model(
+    module: tvm.IRModule,
+    name: str,
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    digest: str,
+    source: str,
+    node_names: Mapping[str, str],
+) -> Model:
+    module = simplify(module)
+    main = module["main"]
+    body = main.body.body.ty
+    types = list(body.fields) if isinstance(body, relax.TupleType) else [body]
+    arguments = [
+        _tensor_info(source, "input", n, p.ty) for n, p in zip(inputs, main.params, strict=True)
+    ]
+    results = [_tensor_info(source, "output", n, t) for n, t in zip(outputs, types, strict=True)]
+    return Model(name, module, tuple(arguments), tuple(results), digest, source, dict(node_names))
+
+
+def _tensor_info(source: str, kind: str, name: str, ty: Any) -> TensorInfo:
+    shape = ty.shape if isinstance(ty, relax.TensorType) else None
+    if shape is None or not all(isinstance(s, tvm.tirx.IntImm) for s in shape):
+        raise BadInput(
+            f"{source}: {kind} {name!r} has a shape that is not fixed; export the model with fixed shapes"
+        )
+    return TensorInfo(name, tuple(int(s) for s in shape), str(ty.dtype))

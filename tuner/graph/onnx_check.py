@@ -1,0 +1,142 @@
+"""Reading an ONNX file and refusing what cannot be built, each with one line that names the file and the node.
+
+Start at `read_onnx`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from tuner.errors import BadInput
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")  # the last for the few contributed operators that TVM knows
+_MAX_CHECKED_BYTES = 2**31 - 1  # protobuf's limit for a message in memory
+_DTYPES = {
+    TensorProto.FLOAT,
+    TensorProto.INT8,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.UINT8,
+    TensorProto.BOOL,
+}
+
+
+def known_operators() -> frozenset[str]:
+    """Names of the ONNX operators that TVM's frontend converts; control flow is left out."""
+    return frozenset(onnx_frontend._get_convert_map()) | {"Constant"}
+
+
+def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
+    """The checked model and the SHA-256 of the file and of all that it stores outside.
+
+    Raises BadInput for a missing, truncated or non-ONNX file, a dynamic input shape, an unknown operator or a dtype
+    that cannot be computed with.
+    """
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file; give the path of an ONNX model")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except (DecodeError, ValueError, TypeError) as error:
+        raise BadInput(f"{path}: not an ONNX model, or a truncated one ({_first_line(error)})") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    if not model.graph.node or not model.graph.output:
+        raise BadInput(f"{path}: not an ONNX model, or an empty one: it has no nodes or no outputs")
+    digest = _digest(path, model)
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:
+        raise BadInput(f"{path}: its external weights cannot be read: {_first_line(error)}") from None
+    _check_operators(path, model.graph)
+    _check_inputs(path, model.graph)
+    _check_tensors(path, model.graph)
+    if model.ByteSize() < _MAX_CHECKED_BYTES:
+        try:
+            onnx.checker.check_model(model)
+        except (onnx.checker.ValidationError, ValueError) as error:
+            raise BadInput(f"{path}: not a valid ONNX model: {_first_line(error)}") from None
+    return model, digest
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _digest(path: Path, model: onnx.ModelProto) -> str:
+    external = {
+        ExternalDataInfo(tensor).location for tensor in model.graph.initializer if uses_external_data(tensor)
+    }
+    digest = hashlib.sha256()
+    for file in [path, *(path.parent / name for name in sorted(external))]:
+        try:
+            with file.open("rb") as stream:
+                while chunk := stream.read(1 << 20):
+                    digest.update(chunk)
+        except OSError as error:
+            raise BadInput(f"{path}: {file} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def describe_node(node: onnx.NodeProto) -> str:
+    """A node as messages name it."""
+    return f"node {node.name or (node.output[0] if node.output else '?')!r} ({node.op_type})"
+
+
+def _check_operators(path: Path, graph: onnx.GraphProto) -> None:
+    known = known_operators()
+    for node in graph.node:
+        if any(a.HasField("g") or a.graphs for a in node.attribute):
+            raise BadInput(f"{path}: {describe_node(node)}: control flow is not supported; export without it")
+        if node.domain not in _DOMAINS or node.op_type not in known:
+            domain = f" of domain {node.domain!r}" if node.domain else ""
+            raise BadInput(f"{path}: {describe_node(node)}: operator {node.op_type!r}{domain} is not supported")
+
+
+def _dtype_name(elem_type: int) -> str:
+    return TensorProto.DataType.Name(elem_type).lower() if elem_type in TensorProto.DataType.values() else "unknown"
+
+
+def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that a caller gives: old files list their weights among the inputs too."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
+def _check_inputs(path: Path, graph: onnx.GraphProto) -> None:
+    for value in graph_inputs(graph):
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type"):
+            raise BadInput(f"{path}: input {value.name!r} is not a tensor")
+        if tensor.elem_type not in _DTYPES:
+            raise BadInput(
+                f"{path}: input {value.name!r} has dtype {_dtype_name(tensor.elem_type)}; export the model in float32"
+            )
+        if not tensor.HasField("shape"):
+            raise BadInput(f"{path}: input {value.name!r} has no shape; export the model with fixed shapes")
+        for axis, dim in enumerate(tensor.shape.dim):
+            if not dim.HasField("dim_value") or dim.dim_value < 1:
+                what = f"{dim.dim_param!r}" if dim.dim_param else "unknown"
+                raise BadInput(
+                    f"{path}: input {value.name!r}: dimension {axis} is dynamic ({what}); "
+                    "export the model with a fixed batch and size"
+                )
+
+
+def _check_tensors(path: Path, graph: onnx.GraphProto) -> None:
+    users = {name: node for node in reversed(graph.node) for name in node.input}
+    tensors = [(tensor, users.get(tensor.name)) for tensor in graph.initializer]
+    tensors += [(a.t, node) for node in graph.node for a in node.attribute if a.HasField("t")]
+    for tensor, node in tensors:
+        if node is not None and tensor.data_type not in _DTYPES | {TensorProto.DOUBLE}:
+            raise BadInput(
+                f"{path}: {describe_node(node)}: its constant {tensor.name!r} has dtype "
+                f"{_dtype_name(tensor.data_type)}; export the model in float32"
+            )

@@ -1,0 +1,70 @@
+"""Rewrites that every loaded network goes through, whatever it was loaded from. Start at `simplify`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+
+def simplify(module: IRModule) -> IRModule:
+    """Inference semantics (batch normalisation is one multiplication and one addition per channel, dropout is
+    nothing), constants folded, dead bindings removed."""
+    passes = relax.transform
+    module = passes.CanonicalizeBindings()(module)
+    module = passes.FoldConstant()(module)
+    rewriter = _Inference(module)
+    main = rewriter.visit_expr(module["main"])
+    rewriter.builder_.update_func(module.get_global_var("main"), main)
+    module = rewriter.builder_.get()
+    steps = [passes.CanonicalizeBindings(), passes.FoldConstant(), passes.DeadCodeElimination(["main"])]
+    return tvm.transform.Sequential(steps)(module)
+
+
+def constant(expr: Any) -> np.ndarray | None:
+    """The value of a constant expression, else None."""
+    return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
+
+
+def is_call(expr: Any, *names: str) -> bool:
+    """Whether an expression calls the Relax operator of one of these names (without their "relax.")."""
+    return (
+        isinstance(expr, tvm.ir.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name.removeprefix("relax.") in names
+    )
+
+
+@mutator
+class _Inference(PyExprMutator):
+    """Replaces the first result of batch_norm and dropout."""
+
+    def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
+        source = self.lookup_binding(item.tuple_value) if isinstance(item.tuple_value, tvm.ir.Var) else None
+        if item.index == 0 and is_call(source, "nn.dropout"):
+            return self.visit_expr(source.args[0])
+        if item.index == 0 and is_call(source, "nn.batch_norm") and not source.attrs.training:
+            scaled = self._scale_and_shift(source)
+            if scaled is not None:
+                return scaled
+        return super().visit_tuple_getitem_(item)
+
+    def _scale_and_shift(self, call: Any) -> relax.Expr | None:
+        gamma, beta, mean, variance = (constant(a) for a in call.args[1:])
+        if gamma is None or beta is None or mean is None or variance is None:
+            return None
+        scale = 1 / np.sqrt(variance.astype(np.float64) + call.attrs.epsilon)
+        if call.attrs.scale:
+            scale = scale * gamma
+        shift = -mean.astype(np.float64) * scale
+        if call.attrs.center:
+            shift = shift + beta
+        rank = len(call.args[0].ty.shape)
+        axis = int(call.attrs.axis) % rank
+        shape = [-1 if i == axis else 1 for i in range(rank)]
+        dtype = str(call.args[0].ty.dtype)
+        data = self.visit_expr(call.args[0])
+        scaled = self.builder_.emit(relax.op.multiply(data, relax.const(scale.reshape(shape).astype(dtype))))
+        return self.builder_.normalize(relax.op.add(scaled, relax.const(shift.reshape(shape).astype(dtype))))
