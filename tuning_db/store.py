@@ -14,7 +14,7 @@ import platform
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -173,17 +173,16 @@ class Store:
                 f"{self.name} was written by a newer edgetune (schema {revision}): upgrade edgetune, or choose another"
             )
 
+    def _outside_transaction(self, statement: str) -> None:
+        with self._explained(), closing(self._engine.raw_connection()) as connection:
+            connection.cursor().execute(statement).fetchall()
+
     def _use_write_ahead_log(self) -> None:
         """The mode is kept in the file. SQLite does not wait for others when it changes, so we do."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
-                with self._explained():
-                    connection = self._engine.raw_connection()
-                    try:
-                        connection.cursor().execute("PRAGMA journal_mode = WAL").fetchone()
-                    finally:
-                        connection.close()
+                self._outside_transaction("PRAGMA journal_mode = WAL")
                 return
             except DatabaseError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
@@ -248,6 +247,11 @@ class Store:
                 connection.execute(
                     delete(schema.in_flight).where(*(schema.in_flight.c[n] == v for n, v in where.items()))
                 )
+
+    def compact(self) -> None:
+        """Give the space of removed trials back to the disk (SQLite; PostgreSQL does it by itself). Waits for others."""
+        if self.path is not None:
+            self._outside_transaction("VACUUM")
 
     # Reading
 

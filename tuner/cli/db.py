@@ -1,0 +1,235 @@
+"""`tune db`: what a tuning database knows, and keeping it: stats, best, import, export, merge, verify, prune."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, check_file, check_parent_writable
+from tuner.errors import BadInput, VerificationFailed
+from tuning_db import logs, maintain
+from tuning_db.record import Trial, Workload
+from tuning_db.store import DEFAULT_TOLERANCE, DatabaseError, Store, open_db
+
+_SHOWN_LINES = 20  # bad lines and problems shown to a person; --json has all
+
+app = typer.Typer(no_args_is_help=True, help="Look into a tuning database, join and keep it.")
+
+ToleranceOption = Annotated[
+    float, typer.Option("--tolerance", min=0, help="Largest error against the reference that a best may have.")
+]
+
+
+@app.command()
+def stats(db: DbOption = DEFAULT_DB, as_json: JsonOption = False) -> None:
+    """Count trials, failures, workloads and devices."""
+    with Output(as_json) as out, open_db(db, read_only=True) as store:
+        counts = store.stats()
+        table = Table(box=None, show_header=False)
+        for name in ("trials", "failures", "workloads", "devices", "in_flight"):
+            table.add_row(name.replace("_", " "), f"{getattr(counts, name):,}")
+            if name == "failures":
+                for kind, count in counts.failures_by_kind.items():
+                    table.add_row(f"  {kind}", f"{count:,}")
+        out.show(table)
+        out.result({**vars(counts), "failures_by_kind": dict(counts.failures_by_kind)})
+
+
+@app.command()
+def best(
+    op: Annotated[str | None, typer.Option("--op", help="Only workloads of this operator.")] = None,
+    tolerance: ToleranceOption = DEFAULT_TOLERANCE,
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the best config of each workload on each device."""
+    with Output(as_json) as out, open_db(db, read_only=True) as store:
+        found = _all_best(store, op, tolerance)
+        table = Table(box=None)
+        for title in ("workload", "device", "config", "ms", "error"):
+            table.add_column(title, justify="right" if title in ("ms", "error") else "left")
+        for trial in found:
+            knobs = " ".join(f"{name}={_text(value)}" for name, value in trial.config.knobs.items())
+            device = f"{trial.device.kind} {trial.device.model} {_attrs(trial.device.attrs)}".strip()
+            milliseconds = f"{trial.seconds * 1e3:.4g}"
+            config = f"{trial.config.template} {knobs}".strip()
+            table.add_row(_described(trial.workload), device, config, milliseconds, f"{trial.error:.1e}")
+        out.show(table)
+        out.result({"best": [_as_dict(trial) for trial in found]})
+
+
+def _all_best(store: Store, op: str | None, tolerance: float) -> list[Trial]:
+    pairs = [(w, d) for d in store.devices() for w in store.workloads(d) if op is None or w.op == op]
+    found = (store.best(workload, device, tolerance) for workload, device in pairs)
+    return [trial for trial in found if trial is not None]
+
+
+def _as_dict(trial: Trial) -> dict[str, Any]:
+    return {
+        "workload": trial.workload.as_dict(),
+        "device": trial.device.as_dict(),
+        "config": trial.config.as_dict(),
+        "template_version": trial.template_version,
+        "seconds": trial.seconds,
+        "error": trial.error,
+        "created": trial.created.isoformat(),
+    }
+
+
+def _text(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _attrs(attrs: Any) -> str:
+    return " ".join(f"{name}={_text(value)}" for name, value in attrs.items())
+
+
+def _described(workload: Workload) -> str:
+    return " ".join([workload.op, _attrs(workload.attrs), *(f"+{token}" for token in workload.epilogue)])
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of JSON lines, as `export` writes.")],
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the trials of logs; those that are known already, and lines that are no trials, are skipped."""
+    for path in files:
+        check_file(path, "a log of JSON lines")
+        _check_log(path)
+    with Output(as_json) as out, open_db(db) as store:
+        reports = []
+        for path in files:
+            with path.open("rb") as lines:
+                report = logs.import_log(store, lines)
+            reports.append(report)
+            out.show(f"{path}: {report.added} added, {report.known} known, {len(report.bad)} bad lines")
+            _remark_some(out, [f"{path}:{bad.number}: {bad.reason}" for bad in report.bad])
+        bad = [
+            {"file": str(path), "line": bad.number, "reason": bad.reason}
+            for path, report in zip(files, reports, strict=True)
+            for bad in report.bad
+        ]
+        out.result({"added": sum(r.added for r in reports), "known": sum(r.known for r in reports), "bad": bad})
+
+
+def _check_log(path: Path) -> None:
+    """Raises BadInput for a file with no trial but other lines, before a database is made for it."""
+    first: logs.BadLine | None = None
+    with path.open("rb") as lines:
+        for item in logs.read(lines):
+            if isinstance(item, Trial):
+                return
+            first = first or item
+    if first is not None:
+        raise BadInput(f"{path}: holds no trial; line {first.number}: {first.reason}")
+
+
+def _remark_some(out: Output, lines: list[str]) -> None:
+    for line in lines[:_SHOWN_LINES]:
+        out.remark(line)
+    if len(lines) > _SHOWN_LINES:
+        out.remark(f"... and {len(lines) - _SHOWN_LINES} more")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to; - is standard output.")] = Path("-"),
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Write every trial as a JSON line."""
+    to_stdout = str(file) == "-"
+    if to_stdout and as_json:
+        raise BadInput("--json leaves standard output to its one object: give a FILE to export to")
+    if not to_stdout:
+        check_parent_writable(file)
+        if file.exists() and not file.is_file():
+            raise BadInput(f"{file}: is not a plain file; give another, or - for standard output")
+    with Output(as_json) as out, open_db(db, read_only=True) as store:
+        if to_stdout:
+            logs.write(store.trials(), sys.stdout)
+            return
+        if store.path is not None and file.exists() and os.path.samefile(file, store.path):
+            raise BadInput(f"{file}: is the database itself; give another file")
+        count = logs.write_file(store.trials(), file)
+        out.show(f"{file}: {count} trials")
+        out.result({"file": str(file), "trials": count})
+
+
+@app.command()
+def merge(
+    others: Annotated[list[str], typer.Argument(metavar="OTHER...", help="Databases to take trials from.")],
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the trials of other databases to this one; the others are only read."""
+    for other in others:
+        with open_db(other, read_only=True) as source:
+            if source.path is not None and Path(db).exists() and os.path.samefile(db, source.path):
+                raise BadInput(f"{other}: is the database to merge into; give another one")
+    with Output(as_json) as out, open_db(db) as store:
+        added = known = 0
+        for other in others:
+            with open_db(other, read_only=True) as source:
+                merged = maintain.merge(store, source)
+            out.show(f"{other}: {merged.added} added, {merged.known} known")
+            added, known = added + merged.added, known + merged.known
+        out.result({"added": added, "known": known})
+
+
+@app.command()
+def verify(db: DbOption = DEFAULT_DB, as_json: JsonOption = False) -> None:
+    """Check the file's structure and that every record decodes and matches its keys; exit status 4 if not."""
+    with Output(as_json) as out, open_db(db, read_only=True) as store:
+        problems = list(maintain.verify(store))
+        trials = None if problems else store.stats().trials
+        _remark_some(out, problems)
+        out.show(f"{db}: {len(problems)} problems" if problems else f"{db}: {trials} trials, all good")
+        out.result({"trials": trials, "problems": problems})
+    if problems:
+        raise typer.Exit(VerificationFailed.exit_status)
+
+
+@app.command()
+def prune(
+    failures: Annotated[bool, typer.Option("--failures", help="Remove failed trials.")] = False,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", min=0, metavar="DAYS", help="Remove trials older than this.")
+    ] = None,
+    keep_best: Annotated[
+        int | None,
+        typer.Option("--keep-best", min=1, metavar="N", help="Keep N successes for each workload and device."),
+    ] = None,
+    tolerance: ToleranceOption = DEFAULT_TOLERANCE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many would go.")] = False,
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove the trials that meet any of the given criteria."""
+    if not failures and older_than is None and keep_best is None:
+        raise BadInput("nothing says which trials to remove: give --failures, --older-than or --keep-best")
+    before = None if older_than is None else _days_ago(older_than)
+    with Output(as_json) as out, open_db(db, create=False, read_only=dry_run) as store:
+        pruned = maintain.prune(store, failures, before, keep_best, tolerance, dry_run)
+        out.show(f"{db}: {pruned.removed} trials {'would go' if dry_run else 'removed'}, {pruned.kept} kept")
+        if pruned.removed and not dry_run:
+            try:
+                store.compact()
+            except DatabaseError as error:  # the trials are gone; only the file keeps its size
+                out.remark(f"the file could not be made smaller: {error}")
+        out.result({"removed": pruned.removed, "kept": pruned.kept, "dry_run": dry_run})
+
+
+def _days_ago(days: float) -> datetime:
+    try:
+        return datetime.now(UTC) - timedelta(days=days)
+    except OverflowError:
+        raise BadInput(f"--older-than {days:g}: no trial can be that old") from None
