@@ -1,0 +1,171 @@
+"""What all commands share: their common options, where they write, and the checks of what they were given.
+
+`Output` is where a command writes. Remarks and progress go to standard error; the result goes to standard output, as
+text, or with --json as one object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Annotated, Any, Self
+
+import typer
+from rich.console import Console, RenderableType
+
+from tuner.errors import BadInput
+
+DEFAULT_DB = "edgetune.db"
+WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
+
+DeviceOption = Annotated[str, typer.Option("--device", "-d", metavar="D", help="The device: cpu.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads of the CPU [default: TVM_NUM_THREADS, or one a physical core]."),
+]
+DbOption = Annotated[
+    str, typer.Option("--db", metavar="URL", help="The tuning database: a file, sqlite:///FILE or postgresql://...")
+]
+SearcherOption = Annotated[
+    str | None, typer.Option("--searcher", help="How configs are chosen [default: model_guided].")
+]
+TrialsOption = Annotated[
+    int | None, typer.Option("--trials", min=1, help="Stop after this many measured configs in all.")
+]
+MinutesOption = Annotated[float | None, typer.Option("--minutes", help="Stop after this much time.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same proposals.")]
+ExactOption = Annotated[
+    bool, typer.Option("--no-winograd", help="Use only kernels that round like the direct algorithm.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="One JSON object on standard output at the end, all else on standard error.")
+]
+
+
+class Preset(StrEnum):
+    """How thorough the search is where neither --trials nor --minutes says it."""
+
+    QUICK = "quick"
+    NORMAL = "normal"
+    EXHAUSTIVE = "exhaustive"
+
+
+PresetOption = Annotated[Preset, typer.Option("--preset", help="How thoroughly to search.")]
+
+
+class Output:
+    """Where one command writes. Use it in `with`: meanwhile, under --json, whatever a library or a child process
+    prints on standard output goes to standard error."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._console = _console(sys.stdout)
+        self._remarks = _console(sys.stderr)
+        self._stdout_fd: int | None = None
+
+    @property
+    def progress(self) -> Console:
+        """Standard error, for what is of interest only while it happens."""
+        return self._remarks
+
+    def __enter__(self) -> Self:
+        if self.as_json:
+            sys.stdout.flush()
+            self._stdout_fd = os.dup(1)
+            os.dup2(2, 1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._stdout_fd is not None:
+            sys.stdout.flush()
+            os.dup2(self._stdout_fd, 1)
+            os.close(self._stdout_fd)
+            self._stdout_fd = None
+
+    def remark(self, text: str) -> None:
+        """One line on standard error."""
+        self._remarks.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def show(self, what: RenderableType) -> None:
+        """Text or a table: part of the result for a person; on standard error under --json."""
+        console = self._remarks if self.as_json else self._console
+        if isinstance(what, str):
+            console.print(what, highlight=False, markup=False, soft_wrap=True)
+        else:
+            console.print(what)
+
+    def result(self, value: dict[str, Any]) -> None:
+        """The result for a program: printed under --json, once, last."""
+        if self.as_json:
+            text = json.dumps(value, default=str)
+            assert self._stdout_fd is not None
+            sys.stdout.flush()
+            with os.fdopen(os.dup(self._stdout_fd), "w") as stdout:
+                stdout.write(text + "\n")
+
+
+def _console(stream: IO[str]) -> Console:
+    return Console(file=stream, width=None if stream.isatty() else WIDTH_OF_A_FILE)
+
+
+def seconds_of(minutes: float | None) -> float | None:
+    """--minutes in seconds. Raises BadInput unless it is a positive number."""
+    if minutes is None:
+        return None
+    if not 0 < minutes < float("inf"):
+        raise BadInput(f"--minutes must be a positive number, not {minutes:g}")
+    return minutes * 60
+
+
+def check_searcher(name: str | None) -> str:
+    """The searcher's name, the default one for None. Raises BadInput with the known names."""
+    from tuner.search import DEFAULT, searcher_names
+
+    if name is None:
+        return DEFAULT
+    if name not in searcher_names():
+        raise BadInput(f"no searcher is named {name!r} (known: {', '.join(searcher_names())})")
+    return name
+
+
+def check_file(path: Path, what: str) -> Path:
+    """Raises BadInput unless `path` is a file that can be read."""
+    if not path.is_file():
+        raise BadInput(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}; give {what}")
+    if not os.access(path, os.R_OK):
+        raise BadInput(f"{path}: cannot be read: permission denied")
+    return path
+
+
+def check_parent_writable(path: Path) -> Path:
+    """Raises BadInput unless something can be created at `path`. Creates nothing."""
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise BadInput(f"{path}: the folder {parent} does not exist; create it first")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BadInput(f"{path}: the folder {parent} cannot be written to; choose another")
+    return path
+
+
+def split_list(text: str) -> list[str]:
+    """The items of a comma-separated option, without blanks."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def integers(text: str, option: str, count: Iterable[int]) -> list[int]:
+    """A comma-separated list of integers. Raises BadInput unless it has one of `count` many."""
+    counts = list(count)
+    try:
+        values = [int(item) for item in text.split(",")]
+    except ValueError:
+        raise BadInput(f"{option} {text}: give whole numbers separated by commas") from None
+    if len(values) not in counts:
+        raise BadInput(f"{option} {text}: give {' or '.join(map(str, counts))} numbers, not {len(values)}")
+    return values

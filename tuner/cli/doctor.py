@@ -1,0 +1,171 @@
+"""`tune doctor`: what works here, what is missing and how to get it. Exit status 2 if something needed is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Literal
+
+import typer
+from rich.table import Table
+
+from tuner.cli.common import JsonOption, Output
+from tuner.errors import BadInput, TuneError
+
+GIGABYTE = 1 << 30
+ENOUGH_MEMORY = 2 * GIGABYTE
+ENOUGH_DISK = 1 * GIGABYTE
+
+State = Literal["ok", "optional", "warning", "missing"]
+_STYLES = {"ok": "green", "optional": "dim", "warning": "yellow", "missing": "bold red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one thing, and what to do about it unless it is in order."""
+
+    what: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def command(as_json: JsonOption = False) -> None:
+    """Tell what works here, what is missing and how to get it."""
+    with Output(as_json) as out:
+        findings = examine()
+        table = Table(box=None)
+        for title in ("", "state", "found", "what to do"):
+            table.add_column(title, overflow="fold")
+        for finding in findings:
+            state = f"[{_STYLES[finding.state]}]{finding.state}[/]"
+            table.add_row(finding.what, state, finding.found, finding.remedy)
+        out.show(table)
+        missing = [finding.what for finding in findings if finding.state == "missing"]
+        out.result({"ok": not missing, "findings": [asdict(finding) for finding in findings]})
+    if missing:
+        raise typer.Exit(BadInput.exit_status)
+
+
+def examine() -> list[Finding]:
+    """Every finding, the needed things first."""
+    needed: list[Callable[[], Finding]] = [_python, _tvm, _linker, _cpu, _pinning, _memory, _temporary_space, _space_here]
+    return [check() for check in needed] + [_optional(*extra) for extra in _EXTRAS]
+
+
+def _python() -> Finding:
+    return Finding("python", "ok", f"{platform.python_version()} on {platform.machine()} {platform.system()}")
+
+
+def _tvm() -> Finding:
+    """TVM with the exact versions that this package was made for, loading and with a code generator for the host."""
+    pins = {}
+    for requirement in metadata.requires("edgetune") or []:
+        name, _, version = requirement.partition("==")
+        if name.startswith("apache-tvm"):
+            pins[name] = version
+    remedy = "pip install " + " ".join(f"{name}=={version}" for name, version in pins.items())
+    found = {}
+    for name in pins:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return Finding("tvm", "missing", f"{name} is not installed", remedy)
+    versions = ", ".join(f"{name} {version}" for name, version in found.items())
+    if found != pins:
+        return Finding("tvm", "missing", f"{versions}: not the versions this package works with", remedy)
+    try:
+        import tvm
+    except Exception as error:  # a broken wheel fails in many ways; each means the same to the user
+        return Finding("tvm", "missing", f"{versions}: does not load: {error}", remedy)
+    if not tvm.runtime.enabled("llvm"):
+        return Finding("tvm", "missing", f"{versions}: has no LLVM code generator", remedy)
+    return Finding("tvm", "ok", versions)
+
+
+def _linker() -> Finding:
+    from tuner.measure.toolchain import check_toolchain
+
+    try:
+        return Finding("linker", "ok", check_toolchain())
+    except BadInput as error:
+        return Finding("linker", "missing", str(error), "apt-get install gcc (or binutils)")
+
+
+def _cpu() -> Finding:
+    from tuner.devices import last_level_cache_bytes, open_device, usable_cpus
+
+    try:
+        device = open_device("cpu")
+    except TuneError as error:
+        return Finding("cpu", "missing", str(error), "")
+    cpus = usable_cpus()
+    cache = f"{last_level_cache_bytes() >> 20} MB last-level cache"
+    found = f"{device.key.model} ({device.key.family}), {len(cpus)} usable physical cores, {cache}"
+    load = os.getloadavg()[0]
+    if load > 0.3 * len(cpus):
+        return Finding("cpu", "warning", f"{found}; load {load:.1f}", "other programs disturb measurements: stop them")
+    return Finding("cpu", "ok", found)
+
+
+def _pinning() -> Finding:
+    from tuner.devices import usable_cpus
+
+    before = os.sched_getaffinity(0)
+    try:
+        for cpu in usable_cpus():
+            os.sched_setaffinity(0, {cpu})
+    except OSError as error:
+        remedy = "allow sched_setaffinity in this container: times are unsteady without"
+        return Finding("pinning", "warning", f"threads cannot be pinned: {error.strerror}", remedy)
+    finally:
+        os.sched_setaffinity(0, before)
+    return Finding("pinning", "ok", "threads can be pinned to cores")
+
+
+def _memory() -> Finding:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    if free < ENOUGH_MEMORY:
+        return Finding("memory", "warning", f"{free / GIGABYTE:.1f} GB available", "2 GB are needed for most networks")
+    return Finding("memory", "ok", f"{free / GIGABYTE:.1f} GB available")
+
+
+def _temporary_space() -> Finding:
+    return _space("temporary space", tempfile.gettempdir(), "set TMPDIR to a folder on another disk")
+
+
+def _space_here() -> Finding:
+    return _space("space here", os.getcwd(), "work in a folder on another disk")
+
+
+def _space(what: str, folder: str, remedy: str) -> Finding:
+    free = shutil.disk_usage(folder).free
+    found = f"{free / GIGABYTE:.1f} GB free in {folder}"
+    if not os.access(folder, os.W_OK):
+        return Finding(what, "missing", f"{folder} cannot be written to", remedy)
+    return Finding(what, "ok" if free >= ENOUGH_DISK else "warning", found, "" if free >= ENOUGH_DISK else remedy)
+
+
+# Distribution, extra, what it is for.
+_EXTRAS = (
+    ("onnxruntime", "ort", "a peer of `tune bench`, and the reference that modules are verified against"),
+    ("openvino", "openvino", "a peer of `tune bench`"),
+    ("torch", "torch", "loading torch.export programs"),
+    ("psycopg", "postgres", "a tuning database that a team shares"),
+)
+
+
+def _optional(distribution: str, extra: str, use: str) -> Finding:
+    try:
+        return Finding(distribution, "ok", f"{metadata.version(distribution)}: {use}")
+    except metadata.PackageNotFoundError:
+        install = f"{sys.executable} -m pip install 'edgetune[{extra}]'"
+        return Finding(distribution, "optional", f"not installed: {use}", install)

@@ -1,0 +1,101 @@
+"""The entry point `tune`: `main()` runs one command and turns every expected error into one line and an exit status.
+
+Each command is one file beside this one. They import TVM inside their functions, so that help and usage errors come
+at once. Exit status: 0 done, 2 bad input or usage, 3 nothing could be measured, 4 a result failed verification,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from tuner.cli import bench, build, db, demo, devices, doctor, model, op, run, zoo
+from tuner.errors import TuneError
+from tuning_db.errors import DatabaseError
+
+INTERRUPTED = 130
+
+# Typer carries its own click or uses the installed one, by version: this is the UsageError of either.
+_UsageError: type = typer.BadParameter.__base__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Make a CNN fast on the device it will run on: measure how each operator is best computed, keep every "
+    "measurement, and build a module from the best.",
+)
+for _command in (doctor, devices, op, model, build, run, bench, demo, zoo):
+    app.command(_command.__name__.rsplit(".", 1)[-1])(_command.command)
+app.add_typer(db.app, name="db")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `tune` with these arguments (default: the process's) and exit with its status."""
+    sys.exit(execute(list(sys.argv[1:] if argv is None else argv)))
+
+
+def execute(argv: Sequence[str]) -> int:
+    """Run one command and return its exit status; expected errors become one line on standard error."""
+    try:
+        status = typer.main.get_command(app).main(args=list(argv), prog_name="tune", standalone_mode=False)
+        status = status if isinstance(status, int) else 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader went away (`tune db best | head`): that is its right. Keep the interpreter from flushing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        known = explain(error)
+        if known is None:
+            raise
+        message, status = known
+        if message:
+            print(f"tune: {message}", file=sys.stderr)
+        if "--json" in argv:
+            _print_json_error(message, status)
+        return status
+    if status == INTERRUPTED:
+        print("tune: interrupted", file=sys.stderr)
+        if "--json" in argv:
+            _print_json_error("interrupted", status)
+    return status
+
+
+def explain(error: Exception) -> tuple[str, int] | None:
+    """One line and an exit status for an error that a user can cause; None for a programming error."""
+    if isinstance(error, TuneError):
+        return _one_line(error), error.exit_status
+    if isinstance(error, _UsageError):
+        return _explain_usage(error), 2
+    if isinstance(error, DatabaseError):
+        return _one_line(error), 2
+    if isinstance(error, OSError) and error.errno is not None:
+        where = error.filename if error.filename is not None else "a file or standard output"
+        return f"{where}: {error.strerror}", 2
+    return None
+
+
+def _explain_usage(error: Exception) -> str:
+    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    if not message:  # no arguments at all: the help has been shown
+        return ""
+    return message if context is None else f"{message.rstrip('.')} (see {context.command_path} --help)"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _print_json_error(message: str, status: int) -> None:
+    print(json.dumps({"error": message, "exit_status": status}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Compares a built module with its peers in one run: `compare`.
+
+Every contender is a child process, because the thread pools of two systems in one process disturb each other by
+orders of magnitude. All are pinned to the same CPUs and have the same number of threads. Blocks of runs alternate;
+while one contender is timed all others are stopped (SIGSTOP), so that nobody's spinning threads take part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from tuner.errors import BadInput, TuneError
+from tuner.report.contender import Spec
+from tuner.report.peers import OURS, available, peer_named
+
+ROUNDS = 10
+SLOW_ROUNDS = 3  # for a contender whose single run is longer than a block
+BLOCK_SECONDS = 0.4
+
+
+class ContenderFailed(TuneError):
+    """A contender's process ended: the message has the end of what it wrote."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One contender's times. `blocks`: the median seconds per run of each block; `error`: the largest absolute
+    difference from our outputs divided by their largest absolute value (None for ourselves)."""
+
+    name: str
+    version: str
+    blocks: tuple[float, ...]
+    runs: int
+    error: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Median over the blocks of the median seconds per run."""
+        return median(self.blocks)
+
+    @property
+    def steadiness(self) -> float:
+        """The slowest block's median over the median of all: 1 is perfectly steady."""
+        return max(self.blocks) / self.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "median_seconds": self.seconds,
+            "block_seconds": list(self.blocks),
+            "steadiness": self.steadiness,
+            "runs": self.runs,
+            "relative_error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our module beside its peers, all with `threads` threads on `cpus`. `skipped`: why a peer is not there."""
+
+    ours: Measured
+    peers: tuple[Measured, ...]
+    threads: int
+    cpus: tuple[int, ...]
+    skipped: Mapping[str, str]
+
+    def times_better(self, peer: Measured) -> float:
+        """The peer's latency over ours: above one, ours is faster."""
+        return peer.seconds / self.ours.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "threads": self.threads,
+            "cpus": list(self.cpus),
+            "ours": self.ours.as_dict(),
+            "peers": [
+                {
+                    **peer.as_dict(),
+                    "times_better": self.times_better(peer),
+                    "latency_ratio": self.ours.seconds / peer.seconds,
+                }
+                for peer in self.peers
+            ],
+            "skipped": dict(self.skipped),
+        }
+
+
+def compare(
+    module: Path,
+    model: Path,
+    peers: Sequence[str],
+    inputs: Mapping[str, np.ndarray],
+    threads: int,
+    cpus: Sequence[int],
+    rounds: int = ROUNDS,
+    block_seconds: float = BLOCK_SECONDS,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Time the built `module` and each of `peers` on the ONNX file `model`, `rounds` blocks each, alternating.
+
+    A peer that is not installed, or that fails, is skipped with a reason. Raises BadInput for an unknown peer, and
+    where none of the peers asked for is installed; ContenderFailed if our own module fails.
+    """
+    say = progress or (lambda _: None)
+    known = [peer_named(name) for name in dict.fromkeys(peers)]
+    skipped = {peer.name: f"not installed: {peer.install}" for peer in known if not available(peer)}
+    if known and len(skipped) == len(known):
+        raise BadInput("; ".join(f"{name} is {reason}" for name, reason in skipped.items()))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgetune-bench-")))
+        np.savez(folder / "inputs.npz", **inputs)
+        running: dict[str, _Contender] = {}
+        for name in [OURS, *(peer.name for peer in known if peer.name not in skipped)]:
+            say(f"starting {name}")
+            source = module if name == OURS else model
+            files = (str(folder / "inputs.npz"), str(folder / f"{name}.npz"))
+            spec = Spec(name, str(source.resolve()), threads, tuple(cpus), *files)
+            try:
+                running[name] = stack.enter_context(_Contender(spec, folder / f"{name}.log"))
+            except ContenderFailed as failure:
+                if name == OURS:
+                    raise
+                skipped[name] = str(failure)
+        times = _alternate(running, rounds, block_seconds, say)
+        measured = {name: _measured(running[name], times[name], folder) for name in running}
+    ours = measured.pop(OURS)
+    return Comparison(ours, tuple(measured.values()), threads, tuple(cpus), skipped)
+
+
+def _alternate(
+    running: Mapping[str, _Contender], rounds: int, block_seconds: float, say: Callable[[str], None]
+) -> dict[str, list[list[float]]]:
+    """Each contender's blocks of seconds per run. Who begins a round changes from round to round."""
+    names = list(running)
+    times: dict[str, list[list[float]]] = {name: [] for name in names}
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            blocks = times[name]
+            if len(blocks) >= SLOW_ROUNDS and len(blocks[0]) == 1 and blocks[0][0] > block_seconds:
+                continue
+            blocks.append(running[name].block(block_seconds))
+    return times
+
+
+def _measured(contender: _Contender, blocks: Sequence[Sequence[float]], folder: Path) -> Measured:
+    name = contender.spec.peer
+    error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz")
+    medians = tuple(median(block) for block in blocks)
+    return Measured(name, contender.version, medians, sum(map(len, blocks)), error)
+
+
+def _relative_error(ours: Path, theirs: Path) -> float:
+    worst = 0.0
+    with np.load(ours) as a, np.load(theirs) as b:
+        for name in a.files:
+            x, y = a[name].astype(np.float64), b[name].astype(np.float64)
+            worst = max(worst, float(np.abs(x - y).max() / max(np.abs(y).max(), np.finfo(np.float64).tiny)))
+    return worst
+
+
+class _Contender:
+    """A running contender; it is stopped except while it answers."""
+
+    def __init__(self, spec: Spec, log: Path) -> None:
+        self.spec = spec
+        self._log = log
+        environment = {**os.environ, "TVM_NUM_THREADS": str(spec.threads), "OMP_NUM_THREADS": str(spec.threads)}
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tuner.report.contender", spec.to_json()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment,
+                text=True,
+            )
+        try:
+            self.version: str = self._answer()["version"]
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def block(self, seconds: float) -> list[float]:
+        """Seconds of each run of a block that lasts about `seconds` (at least one run)."""
+        assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(f"{seconds}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed() from None
+        return self._answer()["times"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failed()
+        self._process.send_signal(signal.SIGSTOP)
+        return json.loads(line)
+
+    def _failed(self) -> ContenderFailed:
+        self._process.wait()
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        why = lines[-1] if lines else f"exit status {self._process.returncode}"
+        return ContenderFailed(f"{self.spec.peer} failed on {self.spec.source}: {why}")
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()

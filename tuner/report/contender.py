@@ -1,0 +1,107 @@
+"""One contender of a comparison, in a process of its own: `python -m tuner.report.contender SPEC`.
+
+It opens its model, runs it once, keeps the outputs, warms up, and then times a block of runs for each line that it
+reads. The other side is tuner.report.bench, which stops this process while another one is being timed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+WARM_SECONDS = 0.5  # before the first block
+REWARM_SECONDS = 0.05  # in every block: the caches and the clock are another's
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the process runs. `cpus`: the logical CPUs that it may use; `inputs` and `outputs`: .npz files."""
+
+    peer: str
+    source: str
+    threads: int
+    cpus: tuple[int, ...]
+    inputs: str
+    outputs: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def main(argument: str) -> None:
+    spec = Spec(**json.loads(argument))
+    _die_with_parent()
+    os.sched_setaffinity(0, spec.cpus)  # before any library counts the cores or starts a thread
+    replies = _claim_standard_output()
+
+    from tuner.report.peers import peer_named
+
+    peer = peer_named(spec.peer)
+    infer = peer.open(Path(spec.source), spec.threads)
+    with np.load(spec.inputs) as archive:
+        inputs = {name: archive[name] for name in archive.files}
+    np.savez(spec.outputs, **infer(inputs))
+    run = _timed(lambda: infer(inputs))
+    _warm(run, WARM_SECONDS)
+    _reply(replies, {"version": peer.version()})
+    for line in sys.stdin:
+        seconds = float(line)
+        _warm(run, min(REWARM_SECONDS, seconds))
+        _reply(replies, {"times": _block(run, seconds)})
+
+
+def _timed(call: Callable[[], object]) -> Callable[[], float]:
+    def run() -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    return run
+
+
+def _warm(run: Callable[[], float], seconds: float) -> None:
+    spent = run()
+    while spent < seconds:
+        spent += run()
+
+
+def _block(run: Callable[[], float], seconds: float) -> list[float]:
+    times = [run()]
+    while sum(times) < seconds:
+        times.append(run())
+    return times
+
+
+def _die_with_parent() -> None:
+    """A stopped process would outlive a killed parent for ever: have the kernel end it."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _claim_standard_output() -> IO[str]:
+    """The channel for replies; whatever the libraries print goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return replies
+
+
+def _reply(replies: IO[str], value: object) -> None:
+    replies.write(json.dumps(value) + "\n")
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

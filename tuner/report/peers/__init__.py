@@ -1,0 +1,31 @@
+"""The systems that a built module is compared with, by name. A new peer is one file here and one line in `_PEERS`.
+
+A peer's library is imported when it is opened, in a process of its own (see tuner.report.contender).
+"""
+
+from __future__ import annotations
+
+from tuner.errors import BadInput
+from tuner.report.peers import base, default, openvino, ort, ours
+from tuner.report.peers.base import Inference, Peer
+
+__all__ = ["Inference", "Peer", "available", "peer_named", "peer_names"]
+
+OURS = ours.Ours.name
+_PEERS: dict[str, Peer] = {peer.name: peer for peer in (ort.OnnxRuntime(), openvino.OpenVino(), default.TvmDefault())}
+
+available = base.available
+
+
+def peer_names() -> list[str]:
+    """Names that `tune bench --against` takes."""
+    return list(_PEERS)
+
+
+def peer_named(name: str) -> Peer:
+    """The peer of that name, or the built module itself under "edgetune". Raises BadInput with the known names."""
+    if name == OURS:
+        return ours.Ours()
+    if name not in _PEERS:
+        raise BadInput(f"unknown peer {name!r} (known: {', '.join(_PEERS)})")
+    return _PEERS[name]

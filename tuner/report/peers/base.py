@@ -1,0 +1,31 @@
+"""What a peer is: something that opens a model and gives a function from named inputs to named outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+Inference = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+class Peer(Protocol):
+    """A system that runs the model on the CPU in float32."""
+
+    name: str
+    module: str  # the Python package that has to be there
+    install: str  # how to get it
+
+    def version(self) -> str: ...
+
+    def open(self, source: Path, threads: int) -> Inference:
+        """Load the ONNX file `source` (a module's folder for ours) for `threads` threads. The result may be called
+        any number of times; its arrays may be reused by the next call."""
+
+
+def available(peer: Peer) -> bool:
+    """Whether the peer's package is installed."""
+    return find_spec(peer.module) is not None
