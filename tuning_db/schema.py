@@ -1,7 +1,8 @@
 """The tables, as SQLAlchemy Core sees them, and the migrations that create them (migrations/versions, by Alembic).
 
 `trials` is append-only. Workloads and devices have tables of their own, so that a lookup by key is one short index
-walk however many trials there are. `in_flight` is the journal: what is being measured and not yet known.
+walk however many trials there are. `in_flight` is the journal: what is being measured and not yet known. `efforts`
+counts the seconds that tuning a workload has taken.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from sqlalchemy import (
     select,
 )
 
-REVISIONS = ("v0001",)  # every schema this code can read or bring up to date, oldest first; the last one is current
+REVISIONS = (
+    "v0001",
+    "v0002",
+)  # every schema this code can read or bring up to date, oldest first; the last one is current
 APPLICATION_ID = 0x65647475  # "edtu", in the header of an SQLite file: this file is ours
 
 metadata = MetaData()
@@ -84,6 +88,14 @@ in_flight = Table(
     Column("owner", String, nullable=False),
     Column("started", BigInteger, nullable=False),
     UniqueConstraint("workload_id", "device_id", "config", name="uq_in_flight"),
+)
+
+efforts = Table(
+    "efforts",
+    metadata,
+    Column("workload_id", _Id, ForeignKey("workloads.id"), primary_key=True),
+    Column("device_id", _Id, ForeignKey("devices.id"), primary_key=True),
+    Column("seconds", Float(53), nullable=False),  # spent on tuning, all sessions together
 )
 
 _version = Table("alembic_version", MetaData(), Column("version_num", String))

@@ -1,4 +1,4 @@
-"""Random search, the baseline: every template is equally likely, then every valid config of it. Seeds are not favoured."""
+"""Random search, the baseline: every template is equally likely, then every valid config; seeds are not favoured."""
 
 from __future__ import annotations
 
