@@ -237,7 +237,7 @@ def _reader(problem: _Problem, data: te.Tensor, tw: int) -> Callable[..., Any]:
             return lambda n, c, _y, x, v: data[n, c, x // width, x % width, v]
         flat = te.compute(
             (conv.batch, all_in, 1, reach_x, b.in_lanes),
-            lambda n, c, y, x, v: tirx.if_then_else(
+            lambda n, c, _y, x, v: tirx.if_then_else(
                 x < pixels, data[n, c, x // width, x % width, v], tirx.const(0.0, "float32")
             ),
             name="pad",

@@ -299,7 +299,7 @@ def _schedule(p: _Problem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     if not at_root:
         sch.compute_at(sch.get_sblock("mm"), group, preserve_unit_loops=True)
         sch.compute_at(sch.get_sblock("vv"), group, preserve_unit_loops=True)
-    _schedule_input(p, sch, k, at_root, group)
+    _schedule_input(sch, k, at_root, group)
     _schedule_products(sch, k, at_root)
     return sch.mod["main"]
 
@@ -325,7 +325,7 @@ def _schedule_output(p: _Problem, sch: Schedule, k: Values, at_root: bool) -> An
     return group
 
 
-def _schedule_input(p: _Problem, sch: Schedule, k: Values, at_root: bool, group: Any) -> None:
+def _schedule_input(sch: Schedule, k: Values, at_root: bool, group: Any) -> None:
     """Row by row of tiles, with t1 in registers."""
     vv, t1, pad = sch.get_sblock("vv"), sch.get_sblock("t1"), sch.get_sblock("pad")
     e, q, ty, tx, c, v = sch.get_loops(vv)[-6:]
