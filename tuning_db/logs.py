@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Trial, canonical_json
@@ -38,15 +38,15 @@ def line_of(trial: Trial) -> str:
     return canonical_json(to_record(trial))
 
 
-def trial_of(line: str | bytes) -> Trial:
-    """Raises DatabaseError, saying why, if the line is not a trial."""
+def trial_of(line: str | bytes, known: dict[str, Any] | None = None) -> Trial:
+    """Raises DatabaseError, saying why, if the line is not a trial. `known`: see rows.from_record."""
     try:
         data = json.loads(line, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise DatabaseError("it is not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
         raise DatabaseError(f"it is not JSON: {error}") from error
-    return from_record(data)
+    return from_record(data, known)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -55,10 +55,11 @@ def _no_constant(name: str) -> NoReturn:
 
 def read(lines: Iterable[bytes]) -> Iterator[Trial | BadLine]:
     """What every line holds; empty lines are skipped."""
+    known: dict[str, Any] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield trial_of(line)
+                yield trial_of(line, known)
             except DatabaseError as error:
                 yield BadLine(number, str(error))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -46,13 +46,29 @@ def _int64(number: Any, what: str) -> int:
     return int(number)
 
 
-def _times(values: Any) -> list[float]:
-    if any(isinstance(v, str | bool) for v in values):
-        raise DatabaseError("'times' is not a list of numbers")
-    times = [float(v) for v in values]
-    if not all(math.isfinite(t) and t > 0 for t in times):
-        raise DatabaseError(f"times {times} are not all positive and finite seconds")
-    return times
+def _check(trial: Trial) -> None:
+    """Raises DatabaseError for a trial that could not be stored and read back by everyone."""
+    _plain(trial.workload.op, "the operator")
+    _plain(trial.device.kind, "the device kind")
+    _plain(trial.device.family, "the device family")
+    _plain(trial.config.template, "the template")
+    if trial.searcher is not None:
+        _plain(trial.searcher, "the searcher")
+    _int64(trial.template_version, "template_version")
+    if trial.seed is not None:
+        _int64(trial.seed, "seed")
+    if not all(math.isfinite(t) and t > 0 for t in trial.times):
+        raise DatabaseError(f"times {trial.times} are not all positive and finite seconds")
+
+
+def _times(trial: Trial) -> list[float]:
+    return [float(t) for t in trial.times]
+
+
+def _error_json(trial: Trial) -> float | str | None:
+    if trial.error is None:
+        return None
+    return float(trial.error) if math.isfinite(trial.error) else "inf"
 
 
 def to_record(trial: Trial) -> dict[str, Any]:
@@ -60,30 +76,22 @@ def to_record(trial: Trial) -> dict[str, Any]:
 
     Raises DatabaseError for a trial that could not be read back.
     """
+    _check(trial)
     failure = trial.failure
-    _plain(trial.workload.op, "the operator")
-    _plain(trial.device.kind, "the device kind")
-    _plain(trial.device.family, "the device family")
-    _plain(trial.config.template, "the template")
     return {
         "format": FORMAT,
         "workload": trial.workload.as_dict(),
         "device": trial.device.as_dict(),
         "config": trial.config.as_dict(),
-        "template_version": _int64(trial.template_version, "template_version"),
-        "times": _times(trial.times),
+        "template_version": int(trial.template_version),
+        "times": _times(trial),
         "failure": failure and {"kind": str(failure.kind), "message": failure.message},
-        "error": None if trial.error is None else float(trial.error) if math.isfinite(trial.error) else "inf",
-        "seed": None if trial.seed is None else _int64(trial.seed, "seed"),
-        "searcher": None if trial.searcher is None else _plain(trial.searcher, "the searcher"),
+        "error": _error_json(trial),
+        "seed": None if trial.seed is None else int(trial.seed),
+        "searcher": trial.searcher,
         "versions": dict(trial.versions),
         "created": moment(microseconds(trial.created)).isoformat(timespec="microseconds"),
     }
-
-
-def digest(record: Mapping[str, Any]) -> bytes:
-    """128 bits that identify a record: the same trial has the same digest in every database."""
-    return hashlib.sha256(canonical_json(record).encode("ascii")).digest()[:16]
 
 
 _MISSING = object()
@@ -101,6 +109,12 @@ def _field(data: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) ->
 _OPTIONAL_INT = (int, type(None))
 _OPTIONAL_STR = (str, type(None))
 _OPTIONAL_NUMBER = (int, float, str, type(None))
+
+
+def _numbers(values: list[Any]) -> tuple[float, ...]:
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+        raise DatabaseError("'times' is not a list of numbers")
+    return tuple(map(float, values))
 
 
 def _workload(data: Mapping[str, Any]) -> Workload:
@@ -141,10 +155,20 @@ def _created(text: str) -> datetime:
     return moment(microseconds(when))
 
 
-def from_record(data: Any) -> Trial:
+def _shared(data: dict[str, Any], build: Callable[[Mapping[str, Any]], Any], known: dict[str, Any] | None) -> Any:
+    if known is None:
+        return build(data)
+    text = repr(data)
+    if text not in known:
+        known[text] = build(data)
+    return known[text]
+
+
+def from_record(data: Any, known: dict[str, Any] | None = None) -> Trial:
     """The trial of a record. Fields that this version does not know are ignored.
 
-    Raises DatabaseError, saying what is wrong.
+    `known`: a dictionary, empty at first, that makes many records share their workloads and devices. Raises
+    DatabaseError, saying what is wrong.
     """
     if not isinstance(data, dict):
         raise DatabaseError("it is not a JSON object")
@@ -155,11 +179,11 @@ def from_record(data: Any) -> Trial:
         raise DatabaseError(f"its format is {form!r}: {hint}")
     try:
         trial = Trial(
-            workload=_workload(_field(data, "workload", dict)),
-            device=_device(_field(data, "device", dict)),
+            workload=_shared(_field(data, "workload", dict), _workload, known),
+            device=_shared(_field(data, "device", dict), _device, known),
             config=_config(_field(data, "config", dict)),
-            template_version=_int64(_field(data, "template_version", int), "template_version"),
-            times=tuple(_times(_field(data, "times", list))),
+            template_version=_field(data, "template_version", int),
+            times=_numbers(_field(data, "times", list)),
             failure=_failure(_field(data, "failure", (dict, type(None)))),
             error=_error(_field(data, "error", _OPTIONAL_NUMBER)),
             seed=_field(data, "seed", _OPTIONAL_INT),
@@ -167,7 +191,7 @@ def from_record(data: Any) -> Trial:
             versions=_field(data, "versions", dict),
             created=_created(_field(data, "created", str)),
         )
-        to_record(trial)
+        _check(trial)
     except (TypeError, ValueError, OverflowError) as error:
         raise error if isinstance(error, DatabaseError) else DatabaseError(str(error)) from error
     return trial
@@ -175,25 +199,27 @@ def from_record(data: Any) -> Trial:
 
 def to_row(trial: Trial) -> dict[str, Any]:
     """The columns of `trials` but for the ids of workload and device. Raises DatabaseError like `to_record`."""
-    record = to_record(trial)
-    failure = trial.failure
-    error = record["error"]
-    return {
-        "config": trial.config.key,
-        "config_digest": key_digest(trial.config.key),
+    _check(trial)
+    failure, config = trial.failure, trial.config.key
+    row: dict[str, Any] = {
+        "config": config,
         "template": trial.config.template,
-        "template_version": record["template_version"],
-        "times": canonical_json(record["times"]),
-        "seconds": float(trial.seconds) if trial.ok else None,
+        "template_version": int(trial.template_version),
+        "times": canonical_json(_times(trial)),
         "failure_kind": None if failure is None else str(failure.kind),
         "failure_message": None if failure is None else canonical_json(failure.message),
-        "error": math.inf if error == "inf" else error,
-        "seed": record["seed"],
-        "searcher": record["searcher"],
-        "versions": canonical_json(record["versions"]),
+        "error": _error_json(trial),
+        "seed": None if trial.seed is None else int(trial.seed),
+        "searcher": trial.searcher,
+        "versions": canonical_json(dict(trial.versions)),
         "created": microseconds(trial.created),
-        "digest": digest(record),
     }
+    content = canonical_json([trial.workload.key, trial.device.key, *row.values()])
+    row["digest"] = hashlib.sha256(content.encode("ascii")).digest()[:16]
+    row["error"] = math.inf if row["error"] == "inf" else row["error"]
+    row["config_digest"] = key_digest(config)
+    row["seconds"] = float(trial.seconds) if trial.ok else None
+    return row
 
 
 def from_row(row: Any, workload: Workload, device: DeviceKey) -> Trial:

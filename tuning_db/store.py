@@ -37,7 +37,7 @@ from tuning_db.rows import from_row, microseconds, moment, to_row
 __all__ = ["DEFAULT_TOLERANCE", "DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
 DEFAULT_TOLERANCE = 1e-4  # largest relative error that a best may have
-_BATCH = 2000
+_BATCH = 5000
 # These say nothing about the config: an earlier time of it stays valid.
 _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
@@ -249,7 +249,7 @@ class Store:
                 )
 
     def compact(self) -> None:
-        """Give the space of removed trials back to the disk (SQLite; PostgreSQL does it by itself). Waits for others."""
+        """Give the space of removed trials back to the disk (SQLite; PostgreSQL does it by itself)."""
         if self.path is not None:
             self._outside_transaction("VACUUM")
 

@@ -1,0 +1,162 @@
+"""How fast the tuning database is with a million trials: importing, finding a best, adding one, against a log's scan.
+
+    python benchmarks/database.py [--quick] [--records N] [--json]
+
+The trials are made up (seeded), the database is a real SQLite file in a temporary folder. The peer is what a log of
+JSON lines offers: to find a best, read it all, as AutoTVM's apply_history_best did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tuning_db import logs, lookup
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json
+from tuning_db.store import Store, open_db
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WORKLOADS, DEVICES = 200, 5
+
+
+def workloads() -> list[Workload]:
+    sizes = ((c, hw) for c in range(16, 1040, 16) for hw in (7, 14, 28, 56))
+    return [
+        Workload(
+            "conv2d",
+            {"batch": 1, "in_channels": c, "height": hw, "width": hw, "out_channels": c, "kernel": (3, 3)},
+            ("bias", "relu"),
+        )
+        for c, hw in sizes
+    ][:WORKLOADS]
+
+
+def devices() -> list[DeviceKey]:
+    return [DeviceKey("cpu", "x86_64-avx512", "znver4", {"threads": threads}) for threads in range(1, DEVICES + 1)]
+
+
+def trials(count: int, seed: int) -> Iterator[Trial]:
+    """`count` trials spread over all workloads and devices; one in ten failed, few configs occur twice."""
+    rng = random.Random(seed)
+    works, devs = workloads(), devices()
+    versions = {"edgetune": "0.1.0", "apache-tvm": "0.27.0.post1"}
+    for index in range(count):
+        knobs = {"oc": 2 ** rng.randrange(6), "ow": rng.randrange(1, 57), "unroll": rng.randrange(64), "split": "rows"}
+        failed = rng.random() < 0.1
+        base = rng.lognormvariate(-7, 0.5)
+        yield Trial(
+            rng.choice(works),
+            rng.choice(devs),
+            Config("cpu.direct", knobs),
+            1,
+            times=() if failed else tuple(base * rng.uniform(1, 1.05) for _ in range(5)),
+            failure=Failure(FailureKind.COMPILE, "register pressure") if failed else None,
+            error=None if failed else 1e-6,
+            seed=seed,
+            searcher="random",
+            versions=versions,
+            created=START + timedelta(milliseconds=100 * index),
+        )
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def scan_best(log: Path, workload: Workload, device: DeviceKey) -> float:
+    """The seconds of the best trial of a pair, found by reading the whole log."""
+    best = float("inf")
+    with log.open("rb") as lines:
+        for line in lines:
+            record = json.loads(line)
+            pair = canonical_json(record["workload"]), canonical_json(record["device"])
+            if pair == (workload.key, device.key) and record["times"]:
+                best = min(best, statistics.median(record["times"]))
+    return best
+
+
+def measure_best(store: Store, seed: int) -> list[float]:
+    """Seconds of 200 look-ups of random pairs."""
+    rng = random.Random(seed)
+    pairs = [(rng.choice(workloads()), rng.choice(devices())) for _ in range(200)]
+    return [seconds_of(lambda pair=pair: lookup.best(store, *pair)) for pair in pairs]
+
+
+def measure_add(store: Store, seed: int) -> list[float]:
+    """Seconds of 200 single trials, each noted in the journal and committed to the disk."""
+
+    def journalled(trial: Trial) -> None:
+        store.begin(trial.workload, trial.device, [trial.config])
+        store.add(trial)
+
+    return [seconds_of(lambda trial=trial: journalled(trial)) for trial in trials(200, seed + 1)]
+
+
+def run(records: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.jsonl"
+        written = seconds_of(lambda: logs.write_file(trials(records, seed), log))
+        say(f"{records} records made and written in {written:.0f} s ({log.stat().st_size / 1e6:.0f} MB)")
+        with open_db(Path(folder) / "tuning.db") as store:
+            with log.open("rb") as lines:
+                imported = seconds_of(lambda: logs.import_log(store, lines))
+            say(f"imported at {records / imported:,.0f} records/s")
+            best, added = measure_best(store, seed), measure_add(store, seed)
+            counted = seconds_of(store.stats)
+        scanned = seconds_of(lambda: scan_best(log, workloads()[0], devices()[0]))
+        size = (Path(folder) / "tuning.db").stat().st_size
+    p95 = statistics.quantiles(best, n=20)[-1]
+    return {
+        "summary": {
+            "best_seconds_1m": statistics.median(best),
+            "import_records_per_second": records / imported,
+        },
+        "rows": [
+            {"what": "best", "records": records, "seconds": statistics.median(best), "p95_seconds": p95},
+            {"what": "best by scanning the log", "records": records, "seconds": scanned},
+            {"what": "begin and add one trial", "records": records, "seconds": statistics.median(added)},
+            {"what": "stats", "records": records, "seconds": counted},
+            {"what": "import", "records": records, "seconds": imported, "file_bytes": size},
+        ],
+        "machine": {
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="20 thousand records instead of a million")
+    parser.add_argument("--records", type=int, help="this many records instead")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+    options = parser.parse_args()
+    say_to = sys.stderr if options.json else sys.stdout
+    records = options.records or (20_000 if options.quick else 1_000_000)
+    result = run(records, options.seed, lambda text: print(text, file=say_to))
+    for row in result["rows"]:
+        print(f"{row['what']:26} {row['seconds'] * 1e3:12.3f} ms", file=say_to)
+    if options.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
