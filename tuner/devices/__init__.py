@@ -1,0 +1,19 @@
+"""Devices that kernels are tuned for. Start at `open_device`; `topology` knows the host's cores and caches."""
+
+from tuner.devices.device import Device, list_devices, open_device
+from tuner.devices.topology import (
+    last_level_cache_bytes,
+    pin_current_process,
+    pin_threads,
+    usable_cpus,
+)
+
+__all__ = [
+    "Device",
+    "last_level_cache_bytes",
+    "list_devices",
+    "open_device",
+    "pin_current_process",
+    "pin_threads",
+    "usable_cpus",
+]

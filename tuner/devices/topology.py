@@ -1,0 +1,88 @@
+"""The host's cores and caches from sysfs, and pinning. Start at `usable_cpus` and `pin_threads`.
+
+Cores are named by their logical CPU numbers. All functions that read the machine take the roots they read from, so
+that they can be tested on trees of other machines.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+SYSFS = Path("/sys")
+FALLBACK_CACHE_BYTES = 32 << 20  # where sysfs does not tell, as on many boards: enough for every one of them
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _cpu_list(text: str) -> list[int]:
+    """The numbers of a kernel CPU list such as "0-3,8"."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _quota_cpus(sysfs: Path) -> int | None:
+    """Whole CPUs' worth of time that the control group allows (cgroup v2), or None without a limit."""
+    quota, _, period = (_read(sysfs / "fs/cgroup/cpu.max") or "max").partition(" ")
+    return None if quota == "max" else max(1, math.ceil(int(quota) / int(period)))
+
+
+def usable_cpus(allowed: Iterable[int] | None = None, sysfs: Path = SYSFS) -> list[int]:
+    """Logical CPUs to compute on: one for each physical core that this process may use, fastest cores first.
+
+    `allowed`: the affinity mask (default: this process's). A control group's CPU quota shortens the list. Among equal
+    cores the higher numbers come first: interrupts are mostly served by the lowest.
+    """
+    left = set(os.sched_getaffinity(0) if allowed is None else allowed)
+    cpus = sysfs / "devices/system/cpu"
+    cores = []
+    for cpu in sorted(left):
+        if cpu in left:
+            siblings = _read(cpus / f"cpu{cpu}/topology/thread_siblings_list")
+            left.difference_update(set(_cpu_list(siblings or "")) - {cpu})
+            cores.append(cpu)
+    cores.sort(key=lambda cpu: (-int(_read(cpus / f"cpu{cpu}/cpu_capacity") or 0), -cpu))
+    return cores[: _quota_cpus(sysfs)]
+
+
+def last_level_cache_bytes(sysfs: Path = SYSFS) -> int:
+    """Size of the last cache level that holds data; `FALLBACK_CACHE_BYTES` where sysfs does not say."""
+    sizes: dict[int, int] = {}
+    for index in (sysfs / "devices/system/cpu").glob("cpu*/cache/index*"):
+        level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
+        if level and size and kind != "Instruction":
+            value = int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+            sizes[int(level)] = max(value, sizes.get(int(level), 0))
+    return sizes[max(sizes)] if sizes else FALLBACK_CACHE_BYTES
+
+
+def pin_current_process(cpus: Iterable[int]) -> None:
+    """Restrict every thread of this process to `cpus` (any of them)."""
+    mask = set(cpus)
+    for tid in map(int, os.listdir("/proc/self/task")):
+        os.sched_setaffinity(tid, mask)
+
+
+def pin_threads(cpus: Sequence[int]) -> None:
+    """Give the main thread the first of `cpus` and every other thread its own of the rest, in turn.
+
+    TVM's pool starts its threads at the first parallel call, so call this after one; two of them otherwise share a
+    core for seconds at a time while another core idles.
+    """
+    rest = cpus[1:] or cpus[:1]
+    others = sorted(int(tid) for tid in os.listdir("/proc/self/task") if int(tid) != os.getpid())
+    os.sched_setaffinity(os.getpid(), {cpus[0]})
+    for place, tid in enumerate(others):
+        os.sched_setaffinity(tid, {rest[place % len(rest)]})

@@ -1,0 +1,62 @@
+"""A build worker: candidate in, shared object out. `main` runs in a child process, `build` builds one candidate."""
+
+from __future__ import annotations
+
+import errno
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+import templates
+from templates.template import ScheduleError, template_named
+from tuner.measure.contract import Candidate
+from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob
+from tuner.measure.messages import describe
+from tuner.measure.toolchain import build_shared, preflight_func
+from tuner.measure.zygote import limit_memory, resident_bytes
+from tuning_db.record import Failure, FailureKind
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def main(connection: Connection, settings: BuilderSettings) -> None:
+    """Answer BuildJobs until the connection closes (EOFError)."""
+    assert templates is not None  # imported for the templates that it registers
+    target = Target(settings.target)
+    while True:
+        job: BuildJob = connection.recv()
+        limit_memory(settings.memory_bytes)
+        connection.send(build(job, target, settings))
+
+
+def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone:
+    """Build one candidate. Whatever the template raises is the candidate's failure."""
+    failure, environment = None, None
+    try:
+        func = preflight_func(settings.threads) if job.candidate is None else _schedule(job.candidate, target)
+        build_shared(func, target, Path(job.library), settings.linker)
+    except (ScheduleError, s_tir.ScheduleError) as error:
+        failure = Failure(FailureKind.INVALID, describe(error))
+    except BaseException as error:
+        failure = Failure(FailureKind.COMPILE, describe(error))
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            environment = f"{Path(job.library).parent}: {error.strerror}"
+    return BuildDone(failure, resident_bytes(), environment)
+
+
+def _schedule(candidate: Candidate, target: Target) -> tirx.PrimFunc:
+    """The candidate's scheduled function. Raises ScheduleError if the config is not one of its template's space."""
+    workload, config = candidate.workload, candidate.config
+    try:
+        template = template_named(config.template)
+    except KeyError as error:
+        raise ScheduleError(error.args[0]) from error
+    space = template.space(workload, target)
+    if space is None:
+        raise ScheduleError(f"template {template.name} does not apply to this workload on this target")
+    reason = space.why_invalid(config)
+    if reason is not None:
+        raise ScheduleError(reason)
+    return template.prim_func(workload, target, config)

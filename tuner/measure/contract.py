@@ -1,0 +1,73 @@
+"""What measuring is about: Candidate in, Trial out, through a Runner, as MeasureOptions say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from tuner.measure.timing import Repetition
+from tuning_db.record import Config, Trial, Workload
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config to measure on a workload."""
+
+    workload: Workload
+    config: Config
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How candidates are built, run and judged. Sizes in bytes; None means "from this machine".
+
+    `compile_seconds`, `run_seconds`: deadlines of one candidate's build and of its check and timing.
+    `builders`: build processes (default: one per usable core).
+    `cold_bytes`: weights rotate through copies of at least this size in total, so that every call finds them in main
+    memory as it would inside a network (default: twice the last-level cache).
+    `tolerance`: largest accepted error relative to the largest value of the float64 reference.
+    `memory_bytes`: how much one candidate may allocate while it is built or run.
+    `seed`: of the random operands, and of the order in which `compare` alternates.
+    `plugins`: modules to import, here and in the child processes, for the templates that they register.
+    """
+
+    compile_seconds: float = 20.0
+    run_seconds: float = 10.0
+    builders: int | None = None
+    cold_bytes: int | None = None
+    tolerance: float = 1e-4
+    memory_bytes: int | None = None
+    repetition: Repetition = field(default_factory=Repetition)
+    compare_rounds: int = 9
+    seed: int = 0
+    plugins: tuple[str, ...] = ()
+
+
+class Runner(Protocol):
+    """Measures candidates. A candidate's failure is part of its trial; an exception means that measuring itself is
+    impossible (BadInput) or wrong. Not to be shared between threads."""
+
+    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+        """One trial per candidate, in order, each as soon as it is known.
+
+        `best_seconds`: the best known time of the first candidate's workload; clearly slower candidates are given up
+        early. Times found on the way count as well. Closing the iterator stops what is under way.
+        """
+        ...
+
+    def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """Measure candidates of one workload against each other: alternated in random order over several rounds, so
+        that drift of the machine falls on all of them. One trial per candidate, in order; one time per round."""
+        ...
+
+    def close(self) -> None:
+        """End every child process and remove every temporary file. More calls do nothing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

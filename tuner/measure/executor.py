@@ -1,0 +1,168 @@
+"""The measuring worker: loads built candidates, checks their results, times them. `main` runs in a child process.
+
+One thread per core, each pinned; the thread pool is started by the preflight kernel before anything is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+import templates
+from templates.template import Template, template_named
+from tuner.devices import pin_threads
+from tuner.measure.contract import Candidate
+from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
+from tuner.measure.messages import describe
+from tuner.measure.operands import ColdWeight, Operands
+from tuner.measure.timing import in_repeats, repeat
+from tuner.measure.toolchain import ENTRY, preflight_length
+from tuner.measure.zygote import limit_memory, resident_bytes
+from tuning_db.record import Failure, FailureKind, Workload
+
+_OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
+_COLD_KEPT = 4
+_BURST_SECONDS = 0.006  # of one candidate's turn in a comparison
+_BURST_CALLS = 3
+
+
+def main(connection: Connection, settings: ExecutorSettings) -> None:
+    """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError)."""
+    assert templates is not None  # imported for the templates that it registers
+    problem = preflight(settings)
+    pin_threads(settings.cpus)
+    connection.send(Prepared(problem))
+    gc.collect()
+    gc.disable()  # no collection within a measurement; jobs leave no cycles behind
+    executor = Executor(settings)
+    while True:
+        job = connection.recv()
+        limit_memory(settings.memory_bytes)
+        connection.send(executor.answer(job))
+
+
+def preflight(settings: ExecutorSettings) -> str | None:
+    """Run the preflight kernel, which starts the thread pool. One line if it cannot be loaded or computes nonsense."""
+    try:
+        count = preflight_length(settings.threads)
+        data = np.arange(count, dtype=np.float32).reshape(settings.threads, -1)
+        out = tvm.runtime.tensor(np.zeros_like(data), tvm.cpu())
+        tvm.runtime.load_module(settings.preflight)[ENTRY](tvm.runtime.tensor(data, tvm.cpu()), out)
+        return None if np.array_equal(out.numpy(), data + 1) else "a kernel that adds one computed something else"
+    except Exception as error:
+        return describe(error)
+
+
+@dataclass
+class _Loaded:
+    """A candidate ready to be called; `call` makes one call with the next cold weight and gives its seconds."""
+
+    template: Template
+    call: Callable[[], float]
+    out: Any
+
+
+class Executor:
+    """Caches operands and cold weights between jobs."""
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        self._settings = settings
+        self._target = Target(settings.target)
+        self._rng = random.Random(settings.seed)
+        self._operands: OrderedDict[str, Operands] = OrderedDict()
+        self._cold: OrderedDict[tuple[str, str, str], ColdWeight] = OrderedDict()
+
+    def answer(self, job: Prepare | RunJob | CompareJob) -> Prepared | RunDone | CompareDone:
+        if isinstance(job, Prepare):
+            return self._prepare(job.workload)
+        return self._run(job) if isinstance(job, RunJob) else self._compare(job)
+
+    def _prepare(self, workload: Workload) -> Prepared:
+        try:
+            self._operands_of(workload)
+        except Exception as error:
+            return Prepared(describe(error))
+        return Prepared()
+
+    def _operands_of(self, workload: Workload) -> Operands:
+        if workload.key not in self._operands:
+            self._operands[workload.key] = Operands(workload, self._target, self._settings.seed)
+            while len(self._operands) > 1 and sum(o.nbytes for o in self._operands.values()) > _OPERAND_BYTES:
+                self._operands.popitem(last=False)
+        self._operands.move_to_end(workload.key)
+        return self._operands[workload.key]
+
+    def _cold_weight(self, template: Template, candidate: Candidate, kept: int) -> ColdWeight:
+        key = candidate.workload.key, template.name, template.weight_key(candidate.config)
+        if key not in self._cold:
+            while len(self._cold) >= kept:
+                self._cold.popitem(last=False)
+            packed = self._operands_of(candidate.workload).packed_weight(template, candidate.config)
+            self._cold[key] = ColdWeight(packed, self._settings.cold_bytes)
+        self._cold.move_to_end(key)
+        return self._cold[key]
+
+    def _load(self, candidate: Candidate, library: str, kept: int = _COLD_KEPT) -> _Loaded:
+        template = template_named(candidate.config.template)
+        data, behind = self._operands_of(candidate.workload).around_weight(template)
+        weights = self._cold_weight(template, candidate, kept)
+        function = tvm.runtime.load_module(library)[ENTRY]
+        clock = time.perf_counter
+
+        def call() -> float:
+            weight = weights.next()
+            start = clock()
+            function(data, weight, *behind)
+            return clock() - start
+
+        return _Loaded(template, call, behind[-1])
+
+    def _run(self, job: RunJob) -> RunDone:
+        error = None
+        try:
+            loaded = self._load(job.candidate, job.library)
+            np.from_dlpack(loaded.out).fill(np.nan)  # what is not written is not finite
+            loaded.call()
+            error = self._operands_of(job.candidate.workload).error(loaded.template, loaded.out)
+            if not error <= self._settings.tolerance:
+                failure = Failure(FailureKind.WRONG_ANSWER, _wrong(error, self._settings.tolerance))
+                return RunDone((), failure, error if np.isfinite(error) else None, resident_bytes())
+            times = in_repeats(repeat(loaded.call, job.repetition, job.best_seconds))
+        except BaseException as problem:
+            return RunDone((), Failure(FailureKind.RUN, describe(problem)), error, resident_bytes())
+        return RunDone(tuple(times), None, error, resident_bytes())
+
+    def _compare(self, job: CompareJob) -> CompareDone:
+        kept = max(_COLD_KEPT, len(job.candidates))
+        loaded = [self._load(c, lib, kept) for c, lib in zip(job.candidates, job.libraries, strict=True)]
+        times: list[list[float]] = [[] for _ in loaded]
+        for _ in range(job.rounds):
+            for i in self._rng.sample(range(len(loaded)), len(loaded)):
+                times[i].append(_burst(loaded[i].call))
+        return CompareDone(tuple(map(tuple, times)))
+
+
+def _burst(call: Callable[[], float]) -> float:
+    """The median of a few calls; one before them brings code and data back after the other candidates' turns."""
+    call()
+    times: list[float] = []
+    while len(times) < _BURST_CALLS or sum(times) < _BURST_SECONDS:
+        times.append(call())
+    return median(times)
+
+
+def _wrong(error: float, tolerance: float) -> str:
+    if not np.isfinite(error):
+        return "the result is not finite, or not all of it was written"
+    return f"relative error {error:.1e} exceeds {tolerance:.1e}"

@@ -1,0 +1,101 @@
+"""What goes between the tuner and its workers. All of it is pickled; targets travel as their JSON text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.measure.contract import Candidate
+from tuner.measure.timing import Repetition
+from tuning_db.record import Failure, Workload
+
+
+@dataclass(frozen=True)
+class BuilderSettings:
+    """`threads`: what the preflight kernel is built for. `memory_bytes`: what one build may allocate."""
+
+    target: str
+    linker: str
+    threads: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """Build `candidate` (None: the preflight kernel) into the file `library`."""
+
+    candidate: Candidate | None
+    library: str
+
+
+@dataclass(frozen=True)
+class BuildDone:
+    """`failure` is None where the library was written. `environment`: a problem of this machine, not of the
+    candidate (a full disk). `resident_bytes`: of the worker, now."""
+
+    failure: Failure | None
+    resident_bytes: int
+    environment: str | None = None
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """`cpus`: one per thread. `preflight`: the library that starts the thread pool."""
+
+    target: str
+    threads: int
+    cpus: tuple[int, ...]
+    preflight: str
+    cold_bytes: int
+    tolerance: float
+    memory_bytes: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Make operands and reference of a workload. Answered by Prepared, like the start of a worker."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """Check one built candidate and time it. Answered by RunDone."""
+
+    candidate: Candidate
+    library: str
+    repetition: Repetition
+    best_seconds: float | None
+
+
+@dataclass(frozen=True)
+class CompareJob:
+    """Alternate built candidates of one workload that were checked before. Answered by CompareDone."""
+
+    candidates: tuple[Candidate, ...]
+    libraries: tuple[str, ...]
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`problem`: one line where it failed."""
+
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class RunDone:
+    """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value."""
+
+    times: tuple[float, ...]
+    failure: Failure | None
+    error: float | None
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class CompareDone:
+    """`times`: for each candidate, seconds per call in each round."""
+
+    times: tuple[tuple[float, ...], ...]

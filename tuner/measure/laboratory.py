@@ -1,0 +1,130 @@
+"""Laboratory: the tuner's side of the measuring worker, with its deadline, and its replacement after an accident."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tuner.errors import BadInput
+from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
+from tuner.measure.processes import ProcessServer, Worker
+from tuning_db.record import Failure, FailureKind, Workload
+
+_ENTRY = "tuner.measure.executor:main"
+_START_SECONDS = 60.0
+_PREPARE_SECONDS = 120.0  # a workload's operands and its reference in float64; not the candidate's doing
+_RECYCLE_JOBS = 1000
+_SUSPECT = (FailureKind.RUN, FailureKind.WRONG_ANSWER)
+
+
+class _Lost(Exception):
+    """The worker died, or was killed at its deadline; the text says which."""
+
+    def __init__(self, kind: FailureKind, text: str) -> None:
+        super().__init__(text)
+        self.failure = Failure(kind, text)
+
+
+class Laboratory:
+    """Runs built candidates one at a time in a worker that may die of them."""
+
+    def __init__(
+        self,
+        server: ProcessServer,
+        settings: ExecutorSettings,
+        run_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._run_seconds = run_seconds
+        self._clock = clock
+        self._worker: Worker | None = None
+        self._prepared: Workload | None = None
+        self._used = False  # the worker ran a candidate, which may have broken something
+
+    def start(self) -> Worker:
+        """The worker, started if there is none. Raises BadInput if it cannot run a kernel that is known to be good."""
+        if self._worker is None:
+            env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
+            self._worker = self._server.spawn(_ENTRY, self._settings, self._settings.cpus, env)
+            self._prepared, self._used = None, False
+            try:
+                problem = self._receive(_START_SECONDS).problem
+            except _Lost as lost:
+                problem = lost.failure.message
+            if problem is not None:
+                raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")
+        return self._worker
+
+    def run(self, job: RunJob) -> RunDone:
+        """Check and time one candidate.
+
+        After a failure the worker is replaced, and if other candidates ran in it before, this one gets a second
+        chance in the new one: an earlier candidate may have written where it should not.
+        """
+        self.start()
+        had_company = self._used
+        done = self._run_once(job)
+        if done.failure is not None and done.failure.kind in _SUSPECT:
+            self._discard()
+            if had_company:
+                done = self._run_once(job)
+                if done.failure is not None:
+                    self._discard()
+        return done
+
+    def _run_once(self, job: RunJob) -> RunDone:
+        try:
+            worker = self._prepare(job.candidate.workload)
+            worker.send(job)
+            self._used = True
+            done: RunDone = self._receive(self._run_seconds)
+        except _Lost as lost:
+            return RunDone((), lost.failure, None, 0)
+        if worker.jobs >= _RECYCLE_JOBS or done.resident_bytes > self._settings.memory_bytes:
+            self._discard()
+        return done
+
+    def compare(self, job: CompareJob) -> tuple[tuple[float, ...], ...] | Failure:
+        """Seconds per call for each candidate in each round, or why there are none."""
+        try:
+            worker = self._prepare(job.candidates[0].workload)
+            worker.send(job)
+            self._used = True
+            done: CompareDone = self._receive(self._run_seconds * len(job.candidates))
+        except _Lost as lost:
+            return Failure(lost.failure.kind, f"while compared with others: {lost.failure.message}")
+        return done.times
+
+    def _prepare(self, workload: Workload) -> Worker:
+        """The worker with the workload's operands ready, so that a run's deadline covers the candidate alone."""
+        worker = self.start()
+        if self._prepared != workload:
+            worker.send(Prepare(workload))
+            answer: Prepared = self._receive(_PREPARE_SECONDS)
+            if answer.problem is not None:
+                raise _Lost(FailureKind.RUN, f"operands cannot be made: {answer.problem}")
+            self._prepared = workload
+        return worker
+
+    def _receive(self, seconds: float) -> Any:
+        """The worker's next answer within `seconds`; otherwise there is no worker any more, and _Lost is raised."""
+        assert self._worker is not None
+        try:
+            if self._worker.connection.poll(seconds):
+                return self._worker.connection.recv()
+        except (EOFError, OSError):
+            raise _Lost(FailureKind.RUN, self._discard()) from None
+        except BaseException:  # an interrupt: the answer must not be taken for that to the next job
+            self._discard()
+            raise
+        self._discard()
+        raise _Lost(FailureKind.RUN_TIMEOUT, f"run deadline of {seconds:g} s exceeded")
+
+    def _discard(self) -> str:
+        if self._worker is None:
+            return ""
+        worker, self._worker = self._worker, None
+        return worker.stop()

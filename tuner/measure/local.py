@@ -1,0 +1,242 @@
+"""LocalRunner measures on this machine's CPU: builds a batch with all cores, then measures it with builders idle.
+
+Builds and measurements take turns because they would share the last-level cache and the memory bus, and because two
+cores that build and then measure are faster than one that builds beside one that measures (a build takes about four
+times as long as a measurement).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from templates.template import template_named
+from tuner.devices import Device, last_level_cache_bytes, usable_cpus
+from tuner.errors import BadInput
+from tuner.measure.contract import Candidate, MeasureOptions
+from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob
+from tuner.measure.laboratory import Laboratory
+from tuner.measure.pool import BuilderPool
+from tuner.measure.processes import ProcessServer
+from tuner.measure.scratch import Scratch
+from tuner.measure.timing import Repetition
+from tuner.measure.toolchain import check_toolchain
+from tuning_db.record import Failure, Trial
+
+_PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
+_MEMORY_BYTES = (512 << 20, 4 << 30)  # least and most that one candidate may allocate by default
+_BATCH_PER_BUILDER = 8
+
+
+@dataclass
+class Spent:
+    """What a runner did so far, in trials and wall seconds."""
+
+    trials: int = 0
+    build_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+
+class LocalRunner:
+    """A Runner on this machine's CPU. Use it as a context manager: it owns processes and a scratch folder."""
+
+    def __init__(self, device: Device, options: MeasureOptions | None = None) -> None:
+        """Starts the processes and measures a kernel that is known to be good.
+
+        Raises BadInput, with what to do, where the toolchain does not work or a plugin cannot be imported.
+        """
+        self.device = device
+        self.options = options or MeasureOptions()
+        self.spent = Spent()
+        self._versions = {"tvm": importlib.metadata.version("apache-tvm"), "edgetune": _own_version()}
+        linker = check_toolchain()
+        _import_plugins(self.options.plugins)
+        self._scratch = Scratch()
+        self._libraries = 0
+        self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
+        try:
+            self._start(linker)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, linker: str) -> None:
+        options, device, cpus = self.options, self.device, usable_cpus()
+        builders = options.builders or len(cpus)
+        memory = options.memory_bytes or _default_memory_bytes(builders)
+        target = str(device.target)
+        self._batch = builders * _BATCH_PER_BUILDER
+        # Builders take the cores from the other end, so that a single one leaves the measuring cores in peace.
+        self._pool = BuilderPool(
+            self._server,
+            BuilderSettings(target, linker, device.threads, memory),
+            builders,
+            cpus[::-1],
+            options.compile_seconds,
+        )
+        preflight = self._preflight()
+        settings = ExecutorSettings(
+            target=target,
+            threads=device.threads,
+            cpus=tuple(cpus[: device.threads]),
+            preflight=str(preflight),
+            cold_bytes=options.cold_bytes or 2 * last_level_cache_bytes(),
+            tolerance=options.tolerance,
+            memory_bytes=memory,
+            seed=options.seed,
+        )
+        self._laboratory = Laboratory(self._server, settings, options.run_seconds)
+        self._laboratory.start()
+
+    def _preflight(self) -> Path:
+        """Build a kernel that is known to be good. Raises BadInput if it cannot be built."""
+        library = self._new_library()
+        (failure,) = self._pool.build([BuildJob(None, str(library))])
+        if failure is not None:
+            raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
+        return library
+
+    def _new_library(self) -> Path:
+        self._libraries += 1
+        return self._scratch.path / f"k{self._libraries}.so"
+
+    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+        """See contract.Runner.measure."""
+        best = {candidates[0].workload: best_seconds} if candidates else {}
+        for start in range(0, len(candidates), self._batch):
+            batch = candidates[start : start + self._batch]
+            libraries = [self._new_library() for _ in batch]
+            try:
+                failures = self._build(batch, libraries)
+                for candidate, library, failure in zip(batch, libraries, failures, strict=True):
+                    trial = self._measure_one(candidate, library, failure, best.get(candidate.workload))
+                    if trial.ok:
+                        best[candidate.workload] = min(best.get(candidate.workload) or trial.seconds, trial.seconds)
+                    yield trial
+            finally:
+                _remove(libraries)
+
+    def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """See contract.Runner.compare."""
+        if len({c.workload for c in candidates}) > 1:
+            raise ValueError("only candidates of one workload can be compared")
+        libraries = [self._new_library() for _ in candidates]
+        check = replace(self.options.repetition, least=1, most=1)
+        try:
+            failures = self._build(candidates, libraries)
+            trials = [
+                self._measure_one(c, library, failure, None, check)
+                for c, library, failure in zip(candidates, libraries, failures, strict=True)
+            ]
+            return self._alternate(candidates, libraries, trials)
+        finally:
+            _remove(libraries)
+
+    def _alternate(
+        self, candidates: Sequence[Candidate], libraries: Sequence[Path], checked: Sequence[Trial]
+    ) -> list[Trial]:
+        """The checked trials with the times of alternated rounds instead of the check's own."""
+        good = [i for i, trial in enumerate(checked) if trial.ok]
+        if not good:
+            return list(checked)
+        started = time.perf_counter()
+        job = CompareJob(
+            tuple(candidates[i] for i in good), tuple(str(libraries[i]) for i in good), self.options.compare_rounds
+        )
+        result = self._laboratory.compare(job)
+        self.spent.run_seconds += time.perf_counter() - started
+        trials = list(checked)
+        for place, i in enumerate(good):
+            if isinstance(result, Failure):
+                trials[i] = replace(trials[i], times=(), failure=result)
+            else:
+                trials[i] = replace(trials[i], times=result[place])
+        return trials
+
+    def _build(self, candidates: Sequence[Candidate], libraries: Sequence[Path]) -> list[Failure | None]:
+        started = time.perf_counter()
+        jobs = [BuildJob(c, str(library)) for c, library in zip(candidates, libraries, strict=True)]
+        failures = self._pool.build(jobs)
+        self.spent.build_seconds += time.perf_counter() - started
+        return failures
+
+    def _measure_one(
+        self,
+        candidate: Candidate,
+        library: Path,
+        failure: Failure | None,
+        best_seconds: float | None,
+        repetition: Repetition | None = None,
+    ) -> Trial:
+        """The trial of a candidate that was built, or failed to be."""
+        started = time.perf_counter()
+        done = RunDone((), failure, None, 0)
+        if failure is None:
+            job = RunJob(candidate, str(library), repetition or self.options.repetition, best_seconds)
+            done = self._laboratory.run(job)
+        self.spent.trials += 1
+        self.spent.run_seconds += time.perf_counter() - started
+        return Trial(
+            workload=candidate.workload,
+            device=self.device.key,
+            config=candidate.config,
+            template_version=_template_version(candidate),
+            times=done.times,
+            failure=done.failure,
+            error=done.error,
+            versions=self._versions,
+        )
+
+    def close(self) -> None:
+        """See contract.Runner.close."""
+        self._server.close()
+        self._scratch.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _remove(libraries: Sequence[Path]) -> None:
+    for library in libraries:
+        library.unlink(missing_ok=True)
+
+
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("edgetune")
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree
+        return "source"
+
+
+def _template_version(candidate: Candidate) -> int:
+    try:
+        return template_named(candidate.config.template).version
+    except KeyError:  # the trial says so; there is no version to speak of
+        return 0
+
+
+def _default_memory_bytes(builders: int) -> int:
+    """This machine's memory shared between all workers, within bounds."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    least, most = _MEMORY_BYTES
+    return max(least, min(most, installed // (builders + 1)))
+
+
+def _import_plugins(modules: Sequence[str]) -> None:
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise BadInput(f"plugin {name!r} cannot be imported: {error}") from error

@@ -1,0 +1,129 @@
+"""BuilderPool: candidates in, shared objects out, in several processes with a deadline each."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+
+from tuner.errors import BadInput
+from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob
+from tuner.measure.processes import ProcessServer, Worker
+from tuning_db.record import Failure, FailureKind
+
+_ENTRY = "tuner.measure.builder:main"
+_RECYCLE_JOBS = 300  # TVM and LLVM intern types and targets for ever
+
+
+@dataclass
+class _Slot:
+    """A builder's place: its worker (None until needed) and the job it works on."""
+
+    worker: Worker | None = None
+    job: int | None = None
+    deadline: float = 0.0
+    first_resident_bytes: int = 0
+
+
+class BuilderPool:
+    """Builds jobs on `builders` workers, one on each of `cpus` in turn.
+
+    A worker that crashes or overruns `compile_seconds` is replaced; so is one that leaks or has built many.
+    """
+
+    def __init__(
+        self,
+        server: ProcessServer,
+        settings: BuilderSettings,
+        builders: int,
+        cpus: Sequence[int],
+        compile_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._cpus = tuple(cpus)
+        self._compile_seconds = compile_seconds
+        self._clock = clock
+        self._slots = [_Slot() for _ in range(builders)]
+
+    def build(self, jobs: Sequence[BuildJob]) -> list[Failure | None]:
+        """Build all; for each job its failure, or None where its library was written.
+
+        Raises BadInput if this machine cannot store a library (a full disk).
+        """
+        results: dict[int, Failure | None] = {}
+        waiting = deque(range(len(jobs)))
+        retried: set[int] = set()
+        try:
+            while len(results) < len(jobs):
+                for slot in self._slots:
+                    if slot.job is None and waiting:
+                        self._hand_out(slot, waiting.popleft(), jobs)
+                for slot in self._finished():
+                    self._collect(slot, results, waiting, retried)
+        finally:
+            self._abandon()
+        return [results[i] for i in range(len(jobs))]
+
+    def _hand_out(self, slot: _Slot, job: int, jobs: Sequence[BuildJob]) -> None:
+        if slot.worker is None:
+            cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
+            slot.worker = self._server.spawn(_ENTRY, self._settings, [cpu], {})
+            slot.first_resident_bytes = 0
+        slot.job = job
+        slot.deadline = self._clock() + self._compile_seconds
+        slot.worker.send(jobs[job])
+
+    def _finished(self) -> list[_Slot]:
+        """Wait until a busy slot has an answer, lost its worker, or passed its deadline; those slots."""
+        busy = {slot.worker.connection: slot for slot in self._slots if slot.worker and slot.job is not None}
+        rest = max(0.0, min(slot.deadline for slot in busy.values()) - self._clock())
+        ready = connection.wait(list(busy), rest)
+        late = [slot for conn, slot in busy.items() if conn not in ready and slot.deadline <= self._clock()]
+        return [busy[conn] for conn in ready if isinstance(conn, connection.Connection)] + late
+
+    def _collect(self, slot: _Slot, results: dict[int, Failure | None], waiting: deque[int], retried: set[int]) -> None:
+        worker, job = slot.worker, slot.job
+        assert worker is not None
+        assert job is not None
+        slot.job = None
+        if not worker.connection.poll():
+            self._drop(slot)
+            message = f"compile deadline of {self._compile_seconds:g} s exceeded"
+            results[job] = Failure(FailureKind.COMPILE_TIMEOUT, message)
+            return
+        try:
+            done: BuildDone = worker.connection.recv()
+        except (EOFError, OSError):
+            how = self._drop(slot)
+            if worker.jobs > 1 and job not in retried:
+                retried.add(job)  # what an earlier candidate broke must not be blamed on this one
+                waiting.appendleft(job)
+            else:
+                results[job] = Failure(FailureKind.COMPILE, how)
+            return
+        results[job] = done.failure
+        slot.first_resident_bytes = slot.first_resident_bytes or done.resident_bytes
+        grown = done.resident_bytes - slot.first_resident_bytes
+        if done.environment is not None:
+            raise BadInput(done.environment)
+        if worker.jobs >= _RECYCLE_JOBS or grown > self._settings.memory_bytes // 2 or _out_of_memory(done):
+            self._drop(slot)
+
+    def _drop(self, slot: _Slot) -> str:
+        assert slot.worker is not None
+        worker, slot.worker, slot.job = slot.worker, None, None
+        return worker.stop()
+
+    def _abandon(self) -> None:
+        """Stop the workers whose answers nobody waits for any more."""
+        for slot in self._slots:
+            if slot.job is not None and slot.worker is not None:
+                self._drop(slot)
+
+
+def _out_of_memory(done: BuildDone) -> bool:
+    return done.failure is not None and "out of memory" in done.failure.message
