@@ -123,7 +123,7 @@ def compare(
         raise BadInput("; ".join(f"{name} is {reason}" for name, reason in skipped.items()))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgetune-bench-")))
-        np.savez(folder / "inputs.npz", **inputs)
+        np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)
         running: dict[str, _Contender] = {}
         for name in [OURS, *(peer.name for peer in known if peer.name not in skipped)]:
             say(f"starting {name}")
@@ -210,7 +210,7 @@ class _Contender:
         assert self._process.stdin is not None
         self._process.send_signal(signal.SIGCONT)
         try:
-            self._process.stdin.write(f"{seconds}\n")
+            self._process.stdin.write(json.dumps({"block": seconds}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failed() from None

@@ -51,12 +51,12 @@ def main(argument: str) -> None:
     infer = peer.open(Path(spec.source), spec.threads)
     with np.load(spec.inputs) as archive:
         inputs = {name: archive[name] for name in archive.files}
-    np.savez(spec.outputs, **infer(inputs))
+    np.savez(spec.outputs, allow_pickle=False, **infer(inputs))
     run = _timed(lambda: infer(inputs))
     _warm(run, WARM_SECONDS)
     _reply(replies, {"version": peer.version()})
     for line in sys.stdin:
-        seconds = float(line)
+        seconds = json.loads(line)["block"]
         _warm(run, min(REWARM_SECONDS, seconds))
         _reply(replies, {"times": _block(run, seconds)})
 

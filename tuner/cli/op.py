@@ -1,0 +1,133 @@
+"""`tune op OPERATOR --shape ...`: tune one operator, without a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    ExactOption,
+    JsonOption,
+    MinutesOption,
+    Output,
+    Preset,
+    PresetOption,
+    SearcherOption,
+    SeedOption,
+    ThreadsOption,
+    TrialsOption,
+    integers,
+    seconds_of,
+    split_list,
+)
+from tuner.cli.tuning import Request, tune_tasks
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from templates.workloads import Conv2d, Dense
+    from tuning_db.record import Workload
+
+SHAPES = {"conv2d": "N,C,H,W,K,R,S", "dense": "ROWS,IN,OUT"}
+
+
+def command(
+    operator: Annotated[str, typer.Argument(help="conv2d or dense.")],
+    shape: Annotated[str, typer.Option("--shape", help="conv2d: N,C,H,W,K,R,S; dense: ROWS,IN,OUT.")],
+    stride: Annotated[str, typer.Option("--stride", help="One number, or H,W.")] = "1",
+    padding: Annotated[str, typer.Option("--padding", help="One number, H,W or TOP,LEFT,BOTTOM,RIGHT.")] = "0",
+    dilation: Annotated[str, typer.Option("--dilation", help="One number, or H,W.")] = "1",
+    groups: Annotated[int, typer.Option("--groups", min=1, help="C for a depthwise convolution.")] = 1,
+    epilogue: Annotated[
+        str, typer.Option("--epilogue", help="What is fused behind it, in order: bias,relu or add,clip:0:6 ...")
+    ] = "",
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    searcher: SearcherOption = None,
+    trials: TrialsOption = None,
+    minutes: MinutesOption = None,
+    preset: PresetOption = Preset.NORMAL,
+    db: DbOption = DEFAULT_DB,
+    seed: SeedOption = 0,
+    no_winograd: ExactOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tune one operator."""
+    if operator not in SHAPES:
+        raise BadInput(f"unknown operator {operator!r} (known: {', '.join(SHAPES)})")
+    sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
+    geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
+    request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd)
+    with Output(as_json) as out:
+        anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes, *geometry)
+        workload = anchor.workload(_epilogue(epilogue))
+        tune_tasks(request, lambda: _task(workload), out)
+
+
+def _task(workload: Workload) -> list:
+    from tuner.session import Task
+
+    return [Task(workload, 1, workload.op)]
+
+
+def _conv2d(
+    sizes: list[int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> Conv2d:
+    from templates.workloads import Conv2d
+
+    if min(sizes) < 1 or min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
+        raise BadInput("conv2d: sizes, strides and dilations are positive, padding is not negative")
+    n, c, h, w, k, r, s = sizes
+    try:
+        return Conv2d(n, c, h, w, k, (r, s), stride, padding, dilation, groups)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+
+
+def _dense(
+    sizes: list[int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> Dense:
+    from templates.workloads import Dense
+
+    if (stride, padding, dilation, groups) != ((1, 1), (0, 0, 0, 0), (1, 1), 1):
+        raise BadInput("dense has no --stride, --padding, --dilation or --groups")
+    if min(sizes) < 1:
+        raise BadInput("dense: sizes are positive")
+    return Dense(*sizes)
+
+
+def _pair(text: str, option: str) -> tuple[int, int]:
+    values = integers(text, option, [1, 2])
+    return values[0], values[-1]
+
+
+def _padding(text: str) -> tuple[int, int, int, int]:
+    values = integers(text, "--padding", [1, 2, 4])
+    if len(values) == 4:
+        return values[0], values[1], values[2], values[3]
+    return values[0], values[-1], values[0], values[-1]
+
+
+def _epilogue(text: str) -> list[str]:
+    """Canonical tokens. Raises BadInput for a step that is not known."""
+    from templates.epilogue import parse, token
+
+    tokens = []
+    for item in split_list(text):
+        try:
+            name, numbers = parse(item)
+        except ValueError as error:
+            raise BadInput(f"--epilogue: {error}") from None
+        tokens.append(token(name, *numbers))
+    return tokens
