@@ -1,0 +1,199 @@
+"""Operators other than anchors that can stay in blocked layout between them. Start at `emit_blocked`.
+
+An element-wise operator is the same operator on blocked operands; pooling has functions of its own. An operator stays
+blocked only if one of its operands already is: nothing is converted for its sake alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import Call, Var
+
+from templates.template import PLAIN, Layout
+from tuner.graph.bindings import shape_of
+from tuner.graph.emit import OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
+from tuner.graph.pooling import Window, average_pool, average_weights, global_pool, max_pool
+from tuner.graph.simplify import constant, is_call
+
+Blocked = tuple[Any, Layout]
+
+# Finite for every finite input: these may also run on the lanes that fill up a last block.
+_TOTAL = {
+    "abs", "add", "ceil", "clip", "floor", "hardsigmoid", "hardswish", "maximum", "minimum", "multiply", "negative",
+    "nn.gelu", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "round", "sigmoid", "subtract", "tanh",
+}  # fmt: skip
+_PARTIAL = {"cos", "divide", "erf", "exp", "log", "power", "rsqrt", "sin", "sqrt", "square"}
+
+
+def emit_blocked(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    """Emit an operator in blocked layout and return its result with the layout; None where it has to be plain."""
+    if not isinstance(call, Call) or not hasattr(call.op, "name"):
+        return None
+    name = call.op.name.removeprefix("relax.")
+    rule = _pointwise if name in _TOTAL | _PARTIAL else _RULES.get(name)
+    return None if rule is None else rule(emitter, forms, call, out)
+
+
+def _image(expr: Any) -> tuple[int, int, int, int] | None:
+    """The shape of a float32 image batch (N, C, H, W), else None."""
+    shape = shape_of(expr)
+    if shape is None or len(shape) != 4 or str(expr.ty.dtype) != "float32":
+        return None
+    return shape  # type: ignore[return-value]
+
+
+def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    shape = _image(out)
+    full = [a for a in call.args if isinstance(a, Var) and shape is not None and shape_of(a) == shape]
+    block = next((b for b in map(forms.block_of, full) if b), 0)
+    if shape is None or not block:
+        return None
+    layout = Layout(block)
+    if shape[1] % block and call.op.name.removeprefix("relax.") in _PARTIAL:
+        return None
+    arguments = [_operand(emitter, forms, arg, shape, layout) for arg in call.args]
+    if any(a is None for a in arguments):
+        return None
+    return emitter.builder.emit(Call(call.op, arguments, call.attrs, call.ty_args)), layout
+
+
+def _operand(emitter: Emitter, forms: Forms, arg: Any, shape: tuple[int, ...], layout: Layout) -> Any:
+    """A tensor that broadcasts to `shape`, as it broadcasts to the blocked shape; None where it cannot."""
+    if not isinstance(arg.ty, relax.TensorType):
+        return arg
+    value = constant(arg)
+    if value is not None and value.size == 1:
+        return relax.const(value.reshape(()))
+    own = shape_of(arg)
+    if own is None or str(arg.ty.dtype) != "float32" or len(own) > 4:
+        return None
+    if value is not None:
+        own = (1,) * (4 - len(own)) + own
+        arg = relax.const(value.reshape(own))
+    if len(own) != 4:
+        return None
+    n, c, h, w = own
+    if c == shape[1]:
+        return forms.get(arg, layout)
+    return emitter.builder.emit(relax.op.reshape(forms.get(arg, PLAIN), (n, 1, h, w, 1)))
+
+
+def _window(call: Any, out: Var) -> Window | None:
+    shape, result = _image(call.args[0]), _image(out)
+    if shape is None or result is None or call.attrs.layout != "NCHW":
+        return None
+    a = call.attrs
+
+    def pair(values: Any) -> tuple[int, int]:
+        return int(values[0]), int(values[1])
+
+    padding = tuple(int(p) for p in a.padding)
+    if len(padding) != 4:
+        return None
+    return Window(shape, result[2:], pair(a.pool_size), pair(a.strides), padding, pair(a.dilation))
+
+
+def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    layout, window = Layout(forms.block_of(call.args[0])), _window(call, out)
+    if not layout.block or window is None or not window.touches_input():
+        return None
+    make: Callable[[], Any] = lambda: max_pool(window, layout)  # noqa: E731
+    function = emitter.function(("max_pool", window, layout), make, "max_pool", OUT_FUSABLE)
+    data = forms.get(call.args[0], layout)
+    return emitter.call(function, [data], layout.shape((*window.shape[:2], *window.out))), layout
+
+
+def _average_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    layout, window = Layout(forms.block_of(call.args[0])), _window(call, out)
+    if not layout.block or window is None:
+        return None
+    return _emit_average(emitter, forms, call.args[0], window, layout, bool(call.attrs.count_include_pad))
+
+
+def _emit_average(
+    emitter: Emitter, forms: Forms, data: Any, window: Window, layout: Layout, include_pad: bool
+) -> Blocked:
+    function = emitter.function(
+        ("average_pool", window, layout), lambda: average_pool(window, layout), "average_pool", OUT_FUSABLE
+    )
+    weights = [emitter.constant(w) for w in average_weights(window, include_pad)]
+    out = emitter.call(function, [forms.get(data, layout), *weights], layout.shape((*window.shape[:2], *window.out)))
+    return out, layout
+
+
+def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    data, layout = call.args[0], Layout(forms.block_of(call.args[0]))
+    shape, result = _image(data), _image(out)
+    if not layout.block or shape is None or result is None or call.attrs.layout != "NCHW":
+        return None
+    if shape == result:
+        return forms.get(data, layout), layout
+    if result[2:] == (1, 1):
+        return _emit_global(emitter, forms, data, layout, "mean")
+    if shape[2] % result[2] or shape[3] % result[3]:
+        return None
+    size = (shape[2] // result[2], shape[3] // result[3])
+    return _emit_average(emitter, forms, data, Window(shape, result[2:], size, size, (0, 0, 0, 0), (1, 1)), layout, True)
+
+
+def _global_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    data, layout = call.args[0], Layout(forms.block_of(call.args[0]))
+    shape = _image(data)
+    if not layout.block or shape is None or call.attrs.axis is None:
+        return None
+    if {int(a) % 4 for a in call.attrs.axis} != {2, 3}:
+        return None
+    pooled, _ = _emit_global(emitter, forms, data, layout, call.op.name.removeprefix("relax."))
+    if call.attrs.keepdims:
+        return pooled, layout
+    plain = convert(emitter, pooled, (*shape[:2], 1, 1), layout, PLAIN)
+    return emitter.builder.emit(relax.op.reshape(plain, shape[:2])), PLAIN
+
+
+def _emit_global(emitter: Emitter, forms: Forms, data: Any, layout: Layout, kind: str) -> Blocked:
+    shape = _image(data)
+    assert shape is not None
+    function = emitter.function(
+        ("global_pool", shape, layout, kind), lambda: global_pool(shape, layout, kind), f"global_{kind}_pool", OPAQUE
+    )
+    out = emitter.call(function, [forms.get(data, layout)], layout.shape((*shape[:2], 1, 1)))
+    return out, layout
+
+
+def _concat(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    images = [_image(part) for part in parts]
+    block = next((b for b in map(forms.block_of, parts) if b), 0)
+    if not block or None in images or call.attrs.axis is None or int(call.attrs.axis) % 4 != 1:
+        return None
+    if any(image is None or image[1] % block for image in images[:-1]):
+        return None
+    layout = Layout(block)
+    blocked = [forms.get(part, layout) for part in parts]
+    return emitter.builder.emit(relax.op.concat(blocked, axis=1)), layout
+
+
+def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    """One pixel per channel lies in memory as in the plain form: a single reshape leads out of the blocked form."""
+    data, shape = call.args[0], shape_of(out)
+    image, block = _image(data), forms.block_of(data)
+    if not block or image is None or shape is None or image[2] * image[3] != 1 or image[1] % block:
+        return None
+    return emitter.builder.emit(relax.op.reshape(forms.get(data, Layout(block)), shape)), PLAIN
+
+
+_RULES: dict[str, Callable[[Emitter, Forms, Any, Var], Blocked | None]] = {
+    "concat": _concat,
+    "max": _global_pool,
+    "mean": _global_pool,
+    "nn.adaptive_avg_pool2d": _adaptive_pool,
+    "nn.avg_pool2d": _average_pool,
+    "nn.batch_flatten": _reshape,
+    "nn.max_pool2d": _max_pool,
+    "reshape": _reshape,
+    "squeeze": _reshape,
+}

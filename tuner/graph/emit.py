@@ -1,0 +1,126 @@
+"""Emitting calls of PrimFuncs into a Relax function, and keeping every value in the layouts that are needed.
+
+`Emitter` adds each function and each constant once. `Forms` holds, for every variable of the fused graph, its plain
+form and its blocked forms; asking for one that is not there emits the conversion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.ir import Call, GlobalVar, Var
+from tvm.target import Target
+
+from templates.template import PLAIN, Layout
+from tuner.graph.bindings import shape_of
+from tuner.graph.simplify import constant
+
+OPAQUE = 8  # TVM's pattern number for functions that are never fused with others
+INJECTIVE = 2
+OUT_FUSABLE = 4  # element-wise functions may be fused behind it
+INDEX_DTYPE = "int64"  # of functions that are fused with those that TVM makes
+
+
+class Emitter:
+    """A Relax function under construction. Functions are added under a key, constants by their content."""
+
+    def __init__(self, builder: relax.BlockBuilder, target: Target) -> None:
+        self.builder = builder
+        self.target = target
+        self._functions: dict[Hashable, GlobalVar] = {}
+        self._constants: dict[bytes, relax.Expr] = {}
+
+    def function(self, key: Hashable, make: Callable[[], tirx.PrimFunc], name: str, pattern: int) -> GlobalVar:
+        """A function of the module, made if the key is new. With pattern OPAQUE it counts as scheduled."""
+        if key not in self._functions:
+            func = make().without_attr("global_symbol").with_attr("op_pattern", pattern)
+            if pattern == OPAQUE:
+                func = func.with_attr("tirx.is_scheduled", True)
+            self._functions[key] = self.builder.add_func(func, name)
+        return self._functions[key]
+
+    def call(self, function: GlobalVar, arguments: Sequence[Any], shape: Sequence[int]) -> Var:
+        """Emit a call that returns one float32 tensor."""
+        out = relax.TensorType(tuple(shape), "float32")
+        return self.builder.emit(relax.call_tir(function, list(arguments), out_ty=out))
+
+    def constant(self, array: np.ndarray) -> relax.Expr:
+        key = hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()
+        if key not in self._constants:
+            self._constants[key] = relax.const(array)
+        return self._constants[key]
+
+
+class Forms:
+    """The expressions that hold each value, by layout block (0: plain)."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._held: dict[Var, dict[int, Any]] = {}
+
+    def put(self, var: Var, expr: Any, layout: Layout = PLAIN) -> None:
+        self._held.setdefault(var, {})[layout.block] = expr
+
+    def block_of(self, expr: Any) -> int:
+        """The block of a blocked form that exists, 0 if there is none."""
+        held = self._held.get(expr, {}) if isinstance(expr, Var) else {}
+        return next((block for block in held if block), 0)
+
+    def plain(self, expr: Any) -> Any:
+        """An expression of the fused graph with every variable replaced by its plain form."""
+        if isinstance(expr, Var):
+            return self.get(expr, PLAIN) if expr in self._held else expr
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.plain(item) for item in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self.plain(expr.tuple_value), expr.index)
+        if isinstance(expr, Call):
+            return Call(expr.op, [self.plain(a) for a in expr.args], expr.attrs, expr.ty_args)
+        return expr
+
+    def get(self, expr: Any, layout: Layout) -> Any:
+        """A tensor in a layout; converted, once, if it is not yet held in it."""
+        value = constant(expr)
+        if value is not None:
+            return self._emitter.constant(layout.pack(value))
+        held = self._held[expr]
+        if layout.block not in held:
+            source = Layout(next(iter(held)))
+            held[layout.block] = convert(self._emitter, held[source.block], shape_of(expr), source, layout)
+        return held[layout.block]
+
+
+def convert(emitter: Emitter, expr: Any, shape: tuple[int, ...] | None, source: Layout, to: Layout) -> Any:
+    """Emit the conversion of a tensor of plain shape `shape` (N, C, H, W); free where memory stays the same."""
+    assert shape is not None and len(shape) == 4
+    n, c, h, w = shape
+    if h * w == 1 and all(c % layout.block == 0 for layout in (source, to) if layout.block):
+        return emitter.builder.emit(relax.op.reshape(expr, to.shape(shape)))
+    key = ("convert", shape, source, to)
+    name = f"to_{'plain' if not to.block else f'blocked{to.block}'}"
+    function = emitter.function(key, lambda: _conversion(shape, source, to), name, INJECTIVE)
+    return emitter.call(function, [expr], to.shape(shape))
+
+
+def _conversion(shape: tuple[int, ...], source: Layout, to: Layout) -> tirx.PrimFunc:
+    channels = shape[1]
+    data = te.placeholder(source.shape(shape), name="data")
+
+    def read(n: Any, c: Any, y: Any, x: Any) -> Any:
+        if source.block:
+            return data[n, c // source.block, y, x, c % source.block]
+        return data[n, c, y, x]
+
+    def blocked(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
+        channel = o * to.block + v
+        if channels % to.block == 0:
+            return read(n, channel, y, x)
+        zero = tirx.const(0.0, "float32")
+        return tirx.if_then_else(channel < channels, read(n, channel, y, x), zero)
+
+    out = te.compute(to.shape(shape), blocked if to.block else read, name="converted")
+    return te.create_prim_func([data, out], index_dtype_override=INDEX_DTYPE)

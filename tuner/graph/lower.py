@@ -1,0 +1,112 @@
+"""From a fused graph and a config per workload to a Relax module of scheduled functions. Start at `lower`.
+
+Every anchor becomes a call of its template's function, with weights packed into constants; values stay in blocked
+layout between anchors and are converted only where somebody needs the other form. `passes.finish` does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import templates  # noqa: F401  (registers the built-in templates)
+from templates.template import PLAIN, ScheduleError, Template, search_space, template_named
+from tuner.errors import BadInput
+from tuner.graph.blocked import emit_blocked
+from tuner.graph.emit import OPAQUE, Emitter, Forms
+from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep
+from tuner.graph.plain import emit_plain_anchor
+from tvm import relax, tirx
+from tvm.ir import IRModule, Var
+from tvm.target import Target
+
+from tuning_db.record import Config, Workload
+
+Choices = Mapping[Workload, Config | None]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """`module`: the Relax module, not yet through `passes.finish`. `functions`: for every anchor in order, the node,
+    its workload, the config and the name of its function (both None where no template applies)."""
+
+    module: IRModule
+    functions: tuple[tuple[str, Workload, Config | None, str | None], ...]
+
+
+def default_config(workload: Workload, target: Target, exact: bool = False) -> Config | None:
+    """The config to use where nothing was measured: the first seed; None where no template applies."""
+    space = search_space(workload, target, exact=exact)
+    return None if space is None else next(iter(space.seed_configs()), None)
+
+
+def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
+    """Put a function in place of every anchor.
+
+    `choices` maps a workload to its config, or to None where it is to be computed without a template; workloads that
+    are not in it get their default config. Raises BadInput if a config cannot be applied.
+    """
+    primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
+    builder = relax.BlockBuilder(IRModule(primitives))
+    emitter = Emitter(builder, target)
+    forms = Forms(emitter)
+    functions = []
+    with builder.function("main", list(graph.parameters)):
+        with builder.dataflow():
+            for parameter in graph.parameters:
+                forms.put(parameter, parameter)
+            for step in graph.steps:
+                if isinstance(step, AnchorStep):
+                    config = choices[step.workload] if step.workload in choices else default_config(step.workload, target)
+                    name = _emit_anchor(emitter, forms, step, config)
+                    functions.append((step.node, step.workload, config, name))
+                else:
+                    _emit_other(emitter, forms, step)
+            results = [forms.plain(output) for output in graph.outputs]
+            result = builder.emit_output(relax.Tuple(results))
+        builder.emit_func_output(result)
+    return Lowered(builder.get(), tuple(functions))
+
+
+def _emit_other(emitter: Emitter, forms: Forms, step: PlainStep) -> None:
+    blocked = emit_blocked(emitter, forms, step.value, step.out)
+    if blocked is not None:
+        forms.put(step.out, *blocked)
+    else:
+        forms.put(step.out, emitter.builder.emit(forms.plain(step.value)))
+
+
+def _emit_anchor(emitter: Emitter, forms: Forms, step: AnchorStep, config: Config | None) -> str | None:
+    """Emit one anchor; returns the name of its function, None if it has none of its own."""
+    if config is None:
+        data, extras = forms.get(step.data, PLAIN), [forms.get(e, PLAIN) for e in step.extras]
+        forms.put(step.out, emit_plain_anchor(emitter, step, data, extras))
+        return None
+    template, workload, target = template_named(config.template), step.workload, emitter.target
+    layouts = template.layouts(workload, target)
+    name = f"{workload.op}_{config.template.rpartition('.')[2]}"
+    function = emitter.function(
+        (workload, config), lambda: _prim_func(template, workload, target, config), name, OPAQUE
+    )
+    weight = emitter.constant(template.pack_weight(workload, target, config, step.weight))
+    extras = list(step.extras)
+    arguments = [forms.get(step.data, layouts.data), weight]
+    for token in workload.epilogue:
+        if token == "bias":
+            assert step.bias is not None
+            arguments.append(emitter.constant(template.pack_bias(workload, target, step.bias)))
+        elif token == "add":
+            arguments.append(forms.get(extras.pop(0), layouts.out))
+    shape = [int(s) for s in step.out.ty.shape]
+    forms.put(step.out, emitter.call(function, arguments, layouts.out.shape(shape)), layouts.out)
+    return function.name_hint
+
+
+def _prim_func(template: Template, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+    try:
+        return template.prim_func(workload, target, config)
+    except ScheduleError as error:
+        raise BadInput(f"{workload.key}: the stored config {config.key} cannot be applied: {error}") from error
+
+
+__all__ = ["Choices", "Lowered", "default_config", "lower"]
