@@ -1,0 +1,93 @@
+"""ReplayRunner: a Runner that answers from what is known, without a device. For searchers on recorded spaces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from tuner.measure.contract import Candidate
+from tuning_db.record import DeviceKey, Failure, FailureKind, Trial
+
+Answer = Callable[[Candidate], tuple[float, ...] | Failure]
+
+
+def recorded(trials: Iterable[Trial]) -> Answer:
+    """Answers from trials: the latest of each config counts. A config that was never measured is invalid."""
+    known: dict[tuple[str, str], Trial] = {(t.workload.key, t.config.key): t for t in trials}
+
+    def answer(candidate: Candidate) -> tuple[float, ...] | Failure:
+        trial = known.get((candidate.workload.key, candidate.config.key))
+        if trial is None:
+            return Failure(FailureKind.INVALID, "this config was not recorded")
+        return trial.failure or trial.times
+
+    return answer
+
+
+def computed(seconds: Callable[[Candidate], float]) -> Answer:
+    """Answers from a function of the candidate; infinity is a failure to compile."""
+
+    def answer(candidate: Candidate) -> tuple[float, ...] | Failure:
+        found = seconds(candidate)
+        return (found,) if math.isfinite(found) else Failure(FailureKind.COMPILE, "does not compile")
+
+    return answer
+
+
+class ReplayRunner:
+    """See tuner.measure.contract.Runner.
+
+    `template_versions`: by template, as trials note it (1 by default). `trial_seconds`: what a trial takes on the virtual
+    clock, `clock()`, which stands still otherwise; a session on that clock plays hours in moments.
+    """
+
+    def __init__(
+        self,
+        device: DeviceKey,
+        answer: Answer,
+        template_versions: Mapping[str, int] | None = None,
+        trial_seconds: float = 0.12,
+    ) -> None:
+        self._device = device
+        self._answer = answer
+        self._template_versions = template_versions or {}
+        self._trial_seconds = trial_seconds
+        self._now = 0.0
+
+    def clock(self) -> float:
+        """Virtual seconds since the start."""
+        return self._now
+
+    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+        for candidate in candidates:
+            yield self._trial(candidate)
+
+    def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        return [self._trial(c) for c in candidates]
+
+    def _trial(self, candidate: Candidate) -> Trial:
+        self._now += self._trial_seconds
+        found = self._answer(candidate)
+        failure = found if isinstance(found, Failure) else None
+        return Trial(
+            workload=candidate.workload,
+            device=self._device,
+            config=candidate.config,
+            template_version=self._template_versions.get(candidate.config.template, 1),
+            times=() if isinstance(found, Failure) else found,
+            failure=failure,
+            error=None if failure else 0.0,
+        )
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,276 @@
+"""`tune`: search, measure and record until the budget is used up or nothing is left to gain, then compare the best.
+
+Every trial is committed as soon as it is known. A session keeps nothing of its own: what a later one needs, it derives
+from the recorded trials and from the seconds of effort per task (tuning_db.effort).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+from templates.template import search_space, template_named
+from tuner.devices import Device
+from tuner.errors import BadInput, NothingMeasured
+from tuner.measure.contract import Candidate, Runner
+from tuner.search import DEFAULT, make_searcher, searcher_names
+from tuner.session.budget import FLOOR, Allowance, Budget, allowance
+from tuner.session.final import finalists
+from tuner.session.gain import most_promising
+from tuner.session.journal import release, release_dead
+from tuner.session.report import Progress, SessionReport, Stopped, finite, gflops_of, task_report
+from tuner.session.task import Task, TaskState, is_current
+from tuning_db.effort import add_effort, efforts_of
+from tuning_db.record import Config, Trial
+from tuning_db.store import Store
+
+# Two builders' worth of LocalRunner's batch: a pipeline as long as this keeps two cores building at a time.
+BATCH = 16
+
+
+def tune(
+    tasks: Sequence[Task],
+    device: Device,
+    store: Store,
+    runner: Runner,
+    searcher: str = DEFAULT,
+    budget: Budget | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    exact: bool = False,
+    only: Sequence[str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> SessionReport:
+    """Tune the tasks on the device, going on from what the store has, within the budget (see tuner.session.budget).
+
+    `runner` measures on `device`. `exact` forbids templates that round differently from the direct algorithm; `only`
+    names the templates that may be used. `clock` gives seconds. An interrupt (KeyboardInterrupt) ends the session: the
+    report says so, and all that was measured is in the store. Raises BadInput for an unknown searcher or template,
+    NothingMeasured if no task has a time at the end, DatabaseError if the store cannot be written.
+    """
+    session = _Session(tasks, device, store, runner, searcher, budget or Budget(), seed, progress, exact, only, clock)
+    return session.run()
+
+
+def task_seed(seed: int, task: Task) -> int:
+    """Tasks of one session do not search in step."""
+    digest = hashlib.sha256(f"{seed}/{task.workload.key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+class _Session:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        device: Device,
+        store: Store,
+        runner: Runner,
+        searcher: str,
+        budget: Budget,
+        seed: int,
+        progress: Callable[[Progress], None] | None,
+        exact: bool,
+        only: Sequence[str] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        _check_names(searcher, only)
+        if len({t.workload for t in tasks}) < len(tasks):
+            raise ValueError("two tasks have the same workload: make one of them, with the sum of their occurrences")
+        self._device, self._store, self._runner = device, store, runner
+        self._searcher, self._seed = searcher, seed
+        self._progress, self._clock = progress, clock
+        self._started = self._charged = clock()
+        self._failures: Counter[str] = Counter()
+        self._preset = budget.per_task
+        self._states = [self._state(t, only, exact) for t in tasks]
+        self._tunable = [s for s in self._states if s.space is not None]
+        self._left = self._allowance(budget)
+
+    def _state(self, task: Task, only: Sequence[str] | None, exact: bool) -> TaskState:
+        space = search_space(task.workload, self._device.target, only, exact)
+        templates = {s.template for s in space.spaces} if space else set()
+        recorded = self._store.trials(task.workload, self._device.key)
+        return TaskState(task, space, [t for t in recorded if is_current(t, templates)])
+
+    def _allowance(self, budget: Budget) -> Allowance:
+        spent = efforts_of(self._store, [s.task.workload for s in self._tunable], self._device.key)
+        new = sum(s.task.workload not in spent and not s.tried for s in self._tunable)
+        tried = sum(s.tried for s in self._tunable)
+        return allowance(budget, tried, sum(spent.values()), len(self._tunable), new)
+
+    # The loop
+
+    def run(self) -> SessionReport:
+        try:
+            release_dead(self._store, self._device.key)
+            # From now on these tasks are known to a session: they bring no share of the budget again.
+            add_effort(self._store, {s.task.workload: 0.0 for s in self._tunable}, self._device.key)
+            stopped = self._search()
+            self._compare()
+        except KeyboardInterrupt:
+            stopped = Stopped.INTERRUPTED
+        return self._report(stopped)
+
+    @property
+    def _elapsed(self) -> float:
+        return self._clock() - self._started
+
+    @property
+    def _new_trials(self) -> int:
+        return sum(s.tried - s.known for s in self._tunable)
+
+    def _search(self) -> Stopped:
+        while True:
+            if self._new_trials >= self._left.trials:
+                return Stopped.TRIALS
+            if self._elapsed >= self._left.search_seconds:
+                self._charge_rest()
+                return Stopped.TIME
+            open_tasks = [s for s in self._tunable if s.is_open(self._preset)]
+            if not open_tasks:
+                return Stopped.DONE
+            self._search_batch(most_promising(open_tasks))
+
+    def _search_batch(self, state: TaskState) -> None:
+        assert state.space is not None
+        if state.searcher is None:
+            seed = task_seed(self._seed, state.task)
+            state.searcher = make_searcher(self._searcher, state.space, seed, state.trials)
+        size = min(BATCH, self._left.trials - self._new_trials)
+        if self._preset.trials is not None:
+            size = min(size, self._preset.trials - state.tried)
+        if state.below_floor:
+            size = min(size, FLOOR - state.tried)
+        configs = state.searcher.propose(int(size))
+        if not configs:
+            state.exhausted = True
+            return
+        state.searcher.observe(self._measure(state, configs))
+
+    def _measure(self, state: TaskState, configs: Sequence[Config]) -> list[Trial]:
+        """Measure and record; fewer trials than configs where the time is up."""
+        workload, trials = state.task.workload, list[Trial]()
+        self._store.begin(workload, self._device.key, configs)
+        try:
+            candidates = [Candidate(workload, c) for c in configs]
+            with _closing(self._runner.measure(candidates, finite(state.best_seconds))) as measured:
+                for trial in measured:
+                    trials.append(self._record(state, trial, "search"))
+                    if self._elapsed >= self._left.search_seconds:
+                        break
+        finally:
+            self._charge(state)
+            if len(trials) < len(configs):
+                release(self._store, self._device.key, workload, configs[len(trials) :])
+        return trials
+
+    def _record(self, state: TaskState, trial: Trial, phase: Literal["search", "compare"]) -> Trial:
+        trial = replace(trial, seed=self._seed, searcher=self._searcher)
+        self._store.add(trial)
+        state.add(trial)
+        if trial.failure is not None:
+            self._failures[str(trial.failure.kind)] += 1
+        if self._progress is not None:
+            self._progress(self._progress_of(state, trial, phase))
+        return trial
+
+    def _charge(self, state: TaskState) -> None:
+        """Put the time since the last charge to the task's account."""
+        now = self._clock()
+        add_effort(self._store, {state.task.workload: now - self._charged}, self._device.key)
+        self._charged = now
+
+    def _charge_rest(self) -> None:
+        """Account for the moments since the last trial too, or the next session would find them left over."""
+        measured = [s for s in self._tunable if s.tried > s.known]
+        if measured:
+            self._charge(measured[0])
+
+    # The end
+
+    def _compare(self) -> None:
+        """Measure the best few of every task against each other, the tasks that matter most first."""
+        weight = {id(s): s.task.occurrences * (finite(s.best_seconds) or 0.0) for s in self._tunable}
+        for state in sorted(self._tunable, key=lambda s: -weight[id(s)]):
+            while self._elapsed < self._left.seconds and (configs := finalists(state)):
+                self._compare_once(state, configs)
+
+    def _compare_once(self, state: TaskState, configs: Sequence[Config]) -> None:
+        trials = self._runner.compare([Candidate(state.task.workload, c) for c in configs])
+        if any(t.ok for t in trials):
+            for trial in trials:
+                self._record(state, trial, "compare")
+        else:  # the comparison failed, not its candidates, which ran before
+            state.comparison_failure = str(trials[0].failure and trials[0].failure.message)
+        self._charge(state)
+
+    def _report(self, stopped: Stopped) -> SessionReport:
+        report = SessionReport(
+            device=self._device.key,
+            searcher=self._searcher,
+            seed=self._seed,
+            tasks=tuple(map(task_report, self._states)),
+            failures=dict(self._failures),
+            seconds=self._elapsed,
+            stopped=stopped,
+        )
+        nothing = self._states and len(report.unmeasured) == len(self._states)
+        if nothing and stopped is not Stopped.INTERRUPTED:
+            first = report.unmeasured[0]
+            raise NothingMeasured(
+                f"nothing could be measured ({report.trials} candidates); {first.name}: {first.reason}"
+            )
+        return report
+
+    def _progress_of(self, state: TaskState, trial: Trial, phase: Literal["search", "compare"]) -> Progress:
+        elapsed, new = self._elapsed, self._new_trials
+        rate = new / elapsed if elapsed > 0 else 0.0
+        return Progress(
+            phase=phase,
+            task=state.task,
+            index=self._states.index(state),
+            tasks=len(self._states),
+            trials=state.tried,
+            best_seconds=finite(state.best_seconds),
+            gflops=gflops_of(state),
+            config=trial.config,
+            last=trial,
+            failures=dict(self._failures),
+            session_trials=new,
+            trials_per_second=rate,
+            seconds_left=self._seconds_left(elapsed, rate),
+        )
+
+    def _seconds_left(self, elapsed: float, rate: float) -> float | None:
+        """An upper bound: by the time budget, and by the trials that are left at the rate so far."""
+        trials = self._left.trials - self._new_trials
+        if self._preset.trials is not None:
+            caps = sum(self._preset.trials - s.tried for s in self._tunable if s.is_open(self._preset))
+            trials = min(trials, caps)
+        by_trials = trials / rate if rate > 0 else float("inf")
+        return finite(max(0.0, min(self._left.seconds - elapsed, by_trials)))
+
+
+@contextmanager
+def _closing(trials: Iterator[Trial]) -> Generator[Iterator[Trial], None, None]:
+    """Ends what is under way behind the iterator, if it was left early."""
+    try:
+        yield trials
+    finally:
+        if isinstance(trials, Generator):
+            trials.close()
+
+
+def _check_names(searcher: str, only: Sequence[str] | None) -> None:
+    if searcher not in searcher_names():
+        raise BadInput(f"no searcher is named {searcher!r}: choose one of {', '.join(searcher_names())}")
+    for name in only or ():
+        try:
+            template_named(name)
+        except KeyError as error:
+            raise BadInput(str(error.args[0])) from None

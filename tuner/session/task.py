@@ -1,0 +1,142 @@
+"""A tuning task and what is known about it. Everything here follows from the recorded trials, in their order, so that
+a session which is run again reaches the same conclusions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from templates.space import SearchSpace
+from templates.template import template_named
+from templates.workloads import anchor_of
+from tuner.search import Searcher
+from tuner.session.budget import FLOOR, SIGNIFICANT, Preset
+from tuning_db.record import Config, FailureKind, Trial, Workload
+
+# A failure of the connection or the device says nothing about a config that was fine before.
+_NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload to tune. `occurrences`: how often the network runs it; `name`: what a person calls it."""
+
+    workload: Workload
+    occurrences: int = 1
+    name: str = ""
+
+    @cached_property
+    def flop(self) -> float | None:
+        """Of one call, by the direct algorithm; None for an operator that has no typed view."""
+        try:
+            return anchor_of(self.workload).flop
+        except KeyError:
+            return None
+
+
+def is_current(trial: Trial, templates: Iterable[str]) -> bool:
+    """Whether a recorded trial still tells: one of these templates, in its current version."""
+    template = trial.config.template
+    return template in templates and template_named(template).version == trial.template_version
+
+
+@dataclass
+class TaskState:
+    """`trials` are the recorded ones of the task (current templates only), oldest first; `space` is None where no
+    template applies. `seconds`: time spent in this session."""
+
+    task: Task
+    space: SearchSpace | None
+    trials: list[Trial]
+    searcher: Searcher | None = None
+    exhausted: bool = False
+    seconds: float = 0.0
+    known: int = field(init=False)  # trials before this session
+    incumbent: Config | None = field(init=False)  # the best before this session
+    comparison_failure: str | None = None
+    repeats: int = field(init=False, default=0)  # trials of known configs since the last new one
+    _tried: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the first trial
+    _latest: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the one that counts
+    _times: Counter[str] = field(init=False, default_factory=Counter)  # by config, trials that succeeded
+    _improved: int = field(init=False, default=0)  # configs tried up to the last significant improvement
+    _curve: list[float] = field(init=False, default_factory=list)  # best seconds after each config tried
+
+    def __post_init__(self) -> None:
+        recorded, self.trials = self.trials, []
+        for trial in recorded:
+            self.add(trial)
+        self.known = len(self._tried)
+        standing = self.standing()
+        self.incumbent = standing[0].config if standing else None
+
+    def add(self, trial: Trial) -> None:
+        self.trials.append(trial)
+        key = trial.config.key
+        if trial.ok or key not in self._latest or _is_telling(trial):
+            self._latest[key] = trial
+        self._times[key] += trial.ok
+        if key in self._tried:
+            self.repeats += 1
+            return
+        self._tried[key] = trial
+        self.repeats = 0
+        significant = self._curve[self._improved - 1] * (1 - SIGNIFICANT) if self._improved else math.inf
+        best = min(trial.seconds, self._curve[-1]) if self._curve else trial.seconds
+        self._curve.append(best)
+        if best < significant:
+            self._improved = len(self._curve)
+
+    @property
+    def tried(self) -> int:
+        """Different configs that were tried, in all sessions."""
+        return len(self._tried)
+
+    @property
+    def best_seconds(self) -> float:
+        """Infinity where nothing was measured."""
+        standing = self.standing()
+        return standing[0].seconds if standing else math.inf
+
+    @property
+    def first_seconds(self) -> float:
+        """Of the first config that ran, a seed: what the template's author would have chosen without tuning."""
+        return next((t.seconds for t in self._tried.values() if t.ok), math.inf)
+
+    @property
+    def curve(self) -> Sequence[float]:
+        """Best seconds after each config tried."""
+        return self._curve
+
+    def standing(self) -> list[Trial]:
+        """Configs that work, each by the measurement that counts (its latest), the fastest first."""
+        return sorted((t for t in self._latest.values() if t.ok), key=lambda t: t.seconds)
+
+    def is_confirmed(self, config: Config) -> bool:
+        """Whether the config has been measured more than once."""
+        return self._times[config.key] > 1
+
+    def stalled(self, preset: Preset) -> bool:
+        return self.tried - self._improved >= preset.patience
+
+    def is_open(self, preset: Preset) -> bool:
+        """Whether there is anything left to search."""
+        capped = preset.trials is not None and self.tried >= preset.trials
+        return self.space is not None and not (self.exhausted or capped or self.stalled(preset))
+
+    @property
+    def below_floor(self) -> bool:
+        return self.tried < FLOOR
+
+    def failures(self) -> Mapping[str, int]:
+        """Failed trials by kind, in all sessions."""
+        return Counter(str(t.failure.kind) for t in self.trials if t.failure is not None)
+
+    def first_error(self) -> str | None:
+        return next((f"{t.failure.kind}: {t.failure.message}" for t in self.trials if t.failure is not None), None)
+
+
+def _is_telling(trial: Trial) -> bool:
+    return trial.failure is not None and trial.failure.kind not in _NOT_THE_CONFIGS_FAULT
