@@ -7,10 +7,6 @@ while one contender is timed all others are stopped (SIGSTOP), so that nobody's 
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +14,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from tuner.errors import BadInput, TuneError
+from tuner.errors import BadInput
+from tuner.report.alternation import Contender, ContenderFailed, alternate
 from tuner.report.contender import Spec
 from tuner.report.peers import OURS, available, peer_named
 
 ROUNDS = 10
-SLOW_ROUNDS = 3  # for a contender whose single run is longer than a block
 BLOCK_SECONDS = 0.4
-
-
-class ContenderFailed(TuneError):
-    """A contender's process ended: the message has the end of what it wrote."""
 
 
 @dataclass(frozen=True)
@@ -124,43 +115,30 @@ def compare(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgetune-bench-")))
         np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)
-        running: dict[str, _Contender] = {}
+        running: dict[str, Contender] = {}
         for name in [OURS, *(peer.name for peer in known if peer.name not in skipped)]:
             say(f"starting {name}")
             source = module if name == OURS else model
             files = (str(folder / "inputs.npz"), str(folder / f"{name}.npz"))
             spec = Spec(name, str(source.resolve()), threads, tuple(cpus), *files)
             try:
-                running[name] = stack.enter_context(_Contender(spec, folder / f"{name}.log"))
+                running[name] = stack.enter_context(_started(spec, folder / f"{name}.log"))
             except ContenderFailed as failure:
                 if name == OURS:
                     raise
                 skipped[name] = str(failure)
-        times = _alternate(running, rounds, block_seconds, say)
-        measured = {name: _measured(running[name], times[name], folder) for name in running}
+        times = alternate(running, rounds, block_seconds, say)
+        measured = {name: _measured(name, running[name], times[name], folder) for name in running}
     ours = measured.pop(OURS)
     return Comparison(ours, tuple(measured.values()), threads, tuple(cpus), skipped)
 
 
-def _alternate(
-    running: Mapping[str, _Contender], rounds: int, block_seconds: float, say: Callable[[str], None]
-) -> dict[str, list[list[float]]]:
-    """Each contender's blocks of seconds per run. Who begins a round changes from round to round."""
-    names = list(running)
-    times: dict[str, list[list[float]]] = {name: [] for name in names}
-    for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            blocks = times[name]
-            if len(blocks) >= SLOW_ROUNDS and len(blocks[0]) == 1 and blocks[0][0] > block_seconds:
-                continue
-            blocks.append(running[name].block(block_seconds))
-    return times
+def _started(spec: Spec, log: Path) -> Contender:
+    command = [sys.executable, "-m", "tuner.report.contender", spec.to_json()]
+    return Contender(f"{spec.peer} on {spec.source}", command, spec.threads, log)
 
 
-def _measured(contender: _Contender, blocks: Sequence[Sequence[float]], folder: Path) -> Measured:
-    name = contender.spec.peer
+def _measured(name: str, contender: Contender, blocks: Sequence[Sequence[float]], folder: Path) -> Measured:
     error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz")
     medians = tuple(median(block) for block in blocks)
     return Measured(name, contender.version, medians, sum(map(len, blocks)), error)
@@ -173,63 +151,3 @@ def _relative_error(ours: Path, theirs: Path) -> float:
             x, y = a[name].astype(np.float64), b[name].astype(np.float64)
             worst = max(worst, float(np.abs(x - y).max() / max(np.abs(y).max(), np.finfo(np.float64).tiny)))
     return worst
-
-
-class _Contender:
-    """A running contender; it is stopped except while it answers."""
-
-    def __init__(self, spec: Spec, log: Path) -> None:
-        self.spec = spec
-        self._log = log
-        environment = {**os.environ, "TVM_NUM_THREADS": str(spec.threads), "OMP_NUM_THREADS": str(spec.threads)}
-        with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tuner.report.contender", spec.to_json()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=environment,
-                text=True,
-            )
-        try:
-            self.version: str = self._answer()["version"]
-        except BaseException:
-            self._end()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def block(self, seconds: float) -> list[float]:
-        """Seconds of each run of a block that lasts about `seconds` (at least one run)."""
-        assert self._process.stdin is not None
-        self._process.send_signal(signal.SIGCONT)
-        try:
-            self._process.stdin.write(json.dumps({"block": seconds}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._failed() from None
-        return self._answer()["times"]
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise self._failed()
-        self._process.send_signal(signal.SIGSTOP)
-        return json.loads(line)
-
-    def _failed(self) -> ContenderFailed:
-        self._process.wait()
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        why = lines[-1] if lines else f"exit status {self._process.returncode}"
-        return ContenderFailed(f"{self.spec.peer} failed on {self.spec.source}: {why}")
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.communicate()

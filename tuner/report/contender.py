@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -41,9 +41,7 @@ class Spec:
 
 def main(argument: str) -> None:
     spec = Spec(**json.loads(argument))
-    _die_with_parent()
-    os.sched_setaffinity(0, spec.cpus)  # before any library counts the cores or starts a thread
-    replies = _claim_standard_output()
+    replies = isolate(spec.cpus)
 
     from tuner.report.peers import peer_named
 
@@ -52,13 +50,25 @@ def main(argument: str) -> None:
     with np.load(spec.inputs) as archive:
         inputs = {name: archive[name] for name in archive.files}
     np.savez(spec.outputs, allow_pickle=False, **infer(inputs))
-    run = _timed(lambda: infer(inputs))
+    serve(_timed(lambda: infer(inputs)), peer.version(), replies)
+
+
+def serve(run: Callable[[], float], version: str, replies: IO[str]) -> None:
+    """Warm up, say so, then time a block for each request; `run` makes one run and returns its seconds."""
     _warm(run, WARM_SECONDS)
-    _reply(replies, {"version": peer.version()})
+    _reply(replies, {"version": version})
     for line in sys.stdin:
         seconds = json.loads(line)["block"]
         _warm(run, min(REWARM_SECONDS, seconds))
         _reply(replies, {"times": _block(run, seconds)})
+
+
+def isolate(cpus: Sequence[int]) -> IO[str]:
+    """Pin this process to `cpus` and end it with its parent; returns the channel for replies. Call it before any
+    library counts the cores or starts a thread."""
+    _die_with_parent()
+    os.sched_setaffinity(0, cpus)
+    return _claim_standard_output()
 
 
 def _timed(call: Callable[[], object]) -> Callable[[], float]:

@@ -1,0 +1,101 @@
+"""Contenders in processes of their own that take turns: one is timed while all others are stopped (SIGSTOP).
+
+The processes serve blocks of runs (tuner.report.contender.serve); `alternate` asks them in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tuner.errors import TuneError
+
+SLOW_ROUNDS = 3  # for a contender whose single run is longer than a block
+
+
+class ContenderFailed(TuneError):
+    """A contender's process ended: the message has the end of what it wrote."""
+
+
+def alternate(
+    running: Mapping[str, Contender], rounds: int, block_seconds: float, say: Callable[[str], None]
+) -> dict[str, list[list[float]]]:
+    """Each contender's blocks of seconds per run. Who begins a round changes from round to round."""
+    names = list(running)
+    times: dict[str, list[list[float]]] = {name: [] for name in names}
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            blocks = times[name]
+            if len(blocks) >= SLOW_ROUNDS and len(blocks[0]) == 1 and blocks[0][0] > block_seconds:
+                continue
+            blocks.append(running[name].block(block_seconds))
+    return times
+
+
+class Contender:
+    """A running contender; it is stopped except while it answers."""
+
+    def __init__(self, name: str, command: Sequence[str], threads: int, log: Path) -> None:
+        """`command` runs a process that serves (tuner.report.contender.serve); `log` takes its standard error."""
+        self.name = name
+        self._log = log
+        environment = {**os.environ, "TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment,
+                text=True,
+            )
+        try:
+            self.version: str = self._answer()["version"]
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def block(self, seconds: float) -> list[float]:
+        """Seconds of each run of a block that lasts about `seconds` (at least one run)."""
+        assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(json.dumps({"block": seconds}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed() from None
+        return self._answer()["times"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failed()
+        self._process.send_signal(signal.SIGSTOP)
+        return json.loads(line)
+
+    def _failed(self) -> ContenderFailed:
+        self._process.wait()
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        why = lines[-1] if lines else f"exit status {self._process.returncode}"
+        return ContenderFailed(f"{self.name} failed: {why}")
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
