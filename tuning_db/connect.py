@@ -93,6 +93,9 @@ def _check_existing(path: Path, read_only: bool) -> None:
         _check_ours(path, header)
     if not read_only and not _writable(path):
         raise DatabaseError(f"{path} is read-only, or its folder is: {_OTHER}")
+    if not _writable(path) and _log_bytes(path) and not path.with_name(path.name + "-shm").exists():
+        hint = f"copy it and {path.name}-wal to a folder that can be written"
+        raise DatabaseError(f"{path} was left by a killed writer and its folder is read-only: {hint}")
 
 
 def _writable(path: Path) -> bool:
@@ -163,7 +166,8 @@ def _creator(path: Path, read_only: bool) -> Callable[[], sqlite3.Connection]:
             query = "mode=ro" if _log_bytes(path) else "mode=ro&immutable=1"
         connection = _connect(path, query)
         connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut; a trial takes far longer
-        connection.execute("PRAGMA cache_size = -32768")
+        connection.execute("PRAGMA cache_size = -65536")  # KiB
+        connection.execute("PRAGMA wal_autocheckpoint = 8192")  # pages: an import rewrites the same index pages often
         if read_only:
             connection.execute("PRAGMA query_only = ON")
         return connection

@@ -20,9 +20,12 @@ Scalar = bool | int | float | str
 Value = Scalar | tuple[Scalar, ...]
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: one text for one value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def _freeze(value: Any) -> Value:
