@@ -35,9 +35,11 @@ SearcherOption = Annotated[
     str | None, typer.Option("--searcher", help="How configs are chosen [default: model_guided].")
 ]
 TrialsOption = Annotated[
-    int | None, typer.Option("--trials", min=1, help="Stop after this many measured configs in all.")
+    int | None, typer.Option("--trials", min=1, help="Try this many configs in all, those in the database included.")
 ]
-MinutesOption = Annotated[float | None, typer.Option("--minutes", help="Stop after this much time.")]
+MinutesOption = Annotated[
+    float | None, typer.Option("--minutes", help="Tune for this long in all, what the database has had included.")
+]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same proposals.")]
 ExactOption = Annotated[
     bool, typer.Option("--no-winograd", help="Use only kernels that round like the direct algorithm.")
@@ -48,14 +50,17 @@ JsonOption = Annotated[
 
 
 class Preset(StrEnum):
-    """How thorough the search is where neither --trials nor --minutes says it."""
+    """How thoroughly to search; the limits are in tuner.session.budget."""
 
     QUICK = "quick"
     NORMAL = "normal"
     EXHAUSTIVE = "exhaustive"
 
 
-PresetOption = Annotated[Preset, typer.Option("--preset", help="How thoroughly to search.")]
+PresetOption = Annotated[
+    Preset | None,
+    typer.Option("--preset", help="How thoroughly to search [default: normal, without --trials and --minutes]."),
+]
 
 
 class Output:
@@ -80,9 +85,7 @@ class Output:
             os.dup2(2, 1)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._stdout_fd is not None:
             sys.stdout.flush()
             os.dup2(self._stdout_fd, 1)

@@ -55,7 +55,16 @@ def command(as_json: JsonOption = False) -> None:
 
 def examine() -> list[Finding]:
     """Every finding, the needed things first."""
-    needed: list[Callable[[], Finding]] = [_python, _tvm, _linker, _cpu, _pinning, _memory, _temporary_space, _space_here]
+    needed: list[Callable[[], Finding]] = [
+        _python,
+        _tvm,
+        _linker,
+        _cpu,
+        _pinning,
+        _memory,
+        _temporary_space,
+        _space_here,
+    ]
     return [check() for check in needed] + [_optional(*extra) for extra in _EXTRAS]
 
 

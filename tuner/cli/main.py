@@ -82,7 +82,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
 
 
 def _explain_usage(error: Exception) -> str:
-    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     if not message:  # no arguments at all: the help has been shown
         return ""

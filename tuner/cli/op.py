@@ -14,7 +14,6 @@ from tuner.cli.common import (
     JsonOption,
     MinutesOption,
     Output,
-    Preset,
     PresetOption,
     SearcherOption,
     SeedOption,
@@ -24,11 +23,12 @@ from tuner.cli.common import (
     seconds_of,
     split_list,
 )
-from tuner.cli.tuning import Request, tune_tasks
+from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from templates.workloads import Conv2d, Dense
+    from tuner.session import Task
     from tuning_db.record import Workload
 
 SHAPES = {"conv2d": "N,C,H,W,K,R,S", "dense": "ROWS,IN,OUT"}
@@ -49,7 +49,7 @@ def command(
     searcher: SearcherOption = None,
     trials: TrialsOption = None,
     minutes: MinutesOption = None,
-    preset: PresetOption = Preset.NORMAL,
+    preset: PresetOption = None,
     db: DbOption = DEFAULT_DB,
     seed: SeedOption = 0,
     no_winograd: ExactOption = False,
@@ -64,10 +64,10 @@ def command(
     with Output(as_json) as out:
         anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes, *geometry)
         workload = anchor.workload(_epilogue(epilogue))
-        tune_tasks(request, lambda: _task(workload), out)
+        finish(tune_tasks(request, lambda: _task(workload), out), out)
 
 
-def _task(workload: Workload) -> list:
+def _task(workload: Workload) -> list[Task]:
     from tuner.session import Task
 
     return [Task(workload, 1, workload.op)]

@@ -1,0 +1,193 @@
+"""Whole networks on the CPU against onnxruntime: each is tuned, built and compared by the `tune` command.
+
+    python benchmarks/models_cpu.py [--quick] [--json] [--models resnet18,...] [--minutes 9] [--folder DIR]
+
+For every model and thread count: `tune model` with a budget of minutes, `tune build`, `tune bench --against ort`, where
+the two alternate in one run. Ratios are "times better than": above 1 is ours ahead. For ResNet-18 on one thread the
+budget is spent in slices with a comparison after each, which shows after how many minutes of tuning the latency is
+0.60 of onnxruntime's. With --folder the models, the database and the built modules stay, and a second run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+MODELS = ("resnet18", "resnet50_v1", "squeezenet1.0", "mobilenet1.0")
+PEER = "ort"
+GOAL = 0.60  # of the peer's latency, for minutes_to_060_ort_resnet18
+SLICE_MINUTES = 1.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network at one thread count, in one folder."""
+
+    folder: Path
+    model: str
+    threads: int
+    rounds: int
+
+    @property
+    def onnx(self) -> Path:
+        return self.folder / f"{self.model}.onnx"
+
+    @property
+    def module(self) -> Path:
+        return self.folder / f"{self.model}-{self.threads}t"
+
+    def tune(self, minutes: float) -> dict[str, Any]:
+        """Tune for `minutes`, going on where the database stands."""
+        return tune("model", self.onnx, *self._common(), "--minutes", minutes)
+
+    def compare(self) -> dict[str, Any]:
+        """Build from the database and compare with the peer."""
+        tune("build", self.onnx, *self._common(), "-o", self.module, "--force")
+        against = ("--against", PEER, "--threads", self.threads, "--rounds", self.rounds)
+        return tune("bench", self.module, "--model", self.onnx, *against)
+
+    def _common(self) -> tuple[Any, ...]:
+        return "--device", "cpu", "--threads", self.threads, "--db", self.folder / "tuning.db"
+
+
+def tune(*arguments: Any) -> dict[str, Any]:
+    """Run one `tune` command and return its JSON object; ends this script with its message if it fails."""
+    command = [sys.executable, "-m", "tuner.cli.main", *map(str, arguments), "--json"]
+    print("+ tune", *command[3:], file=sys.stderr, flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"tune {arguments[0]} ended with status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def measure(job: Job, minutes: float) -> dict[str, Any]:
+    """One row: the comparison after all minutes of tuning."""
+    started = datetime.now(UTC)
+    job.tune(minutes)
+    return row(job, job.compare(), minutes, started)
+
+
+def measure_in_slices(job: Job, minutes: float) -> tuple[dict[str, Any], float | None]:
+    """The same, and the minutes of tuning after which the latency was GOAL of the peer's, if it ever was."""
+    started = datetime.now(UTC)
+    spent, reached = 0.0, None
+    while True:
+        step = min(SLICE_MINUTES, minutes - spent)
+        job.tune(step)
+        spent += step
+        comparison = job.compare()
+        if reached is None and comparison["peers"][0]["latency_ratio"] <= GOAL:
+            reached = spent
+        if spent >= minutes - 1e-6:
+            return row(job, comparison, spent, started), reached
+
+
+def row(job: Job, comparison: dict[str, Any], minutes: float, started: datetime) -> dict[str, Any]:
+    ours, peer = comparison["ours"], comparison["peers"][0]
+    return {
+        "model": job.model,
+        "threads": job.threads,
+        "minutes": minutes,
+        "ours_ms": ours["median_seconds"] * 1e3,
+        "peer_ms": peer["median_seconds"] * 1e3,
+        "peer": peer["version"],
+        "times_better": peer["times_better"],
+        "latency_ratio": peer["latency_ratio"],
+        "ours_steadiness": ours["steadiness"],
+        "peer_steadiness": peer["steadiness"],
+        "relative_error": peer["relative_error"],
+        "wall_seconds": (datetime.now(UTC) - started).total_seconds(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "cpu": model or platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "architecture": platform.machine(),
+        "load_at_start": os.getloadavg()[0],
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": {name: version(name) for name in ("edgetune", "apache-tvm", "onnxruntime")},
+    }
+
+
+def run(models: list[str], threads: list[int], minutes: float, rounds: int, folder: Path) -> dict[str, Any]:
+    summary: dict[str, float | None] = {}
+    rows = []
+    here = machine()
+    for model in models:
+        for count in threads:
+            job = Job(folder, model, count, rounds)
+            if not job.onnx.exists():
+                tune("zoo", model, "-o", job.onnx)
+            if (model, count) == ("resnet18", 1):
+                result, summary["minutes_to_060_ort_resnet18"] = measure_in_slices(job, minutes)
+            else:
+                result = measure(job, minutes)
+            rows.append(result)
+            summary[f"vs_ort_{model}_{count}t"] = result["times_better"]
+            print(
+                f"{model} {count}t: {result['ours_ms']:.2f} ms, {PEER} {result['peer_ms']:.2f} ms, "
+                f"{result['times_better']:.2f} times better",
+                file=sys.stderr,
+                flush=True,
+            )
+    return {"summary": summary, "rows": rows, "machine": here}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="ResNet-18 on one thread, two minutes")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--minutes", type=float, default=9.0, help="tuning budget of each model and thread count")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--folder", type=Path, help="keep everything here (default: a temporary folder)")
+    options = parser.parse_args()
+    if find_spec("onnxruntime") is None:
+        print("onnxruntime is not installed: nothing to compare with (pip install onnxruntime)", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"summary": {}, "rows": [], "machine": {}}))
+        return
+    models = ["resnet18"] if options.quick else options.models.split(",")
+    cores = len(os.sched_getaffinity(0))
+    threads = [1] if options.quick else [int(text) for text in options.threads.split(",")]
+    for count in [count for count in threads if count > cores]:
+        print(f"skipping {count} threads: this process may use {cores} cores", file=sys.stderr)
+    threads = [count for count in threads if count <= cores]
+    minutes = min(options.minutes, 2.0) if options.quick else options.minutes
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        report = run(models, threads, minutes, options.rounds, folder)
+    print_table(report["rows"])
+    if options.json:
+        print(json.dumps(report))
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print(f"{'model':<16}{'threads':>8}{'ours ms':>10}{'ort ms':>10}{'times better':>14}{'steady':>8}", file=sys.stderr)
+    for r in rows:
+        print(
+            f"{r['model']:<16}{r['threads']:>8}{r['ours_ms']:>10.2f}{r['peer_ms']:>10.2f}{r['times_better']:>14.2f}"
+            f"{r['ours_steadiness']:>8.2f}",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    main()

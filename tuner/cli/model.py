@@ -1,0 +1,58 @@
+"""`tune model M.onnx`: tune what a network needs, going on from what the database has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    ExactOption,
+    JsonOption,
+    MinutesOption,
+    Output,
+    PresetOption,
+    SearcherOption,
+    SeedOption,
+    ThreadsOption,
+    TrialsOption,
+    check_file,
+    seconds_of,
+)
+from tuner.cli.tuning import Request, finish, tune_tasks
+
+if TYPE_CHECKING:
+    from tuner.session import Task
+
+ModelArgument = Annotated[Path, typer.Argument(metavar="M.onnx", help="An ONNX model with fixed shapes.")]
+
+
+def command(
+    model: ModelArgument,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    searcher: SearcherOption = None,
+    trials: TrialsOption = None,
+    minutes: MinutesOption = None,
+    preset: PresetOption = None,
+    db: DbOption = DEFAULT_DB,
+    seed: SeedOption = 0,
+    no_winograd: ExactOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tune what a model needs; run it again to go on."""
+    check_file(model, "an ONNX model")
+    request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd)
+    with Output(as_json) as out:
+        finish(tune_tasks(request, lambda: load_tasks(model), out), out, model=str(model))
+
+
+def load_tasks(model: Path) -> list[Task]:
+    """The tuning tasks of an ONNX file. Raises BadInput for a file that cannot be used."""
+    from tuner.graph import fuse, load_onnx, tasks_of
+
+    return tasks_of(fuse(load_onnx(model)))

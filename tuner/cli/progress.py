@@ -1,0 +1,87 @@
+"""What a person sees while a session runs: a live panel on a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tuner.session import Progress
+
+LINE_SECONDS = 5.0  # between lines where there is no terminal
+
+
+class ProgressDisplay:
+    """Call `show` after every trial; use it in `with`."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._last_line = float("-inf")
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, progress: Progress) -> None:
+        if self._live is not None:
+            self._live.update(_panel(progress))
+        elif self._clock() - self._last_line >= LINE_SECONDS:
+            self._last_line = self._clock()
+            self._console.print(_line(progress), highlight=False, markup=False, soft_wrap=True)
+
+
+def _facts(progress: Progress) -> dict[str, str]:
+    from tuner.report.tables import describe, failures_text, microseconds
+
+    task = progress.task
+    speed = "" if progress.gflops is None else f", {progress.gflops:.0f} GF/s"
+    return {
+        "task": f"{progress.index + 1} of {progress.tasks}: {task.workload.op} {describe(task.workload)}",
+        "phase": "searching" if progress.phase == "search" else "comparing the best again",
+        "trials": f"{progress.trials} of this task, {progress.session_trials} in this session "
+        f"({progress.trials_per_second:.1f} a second)",
+        "best": f"{microseconds(progress.best_seconds)} us{speed}",
+        "last": _last(progress),
+        "failures": failures_text(progress.failures),
+        "time left": "unknown" if progress.seconds_left is None else clock_text(progress.seconds_left),
+    }
+
+
+def _last(progress: Progress) -> str:
+    trial = progress.last
+    outcome = f"{trial.seconds * 1e6:.1f} us" if trial.failure is None else f"{trial.failure.kind}"
+    return f"{outcome} with {progress.config.template}"
+
+
+def _panel(progress: Progress) -> Table:
+    table = Table(box=None, show_header=False)
+    for name, text in _facts(progress).items():
+        table.add_row(f"[dim]{name}[/]", text)
+    return table
+
+
+def _line(progress: Progress) -> str:
+    facts = _facts(progress)
+    return (
+        f"task {facts['task']}; {facts['phase']}; trials {facts['trials']}; best {facts['best']}; "
+        f"failures {facts['failures']}; time left {facts['time left']}"
+    )
+
+
+def clock_text(seconds: float) -> str:
+    """Minutes and seconds: 3:07."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"

@@ -1,0 +1,73 @@
+"""What `tune model`, `tune op` and `tune demo` have in common: check the request, tune the tasks, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tuner.cli.common import Output, Preset, check_searcher
+from tuner.cli.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from tuner.session import SessionReport, Task
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of a tuning command, as given. `seconds`, `trials`, `preset`: see tuner.session.Budget."""
+
+    device: str
+    threads: int | None
+    searcher: str | None
+    trials: int | None
+    seconds: float | None
+    preset: Preset | None
+    db: str
+    seed: int
+    exact: bool
+
+
+def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: Output) -> SessionReport:
+    """Tune, show the table of tasks and return the report.
+
+    Everything is checked before the database is touched: the tasks (`make_tasks` loads them), the device, the
+    searcher, the toolchain. Raises TuneError or DatabaseError; typer.Exit(130) after an interrupt.
+    """
+    from tuner.devices import open_device
+    from tuner.measure import LocalRunner, check_toolchain
+    from tuner.report.tables import session_summary, task_table
+    from tuner.session import Budget, tune
+    from tuning_db.store import open_db
+
+    searcher = check_searcher(request.searcher)
+    budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
+    device = open_device(request.device, request.threads)
+    tasks = make_tasks()
+    check_toolchain()
+    with open_db(request.db) as store:
+        flop = sum((task.flop or 0.0) * task.occurrences for task in tasks)
+        out.remark(
+            f"{len(tasks)} tasks, {flop / 1e9:.2f} GFLOP a run; {device.name} {device.key.model}, "
+            f"{device.threads} threads; {store.name}"
+        )
+        with LocalRunner(device) as runner, ProgressDisplay(out.progress) as display:
+            report = tune(
+                tasks, device, store, runner, searcher, budget, request.seed, display.show, exact=request.exact
+            )
+    out.show(task_table(report))
+    out.show(session_summary(report))
+    return report
+
+
+def finish(report: SessionReport, out: Output, **more: Any) -> None:
+    """Print the result; after an interrupt say how to go on, and exit with 130."""
+    interrupted = report.stopped == "interrupted"
+    out.result({**report.as_dict(), **more})
+    if interrupted:
+        out.remark("interrupted: all that was measured is kept; run the same command again to go on")
+        raise typer.Exit(INTERRUPTED)

@@ -1,0 +1,122 @@
+"""Tables for a person: what a session found (`task_table`), a comparison with peers (`comparison_table`), and where a
+module's time goes (`operator_table`). Times are in milliseconds or microseconds, as the headings say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from tuner.report.bench import Comparison, Measured
+from tuner.session import SessionReport, TaskReport
+from tuning_db.record import Config, Workload
+
+
+def describe(workload: Workload) -> str:
+    """One short text for a workload: "64x56x56 -> 64, 3x3/1 +bias +relu"."""
+    return " ".join([_describe_anchor(workload), *(f"+{token.partition(':')[0]}" for token in workload.epilogue)])
+
+
+def _describe_anchor(workload: Workload) -> str:
+    a = workload.attrs
+    if workload.op == "conv2d":
+        batch = f"{a['batch']}x" if a["batch"] != 1 else ""
+        kernel = f"{_by(a['kernel'])}/{a['strides'][0] if len(set(a['strides'])) == 1 else _by(a['strides'])}"
+        groups = "" if a["groups"] == 1 else " depthwise" if a["groups"] == a["in_channels"] else f" in {a['groups']}"
+        dilation = "" if set(a["dilation"]) == {1} else f" dilated {_by(a['dilation'])}"
+        data = f"{batch}{a['in_channels']}x{a['height']}x{a['width']}"
+        return f"{data} -> {a['out_channels']}, {kernel}{groups}{dilation}"
+    if workload.op == "dense":
+        return f"{a['rows']}x{a['in_features']} -> {a['out_features']}"
+    return f"{workload.op} " + " ".join(f"{name}={value}" for name, value in a.items())
+
+
+def _by(values: tuple[int, ...]) -> str:
+    return "x".join(map(str, values))
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.2f}"
+
+
+def microseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e6:.1f}"
+
+
+def failures_text(failures: Mapping[str, int]) -> str:
+    """ "3 compile, 1 run", or "-"."""
+    return ", ".join(f"{count} {kind}" for kind, count in failures.items()) or "-"
+
+
+def short_config(config: Config | None) -> str:
+    return "-" if config is None else config.template.partition(".")[2] or config.template
+
+
+def task_table(report: SessionReport) -> Table:
+    """One row a task, in the order of their share of the network's time."""
+    table = Table(box=None, title="Tasks", title_justify="left")
+    table.add_column("task", overflow="fold")
+    for title in ("calls", "share", "first us", "best us", "gain", "GF/s"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("template", no_wrap=True)
+    for title in ("trials", "new"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("failures")
+    whole = sum(_weight(task) for task in report.tasks)
+    for task in sorted(report.tasks, key=_weight, reverse=True):
+        share = _weight(task) / whole if whole else 0.0
+        gain = task.first_seconds / task.best_seconds if task.first_seconds and task.best_seconds else None
+        table.add_row(
+            f"{task.workload.op} {describe(task.workload)}",
+            str(task.occurrences),
+            f"{share:.0%}",
+            microseconds(task.first_seconds),
+            microseconds(task.best_seconds),
+            "-" if gain is None else f"{gain:.2f}x",
+            "-" if task.gflops is None else f"{task.gflops:.0f}",
+            short_config(task.best_config) if task.best_config else f"default ({task.reason})",
+            str(task.trials),
+            str(task.new_trials),
+            failures_text(task.failures),
+        )
+    return table
+
+
+def _weight(task: TaskReport) -> float:
+    return task.occurrences * (task.best_seconds or 0.0)
+
+
+def session_summary(report: SessionReport) -> str:
+    """One or two lines: how much was measured, and what it gained."""
+    rate = f", {report.trials_per_second:.1f} a second" if report.new_trials else ""
+    lines = [
+        f"{report.new_trials} configs tried in {report.seconds:.0f} s{rate} ({report.trials} in the database), "
+        f"stopped: {report.stopped}"
+    ]
+    if report.first_seconds and report.best_seconds:
+        gain = report.first_seconds / report.best_seconds
+        lines.append(
+            f"all operators together: {milliseconds(report.first_seconds)} ms with the templates' first configs, "
+            f"{milliseconds(report.best_seconds)} ms tuned ({gain:.2f} times better)"
+        )
+    return "\n".join(lines)
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One row a contender, ours first."""
+    threads = f"{comparison.threads} thread{'s' if comparison.threads > 1 else ''}"
+    table = Table(box=None, title=f"Latency, {threads}, alternating", title_justify="left")
+    table.add_column("")
+    for title in ("median ms", "slowest block", "runs", "times better", "ours/peer", "difference"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_row(*_contender_cells(comparison.ours), "", "", "")
+    for peer in comparison.peers:
+        better = comparison.times_better(peer)
+        error = "-" if peer.error is None else f"{peer.error:.1e}"
+        table.add_row(*_contender_cells(peer), f"{better:.2f}", f"{1 / better:.3f}", error)
+    return table
+
+
+def _contender_cells(measured: Measured) -> tuple[str, ...]:
+    steady = f"{measured.steadiness:.2f}x"
+    return measured.version, milliseconds(measured.seconds), steady, str(measured.runs)
