@@ -39,8 +39,8 @@ def computed(seconds: Callable[[Candidate], float]) -> Answer:
 class ReplayRunner:
     """See tuner.measure.contract.Runner.
 
-    `template_versions`: by template, as trials note it (1 by default). `trial_seconds`: what a trial takes on the virtual
-    clock, `clock()`, which stands still otherwise; a session on that clock plays hours in moments.
+    `template_versions`: by template, as trials note it (1 by default). `trial_seconds`: what a trial takes on the
+    virtual clock, `clock()`, which stands still otherwise; a session on that clock plays hours in moments.
     """
 
     def __init__(

@@ -1,0 +1,359 @@
+"""Sessions: budgets, resuming, recording, comparing. Times are replayed from functions of the config, on a virtual
+clock, over the spaces of real templates and a real database; one session measures on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+import templates  # noqa: F401  registers the templates
+from templates.template import search_space
+from templates.workloads import Conv2d, Dense
+from tuner.devices import Device, open_device
+from tuner.errors import BadInput, NothingMeasured
+from tuner.measure import LocalRunner
+from tuner.measure.contract import Candidate
+from tuner.measure.replay import ReplayRunner, computed
+from tuner.session import PRESETS, Budget, Progress, SessionReport, Stopped, Task, tune
+from tuner.session.budget import FLOOR
+from tuning_db import schema
+from tuning_db.record import Trial
+from tuning_db.store import Store, open_db
+
+CONV = Task(Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias", "relu")), 4, "conv")
+POINT = Task(Conv2d(1, 64, 14, 14, 32, (1, 1)).workload(("bias",)), 2, "point")
+SMALL = Task(Dense(4, 8, 16).workload(), 1, "small")  # a space of a dozen configs
+STRANGE = Task(replace(SMALL.workload, op="softmax"), 1, "strange")
+
+
+def latency(candidate: Candidate) -> float:
+    """1 to 2 microseconds per operation of the workload, by the config alone; every seventh does not compile."""
+    text = candidate.workload.key + candidate.config.key
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    return (
+        math.inf if number % 7 == 0 else 1e-6 * candidate.workload.attrs.get("kernel", (1,))[0] * (1 + number / 2**32)
+    )
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("cpu", 1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_db(tmp_path / "t.db") as opened:
+        yield opened
+
+
+def replayed(
+    device: Device,
+    store: Store,
+    tasks: list[Task],
+    budget: Budget,
+    seconds: Callable[[Candidate], float] = latency,
+    **options: object,
+) -> SessionReport:
+    runner = ReplayRunner(device.key, computed(seconds))
+    return tune(tasks, device, store, runner, budget=budget, clock=runner.clock, **options)  # type: ignore[arg-type]
+
+
+def records(store: Store) -> list[Trial]:
+    return list(store.trials())
+
+
+def configs_tried(store: Store) -> int:
+    return len({(t.workload.key, t.config.key) for t in store.trials()})
+
+
+BUDGETS = [
+    pytest.param(Budget(preset="quick"), id="quick"),
+    pytest.param(Budget(trials=70), id="trials"),
+    pytest.param(Budget(seconds=20), id="seconds"),
+    pytest.param(Budget(trials=1000, seconds=15, preset="normal"), id="all"),
+]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("searcher", ["model_guided", "random"])
+def test_a_second_session_with_the_same_budget_measures_nothing(
+    device: Device, store: Store, budget: Budget, searcher: str
+) -> None:
+    tasks = [CONV, POINT, SMALL, STRANGE]
+    first = replayed(device, store, tasks, budget, searcher=searcher)
+    recorded = records(store)
+    assert first.new_trials == first.trials == configs_tried(store) > 3 * FLOOR
+    for seed in (0, 1):
+        second = replayed(device, store, tasks, budget, searcher=searcher, seed=seed)
+        assert second.new_trials == 0
+        assert second.trials == first.trials
+        assert [t.best_config for t in second.tasks] == [t.best_config for t in first.tasks]
+        assert [t.first_seconds for t in second.tasks] == [t.first_seconds for t in first.tasks]
+    assert records(store) == recorded
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_interrupted_sessions_add_up_to_one(device: Device, store: Store, budget: Budget) -> None:
+    """However often it is interrupted, tuning with a budget takes about that budget, and then it is done."""
+    whole = replayed(device, store, [CONV, POINT], budget)
+    total = 0
+    with open_db(store.name + ".again") as again:
+        for _ in range(100):
+            seen = 0
+
+            def interrupt(_: Progress) -> None:
+                nonlocal seen
+                seen += 1
+                if seen == 23:
+                    raise KeyboardInterrupt
+
+            report = replayed(device, again, [CONV, POINT], budget, progress=interrupt)
+            total += report.new_trials
+            assert total == configs_tried(again) == report.trials
+            assert again.in_flight() == []
+            if report.stopped is not Stopped.INTERRUPTED:
+                break
+        assert report.stopped is whole.stopped
+        assert total == pytest.approx(whole.trials, rel=0.35)
+
+
+def test_a_larger_budget_goes_on(device: Device, store: Store) -> None:
+    assert replayed(device, store, [CONV], Budget(trials=20)).new_trials == 20
+    assert replayed(device, store, [CONV], Budget(trials=50)).new_trials == 30
+    assert replayed(device, store, [CONV], Budget(seconds=5)).new_trials == 0  # 50 trials took longer
+    later = replayed(device, store, [CONV], Budget(seconds=15))
+    assert later.stopped is Stopped.TIME
+    assert 40 < later.new_trials < 80
+
+
+def test_new_tasks_bring_their_share_of_a_used_up_budget(device: Device, store: Store) -> None:
+    for budget, least, most in ((Budget(trials=60), 30, 30), (Budget(seconds=10), 25, 50)):
+        with open_db(store.name + str(budget.trials)) as other:
+            replayed(device, other, [CONV], budget)
+            both = replayed(device, other, [CONV, POINT], budget)
+            assert least <= both.new_trials <= most
+            assert both.tasks[1].new_trials >= FLOOR
+            assert replayed(device, other, [CONV, POINT], budget).new_trials == 0
+
+
+def test_the_seconds_of_a_budget_are_kept(device: Device, store: Store) -> None:
+    report = replayed(device, store, [CONV, POINT], Budget(seconds=30))
+    assert report.stopped is Stopped.TIME
+    assert 24 < report.seconds < 30.5
+    assert all(t.confirmed for t in report.tasks)  # the reserve was enough for the comparisons
+
+
+def test_a_preset_caps_every_task(device: Device, store: Store) -> None:
+    def descending(_: Candidate) -> float:
+        """Every trial is better by two percent than the one before: patience never ends."""
+        nonlocal now
+        now *= 0.98
+        return now
+
+    now = 1.0
+    report = replayed(device, store, [CONV, POINT], Budget(preset="quick"), descending)
+    assert [t.trials for t in report.tasks] == [PRESETS["quick"].trials] * 2
+    assert report.stopped is Stopped.DONE
+
+
+def test_a_task_stops_early_when_nothing_improves(device: Device, store: Store) -> None:
+    report = replayed(device, store, [CONV], Budget(preset="normal"), lambda _: 1e-3)
+    assert PRESETS["normal"].patience < report.trials <= PRESETS["normal"].patience + 16
+    assert report.stopped is Stopped.DONE
+
+
+def test_an_exhausted_space_is_tried_once_and_entirely(device: Device, store: Store) -> None:
+    space = search_space(SMALL.workload, device.target)
+    assert space is not None
+    report = replayed(device, store, [SMALL], Budget(preset="exhaustive"))
+    assert report.trials == len(list(space))
+    assert report.stopped is Stopped.DONE
+    assert replayed(device, store, [SMALL], Budget(preset="exhaustive")).new_trials == 0
+
+
+def test_every_task_gets_its_first_seeds_and_the_costly_one_most_of_the_rest(device: Device, store: Store) -> None:
+    def skewed(candidate: Candidate) -> float:
+        return latency(candidate) * (50 if candidate.workload == CONV.workload else 1)
+
+    report = replayed(device, store, [POINT, CONV], Budget(trials=90), skewed)
+    point, conv = report.tasks
+    assert point.trials >= FLOOR
+    assert conv.trials > 3 * point.trials
+    assert report.stopped is Stopped.TRIALS
+
+
+def test_the_luckiest_measurement_does_not_win(device: Device, store: Store) -> None:
+    """One config is measured at half of its time once; when it is compared with others it falls back."""
+    lucky: list[str] = []
+
+    def once_fast(candidate: Candidate) -> float:
+        seconds = 2.0 + latency(candidate) if math.isfinite(latency(candidate)) else math.inf
+        if not lucky and math.isfinite(seconds):
+            lucky.append(candidate.config.key)
+            return seconds / 2
+        return seconds
+
+    report = replayed(device, store, [CONV], Budget(trials=40), once_fast)
+    (task,) = report.tasks
+    assert task.confirmed
+    assert task.best_config is not None
+    assert task.best_config.key != lucky[0]
+    assert task.best_seconds is not None
+    assert task.best_seconds > 2.0
+    found = store.best(CONV.workload, device.key)
+    assert found is not None
+    assert (found.config, found.seconds) == (task.best_config, task.best_seconds)
+
+
+def test_trials_are_recorded_with_their_origin_before_the_next_is_known(device: Device, store: Store) -> None:
+    counts: list[tuple[int, int]] = []
+
+    def look(progress: Progress) -> None:
+        counts.append((len(records(store)), len(store.in_flight())))
+        assert records(store)[-1].config == progress.config == progress.last.config
+
+    replayed(device, store, [CONV], Budget(trials=24), seed=5, progress=look)
+    assert [recorded for recorded, _ in counts] == list(range(1, len(counts) + 1))
+    assert [waiting for _, waiting in counts[:24]] == [*range(7, -1, -1), *range(15, -1, -1)]
+    assert {(t.seed, t.searcher) for t in store.trials()} == {(5, "model_guided")}
+
+
+def test_progress_says_where_the_session_is(device: Device, store: Store) -> None:
+    seen: list[Progress] = []
+    report = replayed(device, store, [CONV, POINT], Budget(seconds=12), progress=seen.append)
+    last = [p for p in seen if p.phase == "search"][-1]
+    assert {p.index for p in seen} == {0, 1}
+    assert {p.task for p in seen} == {CONV, POINT}
+    assert last.session_trials == report.new_trials
+    assert last.failures == {"compile": sum(t.failure is not None for t in store.trials())}
+    assert last.trials_per_second == pytest.approx(1 / 0.12)
+    left = [p.seconds_left for p in seen]
+    assert all(a is not None and b is not None and a >= b for a, b in pairwise(left))
+    assert [p.phase for p in seen].index("compare") > 2 * FLOOR
+    done = [p for p in seen if p.task == CONV][-1]
+    assert done.best_seconds == report.tasks[0].best_seconds
+    assert CONV.flop is not None
+    assert done.gflops == pytest.approx(CONV.flop / done.best_seconds / 1e9)
+
+
+def test_the_report_adds_up_and_is_json(device: Device, store: Store) -> None:
+    report = replayed(device, store, [CONV, POINT, STRANGE], Budget(trials=60))
+    data = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert data["new_trials"] == data["trials"] == 60 == sum(t["trials"] for t in data["tasks"])
+    assert data["stopped"] == "trials"
+    assert data["unmeasured"] == ["strange"]
+    assert data["best_seconds"] is None  # of the whole network: one task has no time
+    conv, point, strange = data["tasks"]
+    assert strange["reason"] == "no template applies"
+    assert (strange["best_seconds"], strange["best_config"], strange["trials"]) == (None, None, 0)
+    for task, entry in ((CONV, conv), (POINT, point)):
+        trials = [t for t in store.trials(task.workload) if t.ok]
+        assert entry["best_seconds"] == min(t.seconds for t in trials) <= entry["first_seconds"] == trials[0].seconds
+        assert entry["occurrences"] == task.occurrences
+        assert sum(entry["failures"].values()) == sum(not t.ok for t in store.trials(task.workload))
+    whole = replayed(device, store, [CONV, POINT], Budget(trials=60))
+    assert whole.best_seconds == pytest.approx(4 * conv["best_seconds"] + 2 * point["best_seconds"])
+    assert whole.first_seconds == pytest.approx(4 * conv["first_seconds"] + 2 * point["first_seconds"])
+
+
+def test_the_same_seed_tries_the_same_configs(device: Device, store: Store) -> None:
+    def tried(seed: int, name: str) -> list[str]:
+        with open_db(store.name + name) as own:
+            replayed(device, own, [CONV, POINT], Budget(trials=60), seed=seed)
+            return [t.config.key for t in own.trials()]
+
+    assert tried(3, "a") == tried(3, "b")
+    assert tried(3, "a") != tried(4, "c")
+
+
+def test_all_candidates_failing_is_an_error_with_the_first_reason(device: Device, store: Store) -> None:
+    with pytest.raises(NothingMeasured, match=r"conv: compile: does not compile"):
+        replayed(device, store, [CONV, POINT], Budget(preset="quick"), lambda _: math.inf)
+    assert configs_tried(store) == 2 * PRESETS["quick"].patience
+    recorded = records(store)
+    with pytest.raises(NothingMeasured):
+        replayed(device, store, [CONV, POINT], Budget(preset="quick"))
+    assert records(store) == recorded
+
+
+def test_one_task_that_cannot_be_measured_does_not_end_the_others(device: Device, store: Store) -> None:
+    def some(candidate: Candidate) -> float:
+        return math.inf if candidate.workload == POINT.workload else latency(candidate)
+
+    report = replayed(device, store, [CONV, POINT], Budget(preset="quick"), some)
+    assert [t.name for t in report.unmeasured] == ["point"]
+    assert report.unmeasured[0].reason == "compile: does not compile"
+    assert report.tasks[0].best_seconds is not None
+
+
+def test_trials_of_another_template_version_do_not_count(device: Device, store: Store) -> None:
+    replayed(device, store, [CONV], Budget(trials=30))
+    with store.writing() as connection:
+        connection.execute(update(schema.trials).values(template_version=99))
+    assert replayed(device, store, [CONV], Budget(preset="quick")).new_trials > FLOOR
+
+
+def test_templates_can_be_chosen(device: Device, store: Store) -> None:
+    replayed(device, store, [CONV], Budget(trials=40), exact=True)
+    assert {t.config.template for t in store.trials()} == {"cpu.conv2d_direct"}
+    report = replayed(device, store, [CONV], Budget(trials=40), only=["cpu.conv2d_winograd"])
+    assert report.trials == report.new_trials == 40
+    assert report.tasks[0].best_config is not None
+    assert report.tasks[0].best_config.template == "cpu.conv2d_winograd"
+
+
+def test_wrong_names_and_limits_are_refused_before_anything_is_written(device: Device, store: Store) -> None:
+    with pytest.raises(BadInput, match=r"no searcher is named 'bayes'"):
+        replayed(device, store, [CONV], Budget(), searcher="bayes")
+    with pytest.raises(BadInput, match=r"no template is named 'cpu.nothing'"):
+        replayed(device, store, [CONV], Budget(), only=["cpu.nothing"])
+    with pytest.raises(ValueError, match="same workload"):
+        replayed(device, store, [CONV, replace(CONV, name="twin")], Budget())
+    for wrong in ({"trials": 0}, {"seconds": 0.0}, {"seconds": math.inf}, {"preset": "slow"}):
+        with pytest.raises(BadInput):
+            Budget(**wrong)  # type: ignore[arg-type]
+    assert records(store) == []
+
+
+def test_what_a_killed_process_left_in_the_journal_is_measured_again(device: Device, store: Store) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    space = search_space(CONV.workload, device.target)
+    assert space is not None
+    dead, alive = space.seed_configs()[:2]
+    store.begin(CONV.workload, device.key, [dead, alive])
+    with store.writing() as connection:
+        ours = schema.in_flight.c.config == dead.key
+        owner = f"{platform.node()}:{ended.pid}"
+        connection.execute(update(schema.in_flight).where(ours).values(owner=owner))
+        connection.execute(update(schema.in_flight).where(~ours).values(owner=f"{platform.node()}:{os.getppid()}"))
+    replayed(device, store, [POINT], Budget(trials=8))
+    assert [e.config for e in store.in_flight()] == [alive]
+
+
+def test_a_session_on_this_machine_finds_and_confirms_a_best(device: Device, store: Store) -> None:
+    tasks = [SMALL, replace(POINT, workload=Conv2d(1, 16, 6, 6, 16, (1, 1)).workload(("relu",)))]
+    with LocalRunner(device) as runner:
+        report = tune(tasks, device, store, runner, budget=Budget(trials=20))
+        assert report.new_trials == 20
+        assert not report.failures
+        for task in report.tasks:
+            found = store.best(task.workload, device.key)
+            assert found is not None
+            assert (found.config, found.seconds) == (task.best_config, task.best_seconds)
+            assert task.confirmed
+        again = tune(tasks, device, store, runner, budget=Budget(trials=20))
+    assert again.new_trials == 0
+    assert again.stopped is Stopped.TRIALS
