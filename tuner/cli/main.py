@@ -7,6 +7,7 @@ at once. Exit status: 0 done, 2 bad input or usage, 3 nothing could be measured,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -21,7 +22,7 @@ from tuning_db.errors import DatabaseError
 INTERRUPTED = 130
 
 # Typer carries its own click or uses the installed one, by version: this is the UsageError of either.
-_UsageError: type = typer.BadParameter.__base__
+_UsageError = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     add_completion=False,
@@ -46,10 +47,6 @@ def execute(argv: Sequence[str]) -> int:
         status = typer.main.get_command(app).main(args=list(argv), prog_name="tune", standalone_mode=False)
         status = status if isinstance(status, int) else 0
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader went away (`tune db best | head`): that is its right. Keep the interpreter from flushing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except Exception as error:
         known = explain(error)
         if known is None:
@@ -76,7 +73,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, DatabaseError):
         return _one_line(error), 2
     if isinstance(error, OSError) and error.errno is not None:
-        where = error.filename if error.filename is not None else "a file or standard output"
+        where = error.filename if error.filename is not None else "standard output or a file"
         return f"{where}: {error.strerror}", 2
     return None
 
@@ -94,7 +91,8 @@ def _one_line(error: Exception) -> str:
 
 
 def _print_json_error(message: str, status: int) -> None:
-    print(json.dumps({"error": message, "exit_status": status}), flush=True)
+    with contextlib.suppress(OSError):  # a full disk behind standard output may be the very error
+        os.write(1, json.dumps({"error": message, "exit_status": status}).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""`tune` runs the real command in a process of its own, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuner.tiny_network import write_tiny_network
+
+TUNE = Path(sys.executable).with_name("tune")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> dict[str, Any]:
+        """The one object on standard output."""
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+    @property
+    def error(self) -> str:
+        """The one line on standard error of a command that was refused."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("tune: "), self.err
+        return lines[0]
+
+
+Tune = Callable[..., Done]
+
+
+@pytest.fixture
+def tune(tmp_path: Path) -> Tune:
+    """Call it with the command's words; `cwd` and `env` as of subprocess."""
+
+    def run(*words: object, cwd: Path = tmp_path, env: dict[str, str] | None = None) -> Done:
+        done = subprocess.run(
+            [TUNE, *map(str, words)],
+            cwd=cwd,
+            env={**os.environ, "COLUMNS": "100", **(env or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A network that is tuned in seconds."""
+    return write_tiny_network(tmp_path / "tiny.onnx")
+
+
+def everything_under(folder: Path) -> dict[str, bytes | None]:
+    """Relative path to content of all files (None for a folder): to show that nothing was written."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}

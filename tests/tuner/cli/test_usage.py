@@ -1,0 +1,108 @@
+"""Help, usage errors, and where output goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.tuner.cli.conftest import TUNE, everything_under
+
+COMMANDS = ("doctor", "devices", "op", "model", "build", "run", "bench", "db", "demo", "zoo")
+
+
+def test_help_lists_every_command_and_needs_no_tvm(tune):
+    done = tune("--help")
+    assert done.status == 0
+    assert all(f" {name} " in done.out for name in COMMANDS)
+    blocked = tune("--help", env={"TVM_LIBRARY_PATH": "/nonexistent", "PYTHONPROFILEIMPORTTIME": "1"})
+    assert not any(line.rpartition("|")[2].strip() == "tvm" for line in blocked.err.splitlines())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(tune, command):
+    done = tune(command, "--help")
+    assert done.status == 0
+    assert f"tune {command}" in done.out
+    assert done.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["modle"], "No such command 'modle'"),
+        (["--bogus"], "No such option: --bogus"),
+        (["model"], "Missing argument"),
+        (["model", "--trials", "many", "m.onnx"], "--trials"),
+        (["model", "--trials", "0", "m.onnx"], "--trials"),
+        (["model", "--preset", "fast", "m.onnx"], "'quick', 'normal', 'exhaustive'"),
+        (["model", "--minutes", "-1", "m.onnx"], "--minutes"),
+        (["op", "conv3d", "--shape", "1"], "known: conv2d, dense"),
+        (["op", "conv2d", "--shape", "1,2,3"], "give 7 numbers, not 3"),
+        (["op", "conv2d", "--shape", "1,a,3,4,5,6,7"], "whole numbers"),
+        (["op", "dense", "--shape", "1,2,3", "--stride", "2"], "dense has no --stride"),
+        (["zoo", "resnet19"], "known: inception_v3"),
+        (["zoo", "resnet18", "-o", "missing/m.onnx"], "does not exist"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_writes_nothing(tune, tmp_path, words, says):
+    (tmp_path / "m.onnx").write_bytes(b"not looked at")
+    before = everything_under(tmp_path)
+    done = tune(*words)
+    assert done.status == 2
+    assert says in done.error
+    assert done.out == ""
+    assert everything_under(tmp_path) == before
+
+
+def test_json_is_the_only_thing_on_standard_output(tune, tmp_path):
+    done = tune("zoo", "squeezenet1.0", "-o", "m.onnx", "--json")
+    assert done.status == 0
+    assert done.json() == {"path": "m.onnx", "bytes": (tmp_path / "m.onnx").stat().st_size}
+    assert "wrote m.onnx" in done.err
+
+
+def test_an_error_under_json_is_one_object_too(tune):
+    done = tune("zoo", "resnet19", "--json")
+    assert done.status == 2
+    assert done.json()["exit_status"] == 2
+    assert done.error == f"tune: {done.json()['error']}"
+
+
+def test_devices_are_listed_with_what_matters_for_speed(tune):
+    (device,) = tune("devices", "--json").json()["devices"]
+    assert device["name"] == "cpu"
+    assert 1 <= device["threads"] <= os.cpu_count()
+    assert device["attrs"]["last_level_cache_bytes"] > 0
+
+
+def test_doctor_finds_what_is_needed(tune):
+    done = tune("doctor", "--json")
+    assert done.status == 0, done.err
+    states = {finding["what"]: finding["state"] for finding in done.json()["findings"]}
+    assert all(states[what] in ("ok", "warning") for what in ("tvm", "linker", "cpu", "memory", "space here"))
+
+
+def test_doctor_says_what_to_install_where_there_is_no_linker(tune, tmp_path):
+    done = tune("doctor", "--json", env={"PATH": str(tmp_path)})
+    assert done.status == 2
+    (linker,) = [finding for finding in done.json()["findings"] if finding["what"] == "linker"]
+    assert linker["state"] == "missing"
+    assert "gcc" in linker["remedy"]
+
+
+def test_a_full_standard_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([TUNE, "zoo", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "tune: standard output or a file: No space left on device"
+
+
+def test_a_reader_that_goes_away_is_no_message():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([TUNE, "zoo"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == ""
