@@ -1,0 +1,29 @@
+"""From a model file to a Relax module of scheduled functions.
+
+`load_onnx` (or `load_exported`) -> `fuse` -> `tasks_of` (what to tune) and `lower` -> `finish` -> `compile_module`.
+"""
+
+from tuner.graph.fuse import AnchorStep, FusedGraph, fuse
+from tuner.graph.load import load_exported, load_onnx
+from tuner.graph.lower import Lowered, default_config, lower
+from tuner.graph.model import Model, TensorInfo
+from tuner.graph.passes import compile_module, finish
+from tuner.graph.tasks import FlopShare, flop_table, tasks_of
+
+__all__ = [
+    "AnchorStep",
+    "FlopShare",
+    "FusedGraph",
+    "Lowered",
+    "Model",
+    "TensorInfo",
+    "compile_module",
+    "default_config",
+    "finish",
+    "flop_table",
+    "fuse",
+    "load_exported",
+    "load_onnx",
+    "lower",
+    "tasks_of",
+]

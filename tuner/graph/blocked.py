@@ -137,7 +137,9 @@ def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Block
     if shape[2] % result[2] or shape[3] % result[3]:
         return None
     size = (shape[2] // result[2], shape[3] // result[3])
-    return _emit_average(emitter, forms, data, Window(shape, result[2:], size, size, (0, 0, 0, 0), (1, 1)), layout, True)
+    return _emit_average(
+        emitter, forms, data, Window(shape, result[2:], size, size, (0, 0, 0, 0), (1, 1)), layout, True
+    )
 
 
 def _global_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:

@@ -65,9 +65,7 @@ def _model(
     main = module["main"]
     body = main.body.body.ty
     types = list(body.fields) if isinstance(body, relax.TupleType) else [body]
-    arguments = [
-        _tensor_info(source, "input", n, p.ty) for n, p in zip(inputs, main.params, strict=True)
-    ]
+    arguments = [_tensor_info(source, "input", n, p.ty) for n, p in zip(inputs, main.params, strict=True)]
     results = [_tensor_info(source, "output", n, t) for n, t in zip(outputs, types, strict=True)]
     return Model(name, module, tuple(arguments), tuple(results), digest, source, dict(node_names))
 
@@ -75,7 +73,5 @@ def _model(
 def _tensor_info(source: str, kind: str, name: str, ty: Any) -> TensorInfo:
     shape = ty.shape if isinstance(ty, relax.TensorType) else None
     if shape is None or not all(isinstance(s, tvm.tirx.IntImm) for s in shape):
-        raise BadInput(
-            f"{source}: {kind} {name!r} has a shape that is not fixed; export the model with fixed shapes"
-        )
+        raise BadInput(f"{source}: {kind} {name!r} has a shape that is not fixed; export the model with fixed shapes")
     return TensorInfo(name, tuple(int(s) for s in shape), str(ty.dtype))

@@ -57,7 +57,9 @@ def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
                 forms.put(parameter, parameter)
             for step in graph.steps:
                 if isinstance(step, AnchorStep):
-                    config = choices[step.workload] if step.workload in choices else default_config(step.workload, target)
+                    config = (
+                        choices[step.workload] if step.workload in choices else default_config(step.workload, target)
+                    )
                     name = _emit_anchor(emitter, forms, step, config)
                     functions.append((step.node, step.workload, config, name))
                 else:

@@ -71,9 +71,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _digest(path: Path, model: onnx.ModelProto) -> str:
-    external = {
-        ExternalDataInfo(tensor).location for tensor in model.graph.initializer if uses_external_data(tensor)
-    }
+    external = {ExternalDataInfo(tensor).location for tensor in model.graph.initializer if uses_external_data(tensor)}
     digest = hashlib.sha256()
     for file in [path, *(path.parent / name for name in sorted(external))]:
         try:

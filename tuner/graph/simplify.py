@@ -33,7 +33,9 @@ def constant(expr: Any) -> np.ndarray | None:
 def is_call(expr: Any, *names: str) -> bool:
     """Whether an expression calls the Relax operator of one of these names (without their "relax.")."""
     return (
-        isinstance(expr, tvm.ir.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name.removeprefix("relax.") in names
+        isinstance(expr, tvm.ir.Call)
+        and isinstance(expr.op, tvm.ir.Op)
+        and expr.op.name.removeprefix("relax.") in names
     )
 
 

@@ -1,0 +1,58 @@
+"""The instruction sets that a module's code uses, and those that this machine has.
+
+Code for AVX-512 dies of an illegal instruction where there is none: loading compares the two lists first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tvm
+from tvm.target import Target
+
+CPUINFO = Path("/proc/cpuinfo")
+
+# LLVM's names (as in targets) to the kernel's (as in /proc/cpuinfo): the sets that LLVM vectorises with.
+_NAMES = {
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "avx": "avx",
+    "avx2": "avx2",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "f16c": "f16c",
+    "fma": "fma",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "neon": "asimd",
+    "dotprod": "asimddp",
+    "fullfp16": "asimdhp",
+    "sve": "sve",
+    "sve2": "sve2",
+}
+
+
+def required_features(target: Target) -> tuple[str, ...]:
+    """The instruction sets that code for a CPU target may use, by LLVM's names."""
+    has = tvm.get_global_func("target.target_has_feature")
+    return tuple(name for name in _NAMES if has(name, target))
+
+
+def missing_features(required: tuple[str, ...], cpuinfo: Path = CPUINFO) -> list[str]:
+    """Which of them this machine lacks; none where the system does not say."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return []
+    flags = {
+        flag
+        for line in lines
+        if line.partition(":")[0].strip() in ("flags", "Features")
+        for flag in line.partition(":")[2].split()
+    }
+    return [name for name in required if flags and _NAMES.get(name, name) not in flags]

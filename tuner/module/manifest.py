@@ -1,0 +1,142 @@
+"""What a built module says about itself: manifest.json, and the checks that loading makes. Start at `Manifest`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import BadInput
+from tuner.graph import TensorInfo
+from tuning_db.record import Config, Workload
+
+FILE_NAME = "manifest.json"
+KIND = "edgetune-module"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One anchor of the network in execution order, and where its kernel came from.
+
+    `function` is the kernel's name in the library (None: legalised without a template); `source` is "device",
+    "family", "default" or "none"; `seconds` per call and `error` are those of the stored trial.
+    """
+
+    node: str
+    function: str | None
+    workload: Workload
+    config: Config | None
+    source: str
+    seconds: float | None
+    error: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        config = self.config.as_dict() if self.config is not None else None
+        return {**self.__dict__, "workload": self.workload.as_dict(), "config": config}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Operator:
+        config = Config.from_dict(data["config"]) if data["config"] is not None else None
+        return cls(**{**data, "workload": Workload.from_dict(data["workload"]), "config": config})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`model` has name, sha256 and source; `device` is the DeviceKey's dictionary; `kernels` (None if the network
+    needs none) and `network` name files; `files` maps every file to its SHA-256."""
+
+    model: Mapping[str, str]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    device: Mapping[str, Any]
+    target: Mapping[str, Any]
+    threads: int
+    cpu_features: tuple[str, ...]
+    operators: tuple[Operator, ...]
+    versions: Mapping[str, str]
+    kernels: str | None
+    network: str
+    files: Mapping[str, str]
+
+    def to_json(self) -> str:
+        data = {
+            **self.__dict__,
+            "kind": KIND,
+            "format": FORMAT,
+            "inputs": [asdict(t) for t in self.inputs],
+            "outputs": [asdict(t) for t in self.outputs],
+            "operators": [o.as_dict() for o in self.operators],
+        }
+        return json.dumps(data, indent=1, sort_keys=True)
+
+
+def is_module(directory: Path) -> bool:
+    """Whether a directory holds a module, of whatever format."""
+    try:
+        data = json.loads((directory / FILE_NAME).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == KIND
+
+
+def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
+    """The manifest of a directory, whose files have the checksums that it says.
+
+    Raises BadInput if there is none, if it is of a newer format, or if a file is missing or damaged.
+    """
+    path = directory / FILE_NAME
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadInput(
+            f"{directory}: not a built module (it has no {FILE_NAME}); build one with `tune build`"
+        ) from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise BadInput(f"{path}: damaged; build the module again") from None
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise BadInput(f"{path}: not the manifest of a built module; give a directory that `tune build` wrote")
+    if data.get("format") != FORMAT:
+        raise BadInput(
+            f"{path}: has format {data.get('format')}, this version reads {FORMAT}; "
+            "build the module again or install the version that wrote it"
+        )
+    try:
+        manifest = _from_dict(data)
+    except (KeyError, TypeError, ValueError):
+        raise BadInput(f"{path}: damaged; build the module again") from None
+    if check_files:
+        for name, expected in manifest.files.items():
+            if checksum(directory / name) != expected:
+                raise BadInput(f"{directory / name}: damaged (its checksum differs); build the module again")
+    return manifest
+
+
+def _from_dict(data: Mapping[str, Any]) -> Manifest:
+    def tensors(entries: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+        return tuple(TensorInfo(e["name"], tuple(e["shape"]), e["dtype"]) for e in entries)
+
+    fields = {name: data[name] for name in Manifest.__dataclass_fields__}
+    fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
+    fields["operators"] = tuple(Operator.from_dict(o) for o in data["operators"])
+    fields["cpu_features"] = tuple(data["cpu_features"])
+    return Manifest(**fields)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file. Raises BadInput if it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: missing; build the module again") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    return digest.hexdigest()

@@ -1,0 +1,183 @@
+"""A loaded module: call it with named inputs, get named outputs. Start at `load` and `Module`."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tuner.devices import usable_cpus
+from tuner.errors import BadInput
+from tuner.graph import TensorInfo
+from tuner.module.cpu_features import missing_features
+from tuner.module.manifest import Manifest, Operator, read_manifest
+from tuner.module.threads import PoolThreads
+
+Shapes = dict[str, tuple[tuple[int, ...], str]]
+Observer = Callable[[str, tuple[Any, ...]], None]
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """Median seconds of one kernel call of an inference. `operator` is its anchor, None for other functions."""
+
+    name: str
+    function: str
+    operator: Operator | None
+    seconds: float
+
+
+def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> Module:
+    """Load what `build` wrote.
+
+    Threads follow TVM_NUM_THREADS, else the number that the module was built for. `pin`: keep TVM's threads each on
+    a core of its own; the calling thread is only held there during calls. Raises BadInput if the directory is not a
+    module, is damaged, or was built for a CPU with instructions that this one lacks.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory, check_files)
+    missing = missing_features(manifest.cpu_features)
+    if missing:
+        raise BadInput(
+            f"{directory}: was built for a CPU with {', '.join(missing)}, which this machine lacks; build it here"
+        )
+    executable = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(directory / manifest.network))
+    if manifest.kernels is not None:
+        executable.import_module(tvm.runtime.load_module(str((directory / manifest.kernels).resolve())))
+    return Module(manifest, relax.VirtualMachine(executable, tvm.cpu()), _threads(manifest), pin)
+
+
+def _threads(manifest: Manifest) -> int:
+    text = os.environ.get("TVM_NUM_THREADS")
+    if text is None:
+        return min(manifest.threads, len(usable_cpus()))
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput(f"TVM_NUM_THREADS={text!r} is not a number of threads: unset it or give one")
+    return int(text)
+
+
+class Module:
+    """A network that can be called. `inputs` and `outputs` map names to (shape, dtype), in the model's order.
+
+    A module has one set of input buffers: it is for one thread at a time.
+    """
+
+    def __init__(self, manifest: Manifest, machine: Any, threads: int, pin: bool) -> None:
+        self.manifest = manifest
+        self.inputs = _shapes(manifest.inputs)
+        self.outputs = _shapes(manifest.outputs)
+        self._machine = machine
+        self._main = machine["main"]
+        self._buffers = [tvm.runtime.empty(t.shape, t.dtype, tvm.cpu()) for t in manifest.inputs]
+        self._pool = PoolThreads(threads, usable_cpus(), pin)
+        self._started = threading.local()
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Run the network on NumPy arrays (or DLPack tensors in CPU memory); the results are new arrays.
+
+        Raises BadInput naming an input that is missing, unknown, or has another shape or dtype.
+        """
+        self._fill(inputs)
+        results = self._run()
+        return {info.name: tensor.numpy() for info, tensor in zip(self.manifest.outputs, results, strict=True)}
+
+    @property
+    def threads(self) -> int:
+        return self._pool.threads
+
+    def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> list[CallTime]:
+        """Median seconds of every kernel call over `runs` inferences, in execution order."""
+        self._fill(inputs)
+        self._run()
+        calls: list[str] = []
+        times: dict[int, list[float]] = defaultdict(list)
+        started = 0.0
+        for _ in range(runs):
+            calls.clear()
+
+            def instrument(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
+                nonlocal started
+                if before:
+                    started = time.perf_counter()
+                else:
+                    times[len(calls)].append(time.perf_counter() - started)
+                    calls.append(name)
+                return 0
+
+            self._instrumented(instrument)
+        operators = self.operators_of(calls)
+        return [
+            CallTime(op.node if op else name, name, op, median(times[i]))
+            for i, (name, op) in enumerate(zip(calls, operators, strict=True))
+        ]
+
+    def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
+        """Run once and show `observer` every kernel call as it ends: its function's name and its tensors."""
+        self._fill(inputs)
+
+        def instrument(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
+            if not before:
+                observer(name, arguments)
+            return 0
+
+        self._instrumented(instrument)
+
+    def operators_of(self, calls: list[str]) -> list[Operator | None]:
+        """The anchor behind each call of one inference, by the names of the functions in order."""
+        waiting: dict[str | None, list[Operator]] = defaultdict(list)
+        for operator in reversed(self.manifest.operators):
+            waiting[operator.function].append(operator)
+        return [waiting[name].pop() if waiting.get(name) else None for name in calls]
+
+    def _instrumented(self, instrument: Callable[..., int]) -> None:
+        self._machine.set_instrument(instrument)
+        try:
+            self._run()
+        finally:
+            self._machine.set_instrument(lambda *_: 0)
+
+    def _run(self) -> Any:
+        if not getattr(self._started, "yes", False):
+            self._pool.start(lambda: self._main(*self._buffers))
+            self._started.yes = True
+        with self._pool.calling():
+            return self._main(*self._buffers)
+
+    def _fill(self, inputs: Mapping[str, Any]) -> None:
+        unknown = sorted(set(inputs) - set(self.inputs))
+        if unknown:
+            raise BadInput(f"unknown input {unknown[0]!r}: the module takes {', '.join(map(repr, self.inputs))}")
+        for buffer, info in zip(self._buffers, self.manifest.inputs, strict=True):
+            if info.name not in inputs:
+                raise BadInput(f"input {info.name!r} is missing: shape {info.shape}, dtype {info.dtype}")
+            buffer.copyfrom(_checked(info, inputs[info.name]))
+
+
+def _shapes(tensors: tuple[TensorInfo, ...]) -> Shapes:
+    return {t.name: (t.shape, t.dtype) for t in tensors}
+
+
+def _checked(info: TensorInfo, value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray):
+        if not hasattr(value, "__dlpack__"):
+            raise BadInput(f"input {info.name!r} is a {type(value).__name__}, not a NumPy array or a DLPack tensor")
+        try:
+            value = np.from_dlpack(value)
+        except (RuntimeError, BufferError, TypeError) as error:
+            raise BadInput(f"input {info.name!r} cannot be read: {error}") from error
+    if value.shape != info.shape:
+        raise BadInput(f"input {info.name!r} has shape {value.shape}, the module takes {info.shape}")
+    if str(value.dtype) != info.dtype:
+        raise BadInput(f"input {info.name!r} has dtype {value.dtype}, the module takes {info.dtype}: convert it")
+    return np.ascontiguousarray(value).reshape(info.shape) if math.prod(info.shape) else value

@@ -1,0 +1,57 @@
+"""Keeping TVM's threads each on a core of its own while a module runs. Start at `PoolThreads`.
+
+Two of TVM's threads on one core wait for each other for seconds. Its workers are pinned for good: they do nothing
+else. The calling thread belongs to the caller: it is pinned during a call and gets its own mask back.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import tvm
+
+_TASKS = Path("/proc/self/task")
+_ALL_CORES = 1  # TVM's mode "big": prefer fast cores; its own binding is replaced by ours
+_workers = threading.local()  # TVM keeps one pool per calling thread
+
+
+class PoolThreads:
+    """`calling()` wraps every call: the pool has `threads` threads, on the cores `cpus` if there are enough."""
+
+    def __init__(self, threads: int, cpus: Sequence[int], pin: bool) -> None:
+        self.threads = threads
+        self._cpus = list(cpus[:threads])
+        self._pin = pin and threads > 1 and len(self._cpus) == threads and hasattr(os, "sched_setaffinity")
+
+    def start(self, first_call: Callable[[], object]) -> None:
+        """Size the calling thread's pool and start it; afterwards its workers are pinned."""
+        before = _tasks()
+        if "TVM_NUM_THREADS" not in os.environ:
+            tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, self.threads)
+        first_call()
+        started = sorted(_tasks() - before)
+        _workers.tids = [*getattr(_workers, "tids", []), *started]
+        if self._pin:
+            for cpu, tid in zip(self._cpus[1:], _workers.tids, strict=False):
+                os.sched_setaffinity(tid, {cpu})
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """The calling thread on the first core, for the time of a call."""
+        if not self._pin:
+            yield
+            return
+        mask = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self._cpus[0]})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, mask)
+
+
+def _tasks() -> set[int]:
+    return {int(name) for name in os.listdir(_TASKS)} if _TASKS.is_dir() else set()
