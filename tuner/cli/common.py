@@ -21,6 +21,7 @@ from rich.console import Console, RenderableType
 from tuner.errors import BadInput
 
 DEFAULT_DB = "edgetune.db"
+INTERRUPTED = 130
 WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
 
 DeviceOption = Annotated[str, typer.Option("--device", "-d", metavar="D", help="The device: cpu.")]

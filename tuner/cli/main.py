@@ -19,8 +19,6 @@ from tuner.cli import bench, build, db, demo, devices, doctor, model, op, run, z
 from tuner.errors import TuneError
 from tuning_db.errors import DatabaseError
 
-INTERRUPTED = 130
-
 # Typer carries its own click or uses the installed one, by version: this is the UsageError of either.
 _UsageError = typer.BadParameter.__mro__[1]
 
@@ -42,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def execute(argv: Sequence[str]) -> int:
-    """Run one command and return its exit status; expected errors become one line on standard error."""
+    """Run one command and return its exit status; expected errors become one line on standard error.
+
+    An interrupt is 130: typer makes it so, and Output has said it.
+    """
     try:
         status = typer.main.get_command(app).main(args=list(argv), prog_name="tune", standalone_mode=False)
         status = status if isinstance(status, int) else 0
@@ -57,10 +58,6 @@ def execute(argv: Sequence[str]) -> int:
         if "--json" in argv:
             _print_json_error(message, status)
         return status
-    if status == INTERRUPTED:
-        print("tune: interrupted", file=sys.stderr)
-        if "--json" in argv:
-            _print_json_error("interrupted", status)
     return status
 
 

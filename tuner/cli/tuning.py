@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tuner.cli.common import Output, Preset, check_searcher
+from tuner.cli.common import INTERRUPTED, Output, Preset, check_searcher
 from tuner.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from tuner.session import SessionReport, Task
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True)

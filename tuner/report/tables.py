@@ -36,11 +36,13 @@ def _by(values: tuple[int, ...]) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:.2f}"
+    """Four significant digits."""
+    return "-" if seconds is None else f"{seconds * 1e3:.4g}"
 
 
 def microseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e6:.1f}"
+    """Four significant digits."""
+    return "-" if seconds is None else f"{seconds * 1e6:.4g}"
 
 
 def failures_text(failures: Mapping[str, int]) -> str:
