@@ -61,15 +61,17 @@ def _file(path: str, text: str) -> Location:
     return Location(path, path=Path(path))
 
 
-def check_file(path: Path, create: bool, read_only: bool) -> None:
-    """Raise DatabaseError unless `path` can become or already is an SQLite tuning database. Writes nothing."""
+def check_file(path: Path, create: bool, read_only: bool) -> bool:
+    """Raise DatabaseError unless `path` can become or already is an SQLite tuning database; True if it is there
+    already. Writes nothing."""
     try:
         if not path.exists():
             _check_new(path, create and not read_only)
-        elif not path.is_file():
+            return False
+        if not path.is_file():
             raise DatabaseError(f"{path} is a folder or device, not a database file: {_OTHER}")
-        else:
-            _check_existing(path, read_only)
+        _check_existing(path, read_only)
+        return True
     except OSError as error:
         raise DatabaseError(f"{path} cannot be opened: {error.strerror or error}") from error
 
@@ -96,6 +98,17 @@ def _check_existing(path: Path, read_only: bool) -> None:
     if not _writable(path) and _log_bytes(path) and not path.with_name(path.name + "-shm").exists():
         hint = f"copy it and {path.name}-wal to a folder that can be written"
         raise DatabaseError(f"{path} was left by a killed writer and its folder is read-only: {hint}")
+
+
+def remove_if_unused(path: Path) -> None:
+    """Take back a file that could be created but not filled, unless another process has filled it or is at it."""
+    if not path.exists() or _log_bytes(path):
+        return
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _writable(path: Path) -> bool:
@@ -195,6 +208,8 @@ def explain(error: Exception, name: str) -> DatabaseError:
     """What a driver's error means to a user, in one line."""
     cause = getattr(error, "orig", None) or error
     reason = " ".join(str(cause).split()) or type(cause).__name__
+    if getattr(cause, "sqlite_errorname", "") in ("SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP"):
+        reason = "database or disk is full"  # the shared index of the log could not grow
     for fragment, meaning in _EXPLANATIONS:
         if fragment in reason:
             return DatabaseError(f"{name} {meaning}")

@@ -41,7 +41,8 @@ def line_of(trial: Trial) -> str:
 def trial_of(line: str | bytes, known: dict[str, Any] | None = None) -> Trial:
     """Raises DatabaseError, saying why, if the line is not a trial. `known`: see rows.from_record."""
     try:
-        data = json.loads(line, parse_constant=_no_constant)
+        text = line.decode() if isinstance(line, bytes) else line  # json would guess other encodings
+        data = json.loads(text, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise DatabaseError("it is not UTF-8 text") from error
     except (ValueError, RecursionError) as error:

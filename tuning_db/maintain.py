@@ -110,11 +110,14 @@ def verify(store: Store) -> Iterator[str]:
 def _structure(store: Store) -> Iterator[str]:
     if store.path is None:  # PostgreSQL guards its own pages
         return
-    with store.reading() as connection:
-        for check in ("integrity_check", "foreign_key_check"):
-            for row in connection.exec_driver_sql(f"PRAGMA {check}"):
-                if row[0] != "ok":
-                    yield f"{store.name}: {' '.join(str(value) for value in row)}"
+    try:
+        with store.reading() as connection:
+            for check in ("integrity_check", "foreign_key_check"):
+                for row in connection.exec_driver_sql(f"PRAGMA {check}"):
+                    if row[0] != "ok":
+                        yield f"{store.name}: {' '.join(str(value) for value in row)}"
+    except DatabaseError as error:  # so damaged that SQLite cannot finish the check
+        yield str(error)
 
 
 def _key_problem(key: str, kind: type[Workload] | type[DeviceKey], row: Any, columns: tuple[str, ...]) -> str | None:

@@ -28,7 +28,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.expression import FromClause
 
 from tuning_db import schema
-from tuning_db.connect import BUSY_SECONDS, Location, check_file, explain, is_users_problem, locate, make_engine
+from tuning_db.connect import (
+    BUSY_SECONDS,
+    Location,
+    check_file,
+    explain,
+    is_users_problem,
+    locate,
+    make_engine,
+    remove_if_unused,
+)
 from tuning_db.errors import DatabaseError
 from tuning_db.keys import Ids, Keys
 from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload
@@ -73,25 +82,16 @@ def open_db(url_or_path: str | Path, create: bool = True, read_only: bool = Fals
     refused is left as it was.
     """
     location = locate(url_or_path)
-    is_new = location.path is not None and not location.path.exists()
-    if location.path is not None:
-        check_file(location.path, create, read_only)
+    exists_already = location.path is None or check_file(location.path, create, read_only)
     store = Store(make_engine(location, read_only), location)
     try:
         store._bring_up_to_date(read_only)
     except BaseException:
         store.close()
-        if is_new and location.path is not None:
-            _remove_if_unused(location.path)
+        if location.path is not None and not exists_already:
+            remove_if_unused(location.path)
         raise
     return store
-
-
-def _remove_if_unused(path: Path) -> None:
-    """Take back a file that we could create but not fill, unless another process has filled it."""
-    if path.exists() and path.stat().st_size == 0:
-        for suffix in ("", "-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def counts_for_best(trials: FromClause, tolerance: float) -> ColumnElement[bool]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tuning_db.made import configs, devices, mappings, numbers, trial, workloads
+from tests.tuning_db.made import trial
+from tests.tuning_db.strategies import configs, devices, mappings, numbers, workloads
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.tuning_db.made import CONV, LAPTOP, NOON, config, trial, trials
+from tests.tuning_db.made import CONV, LAPTOP, NOON, config, trial
+from tests.tuning_db.strategies import trials
 from tuning_db.errors import DatabaseError
 from tuning_db.record import DeviceKey, FailureKind, Trial, Workload
 from tuning_db.store import DEFAULT_TOLERANCE, InFlight, Store, open_db
