@@ -1,0 +1,285 @@
+"""Convolutions of real networks on one thread: our templates beside prepacked oneDNN (torch) and MetaSchedule.
+
+    python benchmarks/conv2d_cpu.py [--quick] [--json] [--set resnet18|depthwise|pointwise] [--trials 64]
+
+Every layer (bias and ReLU included) is tuned by us and by MetaSchedule with the same number of trials; then the best
+kernels and oneDNN's take turns, each in a process of its own, with weights that rotate through copies beyond the
+last-level cache, as they are cold in a network. Ratios are times better than: above 1 is ours ahead. Nothing is
+installed: a peer that is missing is skipped and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import math
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from templates.reference import random_operands
+from templates.template import template_named
+from templates.workloads import Conv2d
+from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cpus
+from tuner.measure import LocalRunner, MeasureOptions
+from tuner.measure.toolchain import build_shared, check_toolchain
+from tuner.report.alternation import Contender, alternate
+from tuner.session import Budget, Task, tune
+from tuning_db.record import Config
+from tuning_db.store import open_db
+
+CHILD = Path(__file__).with_name("conv2d_cpu_child.py")
+EPILOGUE = ("bias", "relu")
+SAME = (1, 1, 1, 1)
+
+
+def _square(c: int, size: int, k: int, kernel: int, stride: int = 1, groups: int = 1) -> Conv2d:
+    pad = (kernel // 2,) * 4
+    return Conv2d(1, c, size, size, k, (kernel, kernel), (stride, stride), pad, groups=groups)
+
+
+SETS: dict[str, list[Conv2d]] = {
+    "resnet18": [
+        _square(3, 224, 64, 7, 2),
+        _square(64, 56, 64, 3),
+        _square(64, 56, 128, 3, 2),
+        _square(64, 56, 128, 1, 2),
+        _square(128, 28, 128, 3),
+        _square(128, 28, 256, 3, 2),
+        _square(128, 28, 256, 1, 2),
+        _square(256, 14, 256, 3),
+        _square(256, 14, 512, 3, 2),
+        _square(256, 14, 512, 1, 2),
+        _square(512, 7, 512, 3),
+    ],
+    "depthwise": [
+        _square(c, size, c, 3, stride, c)
+        for c, size, stride in [
+            (32, 112, 1),
+            (64, 112, 2),
+            (128, 56, 1),
+            (128, 56, 2),
+            (256, 28, 1),
+            (256, 28, 2),
+            (512, 14, 1),
+            (512, 14, 2),
+            (1024, 7, 1),
+        ]
+    ],
+    "pointwise": [
+        _square(c, size, k, 1)
+        for c, size, k in [
+            (32, 112, 64),
+            (64, 56, 128),
+            (128, 56, 128),
+            (128, 28, 256),
+            (256, 28, 256),
+            (256, 14, 512),
+            (512, 14, 512),
+            (512, 7, 1024),
+            (1024, 7, 1024),
+        ]
+    ],
+}
+QUICK = {"resnet18": [1, 4, 10], "depthwise": [2, 6], "pointwise": [2, 6]}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer. Seconds are medians of the alternated blocks; None where a peer was skipped."""
+
+    name: str
+    template: str
+    gflops: float
+    seconds: Mapping[str, float]
+    trials_per_second: float
+    metaschedule_trials_per_second: float | None
+    error: float
+
+    def ratio(self, peer: str) -> float | None:
+        return self.seconds[peer] / self.seconds["ours"] if peer in self.seconds else None
+
+
+def _name(conv: Conv2d) -> str:
+    kind = "dw" if conv.is_depthwise else "conv"
+    return f"{kind} {conv.in_channels}x{conv.height} -> {conv.out_channels} k{conv.kernel[0]} s{conv.strides[0]}"
+
+
+def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int) -> tuple[Config, float, float]:
+    """The best config, its error, and trials per second of the whole session (start of the workers excluded)."""
+    workload = conv.workload(EPILOGUE)
+    options = MeasureOptions(seed=seed)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_db(f"{folder}/b.db") as store,
+        LocalRunner(device, options) as runner,
+    ):
+        start = time.perf_counter()
+        tune([Task(workload, 1, _name(conv))], device, store, runner, budget=Budget(trials=trials), seed=seed)
+        seconds = time.perf_counter() - start
+        tried = {t.config for t in store.trials(workload, device.key)}
+        best = store.best(workload, device.key)
+        assert best is not None
+        assert best.error is not None
+        return best.config, best.error, len(tried) / seconds
+
+
+def _ours(conv: Conv2d, device: Device, config: Config, folder: Path) -> dict[str, Any]:
+    """The files of our kernel: library, operands in its layouts."""
+    workload, template = conv.workload(EPILOGUE), template_named(config.template)
+    layouts = template.layouts(workload, device.target)
+    build_shared(
+        template.prim_func(workload, device.target, config), device.target, folder / "ours.so", check_toolchain()
+    )
+    plain = random_operands(workload, 0)
+    arrays = {
+        "data": layouts.data.pack(plain.data),
+        "weight": template.pack_weight(workload, device.target, config, plain.weight),
+        "bias": template.pack_bias(workload, device.target, plain.extra[0]),
+        "out": np.zeros(layouts.out.shape(conv.out_shape), np.float32),
+    }
+    np.savez(folder / "ours.npz", allow_pickle=False, **arrays)
+    return {"kind": "library", "library": str(folder / "ours.so"), "operands": str(folder / "ours.npz")}
+
+
+def _plain_operands(conv: Conv2d, folder: Path) -> str:
+    plain = random_operands(conv.workload(EPILOGUE), 0)
+    out = np.zeros(conv.out_shape, np.float32)
+    np.savez(
+        folder / "plain.npz", allow_pickle=False, data=plain.data, weight=plain.weight, bias=plain.extra[0], out=out
+    )
+    return str(folder / "plain.npz")
+
+
+def _tune_metaschedule(conv: Conv2d, trials: int, folder: Path, seed: int) -> float | None:
+    """Leaves MetaSchedule's best kernel in ms.so; trials per second, or None if it found nothing."""
+    spec = {"conv": asdict(conv), "trials": trials, "folder": str(folder), "seed": seed}
+    command = [sys.executable, str(CHILD.with_name("metaschedule_child.py")), json.dumps(spec)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"  MetaSchedule failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout.strip().splitlines()[-1])["trials_per_second"]
+
+
+def _time(specs: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int) -> dict[str, float]:
+    """Median seconds per call of each contender, alternated."""
+    with contextlib.ExitStack() as stack:
+        running = {
+            name: stack.enter_context(
+                Contender(name, [sys.executable, str(CHILD), json.dumps(spec)], 1, folder / f"{name}.log")
+            )
+            for name, spec in specs.items()
+        }
+        times = alternate(running, rounds, 0.1, lambda _: None)
+    return {name: median(median(block) for block in blocks) for name, blocks in times.items()}
+
+
+def measure(conv: Conv2d, device: Device, options: argparse.Namespace) -> Row:
+    config, error, speed = _tune_ours(conv, device, options.trials, options.seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        common = {"cpus": usable_cpus()[-1:], "cold_bytes": 2 * last_level_cache_bytes(), "conv": asdict(conv)}
+        specs: dict[str, dict[str, Any]] = {"ours": {**common, **_ours(conv, device, config, folder)}}
+        plain = _plain_operands(conv, folder)
+        if importlib.util.find_spec("torch"):
+            specs["onednn"] = {**common, "kind": "onednn", "operands": plain}
+        ms_speed = None
+        if not options.no_metaschedule:
+            ms_speed = _tune_metaschedule(conv, options.trials, folder, options.seed)
+            if ms_speed is not None:
+                specs["metaschedule"] = {
+                    **common,
+                    "kind": "library",
+                    "library": str(folder / "ms.so"),
+                    "operands": plain,
+                }
+        seconds = _time(specs, folder, options.rounds)
+    gflops = conv.flop / seconds["ours"] / 1e9
+    return Row(_name(conv), config.template, gflops, seconds, speed, ms_speed, error)
+
+
+def _geomean(values: Sequence[float | None]) -> float | None:
+    found = [v for v in values if v is not None]
+    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+
+
+def _summary(rows: Mapping[str, list[Row]]) -> dict[str, float | None]:
+    """The ResNet-18 figures carry the plain names; the other sets are prefixed."""
+    summary: dict[str, float | None] = {}
+    for name, found in rows.items():
+        prefix = "" if name == "resnet18" else f"{name}_"
+        summary[f"{prefix}vs_onednn_geomean"] = _geomean([r.ratio("onednn") for r in found])
+        summary[f"{prefix}vs_metaschedule_geomean"] = _geomean([r.ratio("metaschedule") for r in found])
+        summary[f"{prefix}trials_per_second"] = _geomean([r.trials_per_second for r in found])
+        summary[f"{prefix}metaschedule_trials_per_second"] = _geomean([r.metaschedule_trials_per_second for r in found])
+    return summary
+
+
+def _print_row(row: Row) -> None:
+    def ratio(peer: str) -> str:
+        value = row.ratio(peer)
+        return "     -" if value is None else f"{value:5.2f}x"
+
+    ms = row.metaschedule_trials_per_second
+    print(
+        f"{row.name:32s} {row.template:24s} {row.seconds['ours'] * 1e6:8.1f} us {row.gflops:6.1f} GF/s"
+        f"  oneDNN {ratio('onednn')}  MetaSchedule {ratio('metaschedule')}"
+        f"  {row.trials_per_second:5.1f} trials/s (MetaSchedule {'-' if ms is None else f'{ms:.2f}'})",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _layers(options: argparse.Namespace) -> Iterator[tuple[str, Conv2d]]:
+    for name in options.set or list(SETS):
+        for i, conv in enumerate(SETS[name]):
+            if not options.quick or i in QUICK[name]:
+                yield name, conv
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few layers of each set, 16 trials")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
+    parser.add_argument("--set", action="append", choices=list(SETS), help="only these layers (default: all sets)")
+    parser.add_argument("--trials", type=int, help="per layer and tuner (default: 64)")
+    parser.add_argument("--rounds", type=int, default=9, help="alternated blocks per contender")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--no-metaschedule", action="store_true", help="leave MetaSchedule out (it takes 95 %% of the time)"
+    )
+    options = parser.parse_args()
+    options.trials = options.trials or (16 if options.quick else 64)
+    if importlib.util.find_spec("torch") is None:
+        print("oneDNN is skipped: pip install torch==2.13.0", file=sys.stderr)
+    device = open_device("cpu", 1)
+    rows: dict[str, list[Row]] = {}
+    for name, conv in _layers(options):
+        row = measure(conv, device, options)
+        rows.setdefault(name, []).append(row)
+        _print_row(row)
+    result = {
+        "summary": _summary(rows),
+        "rows": [{"set": name, **asdict(row)} for name, found in rows.items() for row in found],
+        "machine": {"device": device.key.as_dict(), "platform": platform.platform(), "trials": options.trials},
+    }
+    for key, value in result["summary"].items():
+        print(f"{key:40s} {'-' if value is None else f'{value:.2f}'}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

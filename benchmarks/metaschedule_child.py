@@ -1,0 +1,63 @@
+"""Tunes one convolution with TVM's MetaSchedule and leaves its best kernel in ms.so; prints trials per second."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import te, tirx, topi
+from tvm.s_tir import meta_schedule as ms
+
+from templates.workloads import Conv2d
+from tuner.devices import open_device
+
+
+def prim_func(conv: Conv2d) -> tirx.PrimFunc:
+    """Convolution, bias and ReLU in NCHW, as a network without layout changes has it."""
+    data = te.placeholder(conv.data_shape, name="data")
+    weight = te.placeholder(conv.weight_shape, name="weight")
+    bias = te.placeholder((conv.out_channels,), name="bias")
+    pad, strides, dilation = list(conv.padding), list(conv.strides), list(conv.dilation)
+    if conv.is_depthwise:
+        sums = topi.nn.depthwise_conv2d_nchw(data, weight, strides, pad, dilation)
+    else:
+        sums = topi.nn.conv2d(data, weight, strides, pad, dilation, "NCHW", "OIHW")
+    out = te.compute(
+        conv.out_shape,
+        lambda n, k, y, x: tirx.max(sums[n, k, y, x] + bias[k], tirx.const(0.0, "float32")),
+        name="out",
+    )
+    return te.create_prim_func([data, weight, bias, out])
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    conv = Conv2d(**spec["conv"])
+    folder, trials = Path(spec["folder"]), spec["trials"]
+    func, target = prim_func(conv), open_device("cpu", 1).target
+    evaluator = ms.runner.EvaluatorConfig(number=3, repeat=1, min_repeat_ms=50)
+    start = time.perf_counter()
+    database = ms.tune_tir(
+        mod=func,
+        target=target,
+        work_dir=str(folder / "ms"),
+        max_trials_global=trials,
+        num_trials_per_iter=min(trials, 16),
+        runner=ms.runner.LocalRunner(evaluator_config=evaluator),
+        builder=ms.builder.LocalBuilder(max_workers=2),
+        seed=spec["seed"] + 1,
+    )
+    seconds = time.perf_counter() - start
+    schedule = ms.tir_integration.compile_tir(database, func, target)
+    if schedule is None:
+        raise SystemExit("no candidate was measured")
+    tvm.tirx.build(schedule.mod, target=target).export_library(str(folder / "ms.so"))
+    print(json.dumps({"trials_per_second": trials / seconds}))
+
+
+if __name__ == "__main__":
+    main()
