@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from tuner.measure.toolchain import build_shared, preflight_func
 from tuner.measure.zygote import limit_memory, resident_bytes
 from tuning_db.record import Failure, FailureKind
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
 
 def main(connection: Connection, settings: BuilderSettings) -> None:
     """Answer BuildJobs until the connection closes (EOFError)."""
@@ -33,17 +30,15 @@ def main(connection: Connection, settings: BuilderSettings) -> None:
 
 def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone:
     """Build one candidate. Whatever the template raises is the candidate's failure."""
-    failure, environment = None, None
+    failure = None
     try:
         func = preflight_func(settings.threads) if job.candidate is None else _schedule(job.candidate, target)
         build_shared(func, target, Path(job.library), settings.linker)
     except (ScheduleError, s_tir.ScheduleError) as error:
         failure = Failure(FailureKind.INVALID, describe(error))
     except BaseException as error:
-        failure = Failure(FailureKind.COMPILE, describe(error))
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
-            environment = f"{Path(job.library).parent}: {error.strerror}"
-    return BuildDone(failure, resident_bytes(), environment)
+        failure = Failure(FailureKind.COMPILE, describe(error, settings.memory_bytes))
+    return BuildDone(failure, resident_bytes())
 
 
 def _schedule(candidate: Candidate, target: Target) -> tirx.PrimFunc:

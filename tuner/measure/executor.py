@@ -92,7 +92,7 @@ class Executor:
         try:
             self._operands_of(workload)
         except Exception as error:
-            return Prepared(describe(error))
+            return Prepared(describe(error, self._settings.memory_bytes))
         return Prepared()
 
     def _operands_of(self, workload: Workload) -> Operands:
@@ -140,7 +140,9 @@ class Executor:
                 return RunDone((), failure, error if np.isfinite(error) else None, resident_bytes())
             times = in_repeats(repeat(loaded.call, job.repetition, job.best_seconds))
         except BaseException as problem:
-            return RunDone((), Failure(FailureKind.RUN, describe(problem)), error, resident_bytes())
+            return RunDone(
+                (), Failure(FailureKind.RUN, describe(problem, self._settings.memory_bytes)), error, resident_bytes()
+            )
         return RunDone(tuple(times), None, error, resident_bytes())
 
     def _compare(self, job: CompareJob) -> CompareDone:

@@ -29,12 +29,10 @@ class BuildJob:
 
 @dataclass(frozen=True)
 class BuildDone:
-    """`failure` is None where the library was written. `environment`: a problem of this machine, not of the
-    candidate (a full disk). `resident_bytes`: of the worker, now."""
+    """`failure` is None where the library was written. `resident_bytes`: of the worker, now."""
 
     failure: Failure | None
     resident_bytes: int
-    environment: str | None = None
 
 
 @dataclass(frozen=True)

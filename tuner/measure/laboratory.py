@@ -48,7 +48,7 @@ class Laboratory:
         """The worker, started if there is none. Raises BadInput if it cannot run a kernel that is known to be good."""
         if self._worker is None:
             env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
-            self._worker = self._server.spawn(_ENTRY, self._settings, self._settings.cpus, env)
+            self._worker = self._server.spawn("tune-measure", _ENTRY, self._settings, self._settings.cpus, env)
             self._prepared, self._used = None, False
             try:
                 problem = self._receive(_START_SECONDS).problem

@@ -7,6 +7,7 @@ times as long as a measurement).
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.metadata
 import os
@@ -99,6 +100,7 @@ class LocalRunner:
         """Build a kernel that is known to be good. Raises BadInput if it cannot be built."""
         library = self._new_library()
         (failure,) = self._pool.build([BuildJob(None, str(library))])
+        self._check_disk([failure])
         if failure is not None:
             raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
         return library
@@ -165,7 +167,15 @@ class LocalRunner:
         jobs = [BuildJob(c, str(library)) for c, library in zip(candidates, libraries, strict=True)]
         failures = self._pool.build(jobs)
         self.spent.build_seconds += time.perf_counter() - started
+        self._check_disk(failures)
         return failures
+
+    def _check_disk(self, failures: Sequence[Failure | None]) -> None:
+        """A full disk is no candidate's fault. LLVM aborts on it and the linker prints it: only the text tells."""
+        for failure in failures:
+            for problem in map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)):
+                if failure is not None and problem in failure.message:
+                    raise BadInput(f"{self._scratch.path.parent}: {problem}: free some space there or set TMPDIR")
 
     def _measure_one(
         self,

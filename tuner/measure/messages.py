@@ -6,6 +6,7 @@ import re
 import signal
 
 LIMIT = 300
+OUT_OF_MEMORY = "out of memory"
 _TELLING = re.compile(r"\b\w*(Error|Exception)\b|[Cc]heck failed|LLVM ERROR|what\(\)|not supported")
 _NOISE = re.compile(r'^(File "|Traceback|\^|~|#|@|\.\.\.|---|def |class |with |for |if |return |import |from )')
 
@@ -19,10 +20,11 @@ def last_meaningful_line(text: str) -> str:
     return line if len(line) <= LIMIT else line[: LIMIT - 3] + "..."
 
 
-def describe(error: BaseException) -> str:
-    """One line for an exception: its type and what its message says."""
-    if isinstance(error, MemoryError):
-        return "out of memory"
+def describe(error: BaseException, memory_bytes: int | None = None) -> str:
+    """One line for an exception: its type and what its message says. `memory_bytes`: the limit it ran under."""
+    if isinstance(error, MemoryError) or "std::bad_alloc" in str(error):
+        limit = f" (limit {memory_bytes >> 20} MiB)" if memory_bytes is not None else ""
+        return OUT_OF_MEMORY + limit
     kind, line = type(error).__name__, last_meaningful_line(str(error))
     text = line if line.startswith(kind) else f"{kind}: {line}" if line else kind
     return text if len(text) <= LIMIT else text[: LIMIT - 3] + "..."

@@ -73,7 +73,7 @@ class Operands:
         self.workload = workload
         self._target = target
         self._plain = reference.random_operands(workload, seed)
-        self._expected = reference.reference(workload, self._plain)
+        self.expected = reference.reference(workload, self._plain)
         self._steps = operands(workload.epilogue)
         self._tensors: dict[tuple[str, Layout], tvm.runtime.Tensor] = {}
         self._biases: dict[str, tvm.runtime.Tensor] = {}
@@ -82,7 +82,7 @@ class Operands:
     @property
     def nbytes(self) -> int:
         """Memory held, roughly: every array and its copies in layouts."""
-        arrays = [self._expected, self._plain.data, self._plain.weight, *self._plain.extra, *self._packed.values()]
+        arrays = [self.expected, self._plain.data, self._plain.weight, *self._plain.extra, *self._packed.values()]
         tensors = [int(np.prod(t.shape)) * 4 for t in self._tensors.values()]
         return sum(a.nbytes for a in arrays) + sum(tensors)
 
@@ -115,11 +115,11 @@ class Operands:
             self._bias(template, i) if step == "bias" else self._tensor(f"extra{i}", layouts.out, self._plain.extra[i])
             for i, step in enumerate(self._steps)
         ]
-        behind.append(self._tensor("out", layouts.out, np.zeros(self._expected.shape, np.float32)))
+        behind.append(self._tensor("out", layouts.out, np.zeros(self.expected.shape, np.float32)))
         return self._tensor("data", layouts.data, self._plain.data), behind
 
     def error(self, template: Template, out: Any) -> float:
         """The relative error of an output tensor against the float64 reference; infinity if it is not finite."""
         layouts = template.layouts(self.workload, self._target)
         channels = anchor_of(self.workload).out_shape[1]
-        return reference.relative_error(layouts.out.unpack(np.from_dlpack(out), channels), self._expected)
+        return reference.relative_error(layouts.out.unpack(np.from_dlpack(out), channels), self.expected)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 
-from tuner.errors import BadInput
 from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob
+from tuner.measure.messages import OUT_OF_MEMORY
 from tuner.measure.processes import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind
 
@@ -50,10 +50,7 @@ class BuilderPool:
         self._slots = [_Slot() for _ in range(builders)]
 
     def build(self, jobs: Sequence[BuildJob]) -> list[Failure | None]:
-        """Build all; for each job its failure, or None where its library was written.
-
-        Raises BadInput if this machine cannot store a library (a full disk).
-        """
+        """Build all; for each job its failure, or None where its library was written."""
         results: dict[int, Failure | None] = {}
         waiting = deque(range(len(jobs)))
         retried: set[int] = set()
@@ -71,7 +68,7 @@ class BuilderPool:
     def _hand_out(self, slot: _Slot, job: int, jobs: Sequence[BuildJob]) -> None:
         if slot.worker is None:
             cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
-            slot.worker = self._server.spawn(_ENTRY, self._settings, [cpu], {})
+            slot.worker = self._server.spawn("tune-build", _ENTRY, self._settings, [cpu])
             slot.first_resident_bytes = 0
         slot.job = job
         slot.deadline = self._clock() + self._compile_seconds
@@ -108,8 +105,6 @@ class BuilderPool:
         results[job] = done.failure
         slot.first_resident_bytes = slot.first_resident_bytes or done.resident_bytes
         grown = done.resident_bytes - slot.first_resident_bytes
-        if done.environment is not None:
-            raise BadInput(done.environment)
         if worker.jobs >= _RECYCLE_JOBS or grown > self._settings.memory_bytes // 2 or _out_of_memory(done):
             self._drop(slot)
 
@@ -126,4 +121,4 @@ class BuilderPool:
 
 
 def _out_of_memory(done: BuildDone) -> bool:
-    return done.failure is not None and "out of memory" in done.failure.message
+    return done.failure is not None and done.failure.message.startswith(OUT_OF_MEMORY)

@@ -109,22 +109,27 @@ class ProcessServer:
             raise ServerLost
         return pickle.loads(data)
 
-    def spawn(self, entry: str, settings: Any, cpus: Sequence[int], env: dict[str, str]) -> Worker:
-        """Fork a worker that runs `entry` ("module:function") on `cpus`. See zygote.Spawn."""
+    def spawn(
+        self, name: str, entry: str, settings: Any, cpus: Sequence[int], env: dict[str, str] | None = None
+    ) -> Worker:
+        """Fork a worker that runs `entry` ("module:function") on `cpus`. See zygote.Spawn.
+
+        Raises BadInput if the modules to import cannot be, TuneError if no server can be started.
+        """
         try:
-            return self._spawn(entry, settings, cpus, env)
+            return self._spawn(name, entry, settings, cpus, env or {})
         except (ServerLost, OSError):
             self._start()
-            return self._spawn(entry, settings, cpus, env)
+            return self._spawn(name, entry, settings, cpus, env or {})
 
-    def _spawn(self, entry: str, settings: Any, cpus: Sequence[int], env: dict[str, str]) -> Worker:
+    def _spawn(self, name: str, entry: str, settings: Any, cpus: Sequence[int], env: dict[str, str]) -> Worker:
         self._await_ready()
         self._spawned += 1
         log = self._scratch / f"worker-{self._spawned}.log"
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                pid = self._ask(Spawn(entry, settings, str(log), tuple(cpus), env), [theirs.fileno()])
+                pid = self._ask(Spawn(name, entry, settings, str(log), tuple(cpus), env), [theirs.fileno()])
         except BaseException:
             ours.close()
             raise

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 MESSAGE_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _FILE_BYTES = 1 << 30  # no worker writes more into one file: an endless log must not fill the disk
 _PARENT_CHECK_MS = 2000
 
@@ -41,9 +42,11 @@ class Hello:
 class Spawn:
     """Fork a worker that calls `entry` ("module:function") with the connection that comes along, and `settings`.
 
-    `log` receives its standard output and error; `cpus` is its affinity; `env` is added to its environment.
+    `name` (at most 15 characters) is what process listings show; `log` receives its standard output and error;
+    `cpus` is its affinity; `env` is added to its environment.
     """
 
+    name: str
     entry: str
     settings: Any
     log: str
@@ -142,7 +145,9 @@ def _become_worker(request: Spawn, fd: int, server: int) -> NoReturn:
     status = 1
     try:
         os.setpgid(0, 0)
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.prctl(_PR_SET_NAME, request.name.encode())
         if os.getppid() != server:
             os._exit(1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

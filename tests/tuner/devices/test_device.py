@@ -1,0 +1,69 @@
+"""open_device and what a Device says of the host."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+import tvm
+
+from tuner.devices import list_devices, open_device, usable_cpus
+from tuner.errors import BadInput
+
+
+def test_cpu_is_this_machine():
+    device = open_device("cpu", 1)
+    assert device.target.kind.name == "llvm"
+    assert device.target.attrs["mcpu"] == tvm.get_global_func("target.llvm_get_system_cpu")()
+    assert int(device.target.attrs["num-cores"]) == device.threads == 1
+    assert device.key.kind == "cpu"
+    assert device.key.family.startswith(platform.machine())
+    assert device.key.attrs["threads"] == 1
+    assert device.tvm_device() == tvm.cpu()
+
+
+def test_target_survives_its_own_text():
+    target = open_device("cpu", 1).target
+    assert str(tvm.target.Target(str(target))) == str(target)
+
+
+def test_threads_default_to_the_environment_then_to_every_core(monkeypatch):
+    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    assert open_device("cpu").threads == len(usable_cpus())
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    assert open_device("cpu").threads == 1
+
+
+def test_thread_count_is_part_of_the_key(monkeypatch):
+    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    keys = {open_device("cpu", n).key.key for n in range(1, len(usable_cpus()) + 1)}
+    assert len(keys) == len(usable_cpus())
+    assert open_device("cpu", 1).key == open_device("cpu", 1).key
+
+
+def test_list_devices_has_the_cpu():
+    assert [device.name for device in list_devices()] == ["cpu"]
+
+
+@pytest.mark.parametrize("spec", ["opencl:0", "cuda:1", "board:kitchen"])
+def test_known_kinds_that_are_not_driven_say_so(spec):
+    with pytest.raises(BadInput, match=rf"{spec}.*cpu"):
+        open_device(spec)
+
+
+@pytest.mark.parametrize("spec", ["", "gpu", "opencl", "cuda:x", "cpu:0"])
+def test_unknown_device_names_the_choices(spec):
+    with pytest.raises(BadInput, match=r"unknown device .*opencl:N"):
+        open_device(spec)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 10_000])
+def test_impossible_thread_counts(threads):
+    with pytest.raises(BadInput, match="threads"):
+        open_device("cpu", threads)
+
+
+def test_unreadable_thread_count_in_the_environment(monkeypatch):
+    monkeypatch.setenv("TVM_NUM_THREADS", "many")
+    with pytest.raises(BadInput, match="TVM_NUM_THREADS"):
+        open_device("cpu")
