@@ -1,0 +1,198 @@
+"""`tune db`: each command on real databases, for people and with --json; what is refused leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.tuning_db.made import CONV, NOON, trial
+from tuner.cli import db
+from tuner.errors import BadInput
+from tuning_db import logs
+from tuning_db.record import Trial, Workload
+from tuning_db.store import DatabaseError, open_db
+
+DENSE = Workload("dense", {"rows": 1, "in_features": 512, "out_features": 10})
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`tune db WORDS...` in a folder of the test's own: exit status, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    command = typer.main.get_command(db.app)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        status = command.main(args=list(words), prog_name="db", standalone_mode=False)
+        out, err = capfd.readouterr()
+        return status if isinstance(status, int) else 0, out, err
+
+    return call
+
+
+def as_json(done: tuple[int, str, str]) -> dict[str, Any]:
+    status, out, _ = done
+    assert status == 0
+    (line,) = out.splitlines()
+    return json.loads(line)
+
+
+def filled(name: str, made: list[Trial]) -> None:
+    with open_db(name) as store:
+        store.add_many(made)
+
+
+def content(name: str) -> list[Trial]:
+    with open_db(name, read_only=True) as store:
+        return list(store.trials())
+
+
+def test_stats(run: Run) -> None:
+    filled("t.db", [trial(1), trial(2, None), trial(3, workload=DENSE)])
+    expected = {
+        "trials": 3,
+        "failures": 1,
+        "failures_by_kind": {"compile": 1},
+        "workloads": 2,
+        "devices": 1,
+        "in_flight": 0,
+    }
+    assert as_json(run("stats", "--db", "t.db", "--json")) == expected
+    status, out, err = run("stats", "--db", "t.db")
+    assert (status, err) == (0, "")
+    assert re.search(r"trials +3", out)
+    assert re.search(r"compile +1", out)
+
+
+def test_the_default_database_and_urls(run: Run, tmp_path: Path) -> None:
+    filled("edgetune.db", [trial(1)])
+    assert as_json(run("stats", "--json"))["trials"] == 1
+    assert as_json(run("stats", "--json", "--db", f"sqlite:///{tmp_path}/edgetune.db"))["trials"] == 1
+
+
+def test_best(run: Run) -> None:
+    filled("t.db", [trial(1, 2e-3), trial(2, 1e-3), trial(3, 5e-4, error=0.5), trial(4, 7e-3, workload=DENSE)])
+    found = as_json(run("best", "--db", "t.db", "--json"))["best"]
+    assert [(b["workload"], b["config"]["knobs"], b["seconds"]) for b in found] == [
+        (json.loads(CONV.key), {"tile": 2}, 1e-3),
+        (json.loads(DENSE.key), {"tile": 4}, 7e-3),
+    ]
+    (loose, _) = as_json(run("best", "--db", "t.db", "--json", "--tolerance", "1"))["best"]
+    assert loose["config"]["knobs"] == {"tile": 3}
+    (dense,) = as_json(run("best", "--db", "t.db", "--json", "--op", "dense"))["best"]
+    assert dense["workload"]["op"] == "dense"
+    _, out, _ = run("best", "--db", "t.db")
+    assert re.search(r"conv2d .*kernel=3x3.* \+bias \+relu .*direct tile=2 +1 +1.0e-06", out)
+
+
+def test_export_and_import(run: Run) -> None:
+    made = [trial(1), trial(2, None)]
+    filled("t.db", made)
+    assert as_json(run("export", "log.jsonl", "--db", "t.db", "--json")) == {"file": "log.jsonl", "trials": 2}
+    status, out, err = run("export", "--db", "t.db")
+    assert (status, out, err) == (0, Path("log.jsonl").read_text(), "")
+    assert as_json(run("import", "log.jsonl", "--db", "new.db", "--json")) == {"added": 2, "known": 0, "bad": []}
+    assert as_json(run("import", "log.jsonl", "--db", "new.db", "--json")) == {"added": 0, "known": 2, "bad": []}
+    assert content("new.db") == made
+
+
+def test_import_skips_bad_lines_and_says_which(run: Run) -> None:
+    Path("log.jsonl").write_text("nonsense\n" * 30 + logs.line_of(trial(1)) + "\n{}\n")
+    result = as_json(run("import", "log.jsonl", "--db", "t.db", "--json"))
+    assert result["added"] == 1
+    assert [bad["line"] for bad in result["bad"]] == [*range(1, 31), 32]
+    status, out, err = run("import", "log.jsonl", "--db", "t.db")
+    assert status == 0
+    assert "0 added, 1 known, 31 bad lines" in out
+    assert "log.jsonl:1: it is not JSON" in err
+    assert "... and 11 more" in err
+    assert content("t.db") == [trial(1)]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        (("stats", "--db", "none.db"), DatabaseError, "no tuning database at none.db"),
+        (("verify", "--db", "notes.txt"), DatabaseError, "notes.txt is not a tuning database"),
+        (("import", "none.jsonl", "--db", "new.db"), BadInput, "no such file"),
+        (("import", "notes.txt", "--db", "new.db"), BadInput, "holds no trial; line 1: it is not JSON"),
+        (("import", "good.jsonl", "notes.txt", "--db", "new.db"), BadInput, "notes.txt: holds no trial"),
+        (("import", "good.jsonl", "--db", "no/new.db"), DatabaseError, "the folder no does not exist"),
+        (("export", "no/log.jsonl", "--db", "t.db"), BadInput, "does not exist"),
+        (("export", "t.db", "--db", "t.db"), BadInput, "is the database itself"),
+        (("export", "folder", "--db", "t.db"), BadInput, "not a plain file"),
+        (("export", "--json", "--db", "t.db"), BadInput, "give a FILE"),
+        (("export", "log.jsonl", "--db", "none.db"), DatabaseError, "no tuning database"),
+        (("merge", "none.db", "--db", "new.db"), DatabaseError, "no tuning database at none.db"),
+        (("merge", "t.db", "--db", "t.db"), BadInput, "is the database to merge into"),
+        (("merge", "t.db", "notes.txt", "--db", "new.db"), DatabaseError, "notes.txt is not"),
+        (("prune", "--db", "t.db"), BadInput, "nothing says which"),
+        (("prune", "--failures", "--db", "none.db"), DatabaseError, "no tuning database"),
+        (("prune", "--older-than", "1e300", "--db", "t.db"), BadInput, "no trial can be that old"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_is_refused_and_writes_nothing(
+    run: Run, tmp_path: Path, words: tuple[str, ...], error: type[Exception], says: str
+) -> None:
+    filled("t.db", [trial(1)])
+    Path("notes.txt").write_text("my notes\n")
+    Path("good.jsonl").write_text(logs.line_of(trial(5)) + "\n")
+    Path("folder").mkdir()
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    with pytest.raises(error, match=re.escape(says)):
+        run(*words)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+    assert os.listdir("folder") == []
+
+
+def test_merge(run: Run) -> None:
+    filled("a.db", [trial(1), trial(2)])
+    filled("b.db", [trial(2), trial(3)])
+    assert as_json(run("merge", "a.db", "b.db", "--db", "all.db", "--json")) == {"added": 3, "known": 1}
+    assert content("all.db") == [trial(1), trial(2), trial(3)]
+    assert content("b.db") == [trial(2), trial(3)]
+
+
+def test_verify(run: Run) -> None:
+    filled("t.db", [trial(1), trial(2)])
+    assert as_json(run("verify", "--db", "t.db", "--json")) == {"trials": 2, "problems": []}
+    with closing(sqlite3.connect("t.db")) as connection, connection:
+        connection.execute("UPDATE trials SET seconds = 1 WHERE id = 2")
+    status, out, err = run("verify", "--db", "t.db", "--json")
+    assert status == 4
+    assert json.loads(out)["problems"] == ["trial 2: its column seconds does not match its content"]
+    assert "trial 2" in err
+    status, out, _ = run("verify", "--db", "t.db")
+    assert (status, out) == (4, "t.db: 1 problems\n")
+
+
+def test_prune(run: Run) -> None:
+    recent = (datetime.now(UTC) - NOON) / timedelta(minutes=1)
+    made = [
+        trial(1, minute=recent),
+        trial(2, 2e-3, minute=recent),
+        trial(3, None, minute=recent),
+        trial(4, minute=recent - 2000),
+    ]
+    filled("t.db", made)
+    dry = as_json(run("prune", "--failures", "--dry-run", "--db", "t.db", "--json"))
+    assert dry == {"removed": 1, "kept": 3, "dry_run": True}
+    assert len(content("t.db")) == 4
+    assert as_json(run("prune", "--failures", "--db", "t.db", "--json"))["removed"] == 1
+    old = as_json(run("prune", "--older-than", "1", "--db", "t.db", "--json"))
+    assert (old["removed"], [t.config["tile"] for t in content("t.db")]) == (1, [1, 2])
+    status, out, _ = run("prune", "--keep-best", "1", "--db", "t.db")
+    assert (status, out) == (0, "t.db: 1 trials removed, 1 kept\n")
+    assert content("t.db") == made[:1]
