@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,13 @@ def build(
     store: Store | None = None,
     exact: bool = False,
     choices: Mapping[Workload, Choice] | None = None,
+    check: Callable[[Path], object] | None = None,
 ) -> Manifest:
     """Compile a network with the best known configs and write it to `directory`.
 
     `choices` overrides the database for the workloads that it has; `exact` forbids templates that round differently
-    (Winograd). An existing directory is replaced only if it is a module. Raises BadInput if the directory is
+    (Winograd). `check` is given the finished module before it is put in place: what it raises leaves `directory` as it
+    was. An existing directory is replaced only if it is a module. Raises BadInput if the directory is
     something else or cannot be written (nothing is left behind then), or if a config cannot be applied.
     """
     directory = Path(directory)
@@ -64,6 +66,8 @@ def build(
         files = _write_files(executable.mod, partial, linker)
         manifest = _manifest(graph.model, device, operators, partial, files)
         (partial / FILE_NAME).write_text(manifest.to_json())
+        if check is not None:
+            check(partial)
         _replace(partial, directory)
     except OSError as error:
         raise BadInput(f"{directory}: cannot be written: {error.strerror or error}") from None

@@ -73,14 +73,21 @@ class Contender:
 
     def block(self, seconds: float) -> list[float]:
         """Seconds of each run of a block that lasts about `seconds` (at least one run)."""
+        return self._ask({"block": seconds})["times"]
+
+    def profile(self) -> dict[str, Any]:
+        """Where the time goes, of a contender that knows."""
+        return self._ask({"profile": True})
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.send_signal(signal.SIGCONT)
         try:
-            self._process.stdin.write(json.dumps({"block": seconds}) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failed() from None
-        return self._answer()["times"]
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -21,6 +21,7 @@ import numpy as np
 from tuner.errors import BadInput
 from tuner.report.alternation import Contender, ContenderFailed, alternate
 from tuner.report.contender import Spec
+from tuner.report.operators import Profile
 from tuner.report.peers import OURS, available, peer_named
 
 ROUNDS = 10
@@ -69,6 +70,7 @@ class Comparison:
     threads: int
     cpus: tuple[int, ...]
     skipped: Mapping[str, str]
+    profile: Profile
 
     def times_better(self, peer: Measured) -> float:
         """The peer's latency over ours: above one, ours is faster."""
@@ -88,6 +90,7 @@ class Comparison:
                 for peer in self.peers
             ],
             "skipped": dict(self.skipped),
+            "profile": self.profile.as_dict(),
         }
 
 
@@ -128,9 +131,11 @@ def compare(
                     raise
                 skipped[name] = str(failure)
         times = alternate(running, rounds, block_seconds, say)
+        say("profiling")
+        profile = Profile.from_dict(running[OURS].profile())
         measured = {name: _measured(name, running[name], times[name], folder) for name in running}
     ours = measured.pop(OURS)
-    return Comparison(ours, tuple(measured.values()), threads, tuple(cpus), skipped)
+    return Comparison(ours, tuple(measured.values()), threads, tuple(cpus), skipped, profile)
 
 
 def _started(spec: Spec, log: Path) -> Contender:

@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -44,23 +45,29 @@ def main(argument: str) -> None:
     replies = isolate(spec.cpus)
 
     from tuner.report.peers import peer_named
+    from tuner.report.peers.ours import Ours
 
     peer = peer_named(spec.peer)
     infer = peer.open(Path(spec.source), spec.threads)
     with np.load(spec.inputs) as archive:
         inputs = {name: archive[name] for name in archive.files}
     np.savez(spec.outputs, allow_pickle=False, **infer(inputs))
-    serve(_timed(lambda: infer(inputs)), peer.version(), replies)
+    profile = partial(peer.profile, inputs, spec.threads) if isinstance(peer, Ours) else None
+    serve(_timed(lambda: infer(inputs)), peer.version(), replies, profile)
 
 
-def serve(run: Callable[[], float], version: str, replies: IO[str]) -> None:
-    """Warm up, say so, then time a block for each request; `run` makes one run and returns its seconds."""
+def serve(run: Callable[[], float], version: str, replies: IO[str], profile: Callable[[], Any] | None = None) -> None:
+    """Warm up, say so, then answer requests: time a block of runs, or profile. `run` makes one run and returns its
+    seconds; `profile` returns what can be told in JSON."""
     _warm(run, WARM_SECONDS)
     _reply(replies, {"version": version})
     for line in sys.stdin:
-        seconds = json.loads(line)["block"]
-        _warm(run, min(REWARM_SECONDS, seconds))
-        _reply(replies, {"times": _block(run, seconds)})
+        request = json.loads(line)
+        if "block" in request:
+            _warm(run, min(REWARM_SECONDS, request["block"]))
+            _reply(replies, {"times": _block(run, request["block"])})
+        elif profile is not None:
+            _reply(replies, profile())
 
 
 def isolate(cpus: Sequence[int]) -> IO[str]:

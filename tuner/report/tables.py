@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from tuner.report.bench import Comparison, Measured
+from tuner.report.operators import Call, Profile
 from tuner.session import SessionReport, TaskReport
 from tuning_db.record import Config, Workload
 
@@ -122,3 +123,36 @@ def comparison_table(comparison: Comparison) -> Table:
 def _contender_cells(measured: Measured) -> tuple[str, ...]:
     steady = f"{measured.steadiness:.2f}x"
     return measured.version, milliseconds(measured.seconds), steady, str(measured.runs)
+
+
+def operator_table(profile: Profile, most: int = 25) -> Table:
+    """The calls that take longest, at most `most` of them, and the rest in one row."""
+    peak = f"peak {profile.peak_flops / 1e9:.0f} GF/s, measured with a kernel of multiply-adds in registers"
+    table = Table(
+        box=None,
+        title="Where the time goes",
+        title_justify="left",
+        caption=f"GF/s by the direct algorithm's operations; {peak}",
+        caption_justify="left",
+    )
+    table.add_column("operator", overflow="fold")
+    table.add_column("computes", overflow="fold")
+    for title in ("us", "share", "GF/s", "of peak"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("template", no_wrap=True)
+    ordered = sorted(profile.calls, key=lambda call: -call.seconds)
+    for call in ordered[:most]:
+        table.add_row(*_call_cells(call, profile))
+    if rest := ordered[most:]:
+        seconds = sum(call.seconds for call in rest)
+        table.add_row(f"{len(rest)} others", "", microseconds(seconds), f"{seconds / profile.seconds:.0%}")
+    return table
+
+
+def _call_cells(call: Call, profile: Profile) -> tuple[str, ...]:
+    what = call.function if call.workload is None else f"{call.workload.op} {describe(call.workload)}"
+    cells = (call.name, what, microseconds(call.seconds), f"{call.seconds / profile.seconds:.0%}")
+    if call.flops is None:
+        return (*cells, "-", "-", "-")
+    template = short_config(call.config) if call.config else "none"
+    return (*cells, f"{call.flops / 1e9:.0f}", f"{call.flops / profile.peak_flops:.0%}", template)

@@ -1,14 +1,18 @@
-"""The built module itself, as one contender among its peers."""
+"""The built module itself, as one contender among its peers; it also tells where its time goes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tuner.report.peers.base import Inference
+
+if TYPE_CHECKING:
+    from tuner.module import Module
 
 
 class Ours:
@@ -16,16 +20,34 @@ class Ours:
     module = "tuner"
     install = "pip install edgetune"
 
+    def __init__(self) -> None:
+        self._opened: Module | None = None
+
     def version(self) -> str:
         return f"edgetune {version('edgetune')}"
 
     def open(self, source: Path, threads: int) -> Inference:
         from tuner.module import load
 
-        del threads  # TVM_NUM_THREADS, which its caller has set, says it
-        module = load(source)
+        self._opened = load(source)
+        if self._opened.threads != threads:
+            raise RuntimeError(f"the module runs on {self._opened.threads} threads, not {threads}")
+        return self._opened
 
-        def infer(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return module(inputs)
+    def profile(self, inputs: Mapping[str, np.ndarray], threads: int) -> dict[str, Any]:
+        """Seconds of every kernel call in execution order, and the peak of `threads` threads in flop a second."""
+        from tuner.devices import open_device
+        from tuner.report.peak import fma_peak
 
-        return infer
+        assert self._opened is not None
+        calls = [
+            {
+                "name": call.name,
+                "function": call.function,
+                "seconds": call.seconds,
+                "workload": call.operator and call.operator.workload.as_dict(),
+                "config": call.operator and call.operator.config and call.operator.config.as_dict(),
+            }
+            for call in self._opened.profile(inputs)
+        ]
+        return {"calls": calls, "peak_flops": fma_peak(open_device("cpu", threads))}

@@ -1,0 +1,102 @@
+"""`tune bench DIR --against ort,openvino,default`: compare a built module with its peers, alternating, in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.common import JsonOption, Output, check_file, seconds_of, split_list
+from tuner.cli.run import ModuleArgument
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.module import Manifest
+    from tuner.report.bench import Comparison
+
+
+def command(
+    module: ModuleArgument,
+    against: Annotated[str, typer.Option("--against", help="Peers, separated by commas: ort, openvino, default.")],
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="M.onnx", help="What the peers run [default: the file it was built from]."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads of every contender [default: as built].")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Blocks of each contender.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Time for all timed blocks together.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare a built module with its peers, and tell where its time goes."""
+    seconds = seconds_of(minutes)
+    with Output(as_json) as out:
+        comparison = compare(module, split_list(against), model, threads, rounds, seconds, seed, out)
+        show(comparison, out)
+        out.result({"module": str(module), **comparison.as_dict()})
+
+
+def compare(
+    module: Path,
+    peers: list[str],
+    model: Path | None,
+    threads: int | None,
+    rounds: int | None,
+    seconds: float | None,
+    seed: int,
+    out: Output,
+) -> Comparison:
+    """Check everything, then compare. `seconds`: of all timed blocks together. Raises BadInput."""
+    from tuner.devices import open_device, usable_cpus
+    from tuner.module import random_inputs, read_manifest
+    from tuner.report import bench
+    from tuner.report.peers import peer_named
+
+    if not peers:
+        raise BadInput("--against: name at least one peer")
+    for name in peers:
+        peer_named(name)
+    manifest = read_manifest(module)
+    source = find_model(module, manifest, model)
+    device = open_device("cpu", threads or manifest.threads)
+    if device.threads != manifest.threads:
+        out.remark(f"{module} was built for {manifest.threads} threads and is compared with {device.threads}")
+    count = rounds or bench.ROUNDS
+    block = bench.BLOCK_SECONDS if seconds is None else seconds / count / (len(peers) + 1)
+    return bench.compare(
+        module,
+        source,
+        peers,
+        random_inputs(manifest.inputs, seed),
+        device.threads,
+        usable_cpus()[: device.threads],
+        count,
+        block,
+        out.remark,
+    )
+
+
+def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
+    """The ONNX file that the peers run. Raises BadInput if it is gone, or not what the module was built from."""
+    from tuner.graph.onnx_check import read_onnx
+
+    source = given or Path(manifest.model["source"])
+    if given is None and not source.is_file():
+        raise BadInput(f"{module} was built from {source}, which is not there (any more): give the file with --model")
+    check_file(source, "the ONNX model that the module was built from")
+    _, digest = read_onnx(source)
+    if digest != manifest.model["sha256"]:
+        raise BadInput(f"{source} is not the file that {module} was built from: give that with --model, or build again")
+    return source
+
+
+def show(comparison: Comparison, out: Output) -> None:
+    from tuner.report.tables import comparison_table, operator_table
+
+    for name, reason in comparison.skipped.items():
+        out.remark(f"{name} is skipped: {reason}")
+    out.show(operator_table(comparison.profile))
+    out.show(comparison_table(comparison))

@@ -1,0 +1,105 @@
+"""`tune build M.onnx -o DIR`: plan and build from the database, measuring nothing, and verify the result."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    ExactOption,
+    JsonOption,
+    Output,
+    ThreadsOption,
+    check_file,
+    check_parent_writable,
+)
+from tuner.cli.model import ModelArgument
+
+if TYPE_CHECKING:
+    from tuner.module import Manifest
+
+
+def command(
+    model: ModelArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")],
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    db: DbOption = DEFAULT_DB,
+    no_winograd: ExactOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a module from the database, and verify it against the model."""
+    check_file(model, "an ONNX model")
+    check_parent_writable(output)
+    with Output(as_json) as out:
+        result = build_verified(model, output, device, threads, db, no_winograd, out)
+        out.result(result)
+
+
+def build_verified(
+    model: Path, output: Path, device: str, threads: int | None, db: str, exact: bool, out: Output
+) -> dict[str, Any]:
+    """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
+
+    Raises BadInput, DatabaseError, VerificationFailed.
+    """
+    from tuner.devices import open_device
+    from tuner.graph import fuse, load_onnx
+    from tuner.module import OnnxReference, build, load, verify
+    from tuning_db.store import open_db
+
+    started = time.perf_counter()
+    target = open_device(device, threads)
+    graph = fuse(load_onnx(model))
+    errors: dict[str, float] = {}
+
+    def check(folder: Path) -> None:
+        out.remark("verifying against the ONNX reference")
+        errors.update(verify(load(folder), OnnxReference(model), graph=graph, device=target))
+
+    with open_db(db, create=False, read_only=True) as store:
+        out.remark(f"building for {target.name} {target.key.model}, {target.threads} threads")
+        manifest = build(graph, target, output, store, exact, check=check)
+    seconds = time.perf_counter() - started
+    out.show(choice_table(manifest))
+    untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
+    if untuned:
+        out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
+    worst = max(errors.values(), default=0.0)
+    out.show(f"wrote {output} in {seconds:.0f} s; largest error against the model {worst:.1e}")
+    return {
+        "output": str(output),
+        "model": str(model),
+        "threads": manifest.threads,
+        "relative_error": errors,
+        "untuned": untuned,
+        "operators": [operator.as_dict() for operator in manifest.operators],
+        "seconds": seconds,
+    }
+
+
+def choice_table(manifest: Manifest) -> Table:
+    """One row an operator: its kernel, where that is known from, and its error alone."""
+    from tuner.report.tables import describe, microseconds, short_config
+
+    table = Table(box=None, title="Operators", title_justify="left")
+    for title in ("operator", "computes", "template", "known from", "us", "error"):
+        right = title in ("us", "error")
+        table.add_column(title, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for operator in manifest.operators:
+        table.add_row(
+            operator.node,
+            f"{operator.workload.op} {describe(operator.workload)}",
+            short_config(operator.config),
+            operator.source,
+            microseconds(operator.seconds),
+            "-" if operator.error is None else f"{operator.error:.1e}",
+        )
+    return table

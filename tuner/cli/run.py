@@ -1,0 +1,84 @@
+"""`tune run DIR --input X.npz`: run a built module once on given inputs."""
+
+from __future__ import annotations
+
+import os
+import time
+import zipfile
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from tuner.cli.common import JsonOption, Output, check_file, check_parent_writable
+from tuner.errors import BadInput
+
+ModuleArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `tune build` wrote.")]
+
+
+def command(
+    module: ModuleArgument,
+    input: Annotated[Path, typer.Option("--input", "-i", metavar="X.npz", help="One array an input, by name.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="Y.npz", help="Where the outputs go, by name.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a built module; threads follow TVM_NUM_THREADS."""
+    check_file(input, "an .npz file with one array an input")
+    if output is not None:
+        check_parent_writable(output)
+    with Output(as_json) as out:
+        inputs = read_arrays(input)
+
+        from tuner.module import load
+
+        loaded = load(module)
+        start = time.perf_counter()
+        outputs = loaded(inputs)
+        seconds = time.perf_counter() - start
+        if output is not None:
+            write_arrays(output, outputs)
+        table = Table(box=None)
+        for title in ("output", "shape", "dtype", "min", "mean", "max"):
+            table.add_column(title)
+        for name, array in outputs.items():
+            numbers = (f"{value:.6g}" for value in (array.min(), array.mean(), array.max()))
+            table.add_row(name, "x".join(map(str, array.shape)), str(array.dtype), *numbers)
+        out.show(table)
+        if output is not None:
+            out.show(f"wrote {output}")
+        out.result(
+            {
+                "outputs": {name: {"shape": list(a.shape), "dtype": str(a.dtype)} for name, a in outputs.items()},
+                "output": None if output is None else str(output),
+                "threads": loaded.threads,
+                "seconds": seconds,
+            }
+        )
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file. Raises BadInput if it is not one, or holds objects."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if isinstance(archive, np.ndarray):
+                raise BadInput(f"{path}: holds one array without a name; write it with numpy.savez(FILE, NAME=array)")
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path}: not an .npz file that can be read ({error})") from None
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write an .npz file, whole or not at all. Raises BadInput if it cannot be written."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+        partial.replace(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
