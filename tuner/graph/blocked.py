@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tvm import relax
 from tvm.ir import Call, Var
 
@@ -17,7 +16,7 @@ from templates.template import PLAIN, Layout
 from tuner.graph.bindings import shape_of
 from tuner.graph.emit import OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
 from tuner.graph.pooling import Window, average_pool, average_weights, global_pool, max_pool
-from tuner.graph.simplify import constant, is_call
+from tuner.graph.simplify import constant
 
 Blocked = tuple[Any, Layout]
 
@@ -43,7 +42,7 @@ def _image(expr: Any) -> tuple[int, int, int, int] | None:
     shape = shape_of(expr)
     if shape is None or len(shape) != 4 or str(expr.ty.dtype) != "float32":
         return None
-    return shape  # type: ignore[return-value]
+    return shape
 
 
 def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
@@ -142,7 +141,7 @@ def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Block
     )
 
 
-def _global_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+def _global_pool(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocked | None:
     data, layout = call.args[0], Layout(forms.block_of(call.args[0]))
     shape = _image(data)
     if not layout.block or shape is None or call.attrs.axis is None:
@@ -166,7 +165,7 @@ def _emit_global(emitter: Emitter, forms: Forms, data: Any, layout: Layout, kind
     return out, layout
 
 
-def _concat(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocked | None:
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     images = [_image(part) for part in parts]
     block = next((b for b in map(forms.block_of, parts) if b), 0)

@@ -96,8 +96,8 @@ class Forms:
 
 def convert(emitter: Emitter, expr: Any, shape: tuple[int, ...] | None, source: Layout, to: Layout) -> Any:
     """Emit the conversion of a tensor of plain shape `shape` (N, C, H, W); free where memory stays the same."""
-    assert shape is not None and len(shape) == 4
-    n, c, h, w = shape
+    assert shape is not None
+    _, c, h, w = shape
     if h * w == 1 and all(c % layout.block == 0 for layout in (source, to) if layout.block):
         return emitter.builder.emit(relax.op.reshape(expr, to.shape(shape)))
     key = ("convert", shape, source, to)

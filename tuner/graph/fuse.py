@@ -126,8 +126,12 @@ def _anchor_at(graph: Bindings, i: int) -> _Anchor | None:
     data, padding = _without_pad(graph, call.args[0], tuple(int(p) for p in attrs.padding))
     shape = shape_of(data)
     assert shape is not None
+    batch, channels, height, width = shape
     conv = Conv2d(
-        *shape,
+        batch,
+        channels,
+        height,
+        width,
         out_channels=weight.shape[0],
         kernel=(weight.shape[2], weight.shape[3]),
         strides=_pair(attrs.strides),

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tvm import relax, tirx
+from tvm.ir import IRModule
+from tvm.target import Target
+
 import templates  # noqa: F401  (registers the built-in templates)
 from templates.template import PLAIN, ScheduleError, Template, search_space, template_named
 from tuner.errors import BadInput
@@ -16,10 +20,6 @@ from tuner.graph.blocked import emit_blocked
 from tuner.graph.emit import OPAQUE, Emitter, Forms
 from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep
 from tuner.graph.plain import emit_plain_anchor
-from tvm import relax, tirx
-from tvm.ir import IRModule, Var
-from tvm.target import Target
-
 from tuning_db.record import Config, Workload
 
 Choices = Mapping[Workload, Config | None]
@@ -109,6 +109,3 @@ def _prim_func(template: Template, workload: Workload, target: Target, config: C
         return template.prim_func(workload, target, config)
     except ScheduleError as error:
         raise BadInput(f"{workload.key}: the stored config {config.key} cannot be applied: {error}") from error
-
-
-__all__ = ["Choices", "Lowered", "default_config", "lower"]

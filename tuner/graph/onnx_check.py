@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from tvm.relax.frontend.onnx import onnx_frontend

@@ -35,7 +35,7 @@ def import_onnx(model: onnx.ModelProto, source: str) -> tuple[tvm.IRModule, dict
     return module, importer.node_names
 
 
-class _Importer(ONNXGraphImporter):
+class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """Emits every node's result under the node's name."""
 
     def __init__(self, source: str) -> None:

@@ -40,11 +40,11 @@ def is_call(expr: Any, *names: str) -> bool:
 
 
 @mutator
-class _Inference(PyExprMutator):
+class _Inference(PyExprMutator):  # type: ignore[misc]
     """Replaces the first result of batch_norm and dropout."""
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
-        source = self.lookup_binding(item.tuple_value) if isinstance(item.tuple_value, tvm.ir.Var) else None
+        source: Any = self.lookup_binding(item.tuple_value) if isinstance(item.tuple_value, tvm.ir.Var) else None
         if item.index == 0 and is_call(source, "nn.dropout"):
             return self.visit_expr(source.args[0])
         if item.index == 0 and is_call(source, "nn.batch_norm") and not source.attrs.training:

@@ -7,16 +7,23 @@ outputs = module({"data": image})
 from tuner.module.builder import build
 from tuner.module.choice import Choice, choose
 from tuner.module.manifest import Manifest, Operator, read_manifest
+from tuner.module.reference import OnnxReference
 from tuner.module.runtime import CallTime, Module, load
+from tuner.module.verification import OperatorError, operator_errors, random_inputs, verify
 
 __all__ = [
     "CallTime",
     "Choice",
     "Manifest",
     "Module",
+    "OnnxReference",
     "Operator",
+    "OperatorError",
     "build",
     "choose",
     "load",
+    "operator_errors",
+    "random_inputs",
     "read_manifest",
+    "verify",
 ]

@@ -25,7 +25,7 @@ from tuner.module.manifest import Manifest, Operator, read_manifest
 from tuner.module.threads import PoolThreads
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
-Observer = Callable[[str, tuple[Any, ...]], None]
+Observer = Callable[[Operator, tuple[Any, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -103,42 +103,39 @@ class Module:
         calls: list[str] = []
         times: dict[int, list[float]] = defaultdict(list)
         started = 0.0
+
+        def instrument(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
+            nonlocal started
+            if before:
+                started = time.perf_counter()
+            else:
+                times[len(calls)].append(time.perf_counter() - started)
+                calls.append(name)
+            return 0
+
         for _ in range(runs):
             calls.clear()
-
-            def instrument(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
-                nonlocal started
-                if before:
-                    started = time.perf_counter()
-                else:
-                    times[len(calls)].append(time.perf_counter() - started)
-                    calls.append(name)
-                return 0
-
             self._instrumented(instrument)
-        operators = self.operators_of(calls)
+        behind = _Attribution(self.manifest.operators)
+        operators = [behind.next(name) for name in calls]
         return [
-            CallTime(op.node if op else name, name, op, median(times[i]))
-            for i, (name, op) in enumerate(zip(calls, operators, strict=True))
+            CallTime(operator.node if operator else name, name, operator, median(times[i]))
+            for i, (name, operator) in enumerate(zip(calls, operators, strict=True))
         ]
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
-        """Run once and show `observer` every kernel call as it ends: its function's name and its tensors."""
+        """Run once and show `observer` every anchor's call as it ends: the operator and the call's tensors."""
         self._fill(inputs)
+        self._run()
+        behind = _Attribution(self.manifest.operators)
 
         def instrument(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
-            if not before:
-                observer(name, arguments)
+            operator = None if before else behind.next(name)
+            if operator is not None:
+                observer(operator, arguments)
             return 0
 
         self._instrumented(instrument)
-
-    def operators_of(self, calls: list[str]) -> list[Operator | None]:
-        """The anchor behind each call of one inference, by the names of the functions in order."""
-        waiting: dict[str | None, list[Operator]] = defaultdict(list)
-        for operator in reversed(self.manifest.operators):
-            waiting[operator.function].append(operator)
-        return [waiting[name].pop() if waiting.get(name) else None for name in calls]
 
     def _instrumented(self, instrument: Callable[..., int]) -> None:
         self._machine.set_instrument(instrument)
@@ -162,6 +159,20 @@ class Module:
             if info.name not in inputs:
                 raise BadInput(f"input {info.name!r} is missing: shape {info.shape}, dtype {info.dtype}")
             buffer.copyfrom(_checked(info, inputs[info.name]))
+
+
+class _Attribution:
+    """Which anchor a call belongs to: the calls of one function come in the order of its operators."""
+
+    def __init__(self, operators: tuple[Operator, ...]) -> None:
+        self._waiting: dict[str, list[Operator]] = defaultdict(list)
+        for operator in reversed(operators):
+            if operator.function is not None:
+                self._waiting[operator.function].append(operator)
+
+    def next(self, function: str) -> Operator | None:
+        waiting = self._waiting.get(function)
+        return waiting.pop() if waiting else None
 
 
 def _shapes(tensors: tuple[TensorInfo, ...]) -> Shapes:

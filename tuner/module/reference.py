@@ -1,0 +1,133 @@
+"""What a model says its outputs are: the ONNX reference evaluator, with fast float64 convolution and pooling.
+
+onnx.reference computes pooling pixel by pixel in Python; the operators here give the same results in seconds. They
+share nothing with the kernels that are built. Start at `OnnxReference`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.lib.stride_tricks import sliding_window_view
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops.op_average_pool import AveragePool_19
+from onnx.reference.ops.op_conv import Conv as OnnxConv
+from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
+
+from templates.reference import conv2d
+from templates.workloads import Conv2d
+from tuner.errors import BadInput
+
+Pads = tuple[int, int, int, int]  # top, left, bottom, right
+
+
+class OnnxReference:
+    """Call it with named inputs to get named outputs. Raises BadInput if the file cannot be evaluated."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            model = onnx.load(str(path))
+        except Exception as error:
+            raise BadInput(f"{path}: cannot be read to verify against: {error}") from error
+        self._evaluator = ReferenceEvaluator(model, new_ops=[Conv, MaxPool, AveragePool])
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = self._evaluator.run(None, dict(inputs))
+        return dict(zip(self._evaluator.output_names, values, strict=True))
+
+
+def _explicit_pads(
+    auto_pad: str | None, pads: Sequence[int] | None, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int]
+) -> Pads:
+    """Padding as (top, left, bottom, right)."""
+    if auto_pad in (None, "", "NOTSET"):
+        top, left, bottom, right = pads or (0, 0, 0, 0)
+        return top, left, bottom, right
+    if auto_pad == "VALID":
+        return 0, 0, 0, 0
+    total = [
+        max((math.ceil(size / stride) - 1) * stride + r - size, 0)
+        for size, r, stride in zip(sizes, reach, strides, strict=True)
+    ]
+    (y, x), (more_y, more_x) = [t // 2 for t in total], [t - t // 2 for t in total]
+    return (y, x, more_y, more_x) if auto_pad == "SAME_UPPER" else (more_y, more_x, y, x)
+
+
+class Conv(OnnxConv):  # type: ignore[misc]
+    """2-D convolution in float64."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, **attributes: Any) -> tuple[Any, ...]:
+        if x.ndim != 4:
+            return super()._run(x, w, b, **attributes)
+        strides = attributes.get("strides") or (1, 1)
+        dilations = attributes.get("dilations") or (1, 1)
+        reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:], strict=True)]
+        pads = _explicit_pads(attributes.get("auto_pad"), attributes.get("pads"), x.shape[2:], reach, strides)
+        group = attributes.get("group") or 1
+        n, c, h, width = x.shape
+        conv = Conv2d(n, c, h, width, w.shape[0], w.shape[2:], tuple(strides), pads, tuple(dilations), group)
+        out = conv2d(conv, x, w)
+        if b is not None:
+            out += b.astype(np.float64).reshape(1, -1, 1, 1)
+        return (out.astype(x.dtype),)
+
+
+def _pool(x: np.ndarray, fill: float, attributes: Mapping[str, Any]) -> tuple[np.ndarray, Pads]:
+    """Windows of the padded input, (N, C, OH, OW, KH, KW) in float64, and the padding."""
+    kernel = attributes["kernel_shape"]
+    strides = attributes.get("strides") or (1, 1)
+    dilations = attributes.get("dilations") or (1, 1)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    pads = _explicit_pads(attributes.get("auto_pad"), attributes.get("pads"), x.shape[2:], reach, strides)
+    widths = []
+    for axis in (0, 1):
+        before, after, size = pads[axis], pads[axis + 2], x.shape[2 + axis]
+        span = size + before + after - reach[axis]
+        if attributes.get("ceil_mode"):
+            last = math.ceil(span / strides[axis]) * strides[axis]
+            if last >= size + before:  # a window must start inside the image or the padding before it
+                last -= strides[axis]
+            after += max(last - span, 0)
+        widths.append((before, after))
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *widths), constant_values=fill)
+    windows = sliding_window_view(padded, reach, axis=(2, 3))
+    return windows[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]], pads
+
+
+class MaxPool(OnnxMaxPool):  # type: ignore[misc]
+    """2-D maximum pooling; with the second output (indices) ONNX's own."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, **attributes: Any) -> tuple[Any, ...]:
+        if x.ndim != 4 or len(self.output) > 1:
+            return super()._run(x, **attributes)
+        windows, _ = _pool(x, -np.inf, attributes)
+        return (windows.max(axis=(4, 5)).astype(x.dtype),)
+
+
+class AveragePool(AveragePool_19):  # type: ignore[misc]
+    """2-D average pooling in float64."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, **attributes: Any) -> tuple[Any, ...]:
+        if x.ndim != 4:
+            return super()._run(x, **attributes)
+        windows, pads = _pool(x, 0.0, attributes)
+        ones = np.ones((1, 1, *x.shape[2:]))
+        if attributes.get("count_include_pad"):
+            ones = np.pad(ones, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])), constant_values=1.0)
+            attributes = {**attributes, "pads": (0, 0, 0, 0), "auto_pad": None}
+            counted, _ = _pool(ones, 0.0, attributes)
+            counted = counted[:, :, : windows.shape[2], : windows.shape[3]]
+        else:
+            counted, _ = _pool(ones, 0.0, attributes)
+        return ((windows.sum(axis=(4, 5)) / counted.sum(axis=(4, 5))).astype(x.dtype),)

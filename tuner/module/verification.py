@@ -1,0 +1,107 @@
+"""Comparing a built module with what its model says. Start at `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from templates.reference import Operands, reference, relative_error
+from templates.template import template_named
+from tuner.devices import Device
+from tuner.errors import VerificationFailed
+from tuner.graph import AnchorStep, FusedGraph, TensorInfo
+from tuner.module.manifest import Operator
+from tuner.module.runtime import Module
+
+TOLERANCE = 1e-4  # largest absolute error over the largest absolute value of an output
+SEEDS = (0, 1, 2)
+
+Reference = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class OperatorError:
+    """How far one anchor of a module is from the float64 reference of the same operands."""
+
+    operator: Operator
+    error: float
+
+
+def random_inputs(tensors: Iterable[TensorInfo], seed: int) -> dict[str, np.ndarray]:
+    """Inputs by name: standard normal for floating point, 0 or 1 for everything else."""
+    rng = np.random.default_rng(seed)
+    return {
+        t.name: rng.standard_normal(t.shape).astype(t.dtype)
+        if np.issubdtype(np.dtype(t.dtype), np.floating)
+        else rng.integers(0, 2, t.shape).astype(t.dtype)
+        for t in tensors
+    }
+
+
+def verify(
+    module: Module,
+    expected: Reference,
+    seeds: Sequence[int] = SEEDS,
+    tolerance: float = TOLERANCE,
+    graph: FusedGraph | None = None,
+    device: Device | None = None,
+) -> dict[str, float]:
+    """Run both on random inputs; the largest relative error of every output over all seeds.
+
+    Raises VerificationFailed if one is above `tolerance`, naming the output and, where `graph` and `device` (that the
+    module was built from and for) are given, the operator that is farthest off.
+    """
+    errors = {t.name: 0.0 for t in module.manifest.outputs}
+    for seed in seeds:
+        inputs = random_inputs(module.manifest.inputs, seed)
+        results, references = module(inputs), expected(inputs)
+        for name in errors:
+            errors[name] = max(errors[name], relative_error(results[name], np.asarray(references[name])))
+        worst = max(errors, key=lambda name: errors[name])
+        if errors[worst] > tolerance:
+            blame = ""
+            if graph is not None and device is not None:
+                blame = _blame(operator_errors(module, graph, device, inputs))
+            raise VerificationFailed(
+                f"{module.manifest.model['name']}: output {worst!r} is off by {errors[worst]:.2g} of its largest value "
+                f"(allowed: {tolerance:g}, input seed {seed}){blame}"
+            )
+    return errors
+
+
+def operator_errors(
+    module: Module, graph: FusedGraph, device: Device, inputs: Mapping[str, np.ndarray]
+) -> list[OperatorError]:
+    """The error of every anchor that a template computes, on the operands that it has in one inference."""
+    steps = {id(o): step for o, step in zip(module.manifest.operators, graph.anchors, strict=True)}
+    found: list[OperatorError] = []
+
+    def compare(operator: Operator, tensors: tuple) -> None:
+        found.append(OperatorError(operator, _error(operator, steps[id(operator)], device, tensors)))
+
+    module.observe(inputs, compare)
+    return found
+
+
+def _error(operator: Operator, step: AnchorStep, device: Device, tensors: tuple) -> float:
+    assert operator.config is not None
+    layouts = template_named(operator.config.template).layouts(step.workload, device.target)
+    arrays = [t.numpy() for t in tensors]
+    shape = tuple(int(s) for s in step.out.ty.shape)
+    extra = []
+    for token, array in zip((t for t in step.workload.epilogue if t in ("bias", "add")), arrays[2:-1], strict=True):
+        extra.append(step.bias if token == "bias" else layouts.out.unpack(array, shape[1]))
+    data = layouts.data.unpack(arrays[0], int(step.data.ty.shape[1]))
+    wanted = reference(step.workload, Operands(data, step.weight, tuple(e for e in extra if e is not None)))
+    return relative_error(layouts.out.unpack(arrays[-1], shape[1]), wanted)
+
+
+def _blame(errors: Sequence[OperatorError]) -> str:
+    if not errors:
+        return ""
+    worst = max(errors, key=lambda e: e.error)
+    config = worst.operator.config
+    assert config is not None
+    return f"; farthest off alone is node {worst.operator.node!r} by {config.template}: {worst.error:.2g}"
