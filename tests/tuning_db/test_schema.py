@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import sqlalchemy
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import tuning_db
+from tests.tuning_db.made import CONV, trial
 from tuning_db import schema
-from tuning_db.store import Store
+from tuning_db.store import DatabaseError, Store, open_db
 
 
 def test_the_migrations_make_the_tables_that_are_queried(store: Store) -> None:
@@ -20,9 +24,35 @@ def test_the_migrations_make_the_tables_that_are_queried(store: Store) -> None:
         assert schema.revision_of(connection) == schema.REVISIONS[-1]
 
 
-def test_every_migration_is_a_known_revision() -> None:
+def migrations() -> Config:
     config = Config()
     config.set_main_option("path_separator", "os")
     config.set_main_option("script_location", str(Path(tuning_db.__file__).parent / "migrations"))
-    script = ScriptDirectory.from_config(config)
+    return config
+
+
+def test_every_migration_is_a_known_revision() -> None:
+    script = ScriptDirectory.from_config(migrations())
     assert tuple(r.revision for r in reversed(list(script.walk_revisions()))) == schema.REVISIONS
+
+
+@pytest.mark.parametrize("revision", schema.REVISIONS[:-1])
+def test_a_database_of_an_older_schema_is_brought_up_to_date(path: Path, revision: str) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        connection.execute(sqlalchemy.insert(schema.workloads).values(key=CONV.key, op=CONV.op))
+    engine.dispose()
+    before = path.read_bytes()
+    with pytest.raises(DatabaseError, match="of an older edgetune: open it once for writing"):
+        open_db(path, read_only=True)
+    assert path.read_bytes() == before
+    with open_db(path) as store:
+        store.add(trial(1))
+        with store.reading() as connection:
+            assert schema.revision_of(connection) == schema.REVISIONS[-1]
+            assert connection.scalars(sqlalchemy.select(schema.workloads.c.key)).all() == [CONV.key]
+    with open_db(path, read_only=True) as store:
+        assert list(store.trials()) == [trial(1)]
