@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 from itertools import count
@@ -17,30 +15,10 @@ import pytest
 from sqlalchemy import event
 
 from tests.tuning_db.made import trial
-from tests.tuning_db.writer import __name__ as WRITER
+from tests.tuning_db.writer import Writer
 from tuning_db import maintain
-from tuning_db.logs import trial_of
 from tuning_db.record import Trial
 from tuning_db.store import DatabaseError, Store, open_db
-
-ROOT = Path(__file__).parents[2]
-
-
-def start_writer(path: Path, label: str, count: int | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", WRITER, str(path), label, *([] if count is None else [str(count)])]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def wait_for_line(writer: subprocess.Popen[str]) -> str:
-    assert writer.stdout is not None
-    return writer.stdout.readline()
-
-
-def kill(writer: subprocess.Popen[str]) -> list[Trial]:
-    """SIGKILL; returns the trials that the writer said it had committed and nobody has read yet."""
-    writer.kill()
-    output, _ = writer.communicate()
-    return [trial_of(line) for line in output.splitlines(keepends=True) if line.endswith("}\n")]
 
 
 def integrity(path: Path) -> str:
@@ -52,18 +30,16 @@ def test_kill_9_loses_no_committed_trial(path: Path) -> None:
     rng = random.Random(2)
     acknowledged: set[Trial] = set()
     for round_ in range(10):
-        writers = [start_writer(path, f"{round_}.{number}") for number in range(2)]
-        pids = [writer.pid for writer in writers]
+        writers = [Writer(path, f"{round_}.{number}") for number in range(2)]
         for writer in writers:
-            wait_for_line(writer)  # "opening"
-            acknowledged.add(trial_of(wait_for_line(writer)))
+            acknowledged.add(writer.next_trial())
         for writer in writers:
             time.sleep(rng.uniform(0, 0.06))
-            acknowledged.update(kill(writer))
+            acknowledged.update(writer.kill())
         with open_db(path, create=False) as store:
             assert acknowledged <= set(store.trials())
             owners = [int(entry.owner.rsplit(":", 1)[1]) for entry in store.in_flight()]
-            assert all(owners.count(pid) <= 1 for pid in pids)  # one was being measured, not more
+            assert all(owners.count(writer.pid) <= 1 for writer in writers)  # one was being measured, not more
             assert list(maintain.verify(store)) == []
     assert integrity(path) == "ok"
     assert len(acknowledged) > 20
@@ -71,22 +47,20 @@ def test_kill_9_loses_no_committed_trial(path: Path) -> None:
 
 def test_kill_9_while_the_database_is_created(tmp_path: Path) -> None:
     rng = random.Random(3)
-    for round_ in range(5):
+    for round_ in range(12):
         path = tmp_path / f"{round_}.db"
-        writer = start_writer(path, "first")
-        wait_for_line(writer)
-        time.sleep(rng.uniform(0, 0.25))
-        acknowledged = kill(writer)
+        writer = Writer(path, "first")
+        time.sleep(rng.uniform(0, 0.15))
+        acknowledged = writer.kill()
         with open_db(path) as store:
             assert set(acknowledged) <= set(store.trials())
             assert store.add(trial(-1))
         assert integrity(path) == "ok"
 
 
-def test_two_processes_create_and_fill_one_database(path: Path) -> None:
-    writers = [start_writer(path, str(number), 60) for number in range(3)]
-    assert [len(writer.communicate()[0].splitlines()) for writer in writers] == [61] * 3
-    assert [writer.returncode for writer in writers] == [0] * 3
+def test_several_processes_create_and_fill_one_database(path: Path) -> None:
+    writers = [Writer(path, str(number), 60) for number in range(3)]
+    assert [len(writer.finish()) for writer in writers] == [60] * 3
     with open_db(path, create=False) as store:
         assert store.stats().trials == 180
         assert store.in_flight() == []
@@ -96,12 +70,10 @@ def test_two_processes_create_and_fill_one_database(path: Path) -> None:
 def test_a_writer_waits_for_another(path: Path) -> None:
     with open_db(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        writer = start_writer(path, "waiting", 1)
-        wait_for_line(writer)
-        with pytest.raises(subprocess.TimeoutExpired):
-            writer.wait(1.5)  # it neither fails nor goes on
+        writer = Writer(path, "waiting", 1)
+        assert not writer.has_committed(1.0)
         other.execute("COMMIT")
-        assert len(writer.communicate()[0].splitlines()) == 1
+        assert len(writer.finish()) == 1
         assert store.stats().trials == 1
 
 
