@@ -32,7 +32,9 @@ class PoolThreads:
         before = _tasks()
         if "TVM_NUM_THREADS" not in os.environ:
             tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, self.threads)
+        mask = os.sched_getaffinity(0)
         first_call()
+        os.sched_setaffinity(0, mask)  # TVM has bound the calling thread to one core
         started = sorted(_tasks() - before)
         _workers.tids = [*getattr(_workers, "tids", []), *started]
         if self._pin:
