@@ -126,7 +126,7 @@ def _contender_cells(measured: Measured) -> tuple[str, ...]:
 
 
 def operator_table(profile: Profile, most: int = 25) -> Table:
-    """The calls that take longest, at most `most` of them, and the rest in one row."""
+    """The kernels that take longest, at most `most` of them, the rest in one row, the virtual machine in another."""
     peak = f"peak {profile.peak_flops / 1e9:.0f} GF/s, measured with a kernel of multiply-adds in registers"
     table = Table(
         box=None,
@@ -140,12 +140,18 @@ def operator_table(profile: Profile, most: int = 25) -> Table:
     for title in ("us", "share", "GF/s", "of peak"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("template", no_wrap=True)
-    ordered = sorted(profile.calls, key=lambda call: -call.seconds)
+    machine = [call for call in profile.calls if call.function.startswith("vm.")]
+    ordered = sorted((call for call in profile.calls if call not in machine), key=lambda call: -call.seconds)
     for call in ordered[:most]:
         table.add_row(*_call_cells(call, profile))
     if rest := ordered[most:]:
         seconds = sum(call.seconds for call in rest)
         table.add_row(f"{len(rest)} others", "", microseconds(seconds), f"{seconds / profile.seconds:.0%}")
+    if machine:
+        seconds = sum(call.seconds for call in machine)
+        table.add_row(
+            "virtual machine", f"{len(machine)} calls", microseconds(seconds), f"{seconds / profile.seconds:.0%}"
+        )
     return table
 
 
