@@ -24,6 +24,10 @@ class Searcher(Protocol):
     def observe(self, trials: Sequence[Trial]) -> None:
         """Learn from trials, failures included; they need not be ones that this searcher proposed."""
 
+    def suggest(self, configs: Sequence[Config]) -> None:
+        """Configs that did well on a similar workload, best first. A searcher may try them soon, or ignore them;
+        those that are not valid here are ignored."""
+
 
 SearcherFactory = Callable[[SearchSpace, int, Sequence[Trial]], Searcher]
 _REGISTRY: dict[str, SearcherFactory] = {}

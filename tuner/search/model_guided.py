@@ -50,6 +50,7 @@ class ModelGuidedSearcher:
         self._model = CostModel(space)
         self._fitted_trials = 0
         self._seeds = space.seed_configs()
+        self._suggested: list[Config] = []
         self._start = self._starting_configs()
         self.observe(history)
 
@@ -60,9 +61,17 @@ class ModelGuidedSearcher:
             if self._space.is_valid(trial.config):
                 self._trials.append(trial)
 
+    def suggest(self, configs: Sequence[Config]) -> None:
+        """They come first in the next proposal, behind the very first seed, which says what no tuning would give."""
+        self._suggested += [c for c in configs if self._space.is_valid(c)]
+
     def propose(self, n: int) -> list[Config]:
         weights = shares([s.template for s in self._space.spaces], self._trials)
         batch: list[Config] = []
+        if not self._trials:
+            self._take_start(batch, min(n, 1), weights)
+        while self._suggested and len(batch) < n:
+            self._add(batch, self._suggested.pop(0))
         self._take_start(batch, n, weights)
         if len(batch) < n and self._ready():
             explore = sum(self._rng.random() < self._options.epsilon for _ in range(n - len(batch)))

@@ -23,3 +23,6 @@ class RandomSearcher:
     def observe(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
             self._unseen.add(trial.config)
+
+    def suggest(self, configs: Sequence[Config]) -> None:
+        """Ignored: the baseline is not helped."""

@@ -31,6 +31,8 @@ from tuning_db.store import Store
 
 # Two builders' worth of LocalRunner's batch: a pipeline as long as this keeps two cores building at a time.
 BATCH = 16
+# How many of its best configs a task hands to those that differ in the epilogue alone.
+ADVICE = 3
 
 
 def tune(
@@ -129,7 +131,6 @@ class _Session:
             if self._new_trials >= self._left.trials:
                 return Stopped.TRIALS
             if self._elapsed >= self._left.search_seconds:
-                self._charge_rest()
                 return Stopped.TIME
             open_tasks = [s for s in self._tunable if s.is_open(self._preset)]
             if not open_tasks:
@@ -146,11 +147,22 @@ class _Session:
             size = min(size, self._preset.trials - state.tried)
         if state.below_floor:
             size = min(size, FLOOR - state.tried)
+        state.searcher.suggest(self._advice(state))
         configs = state.searcher.propose(int(size))
         if not configs:
             state.exhausted = True
             return
         state.searcher.observe(self._measure(state, configs))
+
+    def _advice(self, state: TaskState) -> list[Config]:
+        """The best configs of tasks that differ in the epilogue alone: what is good for one is good for all, nearly."""
+        anchor = state.task.workload
+        siblings = [
+            s
+            for s in self._tunable
+            if s is not state and (s.task.workload.op, s.task.workload.attrs) == (anchor.op, anchor.attrs)
+        ]
+        return [trial.config for s in siblings for trial in s.standing()[:ADVICE]]
 
     def _measure(self, state: TaskState, configs: Sequence[Config]) -> list[Trial]:
         """Measure and record; fewer trials than configs where the time is up."""

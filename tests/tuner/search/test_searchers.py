@@ -179,3 +179,17 @@ def test_random_search_is_uniform_over_templates_and_then_over_configs() -> None
     assert sum(counts.values()) == 1000
     assert 440 < counts["many"] < 560  # 1000 draws of a fair coin: four standard deviations are 63
     assert abs(low - counts["many"] / 2) < 60
+
+
+@every_searcher
+def test_suggestions_are_taken_once_or_ignored(name: str) -> None:
+    space = tiny_space()
+    wanted = list(space)[-2:]
+    searcher = make_searcher(name, space, 0)
+    searcher.suggest([Config("nowhere", {"a": 1}), *wanted, *wanted])
+    batch = searcher.propose(4)
+    assert len(batch) == len(set(batch)) == 4
+    assert all(space.is_valid(c) for c in batch)
+    if name != "random":
+        assert set(wanted) <= set(batch)
+        assert batch[0] == space.seed_configs()[0]
