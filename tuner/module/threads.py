@@ -29,10 +29,9 @@ class PoolThreads:
 
     def start(self, first_call: Callable[[], object]) -> None:
         """Size the calling thread's pool and start it; afterwards its workers are pinned."""
-        before = _tasks()
+        before, mask = _tasks(), os.sched_getaffinity(0)
         if "TVM_NUM_THREADS" not in os.environ:
             tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, self.threads)
-        mask = os.sched_getaffinity(0)
         first_call()
         os.sched_setaffinity(0, mask)  # TVM has bound the calling thread to one core
         started = sorted(_tasks() - before)
