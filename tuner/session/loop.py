@@ -131,6 +131,7 @@ class _Session:
             if self._new_trials >= self._left.trials:
                 return Stopped.TRIALS
             if self._elapsed >= self._left.search_seconds:
+                self._charge_rest()
                 return Stopped.TIME
             open_tasks = [s for s in self._tunable if s.is_open(self._preset)]
             if not open_tasks:
