@@ -15,7 +15,9 @@ from pathlib import Path
 import tvm
 
 _TASKS = Path("/proc/self/task")
-_ALL_CORES = 1  # TVM's mode "big": prefer fast cores; its own binding is replaced by ours
+# TVM's mode "threads share all the cores given": our own binding comes on top. Only the modes that take cores also
+# raise TVM's limit on threads, which otherwise is half of the logical cores.
+_SHARE_CORES = -3
 _workers = threading.local()  # TVM keeps one pool per calling thread
 
 
@@ -31,7 +33,7 @@ class PoolThreads:
         """Size the calling thread's pool and start it; afterwards its workers are pinned."""
         before, mask = _tasks(), os.sched_getaffinity(0)
         if "TVM_NUM_THREADS" not in os.environ:
-            tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, self.threads)
+            tvm.get_global_func("runtime.config_threadpool")(_SHARE_CORES, self.threads, [str(cpu) for cpu in self._cpus])
         first_call()
         os.sched_setaffinity(0, mask)  # TVM has bound the calling thread to one core
         started = sorted(_tasks() - before)
