@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, count, pairwise, repeat
 from pathlib import Path
 
 import pytest
@@ -155,6 +155,24 @@ def test_the_seconds_of_a_budget_are_kept(device: Device, store: Store) -> None:
     assert all(t.confirmed for t in report.tasks)  # the reserve was enough for the comparisons
 
 
+@pytest.mark.parametrize("seconds", [12 + i / 8 for i in range(16)])
+def test_time_between_trials_counts_too(device: Device, store: Store, seconds: float) -> None:
+    """On a clock that every reading moves, as a real one does, nothing is left over for the next session: wherever
+    the time ends, in a batch or between two of them. One config works, so there is nothing to compare."""
+    times, ticks = chain([1e-3], repeat(math.inf)), count()
+    runner, budget = ReplayRunner(device.key, computed(lambda _: next(times))), Budget(seconds=seconds)
+    first = tune([CONV], device, store, runner, "random", budget, clock=lambda: runner.clock() + 0.3 * next(ticks))
+    assert first.stopped is Stopped.TIME
+    assert first.trials > FLOOR
+    assert replayed(device, store, [CONV], budget, searcher="random").new_trials == 0
+
+
+def test_a_budget_too_small_for_all_tasks_is_used_up_all_the_same(device: Device, store: Store) -> None:
+    assert replayed(device, store, [CONV, POINT], Budget(seconds=0.9)).tasks[1].trials == 0
+    assert replayed(device, store, [CONV, POINT], Budget(seconds=0.9)).new_trials == 0
+    assert replayed(device, store, [CONV, POINT], Budget(trials=5)).new_trials == 0
+
+
 def test_a_preset_caps_every_task(device: Device, store: Store) -> None:
     def descending(_: Candidate) -> float:
         """Every trial is better by two percent than the one before: patience never ends."""
@@ -174,6 +192,20 @@ def test_a_task_stops_early_when_nothing_improves(device: Device, store: Store) 
     assert report.stopped is Stopped.DONE
 
 
+def test_improvements_below_one_percent_do_not_keep_a_task_going_unless_they_add_up(
+    device: Device, store: Store
+) -> None:
+    def shrinking(factor: float) -> Callable[[Candidate], float]:
+        times = (factor**i for i in count())
+        return lambda _: next(times)
+
+    patience = PRESETS["quick"].patience
+    report = replayed(device, store, [CONV], Budget(preset="quick"), shrinking(1 - 1e-4))
+    assert patience < report.trials <= patience + 16
+    report = replayed(device, store, [POINT], Budget(preset="quick"), shrinking(1 - 1e-3))
+    assert report.trials == PRESETS["quick"].trials
+
+
 def test_an_exhausted_space_is_tried_once_and_entirely(device: Device, store: Store) -> None:
     space = search_space(SMALL.workload, device.target)
     assert space is not None
@@ -187,9 +219,11 @@ def test_every_task_gets_its_first_seeds_and_the_costly_one_most_of_the_rest(dev
     def skewed(candidate: Candidate) -> float:
         return latency(candidate) * (50 if candidate.workload == CONV.workload else 1)
 
-    report = replayed(device, store, [POINT, CONV], Budget(trials=90), skewed)
-    point, conv = report.tasks
-    assert point.trials >= FLOOR
+    tasks = [replace(CONV, occurrences=100), replace(POINT, occurrences=1)]
+    report = replayed(device, store, tasks, Budget(trials=90), skewed)
+    conv, point = report.tasks
+    assert {t.workload for t in records(store)[:FLOOR]} == {CONV.workload}
+    assert {t.workload for t in records(store)[FLOOR : 2 * FLOOR]} == {POINT.workload}
     assert conv.trials > 3 * point.trials
     assert report.stopped is Stopped.TRIALS
 
@@ -302,7 +336,9 @@ def test_trials_of_another_template_version_do_not_count(device: Device, store: 
     replayed(device, store, [CONV], Budget(trials=30))
     with store.writing() as connection:
         connection.execute(update(schema.trials).values(template_version=99))
-    assert replayed(device, store, [CONV], Budget(preset="quick")).new_trials > FLOOR
+    report = replayed(device, store, [CONV], Budget(trials=35))
+    assert report.trials == report.new_trials == 35
+    assert report.tasks[0].first_seconds == next(t.seconds for t in store.trials() if t.ok and t.template_version != 99)
 
 
 def test_templates_can_be_chosen(device: Device, store: Store) -> None:
@@ -357,3 +393,18 @@ def test_a_session_on_this_machine_finds_and_confirms_a_best(device: Device, sto
         again = tune(tasks, device, store, runner, budget=Budget(trials=20))
     assert again.new_trials == 0
     assert again.stopped is Stopped.TRIALS
+
+
+def test_the_best_of_a_task_is_tried_on_one_that_differs_in_the_epilogue(device: Device, store: Store) -> None:
+    """Both run fastest with the same config, which is no seed: the second task meets it at once."""
+    sibling = Task(replace(CONV.workload, epilogue=("bias", "add", "relu")), 1, "sibling")
+    best = list(search_space(CONV.workload, device.target).spaces[0])[-1]  # type: ignore[union-attr]
+
+    def seconds(candidate: Candidate) -> float:
+        return 1e-6 if candidate.config == best else 1e-3
+
+    replayed(device, store, [CONV], Budget(trials=1), seconds)
+    store.add(replace(records(store)[0], config=best, times=(1e-6,), failure=None))
+    replayed(device, store, [CONV, sibling], Budget(trials=20), seconds)
+    tried = [t.config for t in store.trials(sibling.workload)]
+    assert best in tried[:2]
