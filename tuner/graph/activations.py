@@ -67,7 +67,7 @@ def _clip(low: float, high: float) -> str:
 
 def _short(number: Any) -> float:
     """The shortest decimal that is the same float32: attributes arrive as 0.10000000149 for 0.1."""
-    return float(str(np.float32(float(number))))
+    return float(str(np.float32(getattr(number, "value", number))))
 
 
 def _single(call: Any) -> str | None:

@@ -46,6 +46,7 @@ def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
     `choices` maps a workload to its config, or to None where it is to be computed without a template; workloads that
     are not in it get their default config. Raises BadInput if a config cannot be applied.
     """
+    kernels = _kernels(graph, choices, target)
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
     emitter = Emitter(builder, target)
@@ -57,10 +58,9 @@ def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
                 forms.put(parameter, parameter)
             for step in graph.steps:
                 if isinstance(step, AnchorStep):
-                    config = (
-                        choices[step.workload] if step.workload in choices else default_config(step.workload, target)
-                    )
-                    name = _emit_anchor(emitter, forms, step, config)
+                    kernel = kernels[step.workload]
+                    name = _emit_anchor(emitter, forms, step, kernel)
+                    config = None if kernel is None else kernel.config
                     functions.append((step.node, step.workload, config, name))
                 else:
                     _emit_other(emitter, forms, step)
@@ -68,6 +68,30 @@ def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
             result = builder.emit_output(relax.Tuple(results))
         builder.emit_func_output(result)
     return Lowered(builder.get(), tuple(functions))
+
+
+@dataclass(frozen=True, eq=False)
+class _Kernel:
+    template: Template
+    config: Config
+    func: tirx.PrimFunc
+
+
+def _kernels(graph: FusedGraph, choices: Choices, target: Target) -> dict[Workload, _Kernel | None]:
+    """The function of every workload; None where there is none. Made first: nothing is emitted if one fails."""
+    kernels: dict[Workload, _Kernel | None] = {}
+    for workload in dict.fromkeys(step.workload for step in graph.anchors):
+        config = choices[workload] if workload in choices else default_config(workload, target)
+        kernels[workload] = None if config is None else _kernel(workload, config, target)
+    return kernels
+
+
+def _kernel(workload: Workload, config: Config, target: Target) -> _Kernel:
+    try:
+        template = template_named(config.template)
+        return _Kernel(template, config, template.prim_func(workload, target, config))
+    except (KeyError, ScheduleError) as error:
+        raise BadInput(f"{workload.key}: the config {config.key} cannot be applied: {error}") from error
 
 
 def _emit_other(emitter: Emitter, forms: Forms, step: PlainStep) -> None:
@@ -78,18 +102,16 @@ def _emit_other(emitter: Emitter, forms: Forms, step: PlainStep) -> None:
         forms.put(step.out, emitter.builder.emit(forms.plain(step.value)))
 
 
-def _emit_anchor(emitter: Emitter, forms: Forms, step: AnchorStep, config: Config | None) -> str | None:
+def _emit_anchor(emitter: Emitter, forms: Forms, step: AnchorStep, kernel: _Kernel | None) -> str | None:
     """Emit one anchor; returns the name of its function, None if it has none of its own."""
-    if config is None:
+    if kernel is None:
         data, extras = forms.get(step.data, PLAIN), [forms.get(e, PLAIN) for e in step.extras]
         forms.put(step.out, emit_plain_anchor(emitter, step, data, extras))
         return None
-    template, workload, target = template_named(config.template), step.workload, emitter.target
+    template, config, workload, target = kernel.template, kernel.config, step.workload, emitter.target
     layouts = template.layouts(workload, target)
     name = f"{workload.op}_{config.template.rpartition('.')[2]}"
-    function = emitter.function(
-        (workload, config), lambda: _prim_func(template, workload, target, config), name, OPAQUE
-    )
+    function = emitter.function((workload, config), lambda: kernel.func, name, OPAQUE)
     weight = emitter.constant(template.pack_weight(workload, target, config, step.weight))
     extras = list(step.extras)
     arguments = [forms.get(step.data, layouts.data), weight]
@@ -102,10 +124,3 @@ def _emit_anchor(emitter: Emitter, forms: Forms, step: AnchorStep, config: Confi
     shape = [int(s) for s in step.out.ty.shape]
     forms.put(step.out, emitter.call(function, arguments, layouts.out.shape(shape)), layouts.out)
     return function.name_hint
-
-
-def _prim_func(template: Template, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-    try:
-        return template.prim_func(workload, target, config)
-    except ScheduleError as error:
-        raise BadInput(f"{workload.key}: the stored config {config.key} cannot be applied: {error}") from error

@@ -57,6 +57,8 @@ def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
     _check_operators(path, model.graph)
     _check_inputs(path, model.graph)
     _check_tensors(path, model.graph)
+    for value in model.graph.output:  # the checker wants shapes of outputs, which are inferred anyway
+        value.type.tensor_type.shape.SetInParent()
     if model.ByteSize() < _MAX_CHECKED_BYTES:
         try:
             onnx.checker.check_model(model)

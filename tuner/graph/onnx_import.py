@@ -80,10 +80,10 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 def _resolve_auto_pad(inputs: Inputs, attrs: Attributes) -> None:
     """Write SAME_* as explicit pads: then the padding stays a part of the convolution."""
     mode = attrs.get("auto_pad", b"NOTSET").decode()
+    if mode == "VALID":
+        attrs["pads"] = (0,) * (2 * (len(inputs[0].ty.shape) - 2))
+        del attrs["auto_pad"]
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        if mode == "VALID":
-            attrs["pads"] = (0,) * (2 * (len(inputs[0].ty.shape) - 2))
-        attrs.pop("auto_pad", None)
         return
     sizes = [int(s) for s in inputs[0].ty.shape][2:]
     kernel = attrs.get("kernel_shape") or [int(s) for s in inputs[1].ty.shape][2:]

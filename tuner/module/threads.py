@@ -33,7 +33,9 @@ class PoolThreads:
         """Size the calling thread's pool and start it; afterwards its workers are pinned."""
         before, mask = _tasks(), os.sched_getaffinity(0)
         if "TVM_NUM_THREADS" not in os.environ:
-            tvm.get_global_func("runtime.config_threadpool")(_SHARE_CORES, self.threads, [str(cpu) for cpu in self._cpus])
+            tvm.get_global_func("runtime.config_threadpool")(
+                _SHARE_CORES, self.threads, [str(cpu) for cpu in self._cpus]
+            )
         first_call()
         os.sched_setaffinity(0, mask)  # TVM has bound the calling thread to one core
         started = sorted(_tasks() - before)

@@ -1,0 +1,115 @@
+"""Small ONNX networks for tests, node by node, and running them through the whole lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from tvm import relax
+from tvm.target import Target
+
+from tuner.graph import FusedGraph, compile_module, finish, fuse, load_onnx, lower
+from tuning_db.record import Config, Workload
+
+
+class Net:
+    """Adds nodes with seeded random weights; every method takes and returns names of values."""
+
+    def __init__(self, seed: int = 0, opset: int = 17) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def input(self, *shape: Any, name: str = "x", dtype: int = TensorProto.FLOAT) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        return name
+
+    def constant(self, array: np.ndarray) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def weight(self, *shape: int, scale: float = 1.0) -> str:
+        return self.constant((self.rng.standard_normal(shape) * scale).astype(np.float32))
+
+    def op(self, kind: str, *reads: str, outputs: int = 1, **attributes: Any) -> str:
+        name = f"{kind.lower()}_{len(self.nodes)}"
+        results = [name, *(f"{name}_{i}" for i in range(1, outputs))]
+        self.nodes.append(helper.make_node(kind, list(reads), results, name=f"/{name}/{kind}", **attributes))
+        return name
+
+    def conv(
+        self, x: str, channels: tuple[int, int], kernel: int | tuple[int, int] = 3, bias: bool = True, **attributes: Any
+    ) -> str:
+        """`channels`: input channels per group, output channels."""
+        kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
+        weight = self.weight(channels[1], channels[0], kh, kw, scale=1 / np.sqrt(channels[0] * kh * kw))
+        reads = [x, weight, *([self.weight(channels[1])] if bias else [])]
+        return self.op("Conv", *reads, kernel_shape=[kh, kw], **attributes)
+
+    def batch_norm(self, x: str, channels: int) -> str:
+        variance = self.constant((self.rng.random(channels) + 0.5).astype(np.float32))
+        return self.op("BatchNormalization", x, *(self.weight(channels) for _ in range(3)), variance)
+
+    def scalar(self, value: float) -> str:
+        return self.constant(np.array(value, np.float32))
+
+    def model(self, *outputs: str) -> onnx.ModelProto:
+        results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+        graph = helper.make_graph(self.nodes, "net", self.inputs, results, self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
+        model.ir_version = 8
+        return model
+
+    def save(self, path: Path, *outputs: str) -> Path:
+        path.write_bytes(self.model(*outputs).SerializeToString())
+        return path
+
+    def graph(self, folder: Path, *outputs: str) -> FusedGraph:
+        return fuse(load_onnx(self.save(folder / "net.onnx", *outputs)))
+
+
+def run(
+    graph: FusedGraph,
+    target: Target,
+    inputs: Mapping[str, np.ndarray],
+    choices: Mapping[Workload, Config | None] | None = None,
+) -> dict[str, np.ndarray]:
+    """Lower, compile in memory and run."""
+    module = finish(lower(graph, choices or {}, target).module, target)
+    machine = relax.VirtualMachine(compile_module(module, target), tvm.cpu())
+    results = machine["main"](*(tvm.runtime.tensor(inputs[t.name]) for t in graph.model.inputs))
+    return {t.name: r.numpy() for t, r in zip(graph.model.outputs, results, strict=True)}
+
+
+def random_inputs(graph: FusedGraph, seed: int = 1) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {t.name: rng.standard_normal(t.shape).astype(t.dtype) for t in graph.model.inputs}
+
+
+def expected(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What onnx itself computes."""
+    evaluator = ReferenceEvaluator(model)
+    return dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
+
+
+def assert_computes(
+    net: Net, folder: Path, target: Target, outputs: Sequence[str], tolerance: float = 1e-5
+) -> FusedGraph:
+    """The lowered network gives what onnx gives; returns its fused graph."""
+    graph = net.graph(folder, *outputs)
+    inputs = random_inputs(graph)
+    results, wanted = run(graph, target, inputs), expected(net.model(*outputs), inputs)
+    assert results.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert results[name].shape == value.shape
+        assert np.abs(results[name] - value).max() <= tolerance * max(np.abs(value).max(), 1e-3), name
+    return graph

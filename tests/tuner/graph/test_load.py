@@ -1,0 +1,207 @@
+"""Loading: what a model is, and one clear line for everything that cannot be built."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.tuner.graph.networks import Net
+from tuner.errors import BadInput
+from tuner.graph import TensorInfo, load_exported, load_onnx
+
+
+def simple(net: Net) -> str:
+    return net.op("Relu", net.conv(net.input(1, 3, 8, 8), (3, 4), pads=[1, 1, 1, 1]))
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(BadInput) as caught:
+        load_onnx(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+def test_a_model_says_what_it_is(tmp_path: Path) -> None:
+    net = Net()
+    path = net.save(tmp_path / "small.onnx", simple(net))
+    model = load_onnx(path)
+    assert model.name == "small"
+    assert model.inputs == (TensorInfo("x", (1, 3, 8, 8), "float32"),)
+    assert model.outputs == (TensorInfo("relu_1", (1, 4, 8, 8), "float32"),)
+    assert model.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "/conv_0/Conv" in model.node_names.values()
+
+
+def test_input_names_need_not_be_identifiers(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input(1, 4, name="serving default:0/image.1")
+    path = net.save(tmp_path / "m.onnx", net.op("Relu", x))
+    assert load_onnx(path).inputs[0].name == "serving default:0/image.1"
+
+
+def test_weights_listed_as_inputs_are_weights(tmp_path: Path) -> None:
+    net = Net()
+    out = simple(net)
+    net.inputs += [helper.make_tensor_value_info(w.name, TensorProto.FLOAT, list(w.dims)) for w in net.weights]
+    assert [t.name for t in load_onnx(net.save(tmp_path / "m.onnx", out)).inputs] == ["x"]
+
+
+def test_weights_in_another_file_are_read_and_part_of_the_digest(tmp_path: Path) -> None:
+    net = Net()
+    model = net.model(simple(net))
+    digests = set()
+    for i in range(2):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((4, 3, 3, 3), i, np.float32), "w0"))
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        onnx.save(copy, str(folder / "m.onnx"), save_as_external_data=True, location="weights.bin", size_threshold=0)
+        digests.add(load_onnx(folder / "m.onnx").sha256)
+    assert len(digests) == 2
+    (tmp_path / "1" / "weights.bin").unlink()
+    assert "weights.bin" in refused(tmp_path / "1" / "m.onnx")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert "no such file" in refused(tmp_path / "none.onnx")
+    assert "no such file" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x00" * 64, b"PK\x03\x04" + b"z" * 100])
+def test_a_file_that_is_not_onnx(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    assert "not an ONNX model" in refused(path)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
+def test_a_truncated_file(tmp_path: Path, share: float) -> None:
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", simple(net))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    refused(path)
+
+
+@pytest.mark.parametrize("batch", ["N", None, 0])
+def test_a_dynamic_shape_names_input_and_dimension(tmp_path: Path, batch: str | int | None) -> None:
+    net = Net()
+    out = net.op("Relu", net.conv(net.input(batch, 3, 8, 8), (3, 4)))
+    message = refused(net.save(tmp_path / "m.onnx", out))
+    assert "'x'" in message
+    assert "dimension 0" in message
+    assert "fixed batch" in message
+
+
+def test_an_input_without_a_shape(tmp_path: Path) -> None:
+    net = Net()
+    net.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
+    assert "'x' has no shape" in refused(net.save(tmp_path / "m.onnx", net.op("Relu", "x")))
+
+
+def test_an_output_whose_shape_depends_on_the_data(tmp_path: Path) -> None:
+    net = Net()
+    out = net.op("Cast", net.op("NonZero", net.input(2, 3)), to=TensorProto.FLOAT)
+    assert f"output '{out}'" in refused(net.save(tmp_path / "m.onnx", out))
+
+
+def test_an_unknown_operator_names_node_and_type(tmp_path: Path) -> None:
+    net = Net()
+    message = refused(net.save(tmp_path / "m.onnx", net.op("FancyConv", net.input(1, 3))))
+    assert "/fancyconv_0/FancyConv" in message
+    assert "'FancyConv'" in message
+
+
+def test_an_operator_of_an_unknown_domain(tmp_path: Path) -> None:
+    net = Net()
+    message = refused(net.save(tmp_path / "m.onnx", net.op("Relu", net.input(1, 3), domain="acme")))
+    assert "'acme'" in message
+
+
+def test_an_operator_that_the_importer_fails_on_names_the_node(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    net = Net()
+    x = net.input(1, 4, 8)
+    weight = net.weight(4, 4, 3)
+    out = net.op("Conv", x, weight, kernel_shape=[3], auto_pad="SAME_BOGUS")
+    assert "/conv_0/Conv" in refused(net.save(tmp_path / "m.onnx", out))
+    assert capfd.readouterr().out == ""  # standard output belongs to results
+
+
+def test_control_flow(tmp_path: Path) -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "b", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
+    net = Net()
+    net.input(1, 3)
+    condition = net.constant(np.array(True))
+    out = net.op("If", condition, then_branch=branch, else_branch=branch)
+    assert "control flow" in refused(net.save(tmp_path / "m.onnx", out))
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.STRING])
+def test_a_dtype_of_an_input(tmp_path: Path, dtype: int) -> None:
+    net = Net()
+    message = refused(net.save(tmp_path / "m.onnx", net.op("Identity", net.input(1, 3, dtype=dtype))))
+    assert "'x'" in message
+    assert TensorProto.DataType.Name(dtype).lower() in message
+
+
+def test_a_dtype_of_a_weight_names_the_node(tmp_path: Path) -> None:
+    net = Net()
+    weight = net.constant(np.ones((3, 4), np.float16))
+    out = net.op("Cast", weight, to=TensorProto.FLOAT)
+    out = net.op("MatMul", net.input(1, 3), out)
+    message = refused(net.save(tmp_path / "m.onnx", out))
+    assert "/cast_0/Cast" in message
+    assert "float16" in message
+
+
+def test_an_invalid_model(tmp_path: Path) -> None:
+    net = Net()
+    net.input(1, 3)
+    assert "not a valid ONNX model" in refused(net.save(tmp_path / "m.onnx", net.op("Relu", "nobody")))
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", simple(net))
+    path.chmod(0)
+    try:
+        path.read_bytes()
+    except PermissionError:
+        assert "cannot be read" in refused(path)
+    else:
+        pytest.skip("this user may read everything")
+
+
+def test_an_exported_program() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Small(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+            self.norm = torch.nn.BatchNorm2d(8)
+            self.fc = torch.nn.Linear(8, 5)
+
+        def forward(self, image):  # type: ignore[no-untyped-def]
+            y = torch.nn.functional.silu(self.norm(self.conv(image)))
+            return self.fc(torch.nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
+
+    module = Small().eval()
+    with torch.no_grad():
+        module.norm.running_mean.uniform_(-1, 1)
+        module.norm.running_var.uniform_(0.5, 2)
+    program = torch.export.export(module, (torch.zeros(2, 3, 9, 7),))
+    model = load_exported(program, "small")
+    assert [t.name for t in model.inputs] == ["image"]
+    assert model.outputs[0].shape == (2, 5)
+    assert model.sha256 != load_exported(torch.export.export(Small().eval(), (torch.zeros(2, 3, 9, 7),))).sha256

@@ -1,0 +1,260 @@
+"""Loading and calling a module: right results, one clear line for every wrong use, profiles, threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from tests.tuner.graph.networks import Net
+from tests.tuner.tiny_network import write_tiny_network
+from tuner.devices import open_device, usable_cpus
+from tuner.errors import BadInput, VerificationFailed
+from tuner.graph import fuse, load_onnx
+from tuner.module import Module, OnnxReference, build, load, operator_errors, random_inputs, verify
+from tuner.module.cpu_features import missing_features, required_features
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_network(tmp_path_factory.mktemp("model") / "tiny.onnx")
+
+
+@pytest.fixture(scope="module")
+def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("built") / "tiny"
+    build(load_onnx(model), open_device("cpu", 1), directory)
+    return directory
+
+
+@pytest.fixture
+def module(built: Path) -> Module:
+    return load(built)
+
+
+def inputs_of(module: Module, seed: int = 0) -> dict[str, np.ndarray]:
+    return random_inputs(module.manifest.inputs, seed)
+
+
+def test_names_shapes_and_dtypes(module: Module) -> None:
+    assert module.inputs == {"data": ((1, 3, 16, 16), "float32")}
+    assert [shape for shape, _ in module.outputs.values()] == [(1, 10)]
+
+
+def test_results_do_not_change_with_later_calls(module: Module, model: Path) -> None:
+    reference = OnnxReference(model)
+    results = [module(inputs_of(module, seed)) for seed in range(3)]
+    for seed, result in enumerate(results):
+        for name, value in reference(inputs_of(module, seed)).items():
+            np.testing.assert_allclose(result[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_dlpack_tensors_and_views(module: Module) -> None:
+    data = inputs_of(module)["data"]
+    (wanted,) = module({"data": data}).values()
+    other = [tvm.runtime.tensor(data), data.transpose(0, 1, 3, 2).copy().transpose(0, 1, 3, 2)]
+    for value in other:
+        (result,) = module({"data": value}).values()
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ({}, "'data' is missing"),
+        ({"data": np.zeros((1, 3, 16, 16), np.float32), "more": 1}, "unknown input 'more'"),
+        ({"data": np.zeros((1, 3, 16, 17), np.float32)}, "(1, 3, 16, 17)"),
+        ({"data": np.zeros((3, 16, 16), np.float32)}, "(1, 3, 16, 16)"),
+        ({"data": np.zeros((1, 3, 16, 16), np.float64)}, "float64"),
+        ({"data": "image.png"}, "str"),
+    ],
+)
+def test_wrong_inputs(module: Module, inputs: dict, text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        module(inputs)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def damaged(built: Path, folder: Path) -> Path:
+    copy = folder / "copy"
+    subprocess.run(["cp", "-r", str(built), str(copy)], check=True)
+    return copy
+
+
+def test_damage_is_noticed(built: Path, tmp_path: Path) -> None:
+    for name in [p.name for p in built.iterdir()]:
+        copy = damaged(built, tmp_path / name[:3]) if (tmp_path / name[:3]).mkdir() is None else built
+        content = bytearray((copy / name).read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        (copy / name).write_bytes(content)
+        with pytest.raises(BadInput, match="damaged"):
+            load(copy)
+        (copy / name).unlink()
+        with pytest.raises(BadInput, match=r"missing|not a built module"):
+            load(copy)
+
+
+def test_another_format_and_other_directories(built: Path, tmp_path: Path) -> None:
+    copy = damaged(built, tmp_path)
+    data = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**data, "format": 99}))
+    with pytest.raises(BadInput, match="format 99"):
+        load(copy)
+    (copy / "manifest.json").write_text(json.dumps({"kind": "something"}))
+    with pytest.raises(BadInput, match="not the manifest"):
+        load(copy)
+    with pytest.raises(BadInput, match="not a built module"):
+        load(tmp_path / "none")
+
+
+def test_a_module_for_another_cpu(built: Path, tmp_path: Path) -> None:
+    copy = damaged(built, tmp_path)
+    data = json.loads((copy / "manifest.json").read_text())
+    data["cpu_features"].append("sve2" if "x86" in data["device"]["family"] else "avx512f")
+    (copy / "manifest.json").write_text(json.dumps(data))
+    with pytest.raises(BadInput, match="which this machine lacks"):
+        load(copy)
+
+
+def test_features_by_the_names_of_cpuinfo(tmp_path: Path) -> None:
+    wide = required_features(tvm.target.Target({"kind": "llvm", "mcpu": "znver4"}))
+    assert {"avx2", "avx512f", "fma"} <= set(wide)
+    assert "avx512f" not in required_features(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nflags\t\t: fpu sse4_1 sse4_2 avx avx2 fma bmi1 bmi2 f16c\n")
+    assert "avx512f" in missing_features(wide, info)
+    assert "sse4.2" not in missing_features(wide, info)
+    info.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
+    assert missing_features(("neon", "sve"), info) == ["sve"]
+    assert missing_features(wide, tmp_path / "none") == []
+    assert missing_features(required_features(open_device("cpu", 1).target)) == []
+
+
+def test_a_profile_names_every_anchor(module: Module, model: Path) -> None:
+    calls = module.profile(inputs_of(module), runs=3)
+    nodes = [s.node for s in fuse(load_onnx(model)).anchors]
+    assert [c.name for c in calls if c.operator is not None] == nodes
+    assert all(c.seconds > 0 for c in calls)
+    assert len(calls) > len(nodes)  # pooling has no anchor
+    first = module(inputs_of(module))
+    module.profile(inputs_of(module, 1), runs=1)
+    for name, value in module(inputs_of(module)).items():
+        np.testing.assert_array_equal(value, first[name])
+
+
+def test_operator_errors_are_small_and_complete(module: Module, model: Path) -> None:
+    graph = fuse(load_onnx(model))
+    errors = operator_errors(module, graph, open_device("cpu", 1), inputs_of(module))
+    assert [e.operator.node for e in errors] == [s.node for s in graph.anchors]
+    assert 0 < max(e.error for e in errors) < 1e-5
+
+
+def test_verification_names_output_and_operator(model: Path, tmp_path: Path) -> None:
+    """A module with another network's weights in one layer is caught, and the layer is named."""
+    graph = fuse(load_onnx(model))
+    device = open_device("cpu", 1)
+    wrong = graph.anchors[1]
+    healthy = wrong.weight.copy()
+    wrong.weight[0] *= -3
+    build(graph, device, tmp_path / "m")
+    wrong.weight[:] = healthy
+    module = load(tmp_path / "m")
+    with pytest.raises(VerificationFailed) as caught:
+        verify(module, OnnxReference(model), graph=graph, device=device)
+    assert repr(wrong.node) in str(caught.value)
+    assert repr(next(iter(module.outputs))) in str(caught.value)
+    with pytest.raises(VerificationFailed, match="tiny"):
+        verify(module, OnnxReference(model))
+
+
+def test_integer_inputs(tmp_path: Path) -> None:
+    from onnx import TensorProto
+
+    net = Net()
+    net.input(2, dtype=TensorProto.INT64, name="rows")
+    picked = net.op("Gather", net.weight(2, 5), "rows", axis=0)
+    path = net.save(tmp_path / "m.onnx", net.op("Relu", picked))
+    build(load_onnx(path), open_device("cpu", 1), tmp_path / "m")
+    module = load(tmp_path / "m")
+    assert verify(module, OnnxReference(path)) == {"relu_1": 0.0}
+
+
+def test_a_network_of_shapes_only_needs_no_kernels(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input(2, 3)
+    path = net.save(tmp_path / "m.onnx", net.op("Identity", x))
+    manifest = build(load_onnx(path), open_device("cpu", 1), tmp_path / "m")
+    assert manifest.kernels is None
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (result,) = load(tmp_path / "m")({"x": data}).values()
+    np.testing.assert_array_equal(result, data)
+
+
+def test_a_rebuilt_module_is_not_the_old_one(tmp_path: Path) -> None:
+    """The loader keeps libraries by name: a new one must have another."""
+    device = open_device("cpu", 1)
+    results = []
+    for scale in (2.0, 3.0):
+        net = Net()
+        path = net.save(tmp_path / "m.onnx", net.op("Mul", net.input(1, 4), net.scalar(scale)))
+        build(load_onnx(path), device, tmp_path / "m")
+        (result,) = load(tmp_path / "m")({"x": np.ones((1, 4), np.float32)}).values()
+        results.append(result[0, 0])
+    assert results == [2.0, 3.0]
+
+
+def test_another_thread_may_call(module: Module) -> None:
+    inputs, results = inputs_of(module), []
+    wanted = module(inputs)
+    caller = threading.Thread(target=lambda: results.append(module(inputs)))
+    caller.start()
+    caller.join()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(results[0][name], value)
+
+
+SCRIPT = """
+import os, sys, numpy as np
+from tuner.module import load
+module = load(sys.argv[1])
+before = os.sched_getaffinity(0)
+for _ in range(3):
+    module({name: np.zeros(shape, dtype) for name, (shape, dtype) in module.inputs.items()})
+assert os.sched_getaffinity(0) == before
+masks = [tuple(sorted(os.sched_getaffinity(int(t)))) for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
+print(module.threads, sorted(m for m in masks if len(m) == 1))
+"""
+
+
+@pytest.mark.skipif(len(usable_cpus()) < 2, reason="needs two cores")
+@pytest.mark.parametrize("wanted", [None, "1", "2"])
+def test_workers_are_pinned_and_the_caller_is_not(model: Path, tmp_path: Path, wanted: str | None) -> None:
+    build(load_onnx(model), open_device("cpu", 2), tmp_path / "m")
+    environment = {k: v for k, v in os.environ.items() if k != "TVM_NUM_THREADS"}
+    if wanted is not None:
+        environment["TVM_NUM_THREADS"] = wanted
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "m")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    threads, _, pinned = done.stdout.strip().partition(" ")
+    assert threads == (wanted or "2")
+    assert pinned == ("[]" if wanted == "1" else f"[({usable_cpus()[1]},)]")
+
+
+def test_threads_that_are_no_number(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "many")
+    with pytest.raises(BadInput, match="many"):
+        load(built)

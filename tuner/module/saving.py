@@ -1,0 +1,113 @@
+"""Writing a module's directory so that it appears whole or not at all. Start at `save`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import BadInput
+from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module
+
+NETWORK = "network.ro"
+
+# LLVM ends the process when it cannot write, and TVM writes on without a word: this much room is claimed beforehand.
+_RESERVE_BYTES = 1 << 20
+_RESERVE_PER_FUNCTION_BYTES = 1 << 18
+
+
+def check_directory(directory: Path) -> None:
+    """Raises BadInput unless a module may be written to `directory`."""
+    if directory.exists() and not (directory.is_dir() and (is_module(directory) or not any(directory.iterdir()))):
+        raise BadInput(f"{directory}: exists and is not a built module; give another directory")
+    if not directory.parent.is_dir():
+        raise BadInput(f"{directory}: the folder {directory.parent} does not exist; create it first")
+    if not os.access(directory.parent, os.W_OK | os.X_OK):
+        raise BadInput(f"{directory}: the folder {directory.parent} cannot be written to")
+
+
+def save(
+    module: Any,
+    functions: int,
+    directory: Path,
+    linker: str,
+    describe: Callable[[str | None, str, dict[str, str]], Manifest],
+    check: Callable[[Path], object] | None,
+) -> Manifest:
+    """Write a VM executable of `functions` kernels and its manifest, let `check` look at it, put it in place.
+
+    `describe` makes the manifest of the names of kernels and network and of all checksums. Raises BadInput if the
+    directory cannot be written, and what `check` raises; nothing is left behind then.
+    """
+    try:
+        partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".partial", dir=directory.parent))
+    except OSError as error:
+        raise _unwritable(directory, error) from None
+    try:
+        try:
+            os.chmod(partial, 0o755)
+            kernels = _write_files(module, functions, partial, linker)
+            files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
+            manifest = describe(kernels, NETWORK, files)
+            (partial / FILE_NAME).write_text(manifest.to_json())
+        except OSError as error:
+            raise _unwritable(directory, error) from None
+        if check is not None:
+            check(partial)
+        try:
+            _replace(partial, directory)
+        except OSError as error:
+            raise _unwritable(directory, error) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return manifest
+
+
+def _unwritable(directory: Path, error: OSError) -> BadInput:
+    return BadInput(f"{directory}: cannot be written: {error.strerror or error}")
+
+
+def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str | None:
+    """Write network and kernels; returns the library's name, None if there are no kernels. It has its checksum in
+    it: the system's loader takes two libraries of one name for the same."""
+    network, compiled, library = folder / NETWORK, folder / "kernels.o", folder / "kernels.so"
+    module.write_to_file(str(network), "ro")
+    _claim(compiled, _RESERVE_BYTES + functions * _RESERVE_PER_FUNCTION_BYTES)
+    kernels = [child for child in module.imports if child.kind == "llvm"]
+    if not kernels:
+        return None
+    kernels[0].write_to_file(str(compiled), "o")
+    command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), str(compiled)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise OSError(f"{linker} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    compiled.unlink()
+    named = folder / f"kernels-{checksum(library)[:12]}.so"
+    library.rename(named)
+    return named.name
+
+
+def _claim(path: Path, size: int) -> None:
+    """Raise OSError unless there is room for `size` bytes (there is none, either, if the file before was cut off)."""
+    with path.open("wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, size)
+    path.unlink()
+
+
+def _replace(partial: Path, directory: Path) -> None:
+    """Put the finished directory in place; an older module there is moved away first and comes back on failure."""
+    if not directory.exists():
+        partial.rename(directory)
+        return
+    old = partial.with_suffix(".old")
+    directory.rename(old)
+    try:
+        partial.rename(directory)
+    except OSError:
+        old.rename(directory)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
