@@ -51,7 +51,9 @@ class ModelGuidedSearcher:
         self._fitted_trials = 0
         self._seeds = space.seed_configs()
         self._suggested: list[Config] = []
-        self._start = self._starting_configs()
+        self._start = self._starting_seeds()
+        if len(history) < self._options.fit_from:
+            self._start += self._spread(self._start)
         self.observe(history)
 
     def observe(self, trials: Sequence[Trial]) -> None:
@@ -85,19 +87,24 @@ class ModelGuidedSearcher:
         if self._unseen.add(config):
             batch.append(config)
 
-    def _starting_configs(self) -> list[Config]:
-        """The first seeds of every template, taken in turn, then random ones far from them and from each other."""
+    def _starting_seeds(self) -> list[Config]:
+        """The first seeds of every template, taken in turn."""
         start: list[Config] = []
         count: dict[str, int] = {}
         for config in self._seeds:
             count[config.template] = count.get(config.template, 0) + 1
             if count[config.template] <= self._options.seeds_per_template:
                 start.append(config)
+        return start
+
+    def _spread(self, seeds: Sequence[Config]) -> list[Config]:
+        """Random configs of every template, far from the seeds and from each other."""
+        found: list[Config] = []
         for space in self._space.spaces:
             pool = [c for c in (space.sample(self._rng) for _ in range(self._options.spread_pool)) if c is not None]
-            seeds = [c for c in start if c.template == space.template]
-            start += spread_out(space, pool, seeds, self._options.spread_per_template)
-        return start
+            taken = [c for c in seeds if c.template == space.template]
+            found += spread_out(space, pool, taken, self._options.spread_per_template)
+        return found
 
     def _take_start(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> None:
         """Move starting configs into the batch; those of a template that has shown itself slow are mostly dropped."""
