@@ -22,12 +22,12 @@ class Repetition:
     (half its width over the median).
     """
 
-    least: int = 5
+    least: int = 3
     most: int = 300
-    seconds: float = 0.08
+    seconds: float = 0.05
     give_up: float = 1.5
     near: float = 1.15
-    precision: float = 0.01
+    precision: float = 0.015
     coarse: float = 0.04
 
 

@@ -21,7 +21,7 @@ from tuner.measure import Candidate, LocalRunner, MeasureOptions
 from tuning_db.record import FailureKind
 
 OPTIONS = MeasureOptions(
-    compile_seconds=6, run_seconds=3, memory_bytes=512 << 20, plugins=("tests.tuner.measure.misbehaving",)
+    compile_seconds=10, run_seconds=5, memory_bytes=512 << 20, plugins=("tests.tuner.measure.misbehaving",)
 )
 MEMORY = r"out of memory \(limit 512 MiB\)"
 
@@ -35,12 +35,12 @@ EXPECTED = {
     "build_segfault": (FailureKind.COMPILE, "SIGSEGV"),
     "build_exit": (FailureKind.COMPILE, "status 5"),
     "build_sys_exit": (FailureKind.COMPILE, "SystemExit"),
-    "build_hang": (FailureKind.COMPILE_TIMEOUT, "compile deadline of 6 s"),
+    "build_hang": (FailureKind.COMPILE_TIMEOUT, "compile deadline of 10 s"),
     "build_allocate": (FailureKind.COMPILE, MEMORY),
     "run_abort": (FailureKind.RUN, "SIGABRT"),
     "run_segfault": (FailureKind.RUN, "SIGSEGV"),
     "run_exit": (FailureKind.RUN, "status 7"),
-    "run_hang": (FailureKind.RUN_TIMEOUT, "run deadline of 3 s"),
+    "run_hang": (FailureKind.RUN_TIMEOUT, "run deadline of 5 s"),
     "run_raise": (FailureKind.RUN, "ValueError: the last line"),
     "run_allocate": (FailureKind.RUN, MEMORY),
 }
