@@ -48,12 +48,12 @@ class Job:
         return self.folder / f"{self.model}-{self.threads}t"
 
     def tune(self, minutes: float) -> dict[str, Any]:
-        """Tune for `minutes`, going on where the database stands."""
+        """Tune until the database has had `minutes` for this model in all."""
         return tune("model", self.onnx, *self._common(), "--minutes", minutes)
 
     def compare(self) -> dict[str, Any]:
         """Build from the database and compare with the peer."""
-        tune("build", self.onnx, *self._common(), "-o", self.module, "--force")
+        tune("build", self.onnx, *self._common(), "-o", self.module)
         against = ("--against", PEER, "--threads", self.threads, "--rounds", self.rounds)
         return tune("bench", self.module, "--model", self.onnx, *against)
 
@@ -83,13 +83,12 @@ def measure_in_slices(job: Job, minutes: float) -> tuple[dict[str, Any], float |
     started = datetime.now(UTC)
     spent, reached = 0.0, None
     while True:
-        step = min(SLICE_MINUTES, minutes - spent)
-        job.tune(step)
-        spent += step
+        spent = min(spent + SLICE_MINUTES, minutes)
+        job.tune(spent)
         comparison = job.compare()
         if reached is None and comparison["peers"][0]["latency_ratio"] <= GOAL:
             reached = spent
-        if spent >= minutes - 1e-6:
+        if spent >= minutes:
             return row(job, comparison, spent, started), reached
 
 

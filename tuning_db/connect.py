@@ -78,7 +78,7 @@ def check_file(path: Path, create: bool, read_only: bool) -> bool:
 
 def _check_new(path: Path, create: bool) -> None:
     if not create:
-        raise DatabaseError(f"there is no tuning database at {path}")
+        raise DatabaseError(f"there is no tuning database at {path}: tune something first, or choose another with --db")
     if not path.parent.is_dir():
         raise DatabaseError(f"cannot create {path}: the folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):

@@ -50,15 +50,19 @@ def compare(
     out: Output,
 ) -> Comparison:
     """Check everything, then compare. `seconds`: of all timed blocks together. Raises BadInput."""
-    from tuner.devices import open_device, usable_cpus
-    from tuner.module import random_inputs, read_manifest
-    from tuner.report import bench
     from tuner.report.peers import peer_named
 
     if not peers:
         raise BadInput("--against: name at least one peer")
     for name in peers:
         peer_named(name)
+    if model is not None:
+        check_file(model, "the ONNX model that the module was built from")
+
+    from tuner.devices import open_device, usable_cpus
+    from tuner.module import random_inputs, read_manifest
+    from tuner.report import bench
+
     manifest = read_manifest(module)
     source = find_model(module, manifest, model)
     device = open_device("cpu", threads or manifest.threads)
@@ -86,7 +90,6 @@ def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
     source = given or Path(manifest.model["source"])
     if given is None and not source.is_file():
         raise BadInput(f"{module} was built from {source}, which is not there (any more): give the file with --model")
-    check_file(source, "the ONNX model that the module was built from")
     _, digest = read_onnx(source)
     if digest != manifest.model["sha256"]:
         raise BadInput(f"{source} is not the file that {module} was built from: give that with --model, or build again")

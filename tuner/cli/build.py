@@ -61,11 +61,9 @@ def build_verified(
     errors: dict[str, float] = {}
 
     def check(folder: Path) -> None:
-        out.remark("verifying against the ONNX reference")
         errors.update(verify(load(folder), OnnxReference(model), graph=graph, device=target))
 
     with open_db(db, create=False, read_only=True) as store:
-        out.remark(f"building for {target.name} {target.key.model}, {target.threads} threads")
         manifest = build(graph, target, output, store, exact, check=check)
     seconds = time.perf_counter() - started
     out.show(choice_table(manifest))
@@ -73,7 +71,10 @@ def build_verified(
     if untuned:
         out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
     worst = max(errors.values(), default=0.0)
-    out.show(f"wrote {output} in {seconds:.0f} s; largest error against the model {worst:.1e}")
+    out.show(
+        f"wrote {output} for {target.name} {target.key.model}, {target.threads} threads, in {seconds:.0f} s; "
+        f"largest error against the model {worst:.1e}"
+    )
     return {
         "output": str(output),
         "model": str(model),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +41,24 @@ class Done:
         return lines[0]
 
 
-Tune = Callable[..., Done]
+def run_tune(*words: object, cwd: Path, env: dict[str, str] | None = None) -> Done:
+    """Run `tune` with these words; never with a traceback."""
+    done = subprocess.run(
+        [TUNE, *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "100", **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
-def tune(tmp_path: Path) -> Tune:
-    """Call it with the command's words; `cwd` and `env` as of subprocess."""
-
-    def run(*words: object, cwd: Path = tmp_path, env: dict[str, str] | None = None) -> Done:
-        done = subprocess.run(
-            [TUNE, *map(str, words)],
-            cwd=cwd,
-            env={**os.environ, "COLUMNS": "100", **(env or {})},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    return run
+def tune(tmp_path: Path) -> Callable[..., Done]:
+    """`run_tune` in the test's folder."""
+    return partial(run_tune, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 from tests.tuner.cli.conftest import everything_under
 from tests.tuner.tiny_network import write_tiny_network
+from tuning_db.store import open_db
 
 
 def _missing(path: Path) -> None:
@@ -109,7 +110,7 @@ def test_building_checks_the_model_before_it_writes(tune, tmp_path):
 
 
 def test_a_database_of_a_newer_version(tune, tiny, tmp_path):
-    assert tune("op", "dense", "--shape", "1,16,16", "--trials", 1, "--db", "t.db").status == 0
+    open_db(tmp_path / "t.db").close()
     with sqlite3.connect(tmp_path / "t.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
@@ -122,8 +123,8 @@ def test_a_database_of_a_newer_version(tune, tiny, tmp_path):
 
 
 def test_a_damaged_database(tune, tiny, tmp_path):
-    assert tune("op", "dense", "--shape", "1,16,16", "--trials", 1, "--db", "t.db").status == 0
     database = tmp_path / "t.db"
+    open_db(database).close()
     database.write_bytes(database.read_bytes()[:5000])
     done = tune("model", tiny.name, "--db", "t.db")
     assert done.status == 2
@@ -178,6 +179,7 @@ def test_a_read_only_folder(tune, tiny, mounted, words):
 @pytest.mark.usefixtures("tiny")
 def test_a_full_disk(tune, mounted, words):
     (mounted / "ballast").write_bytes(b"x" * 390_000)
+    open_db(mounted.parent / "edgetune.db").close()
     before = everything_under(mounted)
     done = tune(*words)
     assert done.status == 2
