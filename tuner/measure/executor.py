@@ -36,7 +36,7 @@ _OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go 
 _COLD_KEPT = 4
 _BURST_SECONDS = 0.006  # of one candidate's turn in a comparison
 _BURST_CALLS = 3
-_TRIES = 4
+_TRIES = 2
 
 
 def main(connection: Connection, settings: ExecutorSettings) -> None:
@@ -159,7 +159,7 @@ class Executor:
 
 def undisturbed(once: Callable[[], float]) -> float:
     """The seconds of a call that nothing else interrupted. Where other work keeps taking the cores away, the fastest
-    of a few calls: a preempted one tells about the scheduler's time slices, not about the kernel."""
+    of two calls: a preempted one tells about the scheduler's time slices, not about the kernel."""
     fastest = float("inf")
     for _ in range(_TRIES):
         before = _preemptions()
