@@ -187,6 +187,26 @@ def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | N
     return emitter.builder.emit(relax.op.reshape(forms.get(data, Layout(block)), shape)), PLAIN
 
 
+def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    """Slices of height and width, and of channels where whole blocks are cut out."""
+    data, block = call.args[0], forms.block_of(call.args[0])
+    shape, result = _image(data), _image(out)
+    if not block or shape is None or result is None or not all(isinstance(a, relax.Tuple) for a in call.args[1:]):
+        return None
+    axes, *bounds = [[int(i) for i in arg.fields] for arg in call.args[1:]]
+    begin, end, *steps = bounds
+    if min(axes) < 0 or min(begin + end) < 0:
+        return None
+    if 1 in axes:
+        at = axes.index(1)
+        last = min(end[at], shape[1])
+        if begin[at] % block or (last % block and last != shape[1]) or (steps and steps[0][at] != 1):
+            return None
+        begin[at], end[at] = begin[at] // block, -(-last // block)
+    sliced = relax.op.strided_slice(forms.get(data, Layout(block)), axes, begin, end, *steps)
+    return emitter.builder.emit(sliced), Layout(block)
+
+
 _RULES: dict[str, Callable[[Emitter, Forms, Any, Var], Blocked | None]] = {
     "concat": _concat,
     "max": _global_pool,
@@ -197,4 +217,5 @@ _RULES: dict[str, Callable[[Emitter, Forms, Any, Var], Blocked | None]] = {
     "nn.max_pool2d": _max_pool,
     "reshape": _reshape,
     "squeeze": _reshape,
+    "strided_slice": _strided_slice,
 }

@@ -8,6 +8,7 @@ to first, so that of two anchors that meet in an addition the later one computes
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from tuning_db.record import Workload
 @dataclass(frozen=True, eq=False)
 class AnchorStep:
     """`out` = epilogue(anchor(`data`, `weight`)). `extras` are the operands of the "add" tokens, in order; `bias` is
-    there if the epilogue has the token. Weight: float32, OIHW or (out, in); bias: (channels,)."""
+    there if the epilogue has the token. Weight: float32, OIHW or (out, in); bias: (channels,). All axes of a dense
+    layer's tensors but the last count as rows."""
 
     workload: Workload
     node: str
@@ -117,9 +119,9 @@ def _anchor_at(graph: Bindings, i: int) -> _Anchor | None:
         return None
     weight = weight.astype(np.float64)
     if is_call(call, "matmul"):
-        if len(shape) != 2 or weight.ndim != 2:
+        if len(shape) < 2 or weight.ndim != 2:
             return None
-        return _Anchor(Dense(shape[0], *weight.shape), call.args[0], weight.T, graph.variables[i])
+        return _Anchor(Dense(prod(shape[:-1]), *weight.shape), call.args[0], weight.T, graph.variables[i])
     attrs = call.attrs
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NCHW", "OIHW", "NCHW"):
         return None
@@ -229,10 +231,11 @@ class _Chain:
         value, shape = constant(expr), shape_of(self.end)
         if value is None or shape is None or value.ndim > len(shape):
             return None
+        channel = 1 if isinstance(self.anchor.kind, Conv2d) else len(shape) - 1
         wide = (1,) * (len(shape) - value.ndim) + value.shape
-        if any(size != 1 for axis, size in enumerate(wide) if axis != 1):
+        if any(size != 1 for axis, size in enumerate(wide) if axis != channel):
             return None
-        return np.broadcast_to(value.reshape(-1).astype(np.float64), (shape[1],))
+        return np.broadcast_to(value.reshape(-1).astype(np.float64), (shape[channel],))
 
     def _residual(self) -> bool:
         following = self._next()

@@ -13,6 +13,7 @@ from tvm import relax
 from tuner.errors import BadInput
 from tuner.graph.model import Model, TensorInfo
 from tuner.graph.onnx_check import graph_inputs, read_onnx
+from tuner.graph.onnx_fold import fold_constants
 from tuner.graph.onnx_import import import_onnx
 from tuner.graph.simplify import simplify
 
@@ -25,6 +26,7 @@ def load_onnx(path: str | Path) -> Model:
     """
     path = Path(path)
     proto, digest = read_onnx(path)
+    fold_constants(proto)
     module, node_names = import_onnx(proto, str(path))
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]

@@ -6,8 +6,9 @@ layout between anchors and are converted only where somebody needs the other for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import relax, tirx
 from tvm.ir import IRModule
@@ -15,7 +16,9 @@ from tvm.target import Target
 
 import templates  # noqa: F401  (registers the built-in templates)
 from templates.template import PLAIN, ScheduleError, Template, search_space, template_named
+from templates.workloads import anchor_of
 from tuner.errors import BadInput
+from tuner.graph.bindings import shape_of
 from tuner.graph.blocked import emit_blocked
 from tuner.graph.emit import OPAQUE, Emitter, Forms
 from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep
@@ -104,23 +107,33 @@ def _emit_other(emitter: Emitter, forms: Forms, step: PlainStep) -> None:
 
 def _emit_anchor(emitter: Emitter, forms: Forms, step: AnchorStep, kernel: _Kernel | None) -> str | None:
     """Emit one anchor; returns the name of its function, None if it has none of its own."""
+    anchor = anchor_of(step.workload)
     if kernel is None:
         data, extras = forms.get(step.data, PLAIN), [forms.get(e, PLAIN) for e in step.extras]
-        forms.put(step.out, emit_plain_anchor(emitter, step, data, extras))
+        rows = [_reshaped(emitter, e, anchor.out_shape) for e in extras]
+        out = emit_plain_anchor(emitter, step, _reshaped(emitter, data, anchor.data_shape), rows)
+        forms.put(step.out, _reshaped(emitter, out, shape_of(step.out)))
         return None
     template, config, workload, target = kernel.template, kernel.config, step.workload, emitter.target
     layouts = template.layouts(workload, target)
     name = f"{workload.op}_{config.template.rpartition('.')[2]}"
     function = emitter.function((workload, config), lambda: kernel.func, name, OPAQUE)
     weight = emitter.constant(template.pack_weight(workload, target, config, step.weight))
-    extras = list(step.extras)
-    arguments = [forms.get(step.data, layouts.data), weight]
+    extras, shape = list(step.extras), layouts.out.shape(anchor.out_shape)
+    arguments = [_reshaped(emitter, forms.get(step.data, layouts.data), layouts.data.shape(anchor.data_shape)), weight]
     for token in workload.epilogue:
         if token == "bias":
             assert step.bias is not None
             arguments.append(emitter.constant(template.pack_bias(workload, target, step.bias)))
         elif token == "add":
-            arguments.append(forms.get(extras.pop(0), layouts.out))
-    shape = [int(s) for s in step.out.ty.shape]
-    forms.put(step.out, emitter.call(function, arguments, layouts.out.shape(shape)), layouts.out)
+            arguments.append(_reshaped(emitter, forms.get(extras.pop(0), layouts.out), shape))
+    out = emitter.call(function, arguments, shape)
+    forms.put(step.out, out if layouts.out.block else _reshaped(emitter, out, shape_of(step.out)), layouts.out)
     return function.name_hint
+
+
+def _reshaped(emitter: Emitter, expr: Any, shape: Sequence[int] | None) -> Any:
+    """The same values with another shape: the axes of a dense layer's tensors other than the last are rows."""
+    if shape is None or shape_of(expr) == tuple(shape):
+        return expr
+    return emitter.builder.emit(relax.op.reshape(expr, shape))

@@ -13,7 +13,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 def simplify(module: IRModule) -> IRModule:
     """Inference semantics (batch normalisation is one multiplication and one addition per channel, dropout is
-    nothing), constants folded, dead bindings removed."""
+    nothing), few kinds of operators (a split is slices, a PReLU simpler steps), constants folded, dead bindings
+    removed."""
     passes = relax.transform
     module = passes.CanonicalizeBindings()(module)
     module = passes.FoldConstant()(module)
@@ -39,9 +40,19 @@ def is_call(expr: Any, *names: str) -> bool:
     )
 
 
+def _is_static(ty: Any) -> bool:
+    return ty.shape is not None and all(isinstance(size, tvm.tirx.IntImm) for size in ty.shape)
+
+
 @mutator
 class _Inference(PyExprMutator):  # type: ignore[misc]
-    """Replaces the first result of batch_norm and dropout."""
+    """Replaces the results of batch_norm, dropout, split and prelu."""
+
+    def visit_call_(self, call: Any) -> relax.Expr:
+        call = super().visit_call_(call)
+        if is_call(call, "nn.prelu") and constant(call.args[1]) is not None:
+            return self._prelu(call)
+        return call
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         source: Any = self.lookup_binding(item.tuple_value) if isinstance(item.tuple_value, tvm.ir.Var) else None
@@ -51,7 +62,28 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
             scaled = self._scale_and_shift(source)
             if scaled is not None:
                 return scaled
+        if is_call(source, "split") and all(_is_static(part) for part in source.ty.fields):
+            return self._slice(source, item.index)
         return super().visit_tuple_getitem_(item)
+
+    def _prelu(self, call: Any) -> relax.Expr:
+        """x above zero, slope times x below, with a slope per channel."""
+        data, slope = call.args[0], constant(call.args[1])
+        assert slope is not None
+        rank, zero = len(data.ty.shape), relax.const(0, slope.dtype.name)
+        wide = slope.reshape([-1 if i == int(call.attrs.axis) % rank else 1 for i in range(rank)])
+        below = self.builder_.emit(relax.op.minimum(data, zero))
+        scaled = self.builder_.emit(relax.op.multiply(below, relax.const(wide)))
+        above = self.builder_.emit(relax.op.nn.relu(data))
+        return self.builder_.normalize(relax.op.add(above, scaled))
+
+    def _slice(self, split: Any, index: int) -> relax.Expr:
+        """One part of a split."""
+        axis = int(split.attrs.axis) % len(split.args[0].ty.shape)
+        sizes = [int(part.shape[axis]) for part in split.ty.fields]
+        begin = sum(sizes[:index])
+        part = relax.op.strided_slice(split.args[0], axes=[axis], begin=[begin], end=[begin + sizes[index]])
+        return self.builder_.normalize(part)
 
     def _scale_and_shift(self, call: Any) -> relax.Expr | None:
         gamma, beta, mean, variance = (constant(a) for a in call.args[1:])

@@ -303,3 +303,47 @@ def networks(draw: st.DrawFn) -> tuple[Net, list[str]]:
 def test_any_network(tmp_path: Path, target: Target, network: tuple[Net, list[str]]) -> None:
     net, outputs = network
     assert_computes(net, tmp_path, target, outputs)
+
+
+SLICES = {
+    "whole blocks": ([1], [16], [48], [1]),
+    "the rest": ([1], [32], [2**31 - 1], [1]),
+    "part of a block": ([1], [5], [21], [1]),
+    "every other channel": ([1], [0], [50], [2]),
+    "rows and columns": ([2, 3], [1, 0], [7, 8], [2, 3]),
+    "from the end": ([2], [-3], [-1], [1]),
+    "backwards": ([3], [7], [0], [-2]),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices(tmp_path: Path, target: Target, name: str) -> None:
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 9), (4, 50), 1)
+    part = net.op("Slice", x, *(net.constant(np.array(v)) for i, v in enumerate(SLICES[name][j] for j in (1, 2, 0, 3))))
+    assert_computes(net, tmp_path, target, [net.op("Relu", part), part])
+
+
+@pytest.mark.parametrize("sizes", [[16, 32, 2], [10, 40]])
+def test_a_split_and_its_parts(tmp_path: Path, target: Target, sizes: list[int]) -> None:
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 9), (4, 50), 1)
+    first = net.op("Split", x, net.constant(np.array(sizes)), outputs=len(sizes), axis=1)
+    outputs = [net.op("Relu", f"{first}_1"), net.conv(first, (sizes[0], 4), 1)]
+    graph = assert_computes(net, tmp_path, target, outputs)
+    if not any(size % 16 for size in sizes[:-1]):
+        assert conversions(graph, target) <= 2 + 1  # data in, and the results out
+
+
+def test_a_dense_layer_on_sequences(tmp_path: Path, target: Target) -> None:
+    net = Net()
+    x = net.input(2, 5, 12)
+    y = net.op("Relu", net.op("Add", net.op("MatMul", x, net.weight(12, 12)), net.weight(12)))
+    y = net.op("Add", net.op("MatMul", y, net.weight(12, 12)), x)
+    graph = assert_computes(net, tmp_path, target, [y])
+    assert [s.workload.epilogue for s in graph.anchors] == [("bias", "relu"), ("add",)]
+    assert graph.anchors[0].workload.attrs["rows"] == 10
+    inputs = random_inputs(graph)
+    (plain,) = run(graph, target, inputs, {s.workload: None for s in graph.anchors}).values()
+    (wanted,) = expected(net.model(y), inputs).values()
+    np.testing.assert_allclose(plain, wanted, rtol=1e-5, atol=1e-5)

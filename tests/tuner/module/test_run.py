@@ -83,15 +83,16 @@ def test_wrong_inputs(module: Module, inputs: dict, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def damaged(built: Path, folder: Path) -> Path:
+def copied(built: Path, folder: Path) -> Path:
     copy = folder / "copy"
     subprocess.run(["cp", "-r", str(built), str(copy)], check=True)
     return copy
 
 
 def test_damage_is_noticed(built: Path, tmp_path: Path) -> None:
-    for name in [p.name for p in built.iterdir()]:
-        copy = damaged(built, tmp_path / name[:3]) if (tmp_path / name[:3]).mkdir() is None else built
+    for i, name in enumerate(p.name for p in built.iterdir()):
+        (tmp_path / str(i)).mkdir()
+        copy = copied(built, tmp_path / str(i))
         content = bytearray((copy / name).read_bytes())
         content[len(content) // 2] ^= 0xFF
         (copy / name).write_bytes(content)
@@ -103,7 +104,7 @@ def test_damage_is_noticed(built: Path, tmp_path: Path) -> None:
 
 
 def test_another_format_and_other_directories(built: Path, tmp_path: Path) -> None:
-    copy = damaged(built, tmp_path)
+    copy = copied(built, tmp_path)
     data = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**data, "format": 99}))
     with pytest.raises(BadInput, match="format 99"):
@@ -116,7 +117,7 @@ def test_another_format_and_other_directories(built: Path, tmp_path: Path) -> No
 
 
 def test_a_module_for_another_cpu(built: Path, tmp_path: Path) -> None:
-    copy = damaged(built, tmp_path)
+    copy = copied(built, tmp_path)
     data = json.loads((copy / "manifest.json").read_text())
     data["cpu_features"].append("sve2" if "x86" in data["device"]["family"] else "avx512f")
     (copy / "manifest.json").write_text(json.dumps(data))
