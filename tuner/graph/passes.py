@@ -14,6 +14,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from templates import default
+from templates.lowering import lowering_context
 
 
 def finish(module: IRModule, target: Target) -> IRModule:
@@ -55,5 +56,5 @@ def compile_module(module: IRModule, target: Target) -> Any:
             passes.AttachGlobalSymbol(),
         ]
     )
-    with target, tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+    with target, lowering_context():
         return relax.build(module, target, relax_pipeline=lowering)

@@ -16,6 +16,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from templates.lowering import lowering_context
 from tuner.errors import BadInput
 
 ENTRY = "main"  # the exported function of every library built here
@@ -41,8 +42,7 @@ def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str
 
     Raises what TVM raises, OSError if a file cannot be written, and RuntimeError if the linker fails.
     """
-    # Argument checks are for callers that may be wrong; they cost a third of the compile time.
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+    with lowering_context():
         module = tvm.tirx.build(func.with_attr("global_symbol", ENTRY), target=target)
     compiled = library.with_suffix(".o")
     try:
