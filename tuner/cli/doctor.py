@@ -165,7 +165,7 @@ def _space(what: str, folder: str, remedy: str) -> Finding:
 
 # Distribution, extra, what it is for.
 _EXTRAS = (
-    ("onnxruntime", "ort", "a peer of `tune bench`, and the reference that modules are verified against"),
+    ("onnxruntime", "ort", "a peer of `tune bench` and `tune demo`"),
     ("openvino", "openvino", "a peer of `tune bench`"),
     ("torch", "torch", "loading torch.export programs"),
     ("psycopg", "postgres", "a tuning database that a team shares"),

@@ -22,6 +22,8 @@ SLOW_ROUNDS = 3  # for a contender whose single run is longer than a block
 class ContenderFailed(TuneError):
     """A contender's process ended: the message has the end of what it wrote."""
 
+    exit_status = 2
+
 
 def alternate(
     running: Mapping[str, Contender], rounds: int, block_seconds: float, say: Callable[[str], None]

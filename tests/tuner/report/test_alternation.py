@@ -1,0 +1,107 @@
+"""Contenders in processes of their own: they take turns, one that dies says why, none is left behind."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tuner.report.alternation import SLOW_ROUNDS, Contender, ContenderFailed, alternate
+
+SERVE = """
+import sys, time
+from tuner.report.contender import isolate, serve
+replies = isolate([{cpu}])
+def run():
+    start = time.perf_counter()
+    while time.perf_counter() - start < {seconds}:
+        pass
+    return time.perf_counter() - start
+serve(run, "busy", replies)
+"""
+
+
+@pytest.fixture
+def busy(tmp_path: Path):
+    """Starts a contender that computes without end: each run takes about `seconds`."""
+    started = []
+
+    def start(name: str, seconds: float) -> Contender:
+        cpu = min(psutil.Process().cpu_affinity())
+        script = SERVE.format(cpu=cpu, seconds=seconds)
+        started.append(Contender(name, [sys.executable, "-c", script], 1, tmp_path / f"{name}.log"))
+        return started[-1]
+
+    yield start
+    for contender in started:
+        contender.__exit__(None, None, None)
+
+
+def _children() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def _settled(status: str) -> bool:
+    """Whether all children have this status; a signal takes a moment to arrive."""
+    for _ in range(1000):
+        if all(p.status() == status for p in _children()):
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def test_contenders_are_stopped_while_they_are_not_asked(busy):
+    running = {name: busy(name, 0.001) for name in ("a", "b")}
+    assert len(_children()) == 2
+    assert _settled(psutil.STATUS_STOPPED)
+    times = alternate(running, 3, 0.01, lambda _: None)
+    assert {name: len(blocks) for name, blocks in times.items()} == {"a": 3, "b": 3}
+    assert all(len(block) >= 2 and sum(block) >= 0.01 for blocks in times.values() for block in blocks)
+    assert _settled(psutil.STATUS_STOPPED)
+
+
+def test_a_slow_contender_is_asked_less_often(busy):
+    running = {"slow": busy("slow", 0.05), "fast": busy("fast", 0.001)}
+    times = alternate(running, SLOW_ROUNDS + 2, 0.01, lambda _: None)
+    assert len(times["slow"]) == SLOW_ROUNDS
+    assert len(times["fast"]) == SLOW_ROUNDS + 2
+
+
+def test_every_contender_begins_a_round_in_turn(busy):
+    order: list[str] = []
+
+    class Recorded:
+        """Notes who is asked; the answer is the contender's own."""
+
+        def __init__(self, name: str) -> None:
+            self._name, self._contender = name, busy(name, 0.001)
+
+        def block(self, seconds: float) -> list[float]:
+            order.append(self._name)
+            return self._contender.block(seconds)
+
+    alternate({name: Recorded(name) for name in ("a", "b")}, 2, 0.005, lambda _: None)  # type: ignore[dict-item]
+    assert order == ["a", "b", "b", "a"]
+
+
+def test_one_that_cannot_start_says_why(tmp_path):
+    with pytest.raises(ContenderFailed, match=r"broken failed: ValueError: out of paper"):
+        Contender("broken", [sys.executable, "-c", "raise ValueError('out of paper')"], 1, tmp_path / "log")
+    assert _children() == []
+
+
+def test_one_that_dies_later_says_why(busy):
+    contender = busy("victim", 0.001)
+    (child,) = _children()
+    child.kill()
+    with pytest.raises(ContenderFailed, match="victim failed: exit status -9"):
+        contender.block(0.01)
+
+
+def test_none_is_left_behind(busy):
+    with busy("a", 0.001):
+        assert len(_children()) == 1
+    assert _children() == []
