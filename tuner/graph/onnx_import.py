@@ -61,8 +61,17 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             raise BadInput(f"{self._source}: node {node!r} ({op_name}) cannot be converted: {reason}") from error
         if isinstance(result, tvm.ir.Call) and isinstance(result.ty, relax.TensorType):
             result = self.bb.emit(result, name_hint=re.sub(r"\W+", "_", node).strip("_") or "node")
-            self.node_names[result.name] = node
+            self._name(result, node)
         return result
+
+    def _name(self, var: Any, node: str) -> None:
+        """Remember where a variable came from, and those that it was made of."""
+        bound = self.bb.lookup_binding(var) if isinstance(var, tvm.ir.Var) else None
+        if bound is None or var.name in self.node_names:
+            return
+        self.node_names[var.name] = node
+        for operand in getattr(bound, "args", ()):
+            self._name(operand, node)
 
     def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes) -> Any:
         """The result of a converter of ours, or None where TVM's is to be used."""
