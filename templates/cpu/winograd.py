@@ -28,6 +28,7 @@ from templates.cpu.stages import (
     unroll_tile,
     zero_padded,
 )
+from templates.cpu.winograd_algebra import MATRICES, row_of
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Layout, Layouts, Template
 from templates.workloads import Conv2d, anchor_of
@@ -35,34 +36,6 @@ from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
 CACHE_LINE_FLOATS = 16
-
-# Per m: B^T (input), G (weight), A^T (output), for the points 0, 1, -1 (and 2, -2), infinity.
-_MATRICES: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
-    2: (
-        [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
-        [[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]],
-        [[1, 1, 1, 0], [0, 1, -1, -1]],
-    ),
-    4: (
-        [
-            [4, 0, -5, 0, 1, 0],
-            [0, -4, -4, 1, 1, 0],
-            [0, 4, -4, -1, 1, 0],
-            [0, -2, -1, 2, 1, 0],
-            [0, 2, -1, -2, 1, 0],
-            [0, 4, 0, -5, 0, 1],
-        ],
-        [
-            [1 / 4, 0, 0],
-            [-1 / 6, -1 / 6, -1 / 6],
-            [-1 / 6, 1 / 6, -1 / 6],
-            [1 / 24, 1 / 12, 1 / 6],
-            [1 / 24, -1 / 12, 1 / 6],
-            [0, 0, 1],
-        ],
-        [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -112,7 +85,7 @@ class Winograd(Template):
         if target.kind.name != "llvm":
             return None
         unit = vector_unit(target)
-        problems = {m: self._problem(workload, target, m) for m in _MATRICES}
+        problems = {m: self._problem(workload, target, m) for m in MATRICES}
         conv = problems[2].conv
         if (conv.kernel, conv.strides, conv.dilation, conv.groups) != ((3, 3), (1, 1), (1, 1), 1):
             return None
@@ -129,7 +102,7 @@ class Winograd(Template):
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         """U = G w G^T, computed in float64: (a, a, out blocks, in blocks, in lanes, out lanes)."""
         problem = self._problem(workload, target, config["m"])
-        b, g = problem.blocks, np.array(_MATRICES[problem.m][1])
+        b, g = problem.blocks, np.array(MATRICES[problem.m][1])
         k, c, _, _ = weight.shape
         # G w G^T as one product with the Kronecker square of G: (a*a, 9) x (9, K*C)
         u = np.kron(g, g) @ weight.astype(np.float64).reshape(k * c, 9).T
@@ -223,33 +196,10 @@ def _features(p: _Problem, v: Values) -> Mapping[str, float]:
     }
 
 
-def _linear(row: Sequence[float], get: Callable[[int], Any]) -> Any:
-    """The sum of row[j] * get(j), without zeros and with subtractions for -1."""
-    total = None
-    for j, factor in enumerate(row):
-        if factor == 0:
-            continue
-        size = abs(float(factor))
-        term = get(j) if size == 1 else get(j) * tirx.const(size, "float32")
-        if total is None:
-            total = term if factor > 0 else tirx.const(0.0, "float32") - term
-        else:
-            total = total + term if factor > 0 else total - term
-    return total
-
-
-def _row_of(matrix: Sequence[Sequence[float]], index: Any, get: Callable[[int], Any]) -> Any:
-    """The `index`-th row times a vector; the selects fold away where the loop over `index` is unrolled."""
-    value = _linear(matrix[-1], get)
-    for i in range(len(matrix) - 2, -1, -1):
-        value = tirx.Select(index == i, _linear(matrix[i], get), value)
-    return value
-
-
 def _compute(p: _Problem, epilogue: tuple[str, ...]) -> tirx.PrimFunc:
     """pad -> t1, vv (input) -> mm -> t2, out (output and epilogue)."""
     conv, b, a, m = p.conv, p.blocks, p.a, p.m
-    bt, _, at = _MATRICES[m]
+    bt, _, at = MATRICES[m]
     lanes, ny = b.lanes, p.tiles_y
     data = te.placeholder((conv.batch, b.in_blocks, conv.height, conv.width, lanes), name="data")
     weight = te.placeholder((a, a, b.out_blocks, b.in_blocks, lanes, lanes), name="weight")
@@ -265,12 +215,12 @@ def _compute(p: _Problem, epilogue: tuple[str, ...]) -> tirx.PrimFunc:
     )
     t1 = te.compute(
         (p.tile_rows, p.tiles_x, b.in_blocks, a, a, lanes),
-        lambda ty, tx, c, e, j, v: _row_of(bt, e, lambda i: pad[ty // ny, c, (ty % ny) * m + i, tx * m + j, v]),
+        lambda ty, tx, c, e, j, v: row_of(bt, e, lambda i: pad[ty // ny, c, (ty % ny) * m + i, tx * m + j, v]),
         name="t1",
     )
     vv = te.compute(
         (a, a, p.tile_rows, p.tiles_x, b.in_blocks, lanes),
-        lambda e, q, ty, tx, c, v: _row_of(bt, q, lambda j: t1[ty, tx, c, e, j, v]),
+        lambda e, q, ty, tx, c, v: row_of(bt, q, lambda j: t1[ty, tx, c, e, j, v]),
         name="vv",
     )
     ib, ii = te.reduce_axis((0, b.in_blocks), "ib"), te.reduce_axis((0, lanes), "ii")
@@ -281,12 +231,12 @@ def _compute(p: _Problem, epilogue: tuple[str, ...]) -> tirx.PrimFunc:
     )
     t2 = te.compute(
         (b.out_blocks, p.tile_rows, p.tiles_x, m, a, lanes),
-        lambda o, ty, tx, i, q, v: _row_of(at, i, lambda e: mm[e, q, o, ty, tx, v]),
+        lambda o, ty, tx, i, q, v: row_of(at, i, lambda e: mm[e, q, o, ty, tx, v]),
         name="t2",
     )
 
     def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
-        value = _row_of(at, x % m, lambda q: t2[o, n * ny + y // m, x // m, y % m, q, v])
+        value = row_of(at, x % m, lambda q: t2[o, n * ny + y // m, x // m, y % m, q, v])
         return epilogue_value(epilogue, value, extra, (n, o, y, x, v))
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
