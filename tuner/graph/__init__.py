@@ -4,8 +4,9 @@
 """
 
 from tuner.graph.fuse import AnchorStep, FusedGraph, fuse
+from tuner.graph.kernels import default_config
 from tuner.graph.load import load_exported, load_onnx
-from tuner.graph.lower import Lowered, default_config, lower
+from tuner.graph.lower import Lowered, LoweredAnchor, lower
 from tuner.graph.model import Model, TensorInfo
 from tuner.graph.passes import compile_module, finish
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
@@ -15,6 +16,7 @@ __all__ = [
     "FlopShare",
     "FusedGraph",
     "Lowered",
+    "LoweredAnchor",
     "Model",
     "TensorInfo",
     "compile_module",

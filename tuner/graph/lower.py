@@ -6,7 +6,7 @@ layout between anchors and are converted only where somebody needs the other for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,33 +14,36 @@ from tvm import relax, tirx
 from tvm.ir import IRModule
 from tvm.target import Target
 
-import templates  # noqa: F401  (registers the built-in templates)
-from templates.template import PLAIN, ScheduleError, Template, search_space, template_named
+from templates.template import PLAIN
 from templates.workloads import anchor_of
-from tuner.errors import BadInput
 from tuner.graph.bindings import shape_of
 from tuner.graph.blocked import emit_blocked
+from tuner.graph.concat import Joints, write
 from tuner.graph.emit import OPAQUE, Emitter, Forms
 from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep
+from tuner.graph.kernels import Choices, Kernel, kernels_of
 from tuner.graph.plain import emit_plain_anchor
 from tuning_db.record import Config, Workload
 
-Choices = Mapping[Workload, Config | None]
+
+@dataclass(frozen=True)
+class LoweredAnchor:
+    """What became of one anchor: the config and the name of its function (both None where no template applies), and
+    from which channel block on its result lies in the function's last tensor (a concatenation has several)."""
+
+    node: str
+    workload: Workload
+    config: Config | None
+    function: str | None
+    first_block: int = 0
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """`module`: the Relax module, not yet through `passes.finish`. `functions`: for every anchor in order, the node,
-    its workload, the config and the name of its function (both None where no template applies)."""
+    """`module`: the Relax module, not yet through `passes.finish`; `anchors` in the graph's order."""
 
     module: IRModule
-    functions: tuple[tuple[str, Workload, Config | None, str | None], ...]
-
-
-def default_config(workload: Workload, target: Target, exact: bool = False) -> Config | None:
-    """The config to use where nothing was measured: the first seed; None where no template applies."""
-    space = search_space(workload, target, exact=exact)
-    return None if space is None else next(iter(space.seed_configs()), None)
+    anchors: tuple[LoweredAnchor, ...]
 
 
 def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
@@ -49,91 +52,86 @@ def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
     `choices` maps a workload to its config, or to None where it is to be computed without a template; workloads that
     are not in it get their default config. Raises BadInput if a config cannot be applied.
     """
-    kernels = _kernels(graph, choices, target)
+    kernels = kernels_of((step.workload for step in graph.anchors), choices, target)
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
-    emitter = Emitter(builder, target)
-    forms = Forms(emitter)
-    functions = []
+    lowering = _Lowering(graph, kernels, Emitter(builder, target))
+    anchors = []
     with builder.function("main", list(graph.parameters)):
         with builder.dataflow():
-            for parameter in graph.parameters:
-                forms.put(parameter, parameter)
             for step in graph.steps:
                 if isinstance(step, AnchorStep):
-                    kernel = kernels[step.workload]
-                    name = _emit_anchor(emitter, forms, step, kernel)
-                    config = None if kernel is None else kernel.config
-                    functions.append((step.node, step.workload, config, name))
+                    anchors.append(lowering.anchor(step))
                 else:
-                    _emit_other(emitter, forms, step)
-            results = [forms.plain(output) for output in graph.outputs]
-            result = builder.emit_output(relax.Tuple(results))
+                    lowering.other(step)
+            result = builder.emit_output(relax.Tuple([lowering.forms.plain(output) for output in graph.outputs]))
         builder.emit_func_output(result)
-    return Lowered(builder.get(), tuple(functions))
+    return Lowered(builder.get(), tuple(anchors))
 
 
-@dataclass(frozen=True, eq=False)
-class _Kernel:
-    template: Template
-    config: Config
-    func: tirx.PrimFunc
+class _Lowering:
+    """The steps of one graph, emitted in order."""
 
+    def __init__(self, graph: FusedGraph, kernels: dict[Workload, Kernel | None], emitter: Emitter) -> None:
+        self.forms = Forms(emitter)
+        self._emitter = emitter
+        self._kernels = kernels
+        blocks = {s.out: k.layouts.out.block for s in graph.anchors if (k := kernels[s.workload]) is not None}
+        self._joints = Joints(graph, blocks)
+        for parameter in graph.parameters:
+            self.forms.put(parameter, parameter)
 
-def _kernels(graph: FusedGraph, choices: Choices, target: Target) -> dict[Workload, _Kernel | None]:
-    """The function of every workload; None where there is none. Made first: nothing is emitted if one fails."""
-    kernels: dict[Workload, _Kernel | None] = {}
-    for workload in dict.fromkeys(step.workload for step in graph.anchors):
-        config = choices[workload] if workload in choices else default_config(workload, target)
-        kernels[workload] = None if config is None else _kernel(workload, config, target)
-    return kernels
+    def other(self, step: PlainStep) -> None:
+        if self._joints.emit(self._emitter, self.forms, step.out):
+            return
+        blocked = emit_blocked(self._emitter, self.forms, step.value, step.out)
+        if blocked is not None:
+            self.forms.put(step.out, *blocked)
+        else:
+            self.forms.put(step.out, self._emitter.builder.emit(self.forms.plain(step.value)))
 
+    def anchor(self, step: AnchorStep) -> LoweredAnchor:
+        kernel = self._kernels[step.workload]
+        if kernel is None:
+            self._without_template(step)
+            return LoweredAnchor(step.node, step.workload, None, None)
+        arguments, key = self._arguments(step, kernel), (step.workload, kernel.config)
+        name = f"{step.workload.op}_{kernel.config.template.rpartition('.')[2]}"
+        slot = self._joints.slot(step.out)
+        if slot is not None:
+            function = write(self._emitter, slot, key, kernel.func, arguments, name)
+            return LoweredAnchor(step.node, step.workload, kernel.config, function.name_hint, slot.first_block)
+        function = self._emitter.function(key, lambda: kernel.func, name, OPAQUE)
+        layout = kernel.layouts.out
+        out = self._emitter.call(function, arguments, layout.shape(anchor_of(step.workload).out_shape))
+        self.forms.put(step.out, out if layout.block else self._reshaped(out, shape_of(step.out)), layout)
+        return LoweredAnchor(step.node, step.workload, kernel.config, function.name_hint)
 
-def _kernel(workload: Workload, config: Config, target: Target) -> _Kernel:
-    try:
-        template = template_named(config.template)
-        return _Kernel(template, config, template.prim_func(workload, target, config))
-    except (KeyError, ScheduleError) as error:
-        raise BadInput(f"{workload.key}: the config {config.key} cannot be applied: {error}") from error
+    def _arguments(self, step: AnchorStep, kernel: Kernel) -> list[Any]:
+        """Data, weight, and the operands of the epilogue, in the kernel's layouts."""
+        anchor, layouts, emitter = anchor_of(step.workload), kernel.layouts, self._emitter
+        data = self._reshaped(self.forms.get(step.data, layouts.data), layouts.data.shape(anchor.data_shape))
+        weight = kernel.template.pack_weight(step.workload, emitter.target, kernel.config, step.weight)
+        arguments = [data, emitter.constant(weight)]
+        extras = list(step.extras)
+        for token in step.workload.epilogue:
+            if token == "bias":
+                assert step.bias is not None
+                arguments.append(emitter.constant(kernel.template.pack_bias(step.workload, emitter.target, step.bias)))
+            elif token == "add":
+                extra = self.forms.get(extras.pop(0), layouts.out)
+                arguments.append(self._reshaped(extra, layouts.out.shape(anchor.out_shape)))
+        return arguments
 
+    def _without_template(self, step: AnchorStep) -> None:
+        anchor = anchor_of(step.workload)
+        data = self._reshaped(self.forms.get(step.data, PLAIN), anchor.data_shape)
+        extras = [self._reshaped(self.forms.get(e, PLAIN), anchor.out_shape) for e in step.extras]
+        out = emit_plain_anchor(self._emitter, step, data, extras)
+        self.forms.put(step.out, self._reshaped(out, shape_of(step.out)))
 
-def _emit_other(emitter: Emitter, forms: Forms, step: PlainStep) -> None:
-    blocked = emit_blocked(emitter, forms, step.value, step.out)
-    if blocked is not None:
-        forms.put(step.out, *blocked)
-    else:
-        forms.put(step.out, emitter.builder.emit(forms.plain(step.value)))
-
-
-def _emit_anchor(emitter: Emitter, forms: Forms, step: AnchorStep, kernel: _Kernel | None) -> str | None:
-    """Emit one anchor; returns the name of its function, None if it has none of its own."""
-    anchor = anchor_of(step.workload)
-    if kernel is None:
-        data, extras = forms.get(step.data, PLAIN), [forms.get(e, PLAIN) for e in step.extras]
-        rows = [_reshaped(emitter, e, anchor.out_shape) for e in extras]
-        out = emit_plain_anchor(emitter, step, _reshaped(emitter, data, anchor.data_shape), rows)
-        forms.put(step.out, _reshaped(emitter, out, shape_of(step.out)))
-        return None
-    template, config, workload, target = kernel.template, kernel.config, step.workload, emitter.target
-    layouts = template.layouts(workload, target)
-    name = f"{workload.op}_{config.template.rpartition('.')[2]}"
-    function = emitter.function((workload, config), lambda: kernel.func, name, OPAQUE)
-    weight = emitter.constant(template.pack_weight(workload, target, config, step.weight))
-    extras, shape = list(step.extras), layouts.out.shape(anchor.out_shape)
-    arguments = [_reshaped(emitter, forms.get(step.data, layouts.data), layouts.data.shape(anchor.data_shape)), weight]
-    for token in workload.epilogue:
-        if token == "bias":
-            assert step.bias is not None
-            arguments.append(emitter.constant(template.pack_bias(workload, target, step.bias)))
-        elif token == "add":
-            arguments.append(_reshaped(emitter, forms.get(extras.pop(0), layouts.out), shape))
-    out = emitter.call(function, arguments, shape)
-    forms.put(step.out, out if layouts.out.block else _reshaped(emitter, out, shape_of(step.out)), layouts.out)
-    return function.name_hint
-
-
-def _reshaped(emitter: Emitter, expr: Any, shape: Sequence[int] | None) -> Any:
-    """The same values with another shape: the axes of a dense layer's tensors other than the last are rows."""
-    if shape is None or shape_of(expr) == tuple(shape):
-        return expr
-    return emitter.builder.emit(relax.op.reshape(expr, shape))
+    def _reshaped(self, expr: Any, shape: Sequence[int] | None) -> Any:
+        """The same values with another shape: the axes of a dense layer's tensors other than the last are rows."""
+        if shape is None or shape_of(expr) == tuple(shape):
+            return expr
+        return self._emitter.builder.emit(relax.op.reshape(expr, shape))

@@ -61,9 +61,12 @@ def build(
 
 def _operators(lowered: Lowered, chosen: Mapping[Workload, Choice]) -> tuple[Operator, ...]:
     operators = []
-    for node, workload, config, function in lowered.functions:
-        choice = chosen[workload]
-        operators.append(Operator(node, function, workload, config, choice.source, choice.seconds, choice.error))
+    for anchor in lowered.anchors:
+        choice = chosen[anchor.workload]
+        measured = (choice.source, choice.seconds, choice.error)
+        operators.append(
+            Operator(anchor.node, anchor.function, anchor.workload, anchor.config, *measured, anchor.first_block)
+        )
     return tuple(operators)
 
 

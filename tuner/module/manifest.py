@@ -23,7 +23,8 @@ class Operator:
     """One anchor of the network in execution order, and where its kernel came from.
 
     `function` is the kernel's name in the library (None: legalised without a template); `source` is "device",
-    "family", "default" or "none"; `seconds` per call and `error` are those of the stored trial.
+    "family", "default" or "none"; `seconds` per call and `error` are those of the stored trial; `first_block` is where
+    its channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation).
     """
 
     node: str
@@ -33,6 +34,7 @@ class Operator:
     source: str
     seconds: float | None
     error: float | None
+    first_block: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         config = self.config.as_dict() if self.config is not None else None

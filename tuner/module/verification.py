@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from templates.epilogue import operands
 from templates.reference import Operands, reference, relative_error
 from templates.template import template_named
+from templates.workloads import anchor_of
 from tuner.devices import Device
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, TensorInfo
@@ -88,14 +90,20 @@ def operator_errors(
 def _error(operator: Operator, step: AnchorStep, device: Device, tensors: tuple) -> float:
     assert operator.config is not None
     layouts = template_named(operator.config.template).layouts(step.workload, device.target)
-    arrays = [t.numpy() for t in tensors]
-    shape = tuple(int(s) for s in step.out.ty.shape)
-    extra = []
-    for token, array in zip((t for t in step.workload.epilogue if t in ("bias", "add")), arrays[2:-1], strict=True):
-        extra.append(step.bias if token == "bias" else layouts.out.unpack(array, shape[1]))
-    data = layouts.data.unpack(arrays[0], int(step.data.ty.shape[1]))
-    wanted = reference(step.workload, Operands(data, step.weight, tuple(e for e in extra if e is not None)))
-    return relative_error(layouts.out.unpack(arrays[-1], shape[1]), wanted)
+    data, _, *extra, result = (t.numpy() for t in tensors)
+    anchor = anchor_of(step.workload)
+    channels = anchor.out_shape[1]
+    plain = []
+    for token, array in zip(operands(step.workload.epilogue), extra, strict=True):
+        value = step.bias if token == "bias" else layouts.out.unpack(array, channels)
+        assert value is not None
+        plain.append(value)
+    data = layouts.data.unpack(data, anchor.data_shape[1])
+    wanted = reference(step.workload, Operands(data, step.weight, tuple(plain)))
+    if layouts.out.block:
+        blocks = layouts.out.shape(anchor.out_shape)[1]
+        result = result[:, operator.first_block : operator.first_block + blocks]
+    return relative_error(layouts.out.unpack(result, channels), wanted)
 
 
 def _blame(errors: Sequence[OperatorError]) -> str:

@@ -158,6 +158,20 @@ def test_operator_errors_are_small_and_complete(module: Module, model: Path) -> 
     assert 0 < max(e.error for e in errors) < 1e-5
 
 
+def test_operator_errors_of_parts_and_sequences(tmp_path: Path) -> None:
+    """Anchors that write a part of a tensor, and dense layers whose rows are several axes."""
+    net = Net()
+    x = net.input(1, 16, 6, 6)
+    joined = net.op("Concat", net.conv(x, (16, 32), 1), net.conv(x, (16, 20), 1), net.conv("x", (16, 3), 1), axis=1)
+    y = net.op("MatMul", net.op("Reshape", joined, net.constant(np.array([5, 11, 36]))), net.weight(36, 9))
+    device, graph = open_device("cpu", 1), net.graph(tmp_path, y)
+    build(graph, device, tmp_path / "m")
+    module = load(tmp_path / "m")
+    errors = operator_errors(module, graph, device, inputs_of(module))
+    assert len(errors) == len(graph.anchors) == 4
+    assert 0 < max(e.error for e in errors) < 1e-5
+
+
 def test_verification_names_output_and_operator(model: Path, tmp_path: Path) -> None:
     """A module with another network's weights in one layer is caught, and the layer is named."""
     graph = fuse(load_onnx(model))

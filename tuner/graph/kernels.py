@@ -1,0 +1,51 @@
+"""The scheduled function of every workload of a network. Start at `kernels_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.target import Target
+
+import templates  # noqa: F401  (registers the built-in templates)
+from templates.template import Layouts, ScheduleError, Template, search_space, template_named
+from tuner.errors import BadInput
+from tuning_db.record import Config, Workload
+
+Choices = Mapping[Workload, Config | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A workload's function by one config, with the layouts that it reads and writes."""
+
+    template: Template
+    config: Config
+    func: tirx.PrimFunc
+    layouts: Layouts
+
+
+def default_config(workload: Workload, target: Target, exact: bool = False) -> Config | None:
+    """The config to use where nothing was measured: the first seed; None where no template applies."""
+    space = search_space(workload, target, exact=exact)
+    return None if space is None else next(iter(space.seed_configs()), None)
+
+
+def kernels_of(workloads: Iterable[Workload], choices: Choices, target: Target) -> dict[Workload, Kernel | None]:
+    """A kernel for each workload: by its choice, or its default config where it has none; None where the choice is
+    None or no template applies. Raises BadInput if a config cannot be applied."""
+    kernels: dict[Workload, Kernel | None] = {}
+    for workload in dict.fromkeys(workloads):
+        config = choices[workload] if workload in choices else default_config(workload, target)
+        kernels[workload] = None if config is None else _kernel(workload, config, target)
+    return kernels
+
+
+def _kernel(workload: Workload, config: Config, target: Target) -> Kernel:
+    try:
+        template = template_named(config.template)
+        func = template.prim_func(workload, target, config)
+    except (KeyError, ScheduleError) as error:
+        raise BadInput(f"{workload.key}: the config {config.key} cannot be applied: {error}") from error
+    return Kernel(template, config, func, template.layouts(workload, target))
