@@ -55,7 +55,10 @@ class Job:
         """Build from the database and compare with the peer."""
         tune("build", self.onnx, *self._common(), "-o", self.module)
         against = ("--against", PEER, "--threads", self.threads, "--rounds", self.rounds)
-        return tune("bench", self.module, "--model", self.onnx, *against)
+        comparison = tune("bench", self.module, "--model", self.onnx, *against)
+        if not comparison["peers"]:
+            sys.exit(f"{self.model}: {PEER} could not be compared with: {comparison['skipped']}")
+        return comparison
 
     def _common(self) -> tuple[Any, ...]:
         return "--device", "cpu", "--threads", self.threads, "--db", self.folder / "tuning.db"

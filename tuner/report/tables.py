@@ -127,12 +127,12 @@ def _contender_cells(measured: Measured) -> tuple[str, ...]:
 
 def operator_table(profile: Profile, most: int = 25) -> Table:
     """The kernels that take longest, at most `most` of them, the rest in one row, the virtual machine in another."""
-    peak = f"peak {profile.peak_flops / 1e9:.0f} GF/s, measured with a kernel of multiply-adds in registers"
+    peak = f"peak {profile.peak_flops / 1e9:.0f} GF/s (measured: multiply-adds in registers)"
     table = Table(
         box=None,
         title="Where the time goes",
         title_justify="left",
-        caption=f"GF/s by the direct algorithm's operations; {peak}",
+        caption=f"GF/s by the direct algorithm's operations, {peak}",
         caption_justify="left",
     )
     table.add_column("operator", overflow="fold")

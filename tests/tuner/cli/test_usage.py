@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 
 import pytest
 
 from tests.tuner.cli.conftest import TUNE, everything_under
+from tuner.cli.main import explain
+from tuner.errors import NothingMeasured, VerificationFailed
+from tuning_db.errors import DatabaseError
 
 COMMANDS = ("doctor", "devices", "op", "model", "build", "run", "bench", "db", "demo", "zoo")
 
@@ -106,3 +110,20 @@ def test_a_reader_that_goes_away_is_no_message():
     os.close(write)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "status"),
+    [
+        (NothingMeasured("nothing could be measured"), "nothing could be measured", 3),
+        (VerificationFailed("output 'y' is off\n  by 0.5"), "output 'y' is off by 0.5", 4),
+        (DatabaseError("t.db is locked"), "t.db is locked", 2),
+        (OSError(errno.ENOSPC, "No space left on device", "y.npz"), "y.npz: No space left on device", 2),
+    ],
+)
+def test_every_expected_error_is_one_line_and_a_status(error, message, status):
+    assert explain(error) == (message, status)
+
+
+def test_a_programming_error_is_not_explained_away():
+    assert explain(ZeroDivisionError("division by zero")) is None
