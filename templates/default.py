@@ -23,6 +23,8 @@ from templates.cpu.isa import vector_unit
 
 # A parallel region costs about a microsecond: smaller loops stay serial.
 _PARALLEL_ITERATIONS = 4096
+# As many chunks keep the cores of an edge device evenly busy.
+_PARALLEL_CHUNKS = 32
 _SCHEDULED = "tirx.is_scheduled"
 
 
@@ -116,6 +118,8 @@ def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
         sch.reorder(*outer, *reduction, inner[-1])
     if not outer:
         return
+    if not reduction and prod(_extents(sch, outer[:-1])) >= _PARALLEL_CHUNKS:
+        outer = outer[:-1]  # a loop of its own along a row: no index is divided out of the fused one in it
     parallel = sch.fuse(*outer)
     if prod(extents) >= _PARALLEL_ITERATIONS:
         sch.parallel(parallel)  # before the reduction is decomposed: afterwards TVM refuses
@@ -166,6 +170,6 @@ def _vector_loop(sch: Schedule, loop: Any, lanes: int) -> list[Any]:
     """A loop split into whole vectors where they divide it."""
     extent = _extents(sch, [loop])[0]
     for width in (2 * lanes, lanes, lanes // 2):
-        if width > 1 and extent > width and extent % width == 0:
-            return list(sch.split(loop, [None, width]))
+        if width > 1 and extent % width == 0:
+            return [loop] if extent == width else list(sch.split(loop, [None, width]))
     return [loop]
