@@ -7,6 +7,7 @@ layer runs at memory speed; several rows share each weight load.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -14,6 +15,7 @@ from tvm.target import Target
 
 from templates.cpu.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
+from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import PLAIN, Layouts, Template
@@ -30,7 +32,8 @@ def _dense(workload: Workload) -> Dense:
 
 
 class PackedDense(Template):
-    """Knobs: `nb` vectors of output features and `rows` of the register tile; `ki` inputs unrolled."""
+    """Knobs: `nb` vectors of output features and `rows` of the register tile; `ki` inputs unrolled; `split` what runs
+    in parallel; `prefetch` weights that many inputs ahead."""
 
     name = "cpu.dense"
     op = "dense"
@@ -47,6 +50,8 @@ class PackedDense(Template):
             Knob("nb", tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= vectors)),
             Knob("rows", tile_sizes(dense.rows, 14)),
             Knob("ki", divisors(dense.in_features, 16)),
+            Knob("split", ("channels", "rows") if dense.rows > 1 else ("channels",)),
+            Knob("prefetch", tuple(p for p in (0, 16, 32, 64) if p < dense.in_features)),
         )
         constraints = (
             Constraint("the register tile does not fit", lambda v: v["nb"] * v["rows"] <= unit.accumulators),
@@ -54,7 +59,13 @@ class PackedDense(Template):
         )
         wide = max(t for t in tile_sizes(dense.rows, 14) if t <= unit.accumulators // 2)
         ki = max(divisors(dense.in_features, 4))
-        seeds = tuple({"nb": nb, "rows": wide, "ki": ki} for nb in (4, 2, 1) if nb <= vectors)
+        ahead = 32 if dense.in_features > 32 else 0
+        seeds = tuple(
+            {"nb": nb, "rows": wide, "ki": ki, "prefetch": p}
+            for nb in (4, 2, 1)
+            if nb <= vectors
+            for p in dict.fromkeys((ahead, 0))
+        )
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(dense, unit.lanes, v))
 
     def weight_key(self, config: Config) -> str:
@@ -70,7 +81,8 @@ class PackedDense(Template):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         dense = _dense(workload)
         func = _compute(dense, vector_unit(target).lanes, workload.epilogue, config["nb"], config["rows"])
-        return _schedule(func, config.knobs)
+        func = _schedule(func, config.knobs)
+        return _prefetch_weights(func, config.knobs) if config["prefetch"] else func
 
 
 def _features(dense: Dense, lanes: int, v: Values) -> Mapping[str, float]:
@@ -115,13 +127,33 @@ def _schedule(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     i, o, b, v, kk = sch.get_loops(sums)
     io, ii = sch.split(i, [None, k["rows"]])
     ko, ki = sch.split(kk, [None, k["ki"]])
-    sch.reorder(o, io, ko, ki, ii, b, v)
-    sch.parallel(o)
+    outer = (o, io) if k["split"] == "channels" else (io, o)
+    sch.reorder(*outer, ko, ki, ii, b, v)
+    sch.parallel(outer[0])
+    mark(sch, ko)
     write = sch.cache_write(sums, 0, "local")
-    sch.reverse_compute_at(write, io, preserve_unit_loops=True)
+    sch.reverse_compute_at(write, outer[1], preserve_unit_loops=True)
     sch.reverse_compute_inline(out)
     unroll_tile(sch, [ki, ii, b, v])
     unroll_tile(sch, sch.get_loops(write)[-3:])
     sch.decompose_reduction(sums, ko)
     unroll_tile(sch, sch.get_loops(sch.get_sblock("sums_init"))[-3:])
     return sch.mod["main"]
+
+
+def _prefetch_weights(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    """Fetch the weights of the inputs `prefetch` steps ahead: with few rows they are read once, at memory speed."""
+    weight = func.params[1]
+    lanes = int(weight.ty.shape[-1])
+    vectors_per_line = max(1, CACHE_LINE_FLOATS // lanes)
+
+    def fetching(loop: Any, index: Any) -> Any:
+        _, o, _, _, at = index
+        fetches = [
+            prefetch(weight, [o, at + k["prefetch"] + i, b, 0])
+            for i in range(k["ki"])
+            for b in range(0, k["nb"], vectors_per_line)
+        ]
+        return tirx.SeqStmt([*fetches, loop.body])
+
+    return wrap_marked_loop(func, "sums_update", fetching)

@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from templates.cpu.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
+from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import epilogue_operands, epilogue_value, new_schedule, pad_at_root, unroll_tile, zero_padded
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Layout, Layouts, Template
@@ -32,7 +33,8 @@ def _conv(workload: Workload) -> Conv2d:
 
 class Depthwise(Template):
     """Knobs: register tile of `th` x `tw` pixels; `rows` of output per parallel chunk (0: a whole channel block);
-    `pad` ("inline", or copied "chunk" by chunk, or at the "root"); `unroll_kh`."""
+    `pad` ("inline", or copied "chunk" by chunk, or at the "root"); `unroll_kh`; `prefetch` the next block's weights
+    at the start of a chunk."""
 
     name = "cpu.depthwise"
     op = "conv2d"
@@ -56,6 +58,7 @@ class Depthwise(Template):
             Knob("order", ("rows", "channels")),
             Knob("pad", ("inline", "chunk", "root") if padded else ("inline",)),
             Knob("unroll_kh", (1, 0)),
+            Knob("prefetch", (0, 1)),
         )
 
         def unrolled(v: Values) -> int:
@@ -87,7 +90,8 @@ class Depthwise(Template):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         conv = _conv(workload)
         func = _compute(conv, vector_unit(target).lanes, workload.epilogue, config["tw"])
-        return _schedule(conv, func, config.knobs)
+        func = _schedule(conv, func, config.knobs)
+        return _prefetch_weights(func, conv) if config["prefetch"] else func
 
 
 def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
@@ -156,6 +160,7 @@ def _schedule(conv: Conv2d, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     sch.reorder(n, *outer, yo, xo, kh, kw, yi, xi, v)
     parallel = sch.fuse(n, *outer)
     sch.parallel(parallel)
+    mark(sch, parallel)
     write = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
@@ -179,3 +184,15 @@ def _schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
         sch.vectorize(sch.get_loops(pad)[-1])
     else:
         pad_at_root(sch, "pad")
+
+
+def _prefetch_weights(func: tirx.PrimFunc, conv: Conv2d) -> tirx.PrimFunc:
+    """Fetch the next channel block's kernel at the start of a chunk."""
+    weight = func.params[1]
+
+    def fetching(loop: Any, index: Any) -> Any:
+        block = index[1] + 1
+        taps = [(r, s) for r in range(conv.kernel[0]) for s in range(conv.kernel[1])]
+        return tirx.SeqStmt([*(prefetch(weight, [block, r, s, 0]) for r, s in taps), loop.body])
+
+    return wrap_marked_loop(func, "conv_update", fetching)

@@ -20,7 +20,7 @@ from tvm.target import Target
 
 from templates.cpu.blocking import Blocking, blocking, divisors, pack_oihw, tile_sizes
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
+from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import (
     epilogue_operands,
     epilogue_value,
@@ -38,7 +38,6 @@ from tuning_db.record import Config, Workload
 MAX_UNROLLED = 350
 # Prefetching pays only where a layer's weights do not stay in a core's first caches anyway.
 PREFETCH_BYTES = 128 * 1024
-CACHE_LINE_FLOATS = 16
 
 _ORDERS = {
     "c.kh.kw.i": ("ic", "kh", "kw", "io", "iu"),

@@ -12,6 +12,7 @@ from tvm.s_tir import SBlockRealize, Schedule
 
 from templates.template import ScheduleError
 
+CACHE_LINE_FLOATS = 16
 _MARK = "edgetune.loop"
 _LOCALITY = 2  # keep in the second-level cache: the block is used soon, but not at once
 

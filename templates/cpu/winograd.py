@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from templates.cpu.blocking import Blocking, blocking, divisors
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
+from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import (
     epilogue_operands,
     epilogue_value,
@@ -35,7 +35,6 @@ from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
-CACHE_LINE_FLOATS = 16
 
 
 @dataclass(frozen=True)
