@@ -17,6 +17,8 @@ from tuner.graph.onnx_fold import fold_constants
 from tuner.graph.onnx_import import import_onnx
 from tuner.graph.simplify import simplify
 
+_DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "bool")
+
 
 def load_onnx(path: str | Path) -> Model:
     """Load an ONNX file with static shapes.
@@ -38,6 +40,7 @@ def load_exported(program: Any, name: str = "exported") -> Model:
 
     Raises BadInput for a dynamic shape or an operator that cannot be converted.
     """
+    import torch
     from tvm.relax.frontend.torch import from_exported_program
 
     try:
@@ -50,7 +53,7 @@ def load_exported(program: Any, name: str = "exported") -> Model:
     digest = hashlib.sha256(str(program.graph).encode())
     for key, tensor in sorted(program.state_dict.items()):
         digest.update(key.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return _model(module, name, inputs, outputs, digest.hexdigest(), "torch.export", {})
 
 
@@ -76,4 +79,6 @@ def _tensor_info(source: str, kind: str, name: str, ty: Any) -> TensorInfo:
     shape = ty.shape if isinstance(ty, relax.TensorType) else None
     if shape is None or not all(isinstance(s, tvm.tirx.IntImm) for s in shape):
         raise BadInput(f"{source}: {kind} {name!r} has a shape that is not fixed; export the model with fixed shapes")
+    if str(ty.dtype) not in _DTYPES:
+        raise BadInput(f"{source}: {kind} {name!r} has dtype {ty.dtype}; export the model in float32")
     return TensorInfo(name, tuple(int(s) for s in shape), str(ty.dtype))

@@ -156,3 +156,9 @@ def test_dynamic_shapes() -> None:
     program = torch.export.export(nn.Conv2d(3, 4, 3), (torch.zeros(2, 3, 8, 8),), dynamic_shapes={"input": {0: batch}})
     with pytest.raises(BadInput, match="not fixed"):
         load_exported(program)
+
+
+def test_half_precision() -> None:
+    program = torch.export.export(nn.Linear(4, 3).bfloat16(), (torch.zeros(2, 4, dtype=torch.bfloat16),))
+    with pytest.raises(BadInput, match="bfloat16"):
+        load_exported(program)

@@ -14,7 +14,7 @@ from tvm.target import Target
 
 from tests.tuner.graph.networks import Net, assert_computes, expected, random_inputs, run
 from tuner.devices import open_device
-from tuner.graph import FusedGraph, default_config, finish, lower
+from tuner.graph import FusedGraph, compile_module, default_config, finish, lower
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,19 @@ def test_other_vector_units(tmp_path: Path, mcpu: str) -> None:
     x = net.op("Concat", x, net.conv(x, (12, 8), 1), axis=1)
     x = net.op("MaxPool", net.conv(x, (1, 20), group=20, pads=[1, 1, 1, 1]), kernel_shape=[3, 3], ceil_mode=1)
     assert_computes(net, tmp_path, target, [net.op("GlobalAveragePool", x), x])
+
+
+def test_a_network_compiles_for_another_architecture(tmp_path: Path) -> None:
+    """Blocks of four channels for NEON; nobody runs it here."""
+    target = Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"], "num-cores": 4})
+    net = Net()
+    x = net.op("Relu", net.conv(net.input(1, 3, 9, 11), (3, 12)))
+    x = net.op("MaxPool", net.op("Concat", x, net.conv(x, (12, 8), 1, pads=[0, 0, 0, 0]), axis=1), kernel_shape=[2, 2])
+    graph = net.graph(tmp_path, net.op("Softmax", net.op("Flatten", net.op("GlobalAveragePool", x))))
+    executable = compile_module(finish(lower(graph, {}, target).module, target), target)
+    compiled = tmp_path / "kernels.o"
+    executable.mod.imports[0].write_to_file(str(compiled), "o")
+    assert int.from_bytes(compiled.read_bytes()[18:20], "little") == 183  # ELF's number of AArch64
 
 
 @pytest.mark.parametrize(
