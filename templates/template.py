@@ -1,5 +1,5 @@
 """The contract of a schedule template, layouts, and the registry. A new template is one file and one line in
-`templates/__init__.py` (or an entry point in the group `edgetune.templates`).
+`templates/__init__.py` (or a plugin: `tune --plugin`, the entry point group `edgetune.templates`).
 
 A template turns (workload, target, config) into a scheduled PrimFunc whose parameters are: data, weight, then one
 buffer per operand of the epilogue in order (bias, add), then the output. Data, "add" operands and the output are in

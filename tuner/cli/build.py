@@ -16,9 +16,11 @@ from tuner.cli.common import (
     ExactOption,
     JsonOption,
     Output,
+    PluginOption,
     ThreadsOption,
     check_file,
     check_parent_writable,
+    import_plugins,
 )
 from tuner.cli.model import ModelArgument
 
@@ -33,12 +35,14 @@ def command(
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
+    plugin: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
+        import_plugins(plugin or ())
         result = build_verified(model, output, device, threads, db, no_winograd, out)
         out.result(result)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Any, Self
@@ -44,6 +46,13 @@ MinutesOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same proposals.")]
 ExactOption = Annotated[
     bool, typer.Option("--no-winograd", help="Use only kernels that round like the direct algorithm.")
+]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="MODULE", help="A module, or a .py file, that registers more templates."),
+]
+TemplateOption = Annotated[
+    list[str] | None, typer.Option("--template", metavar="NAME", help="Use only this template (may be repeated).")
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output at the end, all else on standard error.")
@@ -137,6 +146,24 @@ def check_searcher(name: str | None) -> str:
     if name not in searcher_names():
         raise BadInput(f"no searcher is named {name!r} (known: {', '.join(searcher_names())})")
     return name
+
+
+def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
+    """Import the modules of --plugin and of the entry points `edgetune.templates`, for the templates that they
+    register; returns their names. A .py file's folder is put on the module path. Raises BadInput."""
+    names = [entry.module for entry in entry_points(group="edgetune.templates")]
+    for item in given:
+        if item.endswith(".py"):
+            path = check_file(Path(item), "a Python file that registers templates")
+            sys.path.insert(0, str(path.resolve().parent))
+            item = path.stem
+        names.append(item)
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:  # the user's code: whatever it raises, the user hears where and what
+            raise BadInput(f"--plugin {name}: cannot be imported: {type(error).__name__}: {error}") from error
+    return tuple(names)
 
 
 def check_file(path: Path, what: str) -> Path:

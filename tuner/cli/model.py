@@ -15,9 +15,11 @@ from tuner.cli.common import (
     JsonOption,
     MinutesOption,
     Output,
+    PluginOption,
     PresetOption,
     SearcherOption,
     SeedOption,
+    TemplateOption,
     ThreadsOption,
     TrialsOption,
     check_file,
@@ -42,11 +44,14 @@ def command(
     db: DbOption = DEFAULT_DB,
     seed: SeedOption = 0,
     no_winograd: ExactOption = False,
+    plugin: PluginOption = None,
+    template: TemplateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tune what a model needs; run it again to go on."""
     check_file(model, "an ONNX model")
-    request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd)
+    more = tuple(plugin or ()), tuple(template or ())
+    request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     with Output(as_json) as out:
         finish(tune_tasks(request, lambda: load_tasks(model), out), out, model=str(model))
 

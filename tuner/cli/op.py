@@ -14,9 +14,11 @@ from tuner.cli.common import (
     JsonOption,
     MinutesOption,
     Output,
+    PluginOption,
     PresetOption,
     SearcherOption,
     SeedOption,
+    TemplateOption,
     ThreadsOption,
     TrialsOption,
     integers,
@@ -53,6 +55,8 @@ def command(
     db: DbOption = DEFAULT_DB,
     seed: SeedOption = 0,
     no_winograd: ExactOption = False,
+    plugin: PluginOption = None,
+    template: TemplateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tune one operator."""
@@ -60,7 +64,8 @@ def command(
         raise BadInput(f"unknown operator {operator!r} (known: {', '.join(SHAPES)})")
     sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
-    request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd)
+    more = tuple(plugin or ()), tuple(template or ())
+    request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     with Output(as_json) as out:
         anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes, *geometry)
         workload = anchor.workload(_epilogue(epilogue))

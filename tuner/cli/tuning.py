@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tuner.cli.common import INTERRUPTED, Output, Preset, check_searcher
+from tuner.cli.common import INTERRUPTED, Output, Preset, check_searcher, import_plugins
 from tuner.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a tuning command, as given. `seconds`, `trials`, `preset`: see tuner.session.Budget."""
+    """The options of a tuning command, as given. `seconds`, `trials`, `preset`: see tuner.session.Budget; `plugins`
+    register templates, `only` are the names of those that may be used (all, where it is empty)."""
 
     device: str
     threads: int | None
@@ -28,6 +29,8 @@ class Request:
     db: str
     seed: int
     exact: bool
+    plugins: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
 
 def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: Output) -> SessionReport:
@@ -37,14 +40,16 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     searcher, the toolchain. Raises TuneError or DatabaseError; typer.Exit(130) after an interrupt.
     """
     from tuner.devices import open_device
-    from tuner.measure import LocalRunner, check_toolchain
+    from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
     from tuner.report.tables import session_summary, task_table
-    from tuner.session import Budget, tune
+    from tuner.session import Budget, check_templates, tune
     from tuning_db.store import open_db
 
     searcher = check_searcher(request.searcher)
     budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
     device = open_device(request.device, request.threads)
+    plugins = import_plugins(request.plugins)
+    check_templates(request.only)
     tasks = make_tasks()
     check_toolchain()
     with open_db(request.db) as store:
@@ -53,9 +58,19 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
             f"{len(tasks)} tasks, {flop / 1e9:.2f} GFLOP a run; {device.name} {device.key.model}, "
             f"{device.threads} threads; {store.name}"
         )
-        with LocalRunner(device) as runner, ProgressDisplay(out.progress) as display:
+        options = MeasureOptions(plugins=plugins)
+        with LocalRunner(device, options) as runner, ProgressDisplay(out.progress) as display:
             report = tune(
-                tasks, device, store, runner, searcher, budget, request.seed, display.show, exact=request.exact
+                tasks,
+                device,
+                store,
+                runner,
+                searcher,
+                budget,
+                request.seed,
+                display.show,
+                exact=request.exact,
+                only=request.only or None,
             )
     out.show(task_table(report))
     out.show(session_summary(report))

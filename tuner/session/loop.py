@@ -282,7 +282,12 @@ def _closing(trials: Iterator[Trial]) -> Generator[Iterator[Trial], None, None]:
 def _check_names(searcher: str, only: Sequence[str] | None) -> None:
     if searcher not in searcher_names():
         raise BadInput(f"no searcher is named {searcher!r}: choose one of {', '.join(searcher_names())}")
-    for name in only or ():
+    check_templates(only or ())
+
+
+def check_templates(names: Sequence[str]) -> None:
+    """Raises BadInput, with the known names, for a template that is not there."""
+    for name in names:
         try:
             template_named(name)
         except KeyError as error:
