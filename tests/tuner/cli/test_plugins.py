@@ -1,0 +1,74 @@
+"""Templates of a user's own on the command line: found, measured, and every way of going wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+PLUGIN = """
+import os
+from templates.space import Knob, Space
+from templates.template import PLAIN, Layouts, Template, register
+
+
+
+class Broken(Template):
+    name, op = "user.broken", "dense"
+
+    def layouts(self, workload, target):
+        return Layouts(PLAIN, PLAIN)
+
+    def space(self, workload, target):
+        return Space(self.name, (Knob("k", (1, 2, 3)),), seeds=({},))
+
+    def pack_weight(self, workload, target, config, weight):
+        return weight
+
+    def prim_func(self, workload, target, config):
+        os.abort() if config["k"] == 2 else None
+        raise ValueError("this template is broken")
+
+
+register(Broken())
+"""
+OP = ("op", "dense", "--shape", "1,32,16", "--threads", 1, "--db", "t.db", "--trials", 6)
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("plugin")
+def test_all_candidates_failing_is_exit_3_with_the_first_error(tune):
+    done = tune(*OP, "--plugin", "mine.py", "--template", "user.broken")
+    assert done.status == 3
+    assert done.err.strip().splitlines()[-1].startswith("tune: nothing could be measured (3 candidates)")
+    assert "this template is broken" in done.err
+    assert "Traceback" not in done.err
+    assert tune("db", "stats", "--db", "t.db", "--json").json()["failures"] == {"compile": 3}
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_broken_template_costs_only_its_own_trials(tune):
+    done = tune(*OP[:-1], 40, "--searcher", "random", "--plugin", "mine.py", "--json")
+    assert done.status == 0, done.err
+    (task,) = done.json()["tasks"]
+    assert task["failures"]["compile"] == 3
+    assert task["best_config"]["template"] == "cpu.dense"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--plugin", "nowhere.py"), "nowhere.py: no such file"),
+        (("--plugin", "no.such.module"), "--plugin no.such.module: cannot be imported"),
+        (("--template", "cpu.nothing"), "cpu.nothing"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(tune, tmp_path, options, says):
+    done = tune(*OP, *options)
+    assert done.status == 2
+    assert len(done.err.strip().splitlines()) == 1
+    assert says in done.err
+    assert not (tmp_path / "t.db").exists()
