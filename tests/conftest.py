@@ -6,6 +6,7 @@ import signal
 
 
 def pytest_configure() -> None:
-    """A shell's background job ignores SIGINT and its children inherit that; tests of interrupts would wait for ever."""
+    """A shell's background job ignores SIGINT, and its children inherit that: tests of interrupts would wait for
+    ever."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
