@@ -16,7 +16,15 @@ from tvm.target import Target
 from templates.cpu.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
-from templates.cpu.stages import epilogue_operands, epilogue_value, new_schedule, pad_at_root, unroll_tile, zero_padded
+from templates.cpu.stages import (
+    epilogue_operands,
+    epilogue_value,
+    has_block,
+    new_schedule,
+    pad_at_root,
+    unroll_tile,
+    zero_padded,
+)
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Layout, Layouts, Template
 from templates.workloads import Conv2d, anchor_of
@@ -173,8 +181,7 @@ def _schedule(conv: Conv2d, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
-    names = [sch.get(b).name_hint for b in sch.get_child_blocks(sch.get_sblock("root"))]
-    if "pad" not in names:
+    if not has_block(sch, "pad"):
         return
     pad = sch.get_sblock("pad")
     if where == "inline":

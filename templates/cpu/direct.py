@@ -24,6 +24,7 @@ from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked
 from templates.cpu.stages import (
     epilogue_operands,
     epilogue_value,
+    has_block,
     new_schedule,
     pad_at_root,
     unroll_tile,
@@ -316,7 +317,7 @@ def _schedule(problem: _Problem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFun
 
 
 def _schedule_pad(problem: _Problem, sch: Schedule) -> None:
-    if not any(sch.get(b).name_hint == "pad" for b in sch.get_child_blocks(sch.get_sblock("root"))):
+    if not has_block(sch, "pad"):
         return
     if problem.plain_data:
         loops = sch.get_loops(sch.get_sblock("pad"))

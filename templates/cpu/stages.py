@@ -50,10 +50,14 @@ def unroll_tile(sch: Schedule, loops: Sequence[Any]) -> None:
         sch.unroll(loop)
 
 
-def pad_at_root(sch: Schedule, block: str, threads_useful: bool = True) -> None:
+def has_block(sch: Schedule, name: str) -> bool:
+    """Whether a stage of this name is still there (an inlined one, or one that was not needed, is not)."""
+    return any(sch.get(b).name_hint == name for b in sch.get_child_blocks(sch.get_sblock("root")))
+
+
+def pad_at_root(sch: Schedule, block: str) -> None:
     """Schedule a padding stage of its own: parallel over batch and channel blocks, vectorised over lanes."""
     pad = sch.get_sblock(block)
     loops = sch.get_loops(pad)
     sch.vectorize(loops[-1])
-    if threads_useful:
-        sch.parallel(sch.fuse(*loops[:3]))
+    sch.parallel(sch.fuse(*loops[:3]))

@@ -137,17 +137,6 @@ def seconds_of(minutes: float | None) -> float | None:
     return minutes * 60
 
 
-def check_searcher(name: str | None) -> str:
-    """The searcher's name, the default one for None. Raises BadInput with the known names."""
-    from tuner.search import DEFAULT, searcher_names
-
-    if name is None:
-        return DEFAULT
-    if name not in searcher_names():
-        raise BadInput(f"no searcher is named {name!r} (known: {', '.join(searcher_names())})")
-    return name
-
-
 def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
     """Import the modules of --plugin and of the entry points `edgetune.templates`, for the templates that they
     register; returns their names. A .py file's folder is put on the module path. Raises BadInput."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tuner.cli.common import INTERRUPTED, Output, Preset, check_searcher, import_plugins
+from tuner.cli.common import INTERRUPTED, Output, Preset, import_plugins
 from tuner.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     from tuner.devices import open_device
     from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
     from tuner.report.tables import session_summary, task_table
+    from tuner.search import DEFAULT, check_searcher
     from tuner.session import Budget, check_templates, tune
     from tuning_db.store import open_db
 
-    searcher = check_searcher(request.searcher)
+    searcher = check_searcher(request.searcher or DEFAULT)
     budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
     device = open_device(request.device, request.threads)
     plugins = import_plugins(request.plugins)

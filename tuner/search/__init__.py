@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.search.base import Searcher, make_searcher, register, searcher_names
+from tuner.search.base import Searcher, check_searcher, make_searcher, register, searcher_names
 from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.search.random import RandomSearcher
 
@@ -11,4 +11,4 @@ DEFAULT = "model_guided"
 register("random", RandomSearcher)
 register(DEFAULT, ModelGuidedSearcher)
 
-__all__ = ["DEFAULT", "Searcher", "make_searcher", "searcher_names"]
+__all__ = ["DEFAULT", "Searcher", "check_searcher", "make_searcher", "searcher_names"]

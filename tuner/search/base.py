@@ -43,11 +43,16 @@ def searcher_names() -> list[str]:
     return sorted(_REGISTRY)
 
 
+def check_searcher(name: str) -> str:
+    """The name, if a searcher has it. Raises BadInput with the known names otherwise."""
+    if name not in _REGISTRY:
+        raise BadInput(f"no searcher is named {name!r} (known: {', '.join(searcher_names())})")
+    return name
+
+
 def make_searcher(name: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
     """A searcher over `space` that has observed `history`. Raises BadInput for an unknown name."""
-    if name not in _REGISTRY:
-        raise BadInput(f"no searcher is named {name!r}: choose one of {', '.join(searcher_names())}")
-    return _REGISTRY[name](space, seed, history)
+    return _REGISTRY[check_searcher(name)](space, seed, history)
 
 
 def rng_of(seed: int, history: Sequence[Trial]) -> random.Random:

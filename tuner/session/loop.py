@@ -18,7 +18,7 @@ from templates.template import search_space, template_named
 from tuner.devices import Device
 from tuner.errors import BadInput, NothingMeasured
 from tuner.measure.contract import Candidate, Runner
-from tuner.search import DEFAULT, make_searcher, searcher_names
+from tuner.search import DEFAULT, check_searcher, make_searcher
 from tuner.session.budget import FLOOR, Allowance, Budget, allowance
 from tuner.session.final import finalists
 from tuner.session.gain import most_promising
@@ -280,8 +280,7 @@ def _closing(trials: Iterator[Trial]) -> Generator[Iterator[Trial], None, None]:
 
 
 def _check_names(searcher: str, only: Sequence[str] | None) -> None:
-    if searcher not in searcher_names():
-        raise BadInput(f"no searcher is named {searcher!r}: choose one of {', '.join(searcher_names())}")
+    check_searcher(searcher)
     check_templates(only or ())
 
 
