@@ -1,0 +1,1 @@
+"""Templates for OpenCL and CUDA devices. Start at `limits.gpu_limits`: what a target allows."""
