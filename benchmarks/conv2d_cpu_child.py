@@ -20,10 +20,10 @@ EPILOGUE = ("bias", "relu")
 def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     import tvm
 
-    from tuner.measure.operands import ColdWeight
+    from tuner.measure.cold import HostColdWeight
 
     function = tvm.runtime.load_module(spec["library"])["main"]
-    weight = ColdWeight(arrays["weight"], spec["cold_bytes"])
+    weight = HostColdWeight(arrays["weight"], spec["cold_bytes"])
     data, bias, out = (tvm.runtime.tensor(arrays[name], tvm.cpu()) for name in ("data", "bias", "out"))
 
     def run() -> float:

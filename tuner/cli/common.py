@@ -26,7 +26,7 @@ DEFAULT_DB = "edgetune.db"
 INTERRUPTED = 130
 WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
 
-DeviceOption = Annotated[str, typer.Option("--device", "-d", metavar="D", help="The device: cpu.")]
+DeviceOption = Annotated[str, typer.Option("--device", "-d", metavar="D", help="The device: cpu, opencl:N or cuda:N.")]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="Threads of the CPU [default: TVM_NUM_THREADS, or one a physical core]."),

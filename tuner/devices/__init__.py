@@ -1,6 +1,7 @@
 """Devices that kernels are tuned for. Start at `open_device`; `topology` knows the host's cores and caches."""
 
-from tuner.devices.device import Device, list_devices, open_device
+from tuner.devices.base import Device, runtime_device, timed_call
+from tuner.devices.device import list_devices, open_device
 from tuner.devices.topology import (
     last_level_cache_bytes,
     pin_current_process,
@@ -15,5 +16,7 @@ __all__ = [
     "open_device",
     "pin_current_process",
     "pin_threads",
+    "runtime_device",
+    "timed_call",
     "usable_cpus",
 ]

@@ -32,7 +32,7 @@ def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone
     """Build one candidate. Whatever the template raises is the candidate's failure."""
     failure = None
     try:
-        func = preflight_func(settings.threads) if job.candidate is None else _schedule(job.candidate, target)
+        func = preflight_func(settings.threads, target) if job.candidate is None else _schedule(job.candidate, target)
         build_shared(func, target, Path(job.library), settings.linker)
     except (ScheduleError, s_tir.ScheduleError) as error:
         failure = Failure(FailureKind.INVALID, describe(error))

@@ -1,6 +1,6 @@
 """The measuring worker: loads built candidates, checks their results, times them. `main` runs in a child process.
 
-One thread per core, each pinned; the thread pool is started by the preflight kernel before anything is measured.
+On a CPU, one thread per core, each pinned: the preflight kernel starts the thread pool before anything is measured.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import random
 import resource
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,9 @@ from tuner.devices import pin_threads
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
 from tuner.measure.messages import describe
-from tuner.measure.operands import ColdWeight, Operands
+from tuner.measure.cold import ColdWeight
+from tuner.measure.operands import Operands
+from tuner.measure.place import Place, open_place
 from tuner.measure.timing import in_repeats, repeat
 from tuner.measure.toolchain import ENTRY, preflight_length
 from tuner.measure.zygote import limit_memory, resident_bytes
@@ -42,26 +43,28 @@ _TRIES = 2
 def main(connection: Connection, settings: ExecutorSettings) -> None:
     """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError)."""
     assert templates is not None  # imported for the templates that it registers
-    problem = preflight(settings)
-    pin_threads(settings.cpus)
+    place = open_place(settings.device)
+    problem = preflight(settings, place)
+    if place.pinned:
+        pin_threads(settings.cpus)
     connection.send(Prepared(problem))
     gc.collect()
     gc.disable()  # no collection within a measurement; jobs leave no cycles behind
-    executor = Executor(settings)
+    executor = Executor(settings, place)
     while True:
         job = connection.recv()
         limit_memory(settings.memory_bytes)
         connection.send(executor.answer(job))
 
 
-def preflight(settings: ExecutorSettings) -> str | None:
+def preflight(settings: ExecutorSettings, place: Place) -> str | None:
     """Run the preflight kernel, which starts the thread pool. One line if it cannot be loaded or computes nonsense."""
     try:
         count = preflight_length(settings.threads)
         data = np.arange(count, dtype=np.float32).reshape(settings.threads, -1)
-        out = tvm.runtime.tensor(np.zeros_like(data), tvm.cpu())
-        tvm.runtime.load_module(settings.preflight)[ENTRY](tvm.runtime.tensor(data, tvm.cpu()), out)
-        return None if np.array_equal(out.numpy(), data + 1) else "a kernel that adds one computed something else"
+        out = place.tensor(np.zeros_like(data))
+        tvm.runtime.load_module(settings.preflight)[ENTRY](place.tensor(data), out)
+        return None if np.array_equal(place.array(out), data + 1) else "a kernel that adds one computed something else"
     except Exception as error:
         return describe(error)
 
@@ -78,8 +81,9 @@ class _Loaded:
 class Executor:
     """Caches operands and cold weights between jobs."""
 
-    def __init__(self, settings: ExecutorSettings) -> None:
+    def __init__(self, settings: ExecutorSettings, place: Place) -> None:
         self._settings = settings
+        self._place = place
         self._target = Target(settings.target)
         self._rng = random.Random(settings.seed)
         self._operands: OrderedDict[str, Operands] = OrderedDict()
@@ -99,7 +103,7 @@ class Executor:
 
     def _operands_of(self, workload: Workload) -> Operands:
         if workload.key not in self._operands:
-            self._operands[workload.key] = Operands(workload, self._target, self._settings.seed)
+            self._operands[workload.key] = Operands(workload, self._target, self._place, self._settings.seed)
             while len(self._operands) > 1 and sum(o.nbytes for o in self._operands.values()) > _OPERAND_BYTES:
                 self._operands.popitem(last=False)
         self._operands.move_to_end(workload.key)
@@ -111,7 +115,7 @@ class Executor:
             while len(self._cold) >= kept:
                 self._cold.popitem(last=False)
             packed = self._operands_of(candidate.workload).packed_weight(template, candidate.config)
-            self._cold[key] = ColdWeight(packed, self._settings.cold_bytes)
+            self._cold[key] = self._place.cold(packed, self._settings.cold_bytes)
         self._cold.move_to_end(key)
         return self._cold[key]
 
@@ -120,13 +124,9 @@ class Executor:
         data, behind = self._operands_of(candidate.workload).around_weight(template)
         weights = self._cold_weight(template, candidate, kept)
         function = tvm.runtime.load_module(library)[ENTRY]
-        clock = time.perf_counter
 
         def once() -> float:
-            weight = weights.next()
-            start = clock()
-            function(data, weight, *behind)
-            return clock() - start
+            return self._place.seconds(function, data, weights.next(), *behind)
 
         return _Loaded(template, lambda: undisturbed(once), behind[-1])
 
@@ -134,7 +134,7 @@ class Executor:
         error = None
         try:
             loaded = self._load(job.candidate, job.library)
-            np.from_dlpack(loaded.out).fill(np.nan)  # what is not written is not finite
+            self._place.fill(loaded.out, np.nan)  # what is not written is not finite
             loaded.call()
             error = self._operands_of(job.candidate.workload).error(loaded.template, loaded.out)
             if not error <= self._settings.tolerance:

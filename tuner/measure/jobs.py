@@ -37,8 +37,9 @@ class BuildDone:
 
 @dataclass(frozen=True)
 class ExecutorSettings:
-    """`cpus`: one per thread. `preflight`: the library that starts the thread pool."""
+    """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool."""
 
+    device: str
     target: str
     threads: int
     cpus: tuple[int, ...]

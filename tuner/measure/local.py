@@ -1,4 +1,4 @@
-"""LocalRunner measures on this machine's CPU: builds a batch with all cores, then measures it with builders idle.
+"""LocalRunner measures on this machine's CPU and GPUs: builds a batch with all cores, then measures it with builders idle.
 
 Builds and measurements take turns because they would share the last-level cache and the memory bus, and because two
 cores that build and then measure are faster than one that builds beside one that measures (a build takes about four
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from templates.template import template_named
-from tuner.devices import Device, last_level_cache_bytes, usable_cpus
+from tuner.devices import Device, usable_cpus
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob
@@ -46,7 +46,7 @@ class Spent:
 
 
 class LocalRunner:
-    """A Runner on this machine's CPU. Use it as a context manager: it owns processes and a scratch folder."""
+    """A Runner on a device of this machine. Use it as a context manager: it owns processes and a scratch folder."""
 
     def __init__(self, device: Device, options: MeasureOptions | None = None) -> None:
         """Starts the processes and measures a kernel that is known to be good.
@@ -84,11 +84,12 @@ class LocalRunner:
         )
         preflight = self._preflight()
         settings = ExecutorSettings(
+            device=device.name,
             target=target,
             threads=device.threads,
-            cpus=tuple(cpus[: device.threads]),
+            cpus=tuple(cpus[: device.threads] if device.is_host else cpus),
             preflight=str(preflight),
-            cold_bytes=options.cold_bytes or 2 * last_level_cache_bytes(),
+            cold_bytes=options.cold_bytes or 2 * device.cache_bytes,
             tolerance=options.tolerance,
             memory_bytes=memory,
             seed=options.seed,

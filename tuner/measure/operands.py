@@ -1,6 +1,6 @@
-"""Operands of a workload as kernels read them: activations in their layouts, packed weights in cold copies.
+"""Operands of a workload as kernels read them: activations in their layouts, packed weights and biases.
 
-Start at `Operands`, which caches all of it for one workload; `ColdWeight` explains the copies.
+Start at `Operands`, which caches all of it for one workload.
 """
 
 from __future__ import annotations
@@ -16,45 +16,11 @@ from templates import reference
 from templates.epilogue import operands
 from templates.template import Layout, Template
 from templates.workloads import anchor_of
+from tuner.measure.place import Place
 from tuning_db.record import Config, Workload
 
-_ALIGN = 64  # of every copy, like TVM's own allocations
 _FILLER = 0.75  # in the channels that only fill up a block: templates must not rely on zeros there
 _PACKED_KEPT = 8
-
-
-class ColdWeight:
-    """A packed weight in as many copies as exceed the last-level cache, handed out in turn.
-
-    In a network a layer's weights were last read one inference ago and come from main memory. Repeating a call on
-    one copy would time another kernel: one whose weights sit in the cache, where other algorithms win.
-    """
-
-    def __init__(self, packed: np.ndarray, cold_bytes: int) -> None:
-        self._shape, self._dtype = packed.shape, packed.dtype
-        self._stride = -(-packed.nbytes // _ALIGN) * _ALIGN
-        self._copies = max(1, -(-cold_bytes // self._stride))
-        # Allocated by TVM, as a module's parameters are: NumPy would ask for huge pages.
-        self._memory = tvm.runtime.empty((self._copies * self._stride,), "uint8", tvm.cpu())
-        self._bytes = np.from_dlpack(self._memory)
-        rows = self._bytes.reshape(self._copies, self._stride)
-        rows[:, : packed.nbytes] = np.ascontiguousarray(packed).reshape(-1).view(np.uint8)
-        self._used = packed.nbytes
-        self._tensors: dict[int, tvm.runtime.Tensor] = {}
-        self._at = 0
-
-    @property
-    def nbytes(self) -> int:
-        return self._copies * self._stride
-
-    def next(self) -> tvm.runtime.Tensor:
-        """The copy that was not read for the longest time."""
-        at = self._at
-        self._at = (at + 1) % self._copies
-        if at not in self._tensors:
-            part = self._bytes[at * self._stride : at * self._stride + self._used]
-            self._tensors[at] = tvm.runtime.from_dlpack(part.view(self._dtype).reshape(self._shape))
-        return self._tensors[at]
 
 
 def _filled(layout: Layout, plain: np.ndarray) -> np.ndarray:
@@ -69,9 +35,10 @@ def _filled(layout: Layout, plain: np.ndarray) -> np.ndarray:
 class Operands:
     """Everything that kernels of one workload read and write, and the float64 reference of what they should write."""
 
-    def __init__(self, workload: Workload, target: Target, seed: int) -> None:
+    def __init__(self, workload: Workload, target: Target, place: Place, seed: int) -> None:
         self.workload = workload
         self._target = target
+        self._place = place
         self._plain = reference.random_operands(workload, seed)
         self.expected = reference.reference(workload, self._plain)
         self._steps = operands(workload.epilogue)
@@ -98,14 +65,14 @@ class Operands:
     def _tensor(self, name: str, layout: Layout, plain: np.ndarray) -> tvm.runtime.Tensor:
         key = name, layout
         if key not in self._tensors:
-            self._tensors[key] = tvm.runtime.tensor(_filled(layout, plain), tvm.cpu())
+            self._tensors[key] = self._place.tensor(_filled(layout, plain))
         return self._tensors[key]
 
     def _bias(self, template: Template, place: int) -> tvm.runtime.Tensor:
         key = f"{template.name}/{place}"
         if key not in self._biases:
             packed = template.pack_bias(self.workload, self._target, self._plain.extra[place])
-            self._biases[key] = tvm.runtime.tensor(packed, tvm.cpu())
+            self._biases[key] = self._place.tensor(packed)
         return self._biases[key]
 
     def around_weight(self, template: Template) -> tuple[tvm.runtime.Tensor, list[tvm.runtime.Tensor]]:
@@ -122,4 +89,4 @@ class Operands:
         """The relative error of an output tensor against the float64 reference; infinity if it is not finite."""
         layouts = template.layouts(self.workload, self._target)
         channels = anchor_of(self.workload).out_shape[1]
-        return reference.relative_error(layouts.out.unpack(np.from_dlpack(out), channels), self.expected)
+        return reference.relative_error(layouts.out.unpack(self._place.array(out), channels), self.expected)

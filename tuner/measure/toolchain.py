@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import te, tirx
@@ -38,34 +39,51 @@ def check_toolchain() -> str:
 
 
 def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str) -> None:
-    """Compile a scheduled function for the host and link it to `library`, entry point `ENTRY`.
+    """Compile a scheduled function and link it to `library`, entry point `ENTRY`, with the device's code inside.
 
-    Raises what TVM raises, OSError if a file cannot be written, and RuntimeError if the linker fails.
+    Raises what TVM raises, OSError if a file cannot be written, and RuntimeError if the linker fails, or if nothing
+    of a function for another device runs on it.
     """
     with lowering_context():
         module = tvm.tirx.build(func.with_attr("global_symbol", ENTRY), target=target)
-    compiled = library.with_suffix(".o")
+    parts = {library.with_suffix(".o"): module}
+    if target.kind.name != "llvm":
+        if not module.imports:  # TVM says nothing: the function would run on the host, on pointers of the device
+            raise RuntimeError("the function has no kernel for the device: nothing of it is bound to its threads")
+        parts[library.with_suffix(".device.o")] = _packed_imports(module)
     try:
-        module.write_to_file(str(compiled), "o")
-        command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), str(compiled)]
+        for path, part in parts.items():
+            part.write_to_file(str(path), "o")
+        command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), *map(str, parts)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     finally:
-        compiled.unlink(missing_ok=True)
+        for path in parts:
+            path.unlink(missing_ok=True)
     if done.returncode:
         raise RuntimeError(f"{linker} failed: {done.stderr.strip() or f'status {done.returncode}'}")
+
+
+def _packed_imports(module: Any) -> Any:
+    """The modules that a host module imports, as data in a module that can be linked to it."""
+    host = str(module.get_function("_get_target_string")())
+    return tvm.get_global_func("runtime.ModulePackImportsToLLVM")(module, False, host, "")
 
 
 def preflight_length(threads: int) -> int:
     return threads * _PREFLIGHT_CHUNK
 
 
-def preflight_func(threads: int) -> tirx.PrimFunc:
+def preflight_func(threads: int, target: Target) -> tirx.PrimFunc:
     """out = data + 1 over `preflight_length(threads)` float32 values, in parallel: the smallest kernel that uses
     everything that measuring needs (code generation, linker, loader, thread pool)."""
     data = te.placeholder((threads, _PREFLIGHT_CHUNK), name="data", dtype="float32")
     out = te.compute(data.shape, lambda i, j: data[i, j] + tirx.const(1, "float32"), name="out")
     schedule = Schedule(te.create_prim_func([data, out]))
     rows, columns = schedule.get_loops(schedule.get_sblock("out"))
-    schedule.parallel(rows)
-    schedule.vectorize(columns)
+    if target.kind.name == "llvm":
+        schedule.parallel(rows)
+        schedule.vectorize(columns)
+    else:
+        schedule.bind(rows, "blockIdx.x")
+        schedule.bind(columns, "threadIdx.x")
     return schedule.mod["main"]

@@ -3,31 +3,51 @@ registers. It is what this machine does now, at its present clock, not a figure 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from templates.gpu.limits import gpu_limits
 from tuner.devices import Device
 
 _CHAINS = 12  # independent accumulators: latency times throughput of any of our cores, and they fit into registers
 _LANES = (8, 16)  # AVX2 and NEON; AVX-512. The better one counts.
 _STEPS = 100_000
 _REPEATS = 10
+# Of an OpenCL or CUDA device: items of a group and lanes; CPU runtimes want one item with wide vectors. The better counts.
+_GROUPS = ((1, 8), (1, 16), (64, 4), (256, 4))
+_GROUPS_PER_UNIT = 8
+_GPU_STEPS = 10_000
 
 
 def fma_peak(device: Device) -> float:
-    """Floating-point operations a second, float32, on all threads of a CPU; the best of several runs."""
-    return max(_rate(device, lanes) for lanes in _LANES)
+    """Floating-point operations a second, float32, of all threads of a CPU or a whole GPU; the best of several runs."""
+    if device.is_host:
+        return max(_rate(device, _kernel, _STEPS, (device.threads, _CHAINS, lanes)) for lanes in _LANES)
+    groups = int(device.key.attrs["compute_units"]) * _GROUPS_PER_UNIT
+    limits = gpu_limits(device.target)
+    assert limits is not None
+    shapes = [
+        (groups * items, _CHAINS, lanes)
+        for items, lanes in _GROUPS
+        if items <= limits.max_threads and lanes <= limits.max_vector
+    ]
+    return max(_rate(device, partial(_gpu_kernel, groups), _GPU_STEPS, shape) for shape in shapes)
 
 
-def _rate(device: Device, lanes: int) -> float:
-    shape = (device.threads, _CHAINS, lanes)
-    module = tvm.compile(_kernel(*shape), target=device.target)
-    start = tvm.runtime.tensor(np.random.default_rng(0).random(shape, dtype=np.float32))
-    out = tvm.runtime.empty(shape, "float32")
-    timed = module.mod.time_evaluator("main", device.tvm_device(), number=1, repeat=_REPEATS)(start, out)
-    return 2.0 * _STEPS * np.prod(shape) / min(timed.results)
+def _rate(
+    device: Device, kernel: Callable[[int, int, int], tirx.PrimFunc], steps: int, shape: tuple[int, int, int]
+) -> float:
+    module = tvm.compile(kernel(*shape), target=device.target)
+    place = device.tvm_device()
+    start = tvm.runtime.tensor(np.random.default_rng(0).random(shape, dtype=np.float32), place)
+    out = tvm.runtime.empty(shape, "float32", place)
+    timed = module.mod.time_evaluator("main", place, number=1, repeat=_REPEATS)(start, out)
+    return 2.0 * steps * np.prod(shape) / min(timed.results)
 
 
 def _kernel(threads: int, chains: int, lanes: int) -> tirx.PrimFunc:
@@ -50,5 +70,33 @@ def _kernel(threads: int, chains: int, lanes: int) -> tirx.PrimFunc:
                 for c in T.unroll(chains):
                     for v in T.vectorized(lanes):
                         out[t, c, v] = acc[c, v]
+
+    return main
+
+
+def _gpu_kernel(groups: int, items: int, chains: int, lanes: int) -> tirx.PrimFunc:
+    """`items` of all `groups` together."""
+    size = items // groups
+
+    @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
+    def main(  # type: ignore[no-untyped-def]
+        start: T.Buffer((items, chains, lanes), "float32"),  # type: ignore[valid-type]
+        out: T.Buffer((items, chains, lanes), "float32"),  # type: ignore[valid-type]
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        for g in T.thread_binding(groups, thread="blockIdx.x"):
+            for i in T.thread_binding(size, thread="threadIdx.x"):
+                with T.sblock("item"):
+                    acc = T.sblock_alloc_buffer((chains, lanes), "float32", scope="local")
+                    for c in T.unroll(chains):
+                        for v in T.vectorized(lanes):
+                            acc[c, v] = start[g * size + i, c, v]
+                    for _step in range(_GPU_STEPS):
+                        for c in T.unroll(chains):
+                            for v in T.vectorized(lanes):
+                                acc[c, v] = acc[c, v] * T.float32(0.999) + T.float32(0.001)
+                    for c in T.unroll(chains):
+                        for v in T.vectorized(lanes):
+                            out[g * size + i, c, v] = acc[c, v]
 
     return main

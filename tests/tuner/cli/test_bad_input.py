@@ -84,7 +84,7 @@ def test_a_model_that_cannot_be_used(tune, tmp_path, make, says):
     ("words", "says"),
     [
         (["--device", "gpu"], "unknown device 'gpu': give cpu"),
-        (["--device", "opencl:0"], "opencl:0"),
+        (["--device", "opencl:99"], "opencl:99"),
         (["--threads", "4096"], "4096 threads"),
         (["--searcher", "oracle"], "known: model_guided, random"),
         (["--db", "missing/t.db"], "missing"),

@@ -42,13 +42,9 @@ def test_thread_count_is_part_of_the_key(monkeypatch):
 
 
 def test_list_devices_has_the_cpu():
-    assert [device.name for device in list_devices()] == ["cpu"]
-
-
-@pytest.mark.parametrize("spec", ["opencl:0", "cuda:1", "board:kitchen"])
-def test_known_kinds_that_are_not_driven_say_so(spec):
-    with pytest.raises(BadInput, match=rf"{spec}.*cpu"):
-        open_device(spec)
+    names = [device.name for device in list_devices()]
+    assert names[0] == "cpu"
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("spec", ["", "gpu", "opencl", "cuda:x", "cpu:0"])

@@ -11,13 +11,15 @@ import templates
 from templates.template import search_space, template_named
 from templates.workloads import Conv2d
 from tuner.devices import open_device
-from tuner.measure.operands import ColdWeight, Operands
+from tuner.measure.cold import HostColdWeight
+from tuner.measure.operands import Operands
+from tuner.measure.place import Host
 
 
 @given(st.integers(1, 700), st.integers(1, 40_000))
 def test_copies_exceed_the_cold_size_and_are_all_the_weight(values, cold_bytes):
     weight = np.arange(values, dtype=np.float32)
-    cold = ColdWeight(weight, cold_bytes)
+    cold = HostColdWeight(weight, cold_bytes)
     assert cold.nbytes >= cold_bytes
     first = cold.next()
     addresses = {np.from_dlpack(first).ctypes.data}
@@ -32,7 +34,7 @@ def test_copies_exceed_the_cold_size_and_are_all_the_weight(values, cold_bytes):
 
 
 def test_a_weight_beyond_the_cold_size_has_one_copy():
-    cold = ColdWeight(np.zeros(1000, np.float32), 100)
+    cold = HostColdWeight(np.zeros(1000, np.float32), 100)
     assert np.from_dlpack(cold.next()).ctypes.data == np.from_dlpack(cold.next()).ctypes.data
 
 
@@ -45,7 +47,7 @@ def conv():
     space = search_space(workload, target, only=["cpu.conv2d_direct"])
     assert space is not None
     config = next(iter(space))
-    return Operands(workload, target, seed=3), template_named(config.template), config, target
+    return Operands(workload, target, Host(), seed=3), template_named(config.template), config, target
 
 
 def test_operands_are_in_the_templates_layouts(conv):
@@ -70,8 +72,8 @@ def test_channels_that_fill_up_a_block_are_not_zero(conv):
 
 def test_same_seed_same_operands_and_error_tells_right_from_wrong(conv):
     operands, template, _, target = conv
-    again = Operands(operands.workload, target, seed=3)
-    other = Operands(operands.workload, target, seed=4)
+    again = Operands(operands.workload, target, Host(), seed=3)
+    other = Operands(operands.workload, target, Host(), seed=4)
     data, behind = operands.around_weight(template)
     np.testing.assert_array_equal(data.numpy(), again.around_weight(template)[0].numpy())
     assert (data.numpy() != other.around_weight(template)[0].numpy()).any()

@@ -18,7 +18,8 @@ from tuner.measure.toolchain import ENTRY, build_shared, preflight_func, preflig
 
 def test_preflight_kernel_adds_one(tmp_path):
     library = tmp_path / "k.so"
-    build_shared(preflight_func(2), open_device("cpu", 1).target, library, check_toolchain())
+    target = open_device("cpu", 1).target
+    build_shared(preflight_func(2, target), target, library, check_toolchain())
     assert [path.name for path in tmp_path.iterdir()] == ["k.so"]
     data = np.arange(preflight_length(2), dtype=np.float32).reshape(2, -1)
     out = tvm.runtime.tensor(np.zeros_like(data))
@@ -32,7 +33,8 @@ def test_every_linker_that_is_here_can_link(name, tmp_path):
     if path is None:
         pytest.skip(f"{name} is not installed")
     library = tmp_path / "k.so"
-    build_shared(preflight_func(1), open_device("cpu", 1).target, library, path)
+    target = open_device("cpu", 1).target
+    build_shared(preflight_func(1, target), target, library, path)
     assert tvm.runtime.load_module(str(library)).implements_function(ENTRY)
 
 

@@ -1,0 +1,54 @@
+"""What a device is: its TVM target and its key in the tuning database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+from tuner.devices import opencl
+from tuner.errors import BadInput
+from tuning_db.record import DeviceKey
+
+
+@dataclass(frozen=True)
+class Device:
+    """A processor that kernels run on. `threads`: how many host threads a kernel uses (its own core each; one for
+    kernels that run on another processor). `cache_bytes`: of its last cache level."""
+
+    name: str
+    target: Target
+    key: DeviceKey
+    threads: int
+    cache_bytes: int
+
+    @property
+    def is_host(self) -> bool:
+        return self.key.kind == "cpu"
+
+    def tvm_device(self) -> tvm.runtime.Device:
+        return runtime_device(self.name)
+
+
+def runtime_device(name: str) -> tvm.runtime.Device:
+    """TVM's device of a name ("cpu", "opencl:0", "cuda:1"), with the runtime that drives it loaded.
+
+    Raises BadInput where it is not there.
+    """
+    kind, _, number = name.partition(":")
+    if kind == "opencl":
+        opencl.load()
+    device = tvm.runtime.device(kind, int(number or 0))
+    if not device.exist:
+        raise BadInput(f"device {name}: not found here; `tune doctor` says which devices are, and what is missing")
+    return device
+
+
+def timed_call(device: tvm.runtime.Device, function: Callable[..., Any], *arguments: Any) -> float:
+    """Call a function of a device's kernels, wait for it, and return the seconds between two events of the device."""
+    opencl.load()
+    nanoseconds = tvm.get_global_func("edgetune.time_call")(device, function, *arguments)
+    return float(nanoseconds) * 1e-9

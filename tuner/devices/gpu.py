@@ -1,0 +1,95 @@
+"""OpenCL and CUDA devices that are here, from what their drivers report. Start at `open_opencl` and `open_cuda`."""
+
+from __future__ import annotations
+
+import tvm
+
+from templates.gpu.limits import GpuLimits, gpu_target
+from tuner.devices import opencl
+from tuner.devices.base import Device, runtime_device
+from tuner.devices.cpu import host_target
+from tuner.devices.opencl import DeviceInfo
+from tuner.devices.topology import last_level_cache_bytes
+from tuner.errors import BadInput
+from tuning_db.record import DeviceKey
+
+# What a vendor or device name has in it, in this order.
+_FAMILIES = (("mali", "mali"), ("arm", "mali"), ("adreno", "adreno"), ("qualcomm", "adreno"), ("nvidia", "nvidia"))
+_MORE_FAMILIES = (("advanced micro devices", "amd"), ("amd", "amd"), ("intel", "intel"))
+_GPU_LANES = 4
+_LEAST_CACHE_BYTES = 1 << 20  # where a driver reports no cache
+
+
+def _family(info: DeviceInfo) -> str:
+    if info.type == "cpu":
+        return "cpu"
+    text = f"{info.vendor} {info.name}".lower()
+    return next((family for word, family in (*_FAMILIES, *_MORE_FAMILIES) if word in text), "other")
+
+
+def limits_of(info: DeviceInfo) -> GpuLimits:
+    """The limits of an OpenCL device as templates read them."""
+    family = _family(info)
+    return GpuLimits(
+        kind="opencl",
+        family=family,
+        max_threads=info.max_work_group_size,
+        local_memory_bytes=info.local_memory_bytes,
+        lanes=max(4, info.native_vector_width_float) if family == "cpu" else _GPU_LANES,
+        subgroups=tuple(info.subgroup_sizes),
+        fp16=info.fp16,
+    )
+
+
+def _key(limits: GpuLimits, model: str, compute_units: int, **more: int | str) -> DeviceKey:
+    attrs = {
+        "compute_units": compute_units,
+        "max_threads": limits.max_threads,
+        "local_memory_bytes": limits.local_memory_bytes,
+        "lanes": limits.lanes,
+        "subgroups": limits.subgroups,
+        "fp16": limits.fp16,
+    }
+    return DeviceKey(limits.kind, limits.family, model, {**attrs, **more})
+
+
+def open_opencl(index: int) -> Device:
+    """The OpenCL device of a number, as `opencl.devices` counts them. Raises BadInput where there is none."""
+    found = opencl.devices()
+    if index >= len(found):
+        known = ", ".join(f"opencl:{i} ({d.name})" for i, d in enumerate(found)) or "none"
+        raise BadInput(f"device opencl:{index}: not found; here is {known}. `tune doctor` says which drivers there are")
+    info = found[index]
+    limits = limits_of(info)
+    key = _key(limits, info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
+    cache = last_level_cache_bytes() if limits.family == "cpu" else max(info.cache_bytes, _LEAST_CACHE_BYTES)
+    return Device(f"opencl:{index}", gpu_target(limits, host_target(1), model=info.name), key, 1, cache)
+
+
+def open_cuda(index: int) -> Device:
+    """The CUDA device of a number. Raises BadInput where there is none."""
+    device = runtime_device(f"cuda:{index}")
+    major, _, minor = str(device.compute_version).partition(".")
+    arch = f"sm_{major}{minor}{'a' if major == '9' else ''}"
+    limits = GpuLimits(
+        kind="cuda",
+        family="nvidia",
+        max_threads=int(device.max_threads_per_block),
+        local_memory_bytes=int(device.max_shared_memory_per_block),
+        lanes=_GPU_LANES,
+        subgroups=(int(device.warp_size),),
+        fp16=int(major) >= 6 or arch == "sm_53",
+    )
+    key = _key(limits, str(device.device_name), int(device.multi_processor_count), arch=arch)
+    cache = max(int(device.l2_cache_size_bytes or 0), _LEAST_CACHE_BYTES)
+    return Device(f"cuda:{index}", gpu_target(limits, host_target(1), arch), key, 1, cache)
+
+
+def list_gpus() -> list[Device]:
+    """Every OpenCL and CUDA device that can be opened here."""
+    found = [open_opencl(index) for index in range(len(opencl.devices()))]
+    count = 0
+    while tvm.runtime.device("cuda", count).exist:
+        found.append(open_cuda(count))
+        count += 1
+    return found

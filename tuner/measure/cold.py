@@ -1,0 +1,74 @@
+"""A packed weight in as many copies as exceed a cache, handed out in turn. Start at `ColdWeight`.
+
+In a network a layer's weights were last read one inference ago and come from main memory. Repeating a call on one
+copy would time another kernel: one whose weights sit in the cache, where other algorithms win.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import tvm
+
+_ALIGN = 64  # of every copy, like TVM's own allocations
+_MOST_BUFFERS = 1024  # of a device: each is an object of the driver's
+
+
+class ColdWeight(Protocol):
+    """`nbytes`: of all copies together."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def next(self) -> tvm.runtime.Tensor:
+        """The copy that was not read for the longest time."""
+        ...
+
+
+class HostColdWeight:
+    """Copies in one piece of host memory."""
+
+    def __init__(self, packed: np.ndarray, cold_bytes: int) -> None:
+        self._shape, self._dtype = packed.shape, packed.dtype
+        self._stride = -(-packed.nbytes // _ALIGN) * _ALIGN
+        self._copies = max(1, -(-cold_bytes // self._stride))
+        # Allocated by TVM, as a module's parameters are: NumPy would ask for huge pages.
+        self._memory = tvm.runtime.empty((self._copies * self._stride,), "uint8", tvm.cpu())
+        self._bytes = np.from_dlpack(self._memory)
+        rows = self._bytes.reshape(self._copies, self._stride)
+        rows[:, : packed.nbytes] = np.ascontiguousarray(packed).reshape(-1).view(np.uint8)
+        self._used = packed.nbytes
+        self._tensors: dict[int, tvm.runtime.Tensor] = {}
+        self._at = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._copies * self._stride
+
+    def next(self) -> tvm.runtime.Tensor:
+        at = self._at
+        self._at = (at + 1) % self._copies
+        if at not in self._tensors:
+            part = self._bytes[at * self._stride : at * self._stride + self._used]
+            self._tensors[at] = tvm.runtime.from_dlpack(part.view(self._dtype).reshape(self._shape))
+        return self._tensors[at]
+
+
+class DeviceColdWeight:
+    """Copies in buffers of their own on a device: kernels take whole buffers. A weight so small that this many
+    copies do not exceed the cache is hardly worth fetching anyway."""
+
+    def __init__(self, packed: np.ndarray, cold_bytes: int, device: Any) -> None:
+        copies = min(_MOST_BUFFERS, max(1, -(-cold_bytes // max(1, packed.nbytes))))
+        self._tensors = [tvm.runtime.tensor(packed, device) for _ in range(copies)]
+        self._packed_bytes = packed.nbytes
+        self._at = 0
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._tensors) * self._packed_bytes
+
+    def next(self) -> tvm.runtime.Tensor:
+        self._at = (self._at + 1) % len(self._tensors)
+        return self._tensors[self._at]
