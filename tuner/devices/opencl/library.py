@@ -1,0 +1,171 @@
+"""Our OpenCL runtime library for TVM: compiled at first use, then loaded. Start at `load`; `autoload` is for TVM.
+
+The library derives from C++ classes of TVM's wheel, so a compiled copy belongs to exact versions of it; it lies in the
+user's cache under a name that says what it was compiled from. TVM calls `autoload` from its own import, through the
+entry point group "tvm.backends": nothing here may import what imports TVM, or open a driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import tvm_ffi
+
+from tuner.errors import BadInput
+
+SOURCES = Path(__file__).with_name("runtime")
+_COMPILERS = ("g++", "c++", "clang++")
+_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-Wl,-z,noexecstack")
+_DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi")
+_PREFIX = "opencl-runtime-"
+_LOADED = "edgetune.opencl.device_info"
+_ANY_RUNTIME = "device_api.opencl"
+
+
+def cache_folder() -> Path:
+    """Where compiled things are kept: $XDG_CACHE_HOME/edgetune, by default ~/.cache/edgetune."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "edgetune"
+
+
+def find_compiler() -> str | None:
+    """The path of a C++ compiler: $CXX, else the first of the usual names that is there."""
+    named = os.environ.get("CXX")
+    return next(filter(None, map(shutil.which, (named,) if named else _COMPILERS)), None)
+
+
+def _digest(parts: Iterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:16]
+
+
+def _source_files() -> list[Path]:
+    return sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cc", ".h"))
+
+
+def _made_from() -> Iterator[bytes]:
+    for name in _DISTRIBUTIONS:
+        yield metadata.version(name).encode()
+    yield f"{platform.machine()} {platform.libc_ver()} {_FLAGS}".encode()
+    for path in _source_files():
+        yield path.relative_to(SOURCES).as_posix().encode()
+        yield path.read_bytes()
+
+
+def _compiler_identity(compiler: str) -> Iterator[bytes]:
+    found = Path(compiler).resolve()
+    status = found.stat()
+    yield f"{found} {status.st_size} {status.st_mtime_ns}".encode()
+
+
+def library_path(compiler: str | None) -> Path | None:
+    """Where the library for this TVM, compiled from these sources by `compiler`, is or will be. Without a compiler any
+    copy that was made from the same will do; None if there is none."""
+    folder, stem = cache_folder(), _PREFIX + _digest(_made_from())
+    if compiler is None:
+        return next(iter(sorted(folder.glob(f"{stem}-*.so"))), None)
+    return folder / f"{stem}-{_digest(_compiler_identity(compiler))}.so"
+
+
+def compile_library(compiler: str, library: Path, flags: Sequence[str] = ()) -> None:
+    """Compile the library to `library`, which appears only when it is whole. Raises BadInput if that fails."""
+    import tvm
+
+    packages = (Path(str(package.__file__)).parent for package in (tvm, tvm_ffi))
+    includes = [SOURCES, SOURCES / "shim", *(package / "include" for package in packages)]
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=library.parent) as folder:
+            made = Path(folder) / library.name
+            command = [compiler, *_FLAGS, *flags, *(f"-I{path}" for path in includes)]
+            command += [str(SOURCES / "runtime.cc"), "-o", str(made), "-ldl"]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            if done.returncode:
+                errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+                reason = errors[0].strip() if errors else f"status {done.returncode}"
+                raise BadInput(f"the OpenCL runtime cannot be compiled: {compiler}: {reason}")
+            made.rename(library)
+    except OSError as error:
+        raise BadInput(f"the OpenCL runtime cannot be compiled to {library}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / f"{_PREFIX}lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written ({error.strerror}): set XDG_CACHE_HOME") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _has(function: str) -> bool:
+    return tvm_ffi.get_global_func(function, allow_missing=True) is not None
+
+
+def _intel_cpu_runtime() -> Path:
+    """Intel's CPU driver as the wheel intel-opencl-rt installs it. No ICD loader knows of it: the wheel's .icd file
+    holds a placeholder."""
+    return Path(sys.prefix) / "lib/libintelocl.so"
+
+
+def _open(library: Path) -> None:
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        raise BadInput(f"the OpenCL runtime cannot be loaded: {error}: remove {library}") from error
+    if _intel_cpu_runtime().exists():
+        tvm_ffi.get_global_func("edgetune.opencl.add_driver")(str(_intel_cpu_runtime()))
+
+
+def load() -> None:
+    """Make OpenCL a device of TVM: compile our runtime library if that has not been done (about 10 s) and load it.
+
+    No driver is opened yet. More calls do nothing. Raises BadInput, in one line, if there is no C++ compiler or it
+    fails, if the cache cannot be written, or if this TVM has another OpenCL runtime.
+    """
+    import tvm  # noqa: F401  our library needs TVM's to be there
+
+    if _has(_LOADED):
+        return
+    if _has(_ANY_RUNTIME):
+        raise BadInput(
+            "this TVM has an OpenCL runtime of its own, and only one can be loaded: install apache-tvm's wheel"
+        )
+    compiler = find_compiler()
+    library = library_path(compiler)
+    if library is None or compiler is None:
+        if library is None:
+            raise BadInput("OpenCL needs a C++ compiler once, and none was found: apt-get install g++ (or set CXX)")
+    elif not library.exists():
+        with _lock(library.parent):
+            if not library.exists():
+                compile_library(compiler, library)
+    _open(library)
+
+
+def autoload() -> None:
+    """Load the library if it has been compiled before; never compile it, never open a driver, never fail."""
+    with contextlib.suppress(BadInput, OSError, metadata.PackageNotFoundError, RuntimeError):
+        if not _has(_ANY_RUNTIME):
+            library = library_path(find_compiler())
+            if library is not None and library.exists():
+                _open(library)

@@ -1,0 +1,99 @@
+"""The drivers and devices that our OpenCL runtime finds. Start at `devices`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+
+from tuner.devices.opencl.library import load
+from tuner.errors import BadInput
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What a driver says of a device. `index`: its N in "opencl:N". `type`: gpu, cpu, accelerator or other.
+    `local_memory_type`: local, or global where it is ordinary memory. `subgroup_sizes`: those that a kernel may require
+    (cl_intel_required_subgroup_size). Lanes are of float32 vectors. `library`: the driver's file."""
+
+    index: int
+    platform: str
+    name: str
+    vendor: str
+    version: str
+    driver_version: str
+    type: str
+    compute_units: int
+    max_work_group_size: int
+    max_work_item_sizes: tuple[int, ...]
+    local_memory_bytes: int
+    local_memory_type: str
+    global_memory_bytes: int
+    max_alloc_bytes: int
+    clock_mhz: int
+    extensions: tuple[str, ...]
+    subgroup_sizes: tuple[int, ...]
+    fp16: bool
+    fp64: bool
+    native_float_lanes: int
+    preferred_float_lanes: int
+    library: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A library that was looked for. `devices`: the numbers of what it offers; where there are none, `problem` tells
+    why."""
+
+    path: str
+    devices: tuple[int, ...]
+    problem: str
+
+
+def _call(name: str, *args: Any) -> Any:
+    load()
+    return tvm_ffi.get_global_func(f"edgetune.opencl.{name}")(*args)
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """FFI values as Python's own: strings are str's subclasses and sequences lists otherwise."""
+    values = {str(key): value for key, value in fields.items()}
+    for key, value in values.items():
+        if isinstance(value, str):
+            values[key] = str(value)
+        elif not isinstance(value, bool | int):
+            values[key] = tuple(int(item) for item in value)
+    return values
+
+
+def _info(index: int) -> DeviceInfo:
+    fields = _plain(_call("device_info", index))
+    fields["extensions"] = tuple(sorted(fields["extensions"].split()))
+    return DeviceInfo(index=index, **fields)
+
+
+def devices() -> list[DeviceInfo]:
+    """Every OpenCL device, by its number. Opens the drivers; raises BadInput as `load` does."""
+    return [_info(index) for index in range(int(_call("device_count")))]
+
+
+def drivers() -> list[Driver]:
+    """Every driver that was looked for, usable or not. Opens the drivers; raises BadInput as `load` does."""
+    return [Driver(**_plain(fields)) for fields in _call("drivers")]
+
+
+def device_info(index: int) -> DeviceInfo:
+    """The device "opencl:`index`". Raises BadInput, naming what there is, if there is no such device."""
+    found = devices()
+    if 0 <= index < len(found):
+        return found[index]
+    if found:
+        there = ", ".join(f"opencl:{info.index} ({info.name})" for info in found)
+        raise BadInput(f"there is no device opencl:{index}: give one of {there}")
+    tried = "; ".join(f"{driver.path}: {driver.problem}" for driver in drivers())
+    raise BadInput(
+        f"there is no device opencl:{index}, as no OpenCL driver works here ({tried}): install the driver of your GPU, "
+        "or pip install 'edgetune[opencl]' for Intel's on the CPU"
+    )
