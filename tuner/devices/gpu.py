@@ -10,7 +10,6 @@ from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
 from tuner.devices.opencl import DeviceInfo
 from tuner.devices.topology import last_level_cache_bytes
-from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
 # What a vendor or device name has in it, in this order.
@@ -35,8 +34,8 @@ def limits_of(info: DeviceInfo) -> GpuLimits:
         family=family,
         max_threads=info.max_work_group_size,
         local_memory_bytes=info.local_memory_bytes,
-        lanes=max(4, info.native_vector_width_float) if family == "cpu" else _GPU_LANES,
-        subgroups=tuple(info.subgroup_sizes),
+        lanes=max(4, info.native_float_lanes) if family == "cpu" else _GPU_LANES,
+        subgroups=info.subgroup_sizes,
         fp16=info.fp16,
     )
 
@@ -55,15 +54,12 @@ def _key(limits: GpuLimits, model: str, compute_units: int, **more: int | str) -
 
 def open_opencl(index: int) -> Device:
     """The OpenCL device of a number, as `opencl.devices` counts them. Raises BadInput where there is none."""
-    found = opencl.devices()
-    if index >= len(found):
-        known = ", ".join(f"opencl:{i} ({d.name})" for i, d in enumerate(found)) or "none"
-        raise BadInput(f"device opencl:{index}: not found; here is {known}. `tune doctor` says which drivers there are")
-    info = found[index]
+    info = opencl.device_info(index)
     limits = limits_of(info)
     key = _key(limits, info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
-    cache = last_level_cache_bytes() if limits.family == "cpu" else max(info.cache_bytes, _LEAST_CACHE_BYTES)
-    return Device(f"opencl:{index}", gpu_target(limits, host_target(1), model=info.name), key, 1, cache)
+    name = f"opencl:{index}"
+    cache = last_level_cache_bytes() if limits.family == "cpu" else _cache_bytes(runtime_device(name))
+    return Device(name, gpu_target(limits, host_target(1), model=info.name), key, 1, cache)
 
 
 def open_cuda(index: int) -> Device:
@@ -81,8 +77,11 @@ def open_cuda(index: int) -> Device:
         fp16=int(major) >= 6 or arch == "sm_53",
     )
     key = _key(limits, str(device.device_name), int(device.multi_processor_count), arch=arch)
-    cache = max(int(device.l2_cache_size_bytes or 0), _LEAST_CACHE_BYTES)
-    return Device(f"cuda:{index}", gpu_target(limits, host_target(1), arch), key, 1, cache)
+    return Device(f"cuda:{index}", gpu_target(limits, host_target(1), arch), key, 1, _cache_bytes(device))
+
+
+def _cache_bytes(device: tvm.runtime.Device) -> int:
+    return max(int(device.l2_cache_size_bytes or 0), _LEAST_CACHE_BYTES)
 
 
 def list_gpus() -> list[Device]:

@@ -11,6 +11,7 @@
 #include "device_api.h"
 #include "fail.h"
 #include "module.cc"
+#include "program.h"
 #include "timer.cc"
 #include "trace.h"
 
@@ -127,6 +128,21 @@ void SetFlushEvery(int64_t index, int64_t launches) {
   At(index).flush_every = uint32_t(launches);
 }
 
+// Leaves the program in the cache of binaries, where a process that runs it finds it.
+void CompileToCache(int64_t index, const ffi::String& source) {
+  Device& device = At(index);
+  device.cl.clReleaseProgram(BuildProgram(device, std::string(source)));
+}
+
+// device, function, arguments: calls the function; nanoseconds between two events of the device around it.
+void TimeCall(ffi::PackedArgs args, ffi::Any* nanoseconds) {
+  tvm::runtime::Timer timer = tvm::runtime::Timer::Start(args[0].cast<tvm::Device>());
+  ffi::Any result;
+  args[1].cast<ffi::Function>().CallPacked(args.Slice(2), &result);
+  timer->Stop();
+  *nanoseconds = timer->SyncAndGetElapsedNanos();
+}
+
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -145,6 +161,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("edgetune.opencl.drivers", Drivers)
       .def("edgetune.opencl.device_count", [] { return int64_t(Registry::Get().size()); })
       .def("edgetune.opencl.device_info", DeviceInfo)
+      .def_packed("edgetune.time_call", TimeCall)
+      .def("edgetune.opencl.compile", CompileToCache)
       .def("edgetune.opencl.counters", CounterValues)
       .def("edgetune.opencl.start_trace", [] { Trace::Global().Start(); })
       .def("edgetune.opencl.stop_trace", StopTrace)
