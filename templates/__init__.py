@@ -4,7 +4,16 @@ from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.winograd import Winograd
+from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
 from templates.template import register
 
-for _template in (DirectConv(), DirectConvPlain(), Winograd(), Depthwise(), PackedDense()):
+for _template in (
+    DirectConv(),
+    DirectConvPlain(),
+    Winograd(),
+    Depthwise(),
+    PackedDense(),
+    GpuDirectConv(),
+    GpuDirectConvPlain(),
+):
     register(_template)

@@ -13,11 +13,11 @@ import numpy as np
 from tvm import te, tirx
 from tvm.target import Target
 
-from templates.cpu.blocking import divisors, tile_sizes
+from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
-from templates.cpu.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.space import Constraint, Knob, Space, Values
+from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, Layouts, Template
 from templates.workloads import Dense, anchor_of
 from tuning_db.record import Config, Workload

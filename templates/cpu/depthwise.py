@@ -13,19 +13,12 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.cpu.blocking import divisors, tile_sizes
+from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
-from templates.cpu.stages import (
-    epilogue_operands,
-    epilogue_value,
-    has_block,
-    new_schedule,
-    pad_at_root,
-    unroll_tile,
-    zero_padded,
-)
+from templates.cpu.stages import pad_at_root
 from templates.space import Constraint, Knob, Space, Values
+from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero_padded
 from templates.template import Layout, Layouts, Template
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Config, Workload

@@ -17,19 +17,13 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.cpu.blocking import Blocking, blocking, divisors
+from templates.blocking import Blocking, blocking, divisors
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
-from templates.cpu.stages import (
-    epilogue_operands,
-    epilogue_value,
-    new_schedule,
-    pad_at_root,
-    unroll_tile,
-    zero_padded,
-)
+from templates.cpu.stages import pad_at_root
 from templates.cpu.winograd_algebra import MATRICES, row_of
 from templates.space import Constraint, Knob, Space, Values
+from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
 from templates.template import Layout, Layouts, Template
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Config, Workload

@@ -1,0 +1,142 @@
+"""Direct convolution in blocked layout as tensor expressions, for every kind of device; `cpu.direct` and `gpu.direct`
+schedule it.
+
+Data (N, C/v, H, W, v) or plain NCHW, weights (K/v, C/v, R, S, v in, v out), output (N, K/v, OH, OW, v). Rows and
+columns that a tile does not divide are computed on a padded image and cut off when the tile is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import te, tirx
+
+from templates.blocking import Blocking
+from templates.stages import epilogue_operands, epilogue_value, zero, zero_padded
+from templates.workloads import Conv2d
+
+# Orders of the reduction: input blocks, kernel rows, kernel columns, input lanes (outer, unrolled).
+ORDERS = {
+    "c.kh.kw.i": ("ic", "kh", "kw", "io", "iu"),
+    "c.kh.i.kw": ("ic", "kh", "io", "kw", "iu"),
+    "c.i.kh.kw": ("ic", "io", "kh", "kw", "iu"),
+}
+
+
+@dataclass(frozen=True)
+class DirectProblem:
+    """A convolution as templates see it. Pixels are one flat axis where the kernel is 1x1 without stride."""
+
+    conv: Conv2d
+    blocks: Blocking
+    plain_data: bool
+
+    @property
+    def flat(self) -> bool:
+        c = self.conv
+        return c.kernel == (1, 1) and c.strides == (1, 1) and not any(c.padding) and not self.plain_data
+
+    @property
+    def rows(self) -> int:
+        return 1 if self.flat else self.conv.out_height
+
+    @property
+    def columns(self) -> int:
+        return self.conv.out_height * self.conv.out_width if self.flat else self.conv.out_width
+
+    def tall(self, th: int) -> int:
+        """Rows rounded up to whole tiles."""
+        return -(-self.rows // th) * th
+
+    def wide(self, tw: int) -> int:
+        """Columns rounded up to whole tiles."""
+        return -(-self.columns // tw) * tw
+
+    def reach(self, th: int, tw: int) -> tuple[int, int]:
+        """Input rows and columns that an output tile of th x tw pixels reads."""
+        conv = self.conv
+        return (
+            (th - 1) * conv.strides[0] + (conv.kernel[0] - 1) * conv.dilation[0] + 1,
+            (tw - 1) * conv.strides[1] + (conv.kernel[1] - 1) * conv.dilation[1] + 1,
+        )
+
+    def reads_outside(self, th: int, tw: int) -> bool:
+        """Whether whole tiles of th x tw pixels read beyond the image."""
+        reach_y, reach_x = self.reach(self.tall(th), self.wide(tw))
+        if self.flat:
+            return reach_x > self.columns
+        return any(self.conv.padding) or reach_y > self.conv.height or reach_x > self.conv.width
+
+    @property
+    def weight_bytes(self) -> int:
+        b = self.blocks
+        return 4 * b.all_out_blocks * b.in_blocks * b.in_lanes * b.lanes * prod(self.conv.kernel)
+
+
+def direct_compute(
+    problem: DirectProblem, epilogue: tuple[str, ...], th: int, tw: int, staged: bool = False
+) -> tirx.PrimFunc:
+    """pad -> conv on whole tiles of th x tw pixels -> out with the epilogue.
+
+    There is a stage "pad" where pixels outside the image are read, and always where it is `staged`.
+    """
+    conv, b = problem.conv, problem.blocks
+    (sy, sx), (dy, dx) = conv.strides, conv.dilation
+    blocked = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, b.in_lanes)
+    data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data")
+    weight = te.placeholder((b.all_out_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes), name="weight")
+    out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
+    extra = epilogue_operands(epilogue, out_shape)
+    read = _reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
+    ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
+    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
+
+    def tap(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
+        block = ic if b.groups == 1 else (o // b.out_blocks) * b.in_blocks + ic
+        return read(n, block, y * sy + kh * dy, x * sx + kw * dx, ii) * weight[o, ic, kh, kw, ii, v]
+
+    sums = te.compute(
+        (conv.batch, b.all_out_blocks, problem.tall(th), problem.wide(tw), b.lanes),
+        lambda *index: te.sum(tap(*index), axis=[ic, kh, kw, ii]),
+        name="conv",
+    )
+
+    def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
+        value = sums[n, o, 0, y * conv.out_width + x, v] if problem.flat else sums[n, o, y, x, v]
+        return epilogue_value(epilogue, value, extra, (n, o, y, x, v))
+
+    return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def _reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bool) -> Callable[..., Any]:
+    """read(n, block, y, x, lane) over whole tiles, through a stage "pad" or straight from the data."""
+    conv, b = problem.conv, problem.blocks
+    top, left = conv.padding[:2]
+    reach_y, reach_x = problem.reach(problem.tall(th), problem.wide(tw))
+
+    def source(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
+        """The input at a pixel of the padded image, which must lie in the image."""
+        if problem.plain_data:
+            return data[n, v, y - top, x - left]
+        return data[n, c, x // conv.width, x % conv.width, v] if problem.flat else data[n, c, y - top, x - left, v]
+
+    def padded(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
+        if not problem.reads_outside(th, tw):
+            return source(n, c, y, x, v)
+        if problem.flat:
+            return tirx.if_then_else(x < problem.columns, source(n, c, y, x, v), zero())
+        return zero_padded(
+            lambda py, px: source(n, c, py + top, px + left, v), y - top, x - left, conv.height, conv.width
+        )
+
+    if not staged:
+        return source
+    if problem.plain_data:
+        plain = te.compute(
+            (conv.batch, b.in_lanes, reach_y, reach_x), lambda n, v, y, x: padded(n, 0, y, x, v), name="pad"
+        )
+        return lambda n, _c, y, x, v: plain[n, v, y, x]
+    return te.compute((conv.batch, b.groups * b.in_blocks, reach_y, reach_x, b.in_lanes), padded, name="pad")

@@ -1,0 +1,393 @@
+"""Direct convolution in blocked layout with a register tile (OpenCL, CUDA); `templates.direct` says what is computed.
+
+A work-item holds `ki` vectors of output channels by `yi` x `xi` pixels; a group is `kt` x `yt` x `xt` such tiles, and
+as many items more as there are vectors of `vec` lanes in a channel block. Input and weights come straight from global
+memory, or through registers, or through local memory that a group fills together. `GpuDirectConv` reads blocked data,
+`GpuDirectConvPlain` reads NCHW (a first layer's few channels).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from templates.blocking import blocking, divisors, pack_oihw
+from templates.direct import ORDERS, DirectProblem, direct_compute
+from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.stages import (
+    MAX_UNROLLED,
+    Group,
+    cooperate,
+    into_registers,
+    launch,
+    limit_constraints,
+    own_kernel,
+    split_init,
+    vector_widths,
+    write_back,
+)
+from templates.space import Constraint, Knob, Space, Values
+from templates.stages import has_block, new_schedule, unroll_tile
+from templates.template import PLAIN, Layout, Layouts, Template
+from templates.workloads import Conv2d, anchor_of
+from tuning_db.record import Config, Workload
+
+SHARED = ("shared", "shared_local")  # places of the padded input in local memory
+STAGED = ("local", *SHARED)  # places that need a copy even where nothing is padded
+PAD_GROUP = 64
+# Pixels computed in vain, in relation to those needed: more is never fast.
+MAX_WASTE = 1.34
+# Fewer items leave most lanes of a GPU's SIMD unit idle.
+MIN_ITEMS = 16
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A problem on a device: what knob values mean for groups, registers and memory."""
+
+    problem: DirectProblem
+    limits: GpuLimits
+
+    def group(self, v: Values) -> Group:
+        return Group(v["kt"], v["yt"], v["xt"] * (self.problem.blocks.lanes // v["vec"]))
+
+    def tile(self, v: Values) -> tuple[int, int]:
+        """Rows and columns of a group."""
+        return v["yt"] * v["yi"], v["xt"] * v["xi"]
+
+    def waste(self, v: Values) -> float:
+        th, tw = self.tile(v)
+        return self.problem.tall(th) * self.problem.wide(tw) / (self.problem.rows * self.problem.columns)
+
+    def groups(self, v: Values) -> int:
+        th, tw = self.tile(v)
+        p = self.problem
+        pixels = (p.tall(th) // th) * (p.wide(tw) // tw)
+        return p.conv.batch * p.blocks.all_out_blocks // (v["kt"] * v["ki"]) * pixels
+
+    def accumulators(self, v: Values) -> int:
+        """Vectors of `vec` sums that an item holds."""
+        return v["ki"] * v["yi"] * v["xi"]
+
+    def sums(self, v: Values) -> int:
+        """Values in registers: the sums, and on a GPU the input row beside them (a CPU reads it from its stack)."""
+        row = 0
+        if v["pad"] in ("local", "shared_local") and self.limits.family != "cpu":
+            _, reach_x = self.problem.reach(1, v["xi"])
+            row = v["yi"] * reach_x * self.row_lanes(v)
+        return self.accumulators(v) * v["vec"] + row
+
+    def row_lanes(self, v: Values) -> int:
+        """Input channels of an input row in registers: all of a block unless the order goes through them outside."""
+        return self.problem.blocks.in_lanes if v["order"] == "c.kh.kw.i" else v["ui"]
+
+    def unrolled(self, v: Values) -> int:
+        """Vector multiply-adds in the longest unrolled body."""
+        kh, kw = self.problem.conv.kernel
+        return self.accumulators(v) * v["ui"] * (kw if v["unroll_kw"] else 1) * (kh if v["unroll_kh"] else 1)
+
+    def local_bytes(self, v: Values) -> int:
+        """Local memory of a group."""
+        p = self.problem
+        values = 0
+        if v["pad"] in SHARED:
+            reach_y, reach_x = p.reach(*self.tile(v))
+            values += v["ct"] * p.blocks.in_lanes * reach_y * reach_x
+        if v["wshared"]:
+            kh, kw = p.conv.kernel
+            values += v["kt"] * v["ki"] * v["ct"] * kh * kw * p.blocks.in_lanes * p.blocks.lanes
+        return 4 * values
+
+
+class GpuDirectConv(Template):
+    """Knobs: tile of an item (`ki` channel blocks, `yi` rows, `xi` columns) and of a group in items (`kt`, `yt`, `xt`);
+    `vec` lanes of a vector; `columns` of an item adjacent or as far apart as the group is wide; `pad`: where the
+    padded input lives; `wshared`: weights in local memory; `ct` input blocks per copy into local memory; `order` of
+    the reduction; `ui` input channels, `unroll_kw` and `unroll_kh` kernel positions unrolled; `inner` order of a
+    tile."""
+
+    name = "gpu.conv2d_direct"
+    op = "conv2d"
+    plain_data = False
+
+    def _tiling(self, workload: Workload, limits: GpuLimits) -> Tiling:
+        conv = anchor_of(workload)
+        assert isinstance(conv, Conv2d)
+        return Tiling(DirectProblem(conv, blocking(conv, limits.lanes), self.plain_data), limits)
+
+    def applies(self, conv: Conv2d, lanes: int) -> bool:
+        return not conv.is_depthwise and conv.in_channels >= lanes
+
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        block = Layout(_limits(target).lanes)
+        return Layouts(PLAIN if self.plain_data else block, block)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        limits = gpu_limits(target)
+        if limits is None:
+            return None
+        tiling = self._tiling(workload, limits)
+        if not self.applies(tiling.problem.conv, limits.lanes):
+            return None
+        knobs, constraints = _knobs(tiling), _constraints(tiling)
+        return Space(self.name, knobs, constraints, _seeds(tiling, knobs), lambda v: _features(tiling, v))
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        problem = self._tiling(workload, _limits(target)).problem
+        return pack_oihw(problem.conv, problem.blocks, weight)
+
+    def weight_key(self, config: Config) -> str:
+        return "oihw"
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        tiling = self._tiling(workload, _limits(target))
+        k = config.knobs
+        func = direct_compute(tiling.problem, workload.epilogue, *tiling.tile(k), staged=k["pad"] in STAGED)
+        return _schedule(tiling, func, k)
+
+
+class GpuDirectConvPlain(GpuDirectConv):
+    """The same with NCHW input, for inputs of fewer channels than a vector has lanes."""
+
+    name = "gpu.conv2d_direct_nchw"
+    plain_data = True
+
+    def applies(self, conv: Conv2d, lanes: int) -> bool:
+        return conv.in_channels < lanes and conv.groups == 1
+
+
+def _limits(target: Target) -> GpuLimits:
+    limits = gpu_limits(target)
+    assert limits is not None
+    return limits
+
+
+def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
+    problem, limits = tiling.problem, tiling.limits
+    conv, blocks = problem.conv, problem.blocks
+    spatial = conv.kernel != (1, 1)
+
+    def up_to(extent: int, *values: int) -> tuple[int, ...]:
+        return tuple(v for v in values if v <= extent)
+
+    pads = ("local", "inline", "kernel", *(SHARED if limits.local_memory_bytes else ()))
+    return (
+        Knob("ki", divisors(blocks.out_blocks, 8)),
+        Knob("yi", up_to(problem.rows, 1, 2, 4)),
+        Knob("xi", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28)),
+        Knob("kt", divisors(blocks.out_blocks, 16)),
+        Knob("yt", up_to(problem.rows, 1, 2, 4, 7, 8, 14, 16)),
+        Knob("xt", up_to(problem.columns, 1, 2, 4, 7, 8, 14, 16, 28, 32, 64)),
+        Knob("vec", vector_widths(limits, blocks.lanes)),
+        Knob("columns", ("adjacent", "apart") if limits.family != "cpu" else ("adjacent",)),
+        Knob("pad", pads),
+        Knob("wshared", (0, 1) if limits.local_memory_bytes else (0,)),
+        Knob("ct", tuple(d for d in (1, 2, 4, 8) if blocks.in_blocks % d == 0)),
+        Knob("order", tuple(ORDERS) if spatial else ("c.kh.kw.i",)),
+        Knob("ui", tuple(reversed(divisors(blocks.in_lanes, 16)))),
+        Knob("unroll_kw", (0, 1) if conv.kernel[1] > 1 else (0,)),
+        Knob("unroll_kh", (0, 1) if conv.kernel[0] > 1 else (0,)),
+        Knob("inner", ("pixels", "blocks")),
+    )
+
+
+def _constraints(tiling: Tiling) -> tuple[Constraint, ...]:
+    problem, limits, blocks = tiling.problem, tiling.limits, tiling.problem.blocks
+    kernel = problem.conv.kernel
+
+    def constant_registers(v: Values) -> bool:
+        """A GPU has no registers to index: all that reads a row in registers must be unrolled."""
+        if v["pad"] not in ("local", "shared_local") or limits.family == "cpu":
+            return True
+        return (kernel[1] == 1 or v["unroll_kw"] == 1) and tiling.row_lanes(v) == v["ui"]
+
+    def enough_items(v: Values) -> bool:
+        size = tiling.group(v).size
+        return limits.family == "cpu" or size >= min(MIN_ITEMS, size * tiling.groups(v))
+
+    return (
+        Constraint("the tile does not divide the channels", lambda v: blocks.out_blocks % (v["kt"] * v["ki"]) == 0),
+        *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
+        Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
+        Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= MAX_UNROLLED),
+        Constraint("too few work-items in a group", enough_items),
+        Constraint("registers cannot be indexed by a loop", constant_registers),
+        Constraint(
+            "a row in registers has no gaps",
+            lambda v: v["columns"] == "adjacent" or v["pad"] not in ("local", "shared_local"),
+        ),
+        Constraint("there is nothing to pad", lambda v: v["pad"] != "kernel" or problem.reads_outside(*tiling.tile(v))),
+        Constraint("nothing is copied in blocks", lambda v: v["ct"] == 1 or v["pad"] in SHARED or v["wshared"] == 1),
+        Constraint("one column has no neighbours", lambda v: v["columns"] == "adjacent" or min(v["xi"], v["xt"]) > 1),
+    )
+
+
+@dataclass(frozen=True)
+class _Style:
+    """A way of using a device's memory, and how large groups and tiles should be for it."""
+
+    pad: str
+    wshared: int
+    items: int
+    sums: int  # vectors
+
+
+# In the order in which they are worth trying. CPU runtimes: one item fills the registers, its input row comes from
+# the stack, groups are as small as can be. Nvidia: local memory feeds many items. Mali and Intel: its local memory is
+# no faster than the caches.
+_STYLES = {
+    "cpu": (
+        _Style("local", 0, 1, 28),
+        _Style("local", 0, 1, 14),
+        _Style("kernel", 0, 1, 28),
+        _Style("inline", 0, 1, 14),
+    ),
+    "nvidia": (
+        _Style("shared", 1, 128, 16),
+        _Style("shared", 1, 256, 8),
+        _Style("shared_local", 1, 128, 8),
+        _Style("inline", 0, 128, 16),
+        _Style("local", 0, 128, 8),
+    ),
+    "other": (
+        _Style("local", 0, 64, 6),
+        _Style("inline", 0, 64, 8),
+        _Style("kernel", 0, 128, 8),
+        _Style("shared", 0, 64, 8),
+    ),
+}
+
+
+def _seeds(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
+    """Per style the tile of an item with the fewest loads per multiply-add, in groups as large as the style wants."""
+    values = {knob.name: knob.values for knob in knobs}
+    seeds = []
+    for style in _STYLES.get(tiling.limits.family, _STYLES["other"]):
+        chosen = {"pad": style.pad, "wshared": style.wshared, "unroll_kw": int(tiling.limits.family != "cpu")}
+        fixed = {name: chosen.get(name, first) for name, (first, *_) in values.items()}
+        fixed = {name: v if v in values[name] else values[name][0] for name, v in fixed.items()}
+        item = min(_tiles(values, ("ki", "yi", "xi")), key=lambda t: _item_cost(tiling, style, {**fixed, **t}))
+        groups = _tiles(values, ("kt", "yt", "xt"))
+        group = min(groups, key=lambda t: _group_cost(tiling, style, {**fixed, **item, **t}))
+        seeds.append({**fixed, **item, **group})
+    return tuple(seeds)
+
+
+def _tiles(values: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> list[dict[str, Any]]:
+    return [dict(zip(names, t, strict=True)) for t in itertools.product(*(values[name] for name in names))]
+
+
+def _item_cost(tiling: Tiling, style: _Style, v: Values) -> float:
+    """Loads per multiply-add, with what is computed in vain; infinite over the style's registers."""
+    if tiling.accumulators(v) > style.sums or tiling.unrolled(v) > MAX_UNROLLED or tiling.sums(v) > tiling.limits.sums:
+        return math.inf
+    return (v["ki"] + v["yi"] * v["xi"]) / tiling.accumulators(v) * tiling.waste(v)
+
+
+def _group_cost(tiling: Tiling, style: _Style, v: Values) -> float:
+    """How far a group is from the style's size, and how much it computes in vain; infinite where it is invalid."""
+    if (
+        tiling.problem.blocks.out_blocks % (v["kt"] * v["ki"])
+        or tiling.local_bytes(v) > tiling.limits.local_memory_bytes
+    ):
+        return math.inf
+    size = tiling.group(v).size
+    if size > tiling.limits.max_threads:
+        return math.inf
+    return abs(math.log2(size / style.items)) + 4 * math.log2(tiling.waste(v))
+
+
+def _known(seed: Values, values: Mapping[str, tuple[Any, ...]]) -> Values:
+    return {k: v if v in values[k] else values[k][0] for k, v in seed.items()}
+
+
+def _features(tiling: Tiling, v: Values) -> Mapping[str, float]:
+    """What the loops say: items and groups, how many groups fit at once, work per load, registers, local memory."""
+    pixels, local_bytes, items = v["yi"] * v["xi"], tiling.local_bytes(v), tiling.group(v).size
+    limits = tiling.limits
+    resident = limits.max_threads // items
+    if local_bytes:
+        resident = min(resident, limits.local_memory_bytes // local_bytes)
+    kh, kw = tiling.problem.conv.kernel
+    reach_y, reach_x = tiling.problem.reach(*tiling.tile(v))
+    th, tw = tiling.tile(v)
+    macs = v["kt"] * v["ki"] * tiling.problem.blocks.lanes * th * tw * kh * kw  # of a group, per input channel
+    loads = reach_y * reach_x + v["kt"] * v["ki"] * tiling.problem.blocks.lanes * kh * kw
+    return {
+        "items": float(items * tiling.groups(v)),
+        "groups": float(tiling.groups(v)),
+        "group_items": float(items),
+        "occupancy": resident * items / limits.max_threads,
+        "flop_per_byte": 2.0 * macs / (4.0 * loads),
+        "accumulators": float(tiling.accumulators(v)),
+        "sums": float(tiling.sums(v)),
+        "loads_per_fma": (v["ki"] + pixels) / tiling.accumulators(v),
+        "body_fmas": float(tiling.unrolled(v)),
+        "local_bytes": float(local_bytes),
+        "waste": tiling.waste(v),
+    }
+
+
+def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    """Groups | items | input blocks | copies into local memory | reduction | row in registers | register tile."""
+    sch = new_schedule(func)
+    conv, group = sch.get_sblock("conv"), tiling.group(k)
+    n, o, y, x, v, ic, kh, kw, ii = sch.get_loops(conv)
+    ob, ot, oi = sch.split(o, [None, k["kt"], k["ki"]])
+    yb, yt, yi = sch.split(y, [None, k["yt"], k["yi"]])
+    if k["columns"] == "adjacent":
+        xb, xt, xi = sch.split(x, [None, k["xt"], k["xi"]])
+    else:
+        xb, xi, xt = sch.split(x, [None, k["xi"], k["xt"]])
+    vt, vi = sch.split(v, [None, k["vec"]])
+    co, ci = sch.split(ic, [None, k["ct"]])
+    io, iu = sch.split(ii, [None, k["ui"]])
+    loops = {"ic": ci, "kh": kh, "kw": kw, "io": io, "iu": iu}
+    reduction = [loops[name] for name in ORDERS[k["order"]]]
+    tile = [yi, xi, oi, vi] if k["inner"] == "pixels" else [oi, yi, xi, vi]
+    sch.reorder(n, ob, yb, xb, ot, yt, xt, vt, co, *reduction, *tile)
+    bound = launch(
+        sch,
+        {
+            "blockIdx.y": [n, ob],
+            "blockIdx.x": [yb, xb],
+            "threadIdx.z": [ot],
+            "threadIdx.y": [yt],
+            "threadIdx.x": [xt, vt],
+        },
+    )
+    write_back(sch, conv, bound["threadIdx.x"])
+    row = io if k["order"] == "c.kh.i.kw" else kh
+    _schedule_data(tiling, sch, k, co, row)
+    if k["wshared"]:
+        cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group, k["vec"])
+    unroll_tile(sch, [iu, *([kw] if k["unroll_kw"] else []), *([kh] if k["unroll_kh"] else []), *tile])
+    split_init(sch, conv, co)
+    return sch.mod["main"]
+
+
+def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, chunk: Any, row: Any) -> None:
+    """Put the padded input where the config wants it: `chunk` and `row` are the loops to copy it at."""
+    if not has_block(sch, "pad"):
+        return
+    pad, lanes = sch.get_sblock("pad"), tiling.row_lanes(k)
+    widths = vector_widths(tiling.limits, 1 if tiling.problem.plain_data else tiling.problem.blocks.in_lanes)
+    if k["pad"] == "inline":
+        sch.compute_inline(pad)
+    elif k["pad"] == "kernel":
+        own_kernel(sch, pad, PAD_GROUP, widths[0])
+    elif k["pad"] == "local":
+        into_registers(sch, pad, row, next(w for w in widths if lanes % w == 0))
+    else:
+        cooperate(sch, pad, chunk, tiling.group(k), widths[0])
+        if k["pad"] == "shared_local":
+            copy = sch.cache_read(sch.get_sblock("conv"), 0, "local")
+            into_registers(sch, copy, row, next(w for w in widths if lanes % w == 0))

@@ -1,0 +1,139 @@
+"""Pieces that every GPU template shares: launch shapes, cooperative copies, sums in registers, the device's limits.
+
+Start at `launch` (loops to blocks and threads) and `limit_constraints` (what a device refuses is never compiled).
+Barriers are TVM's: it puts them around stages in "shared" scope. Every stage here is computed by all items of a
+group, in loops whose bounds no item changes, so that no barrier ever stands in divergent flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from templates.gpu.limits import GpuLimits
+from templates.space import Constraint, Values
+from templates.stages import unroll_tile
+
+# CUDA's largest group along z, and the smallest of any OpenCL device's limits along it that we know.
+MAX_GROUP_Z = 64
+# Longer unrolled bodies overflow instruction caches and take a driver's compiler seconds.
+MAX_UNROLLED = 512
+
+
+@dataclass(frozen=True)
+class Group:
+    """Work-items of a group along threadIdx.z, threadIdx.y and threadIdx.x (the fastest)."""
+
+    z: int = 1
+    y: int = 1
+    x: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.z * self.y * self.x
+
+
+def vector_widths(limits: GpuLimits, lanes: int) -> tuple[int, ...]:
+    """Vector lengths, longest first, that divide a block of `lanes` channels and exist on the device."""
+    return tuple(w for w in (16, 8, 4, 2, 1) if lanes % w == 0 and w <= limits.max_vector)
+
+
+def limit_constraints(
+    limits: GpuLimits,
+    group: Callable[[Values], Group],
+    sums: Callable[[Values], int],
+    local_bytes: Callable[[Values], int] = lambda _: 0,
+) -> tuple[Constraint, ...]:
+    """What the device refuses or cannot do fast: too large groups, too much local memory, sums that spill.
+
+    `sums`: float32 values in registers per work-item; `local_bytes`: local memory of a group.
+    """
+
+    def fits(v: Values) -> bool:
+        shape = group(v)
+        return shape.size <= limits.max_threads and shape.z <= MAX_GROUP_Z
+
+    return (
+        Constraint("the work-group is larger than the device's", fits),
+        Constraint("the register tile does not fit", lambda v: sums(v) <= limits.sums),
+        Constraint(
+            "the group's tile does not fit into local memory", lambda v: local_bytes(v) <= limits.local_memory_bytes
+        ),
+    )
+
+
+def launch(sch: Schedule, loops: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Bind loops to launch tags ("blockIdx.x", "threadIdx.y", ...); several neighbouring loops are fused into one.
+
+    Returns the bound loop of every tag.
+    """
+    bound = {}
+    for tag, parts in loops.items():
+        bound[tag] = sch.fuse(*parts) if len(parts) > 1 else parts[0]
+        sch.bind(bound[tag], tag)
+    return bound
+
+
+def own_loops(sch: Schedule, block: Any) -> list[Any]:
+    """The loops of a stage that was moved (unit loops kept) into another's: one per dimension, outer loops left out."""
+    return sch.get_loops(block)[-len(sch.get(block).iter_vars) :]
+
+
+def cooperate(sch: Schedule, stage: Any, at: Any, group: Group, vector: int) -> None:
+    """Compute a stage into local memory at a loop, shared out over all items of a group, `vector` values at a time.
+
+    `vector` divides the stage's last dimension, so that whole vectors are in or out of the stage.
+    """
+    sch.set_scope(stage, 0, "shared")
+    sch.compute_at(stage, at, preserve_unit_loops=True)
+    *outer, last = own_loops(sch, stage)
+    parts = [last]
+    if vector > 1:
+        last, vectors = sch.split(last, [None, vector])
+        sch.vectorize(vectors)
+        parts = [last]
+    _, z, y, x = sch.split(sch.fuse(*outer, *parts), [None, group.z, group.y, group.x])
+    launch(sch, {"threadIdx.z": [z], "threadIdx.y": [y], "threadIdx.x": [x]})
+
+
+def into_registers(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
+    """Compute a stage at a loop into an item's own registers: everything unrolled, `vector` values at a time.
+
+    `vector` divides the length that is needed of the stage's last dimension.
+    """
+    sch.set_scope(stage, 0, "local")
+    sch.compute_at(stage, at, preserve_unit_loops=True)
+    *outer, last = own_loops(sch, stage)
+    unroll_tile(sch, [*outer, *sch.split(last, [None, vector])])
+
+
+def own_kernel(sch: Schedule, stage: Any, items: int, vector: int) -> None:
+    """A stage at the root as a kernel of its own: one item per `vector` values, `items` to a group."""
+    *outer, last = sch.get_loops(stage)
+    chunk, vectors = sch.split(last, [None, vector])
+    block, thread = sch.split(sch.fuse(*outer, chunk), [None, items])
+    launch(sch, {"blockIdx.x": [block], "threadIdx.x": [thread]})
+    unroll_tile(sch, [vectors])
+
+
+def write_back(sch: Schedule, sums: Any, at: Any) -> Any:
+    """Keep a stage's sums in registers and write them at a loop, with the epilogue ("out") and in whole vectors.
+
+    One scalar access would make the compiler keep the sums in memory: the write is unrolled and vectorised like the
+    sums, and predicates that cut off a tile's surplus may depend on every loop but the last.
+    """
+    write = sch.cache_write(sums, 0, "local")
+    sch.reverse_compute_at(write, at, preserve_unit_loops=True)
+    sch.reverse_compute_inline(sch.get_sblock("out"))
+    unroll_tile(sch, own_loops(sch, write))
+    return write
+
+
+def split_init(sch: Schedule, sums: Any, reduction: Any) -> None:
+    """Clear the sums before the outermost reduction loop, in whole vectors. The last step: nothing moves after it."""
+    outside = [sch.get(loop).same_as(sch.get(reduction)) for loop in sch.get_loops(sums)].index(True)
+    init = sch.decompose_reduction(sums, reduction)
+    unroll_tile(sch, sch.get_loops(init)[outside:])

@@ -1,0 +1,56 @@
+"""Pieces that all templates share: epilogue stages, zero padding, quiet schedules, unrolled register tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+
+from templates import epilogue as steps
+
+
+def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int]) -> list[te.Tensor]:
+    """One placeholder per operand: bias (channel blocks, lanes) or (channels,), add in the output's shape."""
+    found = []
+    for i, step in enumerate(steps.operands(epilogue)):
+        bias_shape = (out_shape[1], out_shape[-1]) if len(out_shape) == 5 else (out_shape[1],)
+        found.append(te.placeholder(bias_shape if step == "bias" else out_shape, name=f"{step}{i}"))
+    return found
+
+
+def epilogue_value(epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], index: Sequence[Any]) -> Any:
+    """The epilogue over `value` at an output index (n, block, y, x, lane) or (row, channel)."""
+    channel = (index[1], index[-1]) if len(index) == 5 else (index[1],)
+    reads = [
+        t(*channel) if step == "bias" else t(*index) for step, t in zip(steps.operands(epilogue), extra, strict=True)
+    ]
+    return steps.apply(epilogue, value, reads)
+
+
+def zero() -> Any:
+    return tirx.const(0.0, "float32")
+
+
+def zero_padded(read: Callable[..., Any], y: Any, x: Any, height: int, width: int) -> Any:
+    """read(y, x) inside the image, else 0."""
+    return tirx.if_then_else(tirx.all(y >= 0, y < height, x >= 0, x < width), read(y, x), zero())
+
+
+def new_schedule(func: tirx.PrimFunc) -> Schedule:
+    """A schedule without debug checks and without IR dumps in its errors (they are megabytes)."""
+    return Schedule(func, debug_mask="none", error_render_level="none")
+
+
+def unroll_tile(sch: Schedule, loops: Sequence[Any]) -> None:
+    """Vectorise the last loop (unless it has only one iteration) and unroll the others."""
+    if int(sch.get(loops[-1]).extent) > 1:
+        sch.vectorize(loops[-1])
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+
+
+def has_block(sch: Schedule, name: str) -> bool:
+    """Whether a stage of this name is still there (an inlined one, or one that was not needed, is not)."""
+    return any(sch.get(b).name_hint == name for b in sch.get_child_blocks(sch.get_sblock("root")))
