@@ -1,6 +1,6 @@
 """Devices that kernels are tuned for. Start at `open_device`; `topology` knows the host's cores and caches."""
 
-from tuner.devices.base import Device, runtime_device, timed_call
+from tuner.devices.base import Device, compile_kernels, keep_binaries_in, runtime_device, timed_call
 from tuner.devices.device import list_devices, open_device
 from tuner.devices.topology import (
     last_level_cache_bytes,
@@ -11,6 +11,8 @@ from tuner.devices.topology import (
 
 __all__ = [
     "Device",
+    "compile_kernels",
+    "keep_binaries_in",
     "last_level_cache_bytes",
     "list_devices",
     "open_device",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,3 +53,26 @@ def timed_call(device: tvm.runtime.Device, function: Callable[..., Any], *argume
     opencl.load()
     nanoseconds = tvm.get_global_func("edgetune.time_call")(device, function, *arguments)
     return float(nanoseconds) * 1e-9
+
+
+def compile_kernels(name: str, module: tvm.runtime.Module) -> None:
+    """Let the driver of an OpenCL device compile the kernels of a built module into the cache of binaries, where
+    whoever runs them finds them. Other devices' kernels are machine code already.
+
+    Raises RuntimeError with the driver's log if it refuses them.
+    """
+    kind, _, number = name.partition(":")
+    if kind != "opencl":
+        return
+    opencl.load()
+    for child in module.imports:
+        if child.kind == "opencl":
+            tvm.get_global_func("edgetune.opencl.compile")(int(number), child.inspect_source())
+
+
+def keep_binaries_in(folder: str) -> None:
+    """Where this process looks for compiled OpenCL programs and leaves them, instead of the user's cache: candidates
+    are compiled once and never again. To be called before a driver is opened."""
+    opencl.load()
+    os.environ["POCL_CACHE_DIR"] = f"{folder}-pocl"  # this driver has a cache of its own besides
+    tvm.get_global_func("edgetune.opencl.set_binary_cache")(folder)

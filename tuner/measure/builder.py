@@ -10,6 +10,7 @@ from tvm.target import Target
 
 import templates
 from templates.template import ScheduleError, template_named
+from tuner.devices import compile_kernels, keep_binaries_in
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob
 from tuner.measure.messages import describe
@@ -22,6 +23,8 @@ def main(connection: Connection, settings: BuilderSettings) -> None:
     """Answer BuildJobs until the connection closes (EOFError)."""
     assert templates is not None  # imported for the templates that it registers
     target = Target(settings.target)
+    if settings.binaries is not None:
+        keep_binaries_in(settings.binaries)
     while True:
         job: BuildJob = connection.recv()
         limit_memory(settings.memory_bytes)
@@ -33,7 +36,8 @@ def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone
     failure = None
     try:
         func = preflight_func(settings.threads, target) if job.candidate is None else _schedule(job.candidate, target)
-        build_shared(func, target, Path(job.library), settings.linker)
+        module = build_shared(func, target, Path(job.library), settings.linker)
+        compile_kernels(settings.device, module)
     except (ScheduleError, s_tir.ScheduleError) as error:
         failure = Failure(FailureKind.INVALID, describe(error))
     except BaseException as error:

@@ -21,7 +21,7 @@ from tvm.target import Target
 
 import templates
 from templates.template import Template, template_named
-from tuner.devices import pin_threads
+from tuner.devices import keep_binaries_in, pin_threads
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
 from tuner.measure.messages import describe
@@ -43,6 +43,8 @@ _TRIES = 2
 def main(connection: Connection, settings: ExecutorSettings) -> None:
     """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError)."""
     assert templates is not None  # imported for the templates that it registers
+    if settings.binaries is not None:
+        keep_binaries_in(settings.binaries)
     place = open_place(settings.device)
     problem = preflight(settings, place)
     if place.pinned:

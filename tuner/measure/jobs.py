@@ -11,12 +11,15 @@ from tuning_db.record import Failure, Workload
 
 @dataclass(frozen=True)
 class BuilderSettings:
-    """`threads`: what the preflight kernel is built for. `memory_bytes`: what one build may allocate."""
+    """`device`: its name. `threads`: what the preflight kernel is built for. `memory_bytes`: what one build may
+    allocate. `binaries`: where a driver's compiled programs go; None where there are none."""
 
+    device: str
     target: str
     linker: str
     threads: int
     memory_bytes: int
+    binaries: str | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class BuildDone:
 
 @dataclass(frozen=True)
 class ExecutorSettings:
-    """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool."""
+    """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool. `binaries`: as
+    of BuilderSettings."""
 
     device: str
     target: str
@@ -48,6 +52,7 @@ class ExecutorSettings:
     tolerance: float
     memory_bytes: int
     seed: int
+    binaries: str | None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import errno
 import importlib
 import importlib.metadata
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -73,11 +74,13 @@ class LocalRunner:
         builders = options.builders or len(cpus)
         memory = options.memory_bytes or _default_memory_bytes(builders)
         target = str(device.target)
+        self._binaries = None if device.is_host else self._scratch.path / "binaries"
+        binaries = None if self._binaries is None else str(self._binaries)
         self._batch = builders * _BATCH_PER_BUILDER
         # Builders take the cores from the other end, so that a single one leaves the measuring cores in peace.
         self._pool = BuilderPool(
             self._server,
-            BuilderSettings(target, linker, device.threads, memory),
+            BuilderSettings(device.name, target, linker, device.threads, memory, binaries),
             builders,
             cpus[::-1],
             options.compile_seconds,
@@ -93,6 +96,7 @@ class LocalRunner:
             tolerance=options.tolerance,
             memory_bytes=memory,
             seed=options.seed,
+            binaries=binaries,
         )
         self._laboratory = Laboratory(self._server, settings, options.run_seconds)
         self._laboratory.start()
@@ -124,7 +128,7 @@ class LocalRunner:
                         best[candidate.workload] = min(best.get(candidate.workload) or trial.seconds, trial.seconds)
                     yield trial
             finally:
-                _remove(libraries)
+                self._remove(libraries)
 
     def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """See contract.Runner.compare."""
@@ -140,7 +144,7 @@ class LocalRunner:
             ]
             return self._alternate(candidates, libraries, trials)
         finally:
-            _remove(libraries)
+            self._remove(libraries)
 
     def _alternate(
         self, candidates: Sequence[Candidate], libraries: Sequence[Path], checked: Sequence[Trial]
@@ -205,6 +209,13 @@ class LocalRunner:
             versions=self._versions,
         )
 
+    def _remove(self, libraries: Sequence[Path]) -> None:
+        """What a batch of candidates left on the disk."""
+        for library in libraries:
+            library.unlink(missing_ok=True)
+        if self._binaries is not None:
+            shutil.rmtree(self._binaries, ignore_errors=True)
+
     def close(self) -> None:
         """See contract.Runner.close."""
         self._server.close()
@@ -217,11 +228,6 @@ class LocalRunner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _remove(libraries: Sequence[Path]) -> None:
-    for library in libraries:
-        library.unlink(missing_ok=True)
 
 
 def _own_version() -> str:

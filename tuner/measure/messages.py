@@ -8,14 +8,17 @@ import signal
 LIMIT = 300
 OUT_OF_MEMORY = "out of memory"
 _TELLING = re.compile(r"\b\w*(Error|Exception)\b|[Cc]heck failed|LLVM ERROR|what\(\)|not supported")
+_COMPILER = re.compile(r"(^|\s)(fatal )?error: ")
 _NOISE = re.compile(r'^(File "|Traceback|\^|~|#|@|\.\.\.|---|def |class |with |for |if |return |import |from )')
 
 
 def last_meaningful_line(text: str) -> str:
-    """The last line that names an error, else the last that is not part of a traceback or a program; shortened."""
+    """The first line in which a compiler reports an error, else the last that names one, else the last that is not
+    part of a traceback or a program; shortened."""
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if any(map(str.isalpha, line)) and not _NOISE.match(line)]
-    telling = [line for line in lines if _TELLING.search(line)]
+    reported = [line for line in lines if _COMPILER.search(line)]
+    telling = reported[:1] or [line for line in lines if _TELLING.search(line)]
     line = (telling or lines or [""])[-1]
     return line if len(line) <= LIMIT else line[: LIMIT - 3] + "..."
 

@@ -38,8 +38,9 @@ def check_toolchain() -> str:
     )
 
 
-def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str) -> None:
+def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str) -> Any:
     """Compile a scheduled function and link it to `library`, entry point `ENTRY`, with the device's code inside.
+    Returns the compiled module.
 
     Raises what TVM raises, OSError if a file cannot be written, and RuntimeError if the linker fails, or if nothing
     of a function for another device runs on it.
@@ -61,6 +62,7 @@ def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str
             path.unlink(missing_ok=True)
     if done.returncode:
         raise RuntimeError(f"{linker} failed: {done.stderr.strip() or f'status {done.returncode}'}")
+    return module
 
 
 def _packed_imports(module: Any) -> Any:
