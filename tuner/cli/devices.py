@@ -5,14 +5,19 @@ from __future__ import annotations
 from rich.table import Table
 
 from tuner.cli.common import JsonOption, Output
+from tuner.errors import BadInput
 
 
 def command(as_json: JsonOption = False) -> None:
     """List the devices found here."""
-    from tuner.devices import list_devices
+    from tuner.devices import list_devices, open_device
 
     with Output(as_json) as out:
-        devices = list_devices()
+        try:
+            devices = list_devices()
+        except BadInput as error:
+            out.remark(f"the CPU alone is listed: {error}")
+            devices = [open_device("cpu")]
         table = Table(box=None)
         for title in ("device", "family", "model", "threads", "other"):
             table.add_column(title)

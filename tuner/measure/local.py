@@ -1,4 +1,4 @@
-"""LocalRunner measures on this machine's CPU and GPUs: builds a batch with all cores, then measures it with builders idle.
+"""LocalRunner measures on a device of this machine: builds a batch with all cores, then measures it, builders idle.
 
 Builds and measurements take turns because they would share the last-level cache and the memory bus, and because two
 cores that build and then measure are faster than one that builds beside one that measures (a build takes about four
