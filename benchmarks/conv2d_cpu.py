@@ -1,11 +1,13 @@
 """Convolutions of real networks on one thread: our templates beside prepacked oneDNN (torch) and MetaSchedule.
 
-    python benchmarks/conv2d_cpu.py [--quick] [--json] [--set resnet18|depthwise|pointwise] [--trials 64]
+    python benchmarks/conv2d_cpu.py [--quick] [--json] [--set resnet18|depthwise|pointwise] [--trials 64] [--keep DIR]
 
 Every layer (bias and ReLU included) is tuned by us and by MetaSchedule with the same number of trials; then the best
 kernels and oneDNN's take turns, each in a process of its own, with weights that rotate through copies beyond the
 last-level cache, as they are cold in a network. Ratios are times better than: above 1 is ours ahead. Nothing is
-installed: a peer that is missing is skipped and named.
+installed: a peer that is missing is skipped and named. MetaSchedule takes hours for all layers: --keep DIR keeps what
+was tuned, so that the same command goes on where it was stopped and times everything in one go at the end
+(--tune-only leaves that out).
 """
 
 from __future__ import annotations
@@ -116,23 +118,21 @@ def _name(conv: Conv2d) -> str:
     return f"{kind} {conv.in_channels}x{conv.height} -> {conv.out_channels} k{conv.kernel[0]} s{conv.strides[0]}"
 
 
-def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int) -> tuple[Config, float, float]:
+def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Path) -> tuple[Config, float, float]:
     """The best config, its error, and trials per second of the whole session (start of the workers excluded)."""
-    workload = conv.workload(EPILOGUE)
-    options = MeasureOptions(seed=seed)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        open_db(f"{folder}/b.db") as store,
-        LocalRunner(device, options) as runner,
-    ):
-        start = time.perf_counter()
-        tune([Task(workload, 1, _name(conv))], device, store, runner, budget=Budget(trials=trials), seed=seed)
-        seconds = time.perf_counter() - start
-        tried = {t.config for t in store.trials(workload, device.key)}
+    workload, speed = conv.workload(EPILOGUE), folder / "ours.json"
+    with open_db(f"{folder}/b.db") as store:
+        if not speed.exists():
+            with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
+                start = time.perf_counter()
+                tune([Task(workload, 1, _name(conv))], device, store, runner, budget=Budget(trials=trials), seed=seed)
+                seconds = time.perf_counter() - start
+            tried = {t.config for t in store.trials(workload, device.key)}
+            speed.write_text(json.dumps(len(tried) / seconds))
         best = store.best(workload, device.key)
         assert best is not None
         assert best.error is not None
-        return best.config, best.error, len(tried) / seconds
+        return best.config, best.error, json.loads(speed.read_text())
 
 
 def _ours(conv: Conv2d, device: Device, config: Config, folder: Path) -> dict[str, Any]:
@@ -164,13 +164,17 @@ def _plain_operands(conv: Conv2d, folder: Path) -> str:
 
 def _tune_metaschedule(conv: Conv2d, trials: int, folder: Path, seed: int) -> float | None:
     """Leaves MetaSchedule's best kernel in ms.so; trials per second, or None if it found nothing."""
+    kept = folder / "ms.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
     spec = {"conv": asdict(conv), "trials": trials, "folder": str(folder), "seed": seed}
     command = [sys.executable, str(CHILD.with_name("metaschedule_child.py")), json.dumps(spec)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"  MetaSchedule failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return None
-    return json.loads(done.stdout.strip().splitlines()[-1])["trials_per_second"]
+    kept.write_text(done.stdout.strip().splitlines()[-1])
+    return json.loads(kept.read_text())
 
 
 def _time(specs: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int) -> dict[str, float]:
@@ -186,26 +190,21 @@ def _time(specs: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int) -> 
     return {name: median(median(block) for block in blocks) for name, blocks in times.items()}
 
 
-def measure(conv: Conv2d, device: Device, options: argparse.Namespace) -> Row:
-    config, error, speed = _tune_ours(conv, device, options.trials, options.seed)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        common = {"cpus": usable_cpus()[-1:], "cold_bytes": 2 * last_level_cache_bytes(), "conv": asdict(conv)}
-        specs: dict[str, dict[str, Any]] = {"ours": {**common, **_ours(conv, device, config, folder)}}
-        plain = _plain_operands(conv, folder)
-        if importlib.util.find_spec("torch"):
-            specs["onednn"] = {**common, "kind": "onednn", "operands": plain}
-        ms_speed = None
-        if not options.no_metaschedule:
-            ms_speed = _tune_metaschedule(conv, options.trials, folder, options.seed)
-            if ms_speed is not None:
-                specs["metaschedule"] = {
-                    **common,
-                    "kind": "library",
-                    "library": str(folder / "ms.so"),
-                    "operands": plain,
-                }
-        seconds = _time(specs, folder, options.rounds)
+def measure(conv: Conv2d, device: Device, options: argparse.Namespace, folder: Path) -> Row | None:
+    """Tune what is not in `folder` yet, then time all contenders; None where nothing is to be timed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config, error, speed = _tune_ours(conv, device, options.trials, options.seed, folder)
+    ms_speed = None if options.no_metaschedule else _tune_metaschedule(conv, options.trials, folder, options.seed)
+    if options.tune_only:
+        return None
+    common = {"cpus": usable_cpus()[-1:], "cold_bytes": 2 * last_level_cache_bytes(), "conv": asdict(conv)}
+    specs: dict[str, dict[str, Any]] = {"ours": {**common, **_ours(conv, device, config, folder)}}
+    plain = {**common, "operands": _plain_operands(conv, folder)}
+    if importlib.util.find_spec("torch"):
+        specs["onednn"] = {**plain, "kind": "onednn"}
+    if ms_speed is not None:
+        specs["metaschedule"] = {**plain, "kind": "library", "library": str(folder / "ms.so")}
+    seconds = _time(specs, folder, options.rounds)
     gflops = conv.flop / seconds["ours"] / 1e9
     return Row(_name(conv), config.template, gflops, seconds, speed, ms_speed, error)
 
@@ -260,16 +259,21 @@ def main() -> None:
     parser.add_argument(
         "--no-metaschedule", action="store_true", help="leave MetaSchedule out (it takes 95 %% of the time)"
     )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was tuned there, and go on from it")
+    parser.add_argument("--tune-only", action="store_true", help="with --keep: tune, time nothing")
     options = parser.parse_args()
     options.trials = options.trials or (16 if options.quick else 64)
     if importlib.util.find_spec("torch") is None:
         print("oneDNN is skipped: pip install torch==2.13.0", file=sys.stderr)
     device = open_device("cpu", 1)
     rows: dict[str, list[Row]] = {}
-    for name, conv in _layers(options):
-        row = measure(conv, device, options)
-        rows.setdefault(name, []).append(row)
-        _print_row(row)
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, conv in _layers(options):
+            folder = Path(options.keep or temporary) / f"{options.trials}" / _name(conv).replace(" ", "_")
+            row = measure(conv, device, options, folder.absolute())
+            if row is not None:
+                rows.setdefault(name, []).append(row)
+                _print_row(row)
     result = {
         "summary": _summary(rows),
         "rows": [{"set": name, **asdict(row)} for name, found in rows.items() for row in found],

@@ -48,7 +48,7 @@ def main() -> None:
         max_trials_global=trials,
         num_trials_per_iter=min(trials, 16),
         runner=ms.runner.LocalRunner(evaluator_config=evaluator),
-        builder=ms.builder.LocalBuilder(max_workers=2),
+        builder=ms.builder.LocalBuilder(max_workers=2, timeout_sec=120.0),  # its 30 s lose the first layer of a network
         seed=spec["seed"] + 1,
     )
     seconds = time.perf_counter() - start
@@ -56,7 +56,7 @@ def main() -> None:
     if schedule is None:
         raise SystemExit("no candidate was measured")
     tvm.tirx.build(schedule.mod, target=target).export_library(str(folder / "ms.so"))
-    print(json.dumps({"trials_per_second": trials / seconds}))
+    print(json.dumps(trials / seconds))
 
 
 if __name__ == "__main__":
