@@ -38,7 +38,8 @@ def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     conv = Conv2d(**spec["conv"])
     folder, trials = Path(spec["folder"]), spec["trials"]
-    func, target = prim_func(conv), open_device("cpu", 1).target
+    device = spec["device"]
+    func, target = prim_func(conv), open_device(device, 1 if device == "cpu" else None).target
     evaluator = ms.runner.EvaluatorConfig(number=3, repeat=1, min_repeat_ms=50)
     start = time.perf_counter()
     database = ms.tune_tir(
