@@ -32,7 +32,7 @@ CASES = [
     if any(applies(TEMPLATES[template], name, gpu(limits)) for limits in GPUS)
 ]
 # With local memory, groups, and sizes that nothing divides: they run with a GPU's limits too.
-HARD = [
+HARD = (
     "conv3x3_odd_sizes",
     "conv3x3_strided",
     "conv1x1_prime",
@@ -40,7 +40,7 @@ HARD = [
     "first_layer",
     "depthwise_strided",
     "dense_rows",
-]
+)
 
 
 def chosen(template: str, name: str, target: Target, seeds: int = 1, samples: int = 1) -> list[Config]:
