@@ -4,6 +4,7 @@ from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.winograd import Winograd
+from templates.gpu.dense import GpuDense
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
 from templates.template import register
 
@@ -15,5 +16,6 @@ for _template in (
     PackedDense(),
     GpuDirectConv(),
     GpuDirectConvPlain(),
+    GpuDense(),
 ):
     register(_template)

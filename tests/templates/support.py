@@ -20,12 +20,16 @@ def host_target(mcpu: str | None = None) -> Target:
     return Target({"kind": "llvm", "mcpu": name, "mtriple": triple, "num-cores": 2})
 
 
+CPU = tvm.cpu()
+
+
 @dataclass(frozen=True)
 class Compiled:
     template: Template
     workload: Workload
     target: Target
     config: Config
+    device: tvm.runtime.Device = CPU
 
     def error(self, seed: int = 0) -> float:
         """Largest error relative to the largest reference value."""
@@ -43,7 +47,8 @@ class Compiled:
         ]
         weight = template.pack_weight(self.workload, self.target, self.config, inputs.weight)
         # Not zeros: an element that the kernel forgets must show.
-        out = tvm.runtime.tensor(np.full(layouts.out.shape(shape), np.nan, np.float32))
+        out = tvm.runtime.tensor(np.full(layouts.out.shape(shape), np.nan, np.float32), self.device)
         arrays = [layouts.data.pack(inputs.data), weight, *extra]
-        library["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), out)
+        library["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a), self.device) for a in arrays), out)
+        self.device.sync()
         return layouts.out.unpack(out.numpy(), shape[1])
