@@ -5,7 +5,9 @@ from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.winograd import Winograd
 from templates.gpu.dense import GpuDense
+from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
+from templates.gpu.winograd import GpuWinograd
 from templates.template import register
 
 for _template in (
@@ -17,5 +19,7 @@ for _template in (
     GpuDirectConv(),
     GpuDirectConvPlain(),
     GpuDense(),
+    GpuWinograd(),
+    GpuDepthwise(),
 ):
     register(_template)
