@@ -8,6 +8,8 @@ from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
 from templates.gpu.winograd import GpuWinograd
+from templates.intel.subgroup import SubgroupConv
+from templates.mali.spatial_pack import SpatialPack
 from templates.template import register
 
 for _template in (
@@ -21,5 +23,7 @@ for _template in (
     GpuDense(),
     GpuWinograd(),
     GpuDepthwise(),
+    SubgroupConv(),
+    SpatialPack(),
 ):
     register(_template)
