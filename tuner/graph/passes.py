@@ -14,9 +14,10 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from templates import default
+from templates.gpu.opaque import host_accesses
 from templates.lowering import lowering_context
+from templates.template import ScheduleError
 from tuner.errors import BadInput
-from tuner.graph.host_code import touches_memory_on_host
 from tuner.graph.scans import PortableScans
 
 
@@ -41,20 +42,22 @@ def finish(module: IRModule, target: Target) -> IRModule:
     with target:
         module = tvm.transform.Sequential(fusing)(module)
     for name, func in module.functions.items():
-        if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in (func.attrs or {}):
-            module.update_func(name, default.schedule(func, target))
-    if target.kind.name != "llvm":
-        _check_kernels(module, target)
+        if isinstance(func, tirx.PrimFunc):
+            module.update_func(name, _scheduled(name.name_hint, func, target))
     return module
 
 
-def _check_kernels(module: IRModule, target: Target) -> None:
-    for name, func in module.functions.items():
-        if isinstance(func, tirx.PrimFunc) and touches_memory_on_host(func):
-            raise BadInput(
-                f"the function {name.name_hint} has a part without a kernel for {target.kind.name}, and the host "
-                "cannot read the device's memory: build the network for the device cpu"
-            )
+def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    try:
+        func = default.schedule(func, target)
+    except ScheduleError as error:
+        raise BadInput(f"{name} cannot run on the device: {error}; build the network for the device cpu") from error
+    if target.kind.name != "llvm" and host_accesses(func.body):
+        # TVM would compile that part for the host without a word, where a device's memory is a handle.
+        raise BadInput(
+            f"{name} has a part without a kernel for {target.kind.name}; build the network for the device cpu"
+        )
+    return func
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
