@@ -61,7 +61,7 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
-    """A relax.VMExecutable of a finished module. `target`: the device's; of several devices (`lower_placed`), the host's."""
+    """A relax.VMExecutable of a finished module. `target`: the device's; with several (`lower_placed`), the host's."""
     passes = relax.transform
     # TVM plans storage without regard to devices: tensors of two of them would share it. Its pools take over then.
     several = "vdevice" in module.global_infos

@@ -139,9 +139,7 @@ def _parameter(var: Var, layout: Layout) -> Var:
 class _Assembly:
     """The function that runs all segments, under construction."""
 
-    def __init__(
-        self, graph: FusedGraph, targets: Sequence[Target], pieces: Sequence[tuple[Segment, Lowered]]
-    ) -> None:
+    def __init__(self, graph: FusedGraph, targets: Sequence[Target], pieces: Sequence[tuple[Segment, Lowered]]) -> None:
         self._graph = graph
         self._pieces = pieces
         host = host_of(targets)

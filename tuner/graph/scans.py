@@ -27,7 +27,7 @@ class PortableScans:
 
 
 @relax.expr_functor.mutator
-class _Exclusive(relax.PyExprMutator):
+class _Exclusive(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
         shape = shape_of(call.args[0]) if is_call(call, "cumsum") else None

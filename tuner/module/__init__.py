@@ -7,6 +7,7 @@ outputs = module({"data": image})
 from tuner.module.builder import build, build_placed
 from tuner.module.choice import Choice, choose
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
+from tuner.module.placement import device_for
 from tuner.module.reference import OnnxReference
 from tuner.module.runtime import CallTime, Module, load
 from tuner.module.verification import OperatorError, operator_errors, random_inputs, verify
@@ -23,6 +24,7 @@ __all__ = [
     "build",
     "build_placed",
     "choose",
+    "device_for",
     "load",
     "operator_errors",
     "random_inputs",

@@ -81,6 +81,10 @@ class Manifest:
     constants: tuple[str | None, ...]
     files: Mapping[str, str]
 
+    @property
+    def computes_on_host(self) -> bool:
+        return any(processor.is_host for processor in self.devices)
+
     def to_json(self) -> str:
         data = {
             **self.__dict__,

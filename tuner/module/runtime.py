@@ -117,12 +117,8 @@ class Module:
             for t, place in zip(manifest.inputs, manifest.input_devices, strict=True)
         ]
         self._arguments = [*self._buffers, *constants]
-        others = [(p, d) for p, d in zip(manifest.devices, devices, strict=True) if not p.is_host]
-        self._asynchronous = [device for _, device in others]
-        # A driver that computes on the CPU has threads of its own, which would inherit the binding to one core.
-        shared = any("cpu" in processor.target["keys"] for processor, _ in others)
-        self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin and not shared)
-        self._computes_on_host = len(others) < len(devices)
+        self._asynchronous = [d for p, d in zip(manifest.devices, devices, strict=True) if not p.is_host]
+        self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin) if manifest.computes_on_host else None
         self._started = threading.local()
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -136,7 +132,8 @@ class Module:
 
     @property
     def threads(self) -> int:
-        return self._pool.threads
+        """How many of the host's threads compute."""
+        return 1 if self._pool is None else self._pool.threads
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> list[CallTime]:
         """Median seconds of every kernel call over `runs` inferences, in execution order.
@@ -198,10 +195,12 @@ class Module:
             device.sync()
 
     def _run(self) -> Any:
-        if not self._computes_on_host:
+        if self._pool is None:
             return self._main(*self._arguments)
         if not getattr(self._started, "yes", False):
-            self._pool.start(lambda: self._main(*self._arguments))
+            self._pool.start()
+            if self._asynchronous:
+                self._main(*self._arguments)  # a driver's threads inherit their starter's cores: all of them here
             self._started.yes = True
         with self._pool.calling():
             return self._main(*self._arguments)
