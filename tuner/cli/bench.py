@@ -24,7 +24,10 @@ def command(
         typer.Option("--model", metavar="M.onnx", help="What the peers run [default: the file it was built from]."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads of every contender [default: as built].")
+        int | None,
+        typer.Option(
+            "--threads", min=1, help="Threads of every contender [default: as built, or all for a GPU]."
+        ),
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Blocks of each contender.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Time for all timed blocks together.")] = None,
@@ -65,8 +68,8 @@ def compare(
 
     manifest = read_manifest(module)
     source = find_model(module, manifest, model)
-    device = open_device("cpu", threads or manifest.threads)
-    if device.threads != manifest.threads:
+    device = open_device("cpu", threads or (manifest.threads if manifest.computes_on_host else None))
+    if manifest.computes_on_host and device.threads != manifest.threads:
         out.remark(f"{module} was built for {manifest.threads} threads and is compared with {device.threads}")
     count = rounds or bench.ROUNDS
     block = bench.BLOCK_SECONDS if seconds is None else seconds / count / (len(peers) + 1)

@@ -65,7 +65,7 @@ def build_verified(
     errors: dict[str, float] = {}
 
     def check(folder: Path) -> None:
-        errors.update(verify(load(folder), OnnxReference(model), graph=graph, device=target))
+        errors.update(verify(load(folder), OnnxReference(model), graph=graph))
 
     with open_db(db, create=False, read_only=True) as store:
         manifest = build(graph, target, output, store, exact, check=check)

@@ -20,7 +20,7 @@ from templates import default
 from templates.template import Layout
 from tuner.graph.bindings import operands, shape_of
 from tuner.graph.emit import OPAQUE, Emitter, Forms
-from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep
+from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep, Step
 from tuner.graph.simplify import is_call
 
 
@@ -45,13 +45,14 @@ class Slot:
 
 
 class Joints:
-    """The concatenations of a graph that need no copies, given the block of every anchor's result (0: plain)."""
+    """The concatenations among some steps of a graph that need no copies, given the block of the result of every
+    anchor among them (0: plain)."""
 
-    def __init__(self, graph: FusedGraph, blocks: Mapping[Var, int]) -> None:
+    def __init__(self, graph: FusedGraph, steps: Sequence[Step], blocks: Mapping[Var, int]) -> None:
         self._by_out: dict[Var, Joint] = {}
         self._slots: dict[Var, Slot] = {}
         uses = _uses(graph)
-        for step in graph.steps:
+        for step in steps:
             if isinstance(step, PlainStep) and is_call(step.value, "concat"):
                 self._add(step.value, step.out, uses, blocks)
 

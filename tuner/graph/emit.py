@@ -70,6 +70,11 @@ class Forms:
         held = self._held.get(expr, {}) if isinstance(expr, Var) else {}
         return next((block for block in held if block), 0)
 
+    def native(self, var: Var) -> tuple[Any, Layout]:
+        """A value in the form that it was made in."""
+        block, expr = next(iter(self._held[var].items()))
+        return expr, Layout(block)
+
     def plain(self, expr: Any) -> Any:
         """An expression of the fused graph with every variable replaced by its plain form."""
         if isinstance(expr, Var):

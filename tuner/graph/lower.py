@@ -6,21 +6,21 @@ layout between anchors and are converted only where somebody needs the other for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import IRModule
+from tvm.ir import IRModule, Var
 from tvm.target import Target
 
-from templates.template import PLAIN
+from templates.template import PLAIN, Layout
 from templates.workloads import anchor_of
 from tuner.graph.bindings import shape_of
 from tuner.graph.blocked import emit_blocked
 from tuner.graph.concat import Joints, write
 from tuner.graph.emit import OPAQUE, Emitter, Forms
-from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep
+from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep, Step
 from tuner.graph.kernels import Choices, Kernel, kernels_of
 from tuner.graph.plain import emit_plain_anchor
 from tuning_db.record import Config, Workload
@@ -53,33 +53,65 @@ def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
     are not in it get their default config. Raises BadInput if a config cannot be applied.
     """
     kernels = kernels_of((step.workload for step in graph.anchors), choices, target)
+    given = [Given(parameter, parameter) for parameter in graph.parameters]
+    return lower_steps(
+        graph, graph.steps, given, lambda forms: [forms.plain(output) for output in graph.outputs], kernels, target
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A value that steps read and others make: its variable in the graph, and the parameter that holds it."""
+
+    var: Var
+    parameter: Var
+    layout: Layout = PLAIN
+
+
+def lower_steps(
+    graph: FusedGraph,
+    steps: Sequence[Step],
+    given: Sequence[Given],
+    results: Callable[[Forms], Sequence[Any]],
+    kernels: Mapping[Workload, Kernel | None],
+    target: Target,
+) -> Lowered:
+    """Steps of a graph in an order that can be executed, as a function "main" that returns a tuple of `results`."""
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
-    lowering = _Lowering(graph, kernels, Emitter(builder, target))
+    lowering = _Lowering(graph, steps, given, kernels, Emitter(builder, target))
     anchors = []
-    with builder.function("main", list(graph.parameters)):
+    with builder.function("main", [g.parameter for g in given]):
         with builder.dataflow():
-            for step in graph.steps:
+            for step in steps:
                 if isinstance(step, AnchorStep):
                     anchors.append(lowering.anchor(step))
                 else:
                     lowering.other(step)
-            result = builder.emit_output(relax.Tuple([lowering.forms.plain(output) for output in graph.outputs]))
+            result = builder.emit_output(relax.Tuple(list(results(lowering.forms))))
         builder.emit_func_output(result)
     return Lowered(builder.get(), tuple(anchors))
 
 
 class _Lowering:
-    """The steps of one graph, emitted in order."""
+    """Steps of one graph, emitted in order."""
 
-    def __init__(self, graph: FusedGraph, kernels: dict[Workload, Kernel | None], emitter: Emitter) -> None:
+    def __init__(
+        self,
+        graph: FusedGraph,
+        steps: Sequence[Step],
+        given: Sequence[Given],
+        kernels: Mapping[Workload, Kernel | None],
+        emitter: Emitter,
+    ) -> None:
         self.forms = Forms(emitter)
         self._emitter = emitter
         self._kernels = kernels
-        blocks = {s.out: k.layouts.out.block for s in graph.anchors if (k := kernels[s.workload]) is not None}
-        self._joints = Joints(graph, blocks)
-        for parameter in graph.parameters:
-            self.forms.put(parameter, parameter)
+        anchors = [s for s in steps if isinstance(s, AnchorStep)]
+        blocks = {s.out: k.layouts.out.block for s in anchors if (k := kernels[s.workload]) is not None}
+        self._joints = Joints(graph, steps, blocks)
+        for value in given:
+            self.forms.put(value.var, value.parameter, value.layout)
 
     def other(self, step: PlainStep) -> None:
         if self._joints.emit(self._emitter, self.forms, step.out):

@@ -1,7 +1,7 @@
 """The passes from a lowered module to one that Relax's virtual machine can run. Start at `finish` and `compile`.
 
-TVM's own pipeline for CPUs fuses and schedules again; this list leaves scheduled functions alone and schedules all
-others with templates.default.
+TVM's own pipelines fuse and schedule again; this list leaves scheduled functions alone and schedules all others with
+templates.default.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from templates import default
+from templates.gpu.opaque import host_accesses
 from templates.lowering import lowering_context
+from templates.template import ScheduleError
+from tuner.errors import BadInput
+from tuner.graph.scans import PortableScans
 
 
 def finish(module: IRModule, target: Target) -> IRModule:
-    """Legalise what is still an operator, fuse element-wise functions, schedule what is unscheduled."""
+    """Legalise what is still an operator, fuse element-wise functions, schedule what is unscheduled.
+
+    Raises BadInput if a function for a GPU would do a part of its work on the host.
+    """
     passes = relax.transform
     fusing = [
+        *([PortableScans()] if target.kind.name == "opencl" else []),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
@@ -34,20 +42,35 @@ def finish(module: IRModule, target: Target) -> IRModule:
     with target:
         module = tvm.transform.Sequential(fusing)(module)
     for name, func in module.functions.items():
-        if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in (func.attrs or {}):
-            module.update_func(name, default.schedule(func, target))
+        if isinstance(func, tirx.PrimFunc):
+            module.update_func(name, _scheduled(name.name_hint, func, target))
     return module
 
 
+def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    try:
+        func = default.schedule(func, target)
+    except ScheduleError as error:
+        raise BadInput(f"{name} cannot run on the device: {error}; build the network for the device cpu") from error
+    if target.kind.name != "llvm" and host_accesses(func.body):
+        # TVM would compile that part for the host without a word, where a device's memory is a handle.
+        raise BadInput(
+            f"{name} has a part without a kernel for {target.kind.name}; build the network for the device cpu"
+        )
+    return func
+
+
 def compile_module(module: IRModule, target: Target) -> Any:
-    """A relax.VMExecutable of a finished module."""
+    """A relax.VMExecutable of a finished module. `target`: the device's; with several (`lower_placed`), the host's."""
     passes = relax.transform
+    # TVM plans storage without regard to devices: tensors of two of them would share it. Its pools take over then.
+    several = "vdevice" in module.global_infos
     lowering = tvm.transform.Sequential(
         [
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
-            passes.StaticPlanBlockMemory(),
+            *([] if several else [passes.StaticPlanBlockMemory()]),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),

@@ -4,9 +4,10 @@ module = tuner.module.load("resnet18")
 outputs = module({"data": image})
 """
 
-from tuner.module.builder import build
+from tuner.module.builder import build, build_placed
 from tuner.module.choice import Choice, choose
-from tuner.module.manifest import Manifest, Operator, read_manifest
+from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
+from tuner.module.placement import device_for
 from tuner.module.reference import OnnxReference
 from tuner.module.runtime import CallTime, Module, load
 from tuner.module.verification import OperatorError, operator_errors, random_inputs, verify
@@ -19,8 +20,11 @@ __all__ = [
     "OnnxReference",
     "Operator",
     "OperatorError",
+    "Processor",
     "build",
+    "build_placed",
     "choose",
+    "device_for",
     "load",
     "operator_errors",
     "random_inputs",

@@ -1,29 +1,46 @@
-"""Building a module from a network and the tuning database, without measuring. Start at `build`.
+"""Building a module from a network and the tuning database, without measuring. Start at `build`; `build_placed` is for
+a network on several devices.
 
 A module is a directory: kernels (a shared library), the network (the virtual machine's program with the weights, laid
-out as the kernels read them) and manifest.json.
+out as the kernels read them) and manifest.json. Weights of devices other than the first have a file for each device.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tvm import tirx
 
 from tuner.devices import Device
-from tuner.graph import FusedGraph, Lowered, Model, compile_module, finish, fuse, lower
+from tuner.graph import (
+    AnchorStep,
+    FusedGraph,
+    Model,
+    Place,
+    Placed,
+    PlacedAnchor,
+    compile_module,
+    finish,
+    fuse,
+    host_of,
+    lower,
+    lower_placed,
+)
 from tuner.measure.toolchain import check_toolchain
 from tuner.module.choice import Choice, choose
 from tuner.module.cpu_features import required_features
-from tuner.module.manifest import Manifest, Operator
-from tuner.module.saving import check_directory, save
+from tuner.module.manifest import Manifest, Operator, Processor
+from tuner.module.saving import Contents, Written, check_directory, save
 from tuning_db.record import Workload
 from tuning_db.store import Store
 
 _PACKAGES = ("edgetune", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
+
+Check = Callable[[Path], object]
 
 
 def build(
@@ -33,62 +50,102 @@ def build(
     store: Store | None = None,
     exact: bool = False,
     choices: Mapping[Workload, Choice] | None = None,
-    check: Callable[[Path], object] | None = None,
+    check: Check | None = None,
 ) -> Manifest:
     """Compile a network with the best known configs and write it to `directory`, whole or not at all.
 
     `choices` overrides the database for the workloads that it has; `exact` forbids templates that round differently
     (Winograd). `check` is given the finished module before it is put in place: what it raises leaves `directory` as it
     was. An existing directory is replaced only if it is a module. Raises BadInput if the directory is something else
-    or cannot be written, or if a config cannot be applied; DatabaseError if the store cannot be read.
+    or cannot be written, if a config cannot be applied, or if an operator cannot run on the device; DatabaseError if
+    the store cannot be read.
     """
-    directory = Path(directory)
-    check_directory(directory)
+    linker = _prepared(directory)
     graph = network if isinstance(network, FusedGraph) else fuse(network)
-    linker = check_toolchain()
     chosen = {**choose((s.workload for s in graph.anchors), device, store, exact), **(choices or {})}
     lowered = lower(graph, {w: c.config for w, c in chosen.items()}, device.target)
     finished = finish(lowered.module, device.target)
+    anchors = tuple(PlacedAnchor(anchor, 0) for anchor in lowered.anchors)
+    placed = Placed(finished, anchors, (0,) * len(graph.parameters), ((),))
     executable = compile_module(finished, device.target)
-    functions = sum(isinstance(f, tirx.PrimFunc) for f in finished.functions.values())
-    operators = _operators(lowered, chosen)
-
-    def describe(kernels: str | None, program: str, files: dict[str, str]) -> Manifest:
-        return _manifest(graph.model, device, operators, kernels, program, files)
-
-    return save(executable.mod, functions, directory, linker, describe, check)
+    return _save(graph.model, [device], placed, executable, [chosen], Path(directory), linker, check)
 
 
-def _operators(lowered: Lowered, chosen: Mapping[Workload, Choice]) -> tuple[Operator, ...]:
-    operators = []
-    for anchor in lowered.anchors:
-        choice = chosen[anchor.workload]
-        measured = (choice.source, choice.seconds, choice.error)
-        operators.append(
-            Operator(anchor.node, anchor.function, anchor.workload, anchor.config, *measured, anchor.first_block)
-        )
-    return tuple(operators)
-
-
-def _manifest(
-    model: Model,
-    device: Device,
-    operators: tuple[Operator, ...],
-    kernels: str | None,
-    program: str,
-    files: dict[str, str],
+def build_placed(
+    network: FusedGraph,
+    devices: Sequence[Device],
+    placement: Sequence[int],
+    directory: str | Path,
+    store: Store | None = None,
+    exact: bool = False,
+    choices: Sequence[Mapping[Workload, Choice]] | None = None,
+    check: Check | None = None,
 ) -> Manifest:
-    return Manifest(
-        model={"name": model.name, "sha256": model.sha256, "source": model.source},
-        inputs=model.inputs,
-        outputs=model.outputs,
-        device=device.key.as_dict(),
-        target=json.loads(str(device.target)),
-        threads=device.threads,
-        cpu_features=required_features(device.target),
-        operators=operators,
-        versions={name: version(name) for name in _PACKAGES},
-        kernels=kernels,
-        network=program,
-        files=files,
+    """As `build`, with each of the network's steps on the device whose index `placement` has for it.
+
+    `choices`, if given, has one mapping for each device.
+    """
+    linker = _prepared(directory)
+    chosen = []
+    for i, device in enumerate(devices):
+        steps = [s for s, d in zip(network.steps, placement, strict=True) if d == i and isinstance(s, AnchorStep)]
+        known = choose((s.workload for s in steps), device, store, exact)
+        chosen.append({**known, **(choices[i] if choices is not None else {})})
+    places = [
+        Place(device.target, {w: choice.config for w, choice in configs.items()})
+        for device, configs in zip(devices, chosen, strict=True)
+    ]
+    placed = lower_placed(network, places, placement)
+    executable = compile_module(placed.module, host_of([device.target for device in devices]))
+    return _save(network.model, devices, placed, executable, chosen, Path(directory), linker, check)
+
+
+def _prepared(directory: str | Path) -> str:
+    """The linker. Raises BadInput, before anything costs time, where nothing could be written in the end."""
+    check_directory(Path(directory))
+    return check_toolchain()
+
+
+def _save(
+    model: Model,
+    devices: Sequence[Device],
+    placed: Placed,
+    executable: Any,
+    chosen: Sequence[Mapping[Workload, Choice]],
+    directory: Path,
+    linker: str,
+    check: Check | None,
+) -> Manifest:
+    functions = sum(isinstance(f, tirx.PrimFunc) for f in placed.module.functions.values())
+
+    def describe(written: Written) -> Manifest:
+        return Manifest(
+            model={"name": model.name, "sha256": model.sha256, "source": model.source},
+            inputs=model.inputs,
+            outputs=model.outputs,
+            input_devices=placed.inputs,
+            devices=tuple(Processor(d.name, d.key.as_dict(), json.loads(str(d.target))) for d in devices),
+            threads=max(device.threads for device in devices),
+            cpu_features=required_features(host_of([device.target for device in devices])),
+            operators=tuple(_operator(anchor, chosen[anchor.device]) for anchor in placed.anchors),
+            versions={name: version(name) for name in _PACKAGES},
+            **vars(written),
+        )
+
+    return save(Contents(executable.mod, functions, placed.constants), directory, linker, describe, check)
+
+
+def _operator(placed: PlacedAnchor, chosen: Mapping[Workload, Choice]) -> Operator:
+    anchor = placed.anchor
+    choice = chosen[anchor.workload]
+    return Operator(
+        anchor.node,
+        anchor.function,
+        anchor.workload,
+        anchor.config,
+        choice.source,
+        choice.seconds,
+        choice.error,
+        anchor.first_block,
+        placed.device,
     )

@@ -15,7 +15,20 @@ from tuning_db.record import Config, Workload
 
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
-FORMAT = 1
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A device that a module was built for: its name, such as "opencl:0", its DeviceKey's dictionary, its target."""
+
+    name: str
+    key: Mapping[str, Any]
+    target: Mapping[str, Any]
+
+    @property
+    def is_host(self) -> bool:
+        return self.key["kind"] == "cpu"
 
 
 @dataclass(frozen=True)
@@ -24,7 +37,8 @@ class Operator:
 
     `function` is the kernel's name in the library (None: legalised without a template); `source` is "device",
     "family", "default" or "none"; `seconds` per call and `error` are those of the stored trial; `first_block` is where
-    its channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation).
+    its channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation);
+    `device` is the index of the one that computes it.
     """
 
     node: str
@@ -35,6 +49,7 @@ class Operator:
     seconds: float | None
     error: float | None
     first_block: int = 0
+    device: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         config = self.config.as_dict() if self.config is not None else None
@@ -48,21 +63,27 @@ class Operator:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`model` has name, sha256 and source; `device` is the DeviceKey's dictionary; `kernels` (None if the network
-    needs none) and `network` name files; `files` maps every file to its SHA-256."""
+    """`model` has name, sha256 and source; `devices` are the virtual machine's, in order, and `input_devices` says on
+    which of them each input is read. `kernels` (None if the network needs none), `network` and, for each device,
+    `constants` (None if it has no file of its own) name files; `files` maps every file to its SHA-256."""
 
     model: Mapping[str, str]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    device: Mapping[str, Any]
-    target: Mapping[str, Any]
+    input_devices: tuple[int, ...]
+    devices: tuple[Processor, ...]
     threads: int
     cpu_features: tuple[str, ...]
     operators: tuple[Operator, ...]
     versions: Mapping[str, str]
     kernels: str | None
     network: str
+    constants: tuple[str | None, ...]
     files: Mapping[str, str]
+
+    @property
+    def computes_on_host(self) -> bool:
+        return any(processor.is_host for processor in self.devices)
 
     def to_json(self) -> str:
         data = {
@@ -71,6 +92,7 @@ class Manifest:
             "format": FORMAT,
             "inputs": [asdict(t) for t in self.inputs],
             "outputs": [asdict(t) for t in self.outputs],
+            "devices": [asdict(p) for p in self.devices],
             "operators": [o.as_dict() for o in self.operators],
         }
         return json.dumps(data, indent=1, sort_keys=True)
@@ -126,7 +148,9 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
     fields["operators"] = tuple(Operator.from_dict(o) for o in data["operators"])
-    fields["cpu_features"] = tuple(data["cpu_features"])
+    fields["devices"] = tuple(Processor(**p) for p in data["devices"])
+    for name in ("cpu_features", "input_devices", "constants"):
+        fields[name] = tuple(data[name])
     return Manifest(**fields)
 
 

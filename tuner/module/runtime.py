@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,8 +21,12 @@ from tuner.devices import usable_cpus
 from tuner.errors import BadInput
 from tuner.graph import TensorInfo
 from tuner.module.cpu_features import missing_features
-from tuner.module.manifest import Manifest, Operator, read_manifest
+from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
+from tuner.module.placement import device_for
+from tuner.module.saving import read_constants
 from tuner.module.threads import PoolThreads
+
+_LABELS = {"runtime.TVMTensorCopyFromTo": "copy between devices"}
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 Observer = Callable[[Operator, tuple[Any, ...]], None]
@@ -30,7 +34,8 @@ Observer = Callable[[Operator, tuple[Any, ...]], None]
 
 @dataclass(frozen=True)
 class CallTime:
-    """Median seconds of one kernel call of an inference. `operator` is its anchor, None for other functions."""
+    """Median seconds of one kernel call, or copy between devices, of an inference. `operator` is its anchor, None for
+    other functions."""
 
     name: str
     function: str
@@ -41,9 +46,10 @@ class CallTime:
 def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> Module:
     """Load what `build` wrote.
 
-    Threads follow TVM_NUM_THREADS, else the number that the module was built for. `pin`: keep TVM's threads each on
-    a core of its own; the calling thread is only held there during calls. Raises BadInput if the directory is not a
-    module, is damaged, or was built for a CPU with instructions that this one lacks.
+    Weights are placed on their devices here, once. Threads follow TVM_NUM_THREADS, else the number that the module was
+    built for. `pin`: keep TVM's threads each on a core of its own; the calling thread is only held there during calls.
+    Raises BadInput if the directory is not a module, is damaged, was built for a CPU with instructions that this one
+    lacks, or for a device that is not here.
     """
     directory = Path(directory)
     manifest = read_manifest(directory, check_files)
@@ -52,10 +58,30 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         raise BadInput(
             f"{directory}: was built for a CPU with {', '.join(missing)}, which this machine lacks; build it here"
         )
+    devices = [_opened(directory, processor) for processor in manifest.devices]
     executable = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(directory / manifest.network))
     if manifest.kernels is not None:
         executable.import_module(tvm.runtime.load_module(str((directory / manifest.kernels).resolve())))
-    return Module(manifest, relax.VirtualMachine(executable, tvm.cpu()), _threads(manifest), pin)
+    machine = relax.VirtualMachine(executable, list(devices))
+    return Module(manifest, machine, devices, list(_placed_constants(directory, manifest, devices)), pin)
+
+
+def _opened(directory: Path, processor: Processor) -> tvm.runtime.Device:
+    if processor.is_host:
+        return tvm.cpu()
+    try:
+        return device_for(processor).tvm_device()
+    except BadInput as error:
+        raise BadInput(f"{directory}: {error}") from None
+
+
+def _placed_constants(
+    directory: Path, manifest: Manifest, devices: Sequence[tvm.runtime.Device]
+) -> Iterable[tvm.runtime.Tensor]:
+    """The constants that are parameters, each on its device."""
+    for device, name in zip(devices, manifest.constants, strict=True):
+        if name is not None:
+            yield from (tensor.copyto(device) for tensor in read_constants(directory / name))
 
 
 def _threads(manifest: Manifest) -> int:
@@ -70,17 +96,29 @@ def _threads(manifest: Manifest) -> int:
 class Module:
     """A network that can be called. `inputs` and `outputs` map names to (shape, dtype), in the model's order.
 
-    A module has one set of input buffers: it is for one thread at a time.
+    A module has one set of input buffers, on its devices: it is for one thread at a time.
     """
 
-    def __init__(self, manifest: Manifest, machine: Any, threads: int, pin: bool) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        machine: Any,
+        devices: Sequence[tvm.runtime.Device],
+        constants: Sequence[tvm.runtime.Tensor],
+        pin: bool,
+    ) -> None:
         self.manifest = manifest
         self.inputs = _shapes(manifest.inputs)
         self.outputs = _shapes(manifest.outputs)
         self._machine = machine
         self._main = machine["main"]
-        self._buffers = [tvm.runtime.empty(t.shape, t.dtype, tvm.cpu()) for t in manifest.inputs]
-        self._pool = PoolThreads(threads, usable_cpus(), pin)
+        self._buffers = [
+            tvm.runtime.empty(t.shape, t.dtype, devices[place])
+            for t, place in zip(manifest.inputs, manifest.input_devices, strict=True)
+        ]
+        self._arguments = [*self._buffers, *constants]
+        self._asynchronous = [d for p, d in zip(manifest.devices, devices, strict=True) if not p.is_host]
+        self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin) if manifest.computes_on_host else None
         self._started = threading.local()
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -94,12 +132,14 @@ class Module:
 
     @property
     def threads(self) -> int:
-        return self._pool.threads
+        """How many of the host's threads compute."""
+        return 1 if self._pool is None else self._pool.threads
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> list[CallTime]:
         """Median seconds of every kernel call over `runs` inferences, in execution order.
 
-        The virtual machine's own calls are left out: here their time is mostly that of looking.
+        Each call is waited for, which costs a device of its own some time. The virtual machine's own calls are left
+        out: here their time is mostly that of looking.
         """
         self._fill(inputs)
         self._run()
@@ -111,6 +151,7 @@ class Module:
             nonlocal started
             if name.startswith("vm.builtin."):
                 return 0
+            self._wait()
             if before:
                 started = time.perf_counter()
             else:
@@ -124,7 +165,7 @@ class Module:
         behind = _Attribution(self.manifest.operators)
         operators = [behind.next(name) for name in calls]
         return [
-            CallTime(operator.node if operator else name, name, operator, median(times[i]))
+            CallTime(operator.node if operator else _LABELS.get(name, name), name, operator, median(times[i]))
             for i, (name, operator) in enumerate(zip(calls, operators, strict=True))
         ]
 
@@ -149,12 +190,20 @@ class Module:
         finally:
             self._machine.set_instrument(None)  # one that does nothing would cost a third of a small network's time
 
+    def _wait(self) -> None:
+        for device in self._asynchronous:
+            device.sync()
+
     def _run(self) -> Any:
+        if self._pool is None:
+            return self._main(*self._arguments)
         if not getattr(self._started, "yes", False):
-            self._pool.start(lambda: self._main(*self._buffers))
+            self._pool.start()
+            if self._asynchronous:
+                self._main(*self._arguments)  # a driver's threads inherit their starter's cores: all of them here
             self._started.yes = True
         with self._pool.calling():
-            return self._main(*self._buffers)
+            return self._main(*self._arguments)
 
     def _fill(self, inputs: Mapping[str, Any]) -> None:
         unknown = sorted(set(inputs) - set(self.inputs))

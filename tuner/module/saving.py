@@ -6,18 +6,42 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import tvm
 
 from tuner.errors import BadInput
 from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module
 
 NETWORK = "network.ro"
+CONSTANTS = "constants-{device}.params"
 
 # LLVM ends the process when it cannot write, and TVM writes on without a word: this much room is claimed beforehand.
 _RESERVE_BYTES = 1 << 20
 _RESERVE_PER_FUNCTION_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is to be saved: a VM executable with so many functions, and the constants that are parameters, by device."""
+
+    module: Any
+    functions: int
+    constants: Sequence[Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Names of files as in the manifest, and the checksums of all."""
+
+    kernels: str | None
+    network: str
+    constants: tuple[str | None, ...]
+    files: dict[str, str]
 
 
 def check_directory(directory: Path) -> None:
@@ -31,17 +55,15 @@ def check_directory(directory: Path) -> None:
 
 
 def save(
-    module: Any,
-    functions: int,
+    contents: Contents,
     directory: Path,
     linker: str,
-    describe: Callable[[str | None, str, dict[str, str]], Manifest],
+    describe: Callable[[Written], Manifest],
     check: Callable[[Path], object] | None,
 ) -> Manifest:
-    """Write a VM executable of `functions` kernels and its manifest, let `check` look at it, put it in place.
+    """Write a module and its manifest, which `describe` makes, let `check` look at it, put it in place.
 
-    `describe` makes the manifest of the names of kernels and network and of all checksums. Raises BadInput if the
-    directory cannot be written, and what `check` raises; nothing is left behind then.
+    Raises BadInput if the directory cannot be written, and what `check` raises; nothing is left behind then.
     """
     try:
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".partial", dir=directory.parent))
@@ -50,9 +72,10 @@ def save(
     try:
         try:
             os.chmod(partial, 0o755)
-            kernels = _write_files(module, functions, partial, linker)
+            kernels = _write_files(contents.module, contents.functions, partial, linker)
+            constants = tuple(_write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
             files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
-            manifest = describe(kernels, NETWORK, files)
+            manifest = describe(Written(kernels, NETWORK, constants, files))
             (partial / FILE_NAME).write_text(manifest.to_json())
         except OSError as error:
             raise _unwritable(directory, error) from None
@@ -81,14 +104,43 @@ def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str 
     if not kernels:
         return None
     kernels[0].write_to_file(str(compiled), "o")
-    command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), str(compiled)]
+    objects = [compiled, *_write_device_code(kernels[0], folder)]
+    command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), *map(str, objects)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise OSError(f"{linker} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    compiled.unlink()
+    for part in objects:
+        part.unlink()
     named = folder / f"kernels-{checksum(library)[:12]}.so"
     library.rename(named)
     return named.name
+
+
+def _write_device_code(host: Any, folder: Path) -> list[Path]:
+    """The kernels for other devices as an object file: linked into the library, they are loaded with it."""
+    if not host.imports:
+        return []
+    packed = folder / "devices.o"
+    _claim(packed, _RESERVE_BYTES + 2 * sum(len(child.inspect_source()) for child in host.imports))
+    target = host.get_function("_get_target_string")()
+    pack = tvm.get_global_func("runtime.ModulePackImportsToLLVM")
+    pack(host, False, target, "").write_to_file(str(packed), "o")
+    return [packed]
+
+
+def _write_constants(device: int, arrays: Sequence[np.ndarray], folder: Path) -> str | None:
+    """Write a device's constants, in order; returns the file's name, None if there are none."""
+    if not arrays:
+        return None
+    name = CONSTANTS.format(device=device)
+    (folder / name).write_bytes(tvm.runtime.save_param_dict({str(i): array for i, array in enumerate(arrays)}))
+    return name
+
+
+def read_constants(path: Path) -> list[tvm.runtime.Tensor]:
+    """A device's constants, in order, in the host's memory."""
+    found = tvm.runtime.load_param_dict(path.read_bytes())
+    return [found[str(i)] for i in range(len(found))]
 
 
 def _claim(path: Path, size: int) -> None:

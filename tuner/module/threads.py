@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,14 +29,15 @@ class PoolThreads:
         self._cpus = list(cpus[:threads])
         self._pin = pin and threads > 1 and len(self._cpus) == threads and hasattr(os, "sched_setaffinity")
 
-    def start(self, first_call: Callable[[], object]) -> None:
-        """Size the calling thread's pool and start it; afterwards its workers are pinned."""
+    def start(self) -> None:
+        """Size the calling thread's pool and start it; afterwards its workers are pinned. No kernel runs here: threads
+        that a device's driver starts are not the pool's."""
         before, mask = _tasks(), os.sched_getaffinity(0)
         if "TVM_NUM_THREADS" not in os.environ:
             tvm.get_global_func("runtime.config_threadpool")(
                 _SHARE_CORES, self.threads, [str(cpu) for cpu in self._cpus]
             )
-        first_call()
+        tvm.get_global_func("runtime.NumThreads")()  # starts the pool
         os.sched_setaffinity(0, mask)  # TVM has bound the calling thread to one core
         started = sorted(_tasks() - before)
         _workers.tids = [*getattr(_workers, "tids", []), *started]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tvm.target import Target
 
 from templates.epilogue import operands
 from templates.reference import Operands, reference, relative_error
 from templates.template import template_named
 from templates.workloads import anchor_of
-from tuner.devices import Device
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, TensorInfo
 from tuner.module.manifest import Operator
@@ -48,12 +48,11 @@ def verify(
     seeds: Sequence[int] = SEEDS,
     tolerance: float = TOLERANCE,
     graph: FusedGraph | None = None,
-    device: Device | None = None,
 ) -> dict[str, float]:
     """Run both on random inputs; the largest relative error of every output over all seeds.
 
-    Raises VerificationFailed if one is above `tolerance`, naming the output and, where `graph` and `device` (that the
-    module was built from and for) are given, the operator that is farthest off.
+    Raises VerificationFailed if one is above `tolerance`, naming the output and, where `graph` (that the module was
+    built from) is given, the operator that is farthest off.
     """
     errors = {t.name: 0.0 for t in module.manifest.outputs}
     for seed in seeds:
@@ -63,9 +62,7 @@ def verify(
             errors[name] = max(errors[name], relative_error(results[name], np.asarray(references[name])))
         worst = max(errors, key=lambda name: errors[name])
         if errors[worst] > tolerance:
-            blame = ""
-            if graph is not None and device is not None:
-                blame = _blame(operator_errors(module, graph, device, inputs))
+            blame = "" if graph is None else _blame(operator_errors(module, graph, inputs))
             raise VerificationFailed(
                 f"{module.manifest.model['name']}: output {worst!r} is off by {errors[worst]:.2g} of its largest value "
                 f"(allowed: {tolerance:g}, input seed {seed}){blame}"
@@ -73,23 +70,22 @@ def verify(
     return errors
 
 
-def operator_errors(
-    module: Module, graph: FusedGraph, device: Device, inputs: Mapping[str, np.ndarray]
-) -> list[OperatorError]:
+def operator_errors(module: Module, graph: FusedGraph, inputs: Mapping[str, np.ndarray]) -> list[OperatorError]:
     """The error of every anchor that a template computes, on the operands that it has in one inference."""
     steps = {id(o): step for o, step in zip(module.manifest.operators, graph.anchors, strict=True)}
+    targets = [Target(dict(processor.target)) for processor in module.manifest.devices]
     found: list[OperatorError] = []
 
     def compare(operator: Operator, tensors: tuple) -> None:
-        found.append(OperatorError(operator, _error(operator, steps[id(operator)], device, tensors)))
+        found.append(OperatorError(operator, _error(operator, steps[id(operator)], targets[operator.device], tensors)))
 
     module.observe(inputs, compare)
     return found
 
 
-def _error(operator: Operator, step: AnchorStep, device: Device, tensors: tuple) -> float:
+def _error(operator: Operator, step: AnchorStep, target: Target, tensors: tuple) -> float:
     assert operator.config is not None
-    layouts = template_named(operator.config.template).layouts(step.workload, device.target)
+    layouts = template_named(operator.config.template).layouts(step.workload, target)
     data, _, *extra, result = (t.numpy() for t in tensors)
     anchor = anchor_of(step.workload)
     channels = anchor.out_shape[1]

@@ -82,11 +82,13 @@ def run(
     target: Target,
     inputs: Mapping[str, np.ndarray],
     choices: Mapping[Workload, Config | None] | None = None,
+    device: tvm.runtime.Device | None = None,
 ) -> dict[str, np.ndarray]:
-    """Lower, compile in memory and run."""
+    """Lower, compile in memory and run; on the CPU unless `device` is given."""
+    place = device or tvm.cpu()
     module = finish(lower(graph, choices or {}, target).module, target)
-    machine = relax.VirtualMachine(compile_module(module, target), tvm.cpu())
-    results = machine["main"](*(tvm.runtime.tensor(inputs[t.name]) for t in graph.model.inputs))
+    machine = relax.VirtualMachine(compile_module(module, target), place)
+    results = machine["main"](*(tvm.runtime.tensor(inputs[t.name], place) for t in graph.model.inputs))
     return {t.name: r.numpy() for t, r in zip(graph.model.outputs, results, strict=True)}
 
 
@@ -102,14 +104,22 @@ def expected(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
 
 
 def assert_computes(
-    net: Net, folder: Path, target: Target, outputs: Sequence[str], tolerance: float = 1e-5
+    net: Net,
+    folder: Path,
+    target: Target,
+    outputs: Sequence[str],
+    tolerance: float = 1e-5,
+    device: tvm.runtime.Device | None = None,
 ) -> FusedGraph:
     """The lowered network gives what onnx gives; returns its fused graph."""
     graph = net.graph(folder, *outputs)
     inputs = random_inputs(graph)
-    results, wanted = run(graph, target, inputs), expected(net.model(*outputs), inputs)
+    assert_close(run(graph, target, inputs, device=device), expected(net.model(*outputs), inputs), tolerance)
+    return graph
+
+
+def assert_close(results: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], tolerance: float = 1e-5) -> None:
     assert results.keys() == wanted.keys()
     for name, value in wanted.items():
         assert results[name].shape == value.shape
         assert np.abs(results[name] - value).max() <= tolerance * max(np.abs(value).max(), 1e-3), name
-    return graph

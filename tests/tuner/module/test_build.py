@@ -57,7 +57,7 @@ def test_a_module_is_complete_and_says_where_everything_came_from(
     assert {p.name for p in (tmp_path / "m").iterdir()} == {"manifest.json", *manifest.files}
     assert manifest.model["sha256"] == graph.model.sha256
     assert manifest.threads == 1
-    assert DeviceKey.from_dict(manifest.device) == device.key
+    assert [DeviceKey.from_dict(p.key) for p in manifest.devices] == [device.key]
     assert [o.node for o in manifest.operators] == [s.node for s in graph.anchors]
     assert {o.source for o in manifest.operators} == {"default"}
     assert all(o.config is not None and o.function is not None for o in manifest.operators)

@@ -119,7 +119,7 @@ def test_another_format_and_other_directories(built: Path, tmp_path: Path) -> No
 def test_a_module_for_another_cpu(built: Path, tmp_path: Path) -> None:
     copy = copied(built, tmp_path)
     data = json.loads((copy / "manifest.json").read_text())
-    data["cpu_features"].append("sve2" if "x86" in data["device"]["family"] else "avx512f")
+    data["cpu_features"].append("sve2" if "x86" in data["devices"][0]["key"]["family"] else "avx512f")
     (copy / "manifest.json").write_text(json.dumps(data))
     with pytest.raises(BadInput, match="which this machine lacks"):
         load(copy)
@@ -153,7 +153,7 @@ def test_a_profile_names_every_anchor(module: Module, model: Path) -> None:
 
 def test_operator_errors_are_small_and_complete(module: Module, model: Path) -> None:
     graph = fuse(load_onnx(model))
-    errors = operator_errors(module, graph, open_device("cpu", 1), inputs_of(module))
+    errors = operator_errors(module, graph, inputs_of(module))
     assert [e.operator.node for e in errors] == [s.node for s in graph.anchors]
     assert 0 < max(e.error for e in errors) < 1e-5
 
@@ -167,7 +167,7 @@ def test_operator_errors_of_parts_and_sequences(tmp_path: Path) -> None:
     device, graph = open_device("cpu", 1), net.graph(tmp_path, y)
     build(graph, device, tmp_path / "m")
     module = load(tmp_path / "m")
-    errors = operator_errors(module, graph, device, inputs_of(module))
+    errors = operator_errors(module, graph, inputs_of(module))
     assert len(errors) == len(graph.anchors) == 4
     assert 0 < max(e.error for e in errors) < 1e-5
 
@@ -183,7 +183,7 @@ def test_verification_names_output_and_operator(model: Path, tmp_path: Path) -> 
     wrong.weight[:] = healthy
     module = load(tmp_path / "m")
     with pytest.raises(VerificationFailed) as caught:
-        verify(module, OnnxReference(model), graph=graph, device=device)
+        verify(module, OnnxReference(model), graph=graph)
     assert repr(wrong.node) in str(caught.value)
     assert repr(next(iter(module.outputs))) in str(caught.value)
     with pytest.raises(VerificationFailed, match="tiny"):

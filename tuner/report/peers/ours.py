@@ -30,16 +30,20 @@ class Ours:
         from tuner.module import load
 
         self._opened = load(source)
-        if self._opened.threads != threads:
+        if self._opened.manifest.computes_on_host and self._opened.threads != threads:
             raise RuntimeError(f"the module runs on {self._opened.threads} threads, not {threads}")
         return self._opened
 
     def profile(self, inputs: Mapping[str, np.ndarray], threads: int) -> dict[str, Any]:
-        """Seconds of every kernel call in execution order, and the peak of `threads` threads in flop a second."""
+        """Seconds of every kernel call in execution order, and the peak of the device, or of `threads` threads of the
+        CPU where that computes, in flop a second."""
         from tuner.devices import open_device
+        from tuner.module import device_for
         from tuner.report.peak import fma_peak
 
         assert self._opened is not None
+        manifest = self._opened.manifest
+        device = open_device("cpu", threads) if manifest.computes_on_host else device_for(manifest.devices[0])
         calls = [
             {
                 "name": call.name,
@@ -50,4 +54,4 @@ class Ours:
             }
             for call in self._opened.profile(inputs)
         ]
-        return {"calls": calls, "peak_flops": fma_peak(open_device("cpu", threads))}
+        return {"calls": calls, "peak_flops": fma_peak(device)}

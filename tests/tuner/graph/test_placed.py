@@ -1,0 +1,161 @@
+"""Networks on several devices: whatever the placement, what onnx computes; values and weights are where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tvm import relax
+
+from tests.templates.gpu.drivers import device_number
+from tests.tuner.graph.networks import Net, assert_close, expected, random_inputs
+from tests.tuner.graph.test_lower import networks
+from tuner.devices import Device, open_device
+from tuner.graph import AnchorStep, FusedGraph, Place, Placed, compile_module, host_of, lower_placed
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Device:
+    return open_device("cpu", 1)
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Device:
+    return open_device(f"opencl:{device_number('pocl')}")
+
+
+@pytest.fixture(scope="module")
+def other() -> Device:
+    return open_device(f"opencl:{device_number('intel')}")
+
+
+def placed(graph: FusedGraph, devices: Sequence[Device], placement: Sequence[int]) -> Placed:
+    return lower_placed(graph, [Place(device.target, {}) for device in devices], placement)
+
+
+def calls(whole: Placed, name: str) -> int:
+    """How often the function calls what has `name` in its name."""
+    values = [b.value for block in whole.module["main"].body.blocks for b in block.bindings]
+    return sum(name in str(value.args[0]) for value in values if isinstance(value, tvm.ir.Call))
+
+
+def run(graph: FusedGraph, devices: Sequence[Device], whole: Placed, inputs: dict) -> dict[str, np.ndarray]:
+    executable = compile_module(whole.module, host_of([device.target for device in devices]))
+    places = [device.tvm_device() for device in devices]
+    machine = relax.VirtualMachine(executable, list(places))
+    given = [tvm.runtime.tensor(inputs[t.name], places[i]) for t, i in zip(graph.model.inputs, whole.inputs, strict=True)]
+    constants = [tvm.runtime.tensor(array, places[i]) for i, arrays in enumerate(whole.constants) for array in arrays]
+    results = machine["main"](*given, *constants)
+    return {t.name: r.numpy() for t, r in zip(graph.model.outputs, results, strict=True)}
+
+
+def assert_placed(
+    net: Net, folder: Path, devices: Sequence[Device], place: Callable[[int], int], *outputs: str
+) -> Placed:
+    graph = net.graph(folder, *outputs)
+    whole = placed(graph, devices, [place(i) for i in range(len(graph.steps))])
+    inputs = random_inputs(graph)
+    assert_close(run(graph, devices, whole, inputs), expected(net.model(*outputs), inputs))
+    return whole
+
+
+def branches() -> tuple[Net, str]:
+    """A residual and a concatenation, each with parts that may be made on different devices."""
+    net = Net()
+    x = net.op("Relu", net.conv(net.input(1, 3, 9, 10), (3, 16), pads=[1, 1, 1, 1]))
+    x = net.op("Add", net.conv(x, (16, 16), pads=[1, 1, 1, 1]), x)
+    x = net.op("Concat", net.conv(x, (16, 16), 1), net.op("Tanh", x), net.conv(x, (16, 8), 1), axis=1)
+    x = net.op("Flatten", net.op("GlobalAveragePool", net.op("MaxPool", x, kernel_shape=[2, 2])))
+    return net, net.op("Gemm", x, net.weight(7, 40), net.weight(7), transB=1)
+
+
+PLACEMENTS: dict[str, Callable[[int], int]] = {
+    "first half here": lambda i: int(i >= 4),
+    "second half here": lambda i: int(i < 4),
+    "in turns": lambda i: i % 2,
+    "all on the second": lambda i: 1,
+}
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+@pytest.mark.parametrize("host_first", [True, False])
+def test_any_half_may_be_elsewhere(tmp_path: Path, cpu: Device, gpu: Device, name: str, host_first: bool) -> None:
+    net, output = branches()
+    assert_placed(net, tmp_path, [cpu, gpu] if host_first else [gpu, cpu], PLACEMENTS[name], output)
+
+
+def test_two_gpus_copy_through_the_host(tmp_path: Path, gpu: Device, other: Device) -> None:
+    net, output = branches()
+    whole = assert_placed(net, tmp_path, [gpu, other], PLACEMENTS["first half here"], output)
+    assert calls(whole, "CopyFromTo") % 2 == 0
+
+
+def test_three_devices(tmp_path: Path, cpu: Device, gpu: Device, other: Device) -> None:
+    net, output = branches()
+    assert_placed(net, tmp_path, [gpu, cpu, other], lambda i: i % 3, output)
+
+
+def test_weights_of_other_devices_are_parameters(tmp_path: Path, cpu: Device, gpu: Device) -> None:
+    net, output = branches()
+    graph = net.graph(tmp_path, output)
+    last = len(graph.steps) - 1
+    for device in (0, 1):
+        whole = placed(graph, [cpu, gpu], [device if i == last else 1 - device for i in range(len(graph.steps))])
+        assert not whole.constants[0]
+        weights = [step.weight.size for step in graph.steps if isinstance(step, AnchorStep)]
+        there = weights[-1:] if device == 1 else weights[:-1]
+        assert sum(array.size for array in whole.constants[1]) >= sum(there)
+        assert len(whole.module["main"].params) == 1 + len(whole.constants[1])
+        assert [anchor.device for anchor in whole.anchors][-1] == device
+
+
+def test_a_weight_used_twice_is_placed_once(tmp_path: Path, cpu: Device, gpu: Device) -> None:
+    net = Net()
+    x = net.input(1, 16, 6, 6)
+    for _ in range(3):
+        x = net.op("Relu", net.conv(x, (16, 16), bias=False, pads=[1, 1, 1, 1]))
+        net.nodes[-2].input[1] = net.nodes[0].input[1]
+        x = net.op("Transpose", x, perm=[0, 1, 3, 2])
+    graph = net.graph(tmp_path, x)
+    whole = placed(graph, [cpu, gpu], [int(isinstance(step, AnchorStep)) for step in graph.steps])
+    assert len(whole.constants[1]) == 1
+    inputs = random_inputs(graph)
+    assert_close(run(graph, [cpu, gpu], whole, inputs), expected(net.model(x), inputs))
+
+
+def test_a_value_is_copied_once_however_many_read_it(tmp_path: Path, cpu: Device, gpu: Device) -> None:
+    net = Net()
+    x = net.op("Relu", net.conv(net.input(1, 3, 9, 10), (3, 16), 1))
+    outputs = [net.conv(x, (16, 8), 1), net.conv(x, (16, 16), 3), net.op("Tanh", x)]
+    whole = assert_placed(net, tmp_path, [cpu, gpu], lambda i: int(i > 0), *outputs)
+    assert calls(whole, "CopyFromTo") == 1
+
+
+def test_several_results_of_one_operator_cross(tmp_path: Path, cpu: Device, gpu: Device) -> None:
+    net = Net()
+    first = net.op("TopK", net.input(3, 200), net.constant(np.array([10])), outputs=2)
+    assert_placed(net, tmp_path, [cpu, gpu], lambda i: int(i > 0), net.op("Abs", first))
+
+
+def test_results_that_are_inputs_or_constants(tmp_path: Path, cpu: Device, gpu: Device) -> None:
+    net = Net()
+    x, y = net.input(1, 4, 5, 6), net.input(1, 4, 5, 6, name="y")
+    conv = net.conv(y, (4, 20))
+    outputs = [x, conv, net.op("Relu", net.conv(conv, (20, 4), 1)), net.op("Identity", net.weight(3))]
+    whole = assert_placed(net, tmp_path, [cpu, gpu], lambda i: int(i == 0), *outputs)
+    assert whole.inputs == (0, 1)  # each where it is read first
+
+
+@given(networks(), st.integers(0, 2**10 - 1), st.booleans())
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_network_any_placement(
+    tmp_path: Path, cpu: Device, gpu: Device, network: tuple[Net, list[str]], bits: int, host_first: bool
+) -> None:
+    net, outputs = network
+    devices = [cpu, gpu] if host_first else [gpu, cpu]
+    assert_placed(net, tmp_path, devices, lambda i: bits >> (i % 10) & 1, *outputs)

@@ -1,0 +1,263 @@
+"""A network on several devices: each step is computed where a placement says. Start at `lower_placed`.
+
+Runs of steps on one device are lowered and finished like networks of their own and put together in one function, with
+a copy where a value crosses devices (in the form in which it was made). The virtual machine keeps constants on the
+first device: those of the others become parameters, to be placed once, when a module is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
+from tvm.relax.global_info import VDevice
+from tvm.target import Target
+
+from templates.template import PLAIN, Layout
+from tuner.graph.bindings import Bindings, operands
+from tuner.graph.emit import Forms
+from tuner.graph.fuse import AnchorStep, FusedGraph, Step
+from tuner.graph.kernels import Choices, kernels_of
+from tuner.graph.lower import Given, Lowered, LoweredAnchor, lower_steps
+from tuner.graph.passes import finish
+from tuner.graph.simplify import constant
+
+_COPY = "runtime.TVMTensorCopyFromTo"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device of a placement: its target (of a GPU: with its host) and the configs of its workloads, see `lower`."""
+
+    target: Target
+    choices: Choices
+
+
+@dataclass(frozen=True)
+class PlacedAnchor:
+    """An anchor and the index of the device that computes it."""
+
+    anchor: LoweredAnchor
+    device: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """`module`: finished; the parameters of its "main" are the model's inputs, each on the device that `inputs` gives
+    the index of, then `constants[i]` on every device i. `targets`: those of the virtual machine's devices, in order.
+    """
+
+    module: IRModule
+    anchors: tuple[PlacedAnchor, ...]
+    inputs: tuple[int, ...]
+    constants: tuple[tuple[np.ndarray, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Consecutive steps on one device, the variables that they read from elsewhere, and those that others read."""
+
+    device: int
+    steps: tuple[Step, ...]
+    reads: tuple[Var, ...]
+    results: tuple[Var, ...]
+
+
+def host_of(targets: Sequence[Target]) -> Target:
+    """The target that code for the host is compiled for: a CPU's own, else the host of the first GPU."""
+    cpu = next((target for target in targets if target.kind.name == "llvm"), None)
+    return cpu or targets[0].host or Target("llvm")
+
+
+def lower_placed(graph: FusedGraph, places: Sequence[Place], placement: Sequence[int]) -> Placed:
+    """Put a function in place of every step; `placement` has, for each of `graph.steps`, the index of its place.
+
+    Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
+    """
+    kernels = [
+        kernels_of((s.workload for s in _on(graph, placement, i) if isinstance(s, AnchorStep)), p.choices, p.target)
+        for i, p in enumerate(places)
+    ]
+    outputs = {o for o in graph.outputs if isinstance(o, Var)}
+    layouts: dict[Var, Layout] = dict.fromkeys(graph.parameters, PLAIN)
+    pieces = []
+    for segment in _segments(graph, placement):
+        given = [Given(v, _parameter(v, layouts[v]), layouts[v]) for v in segment.reads]
+
+        def results(forms: Forms, segment: Segment = segment) -> list[Any]:
+            held = [(forms.get(v, PLAIN), PLAIN) if v in outputs else forms.native(v) for v in segment.results]
+            layouts.update(zip(segment.results, (layout for _, layout in held), strict=True))
+            return [expr for expr, _ in held]
+
+        target = places[segment.device].target
+        lowered = lower_steps(graph, segment.steps, given, results, kernels[segment.device], target)
+        pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
+    return _Assembly(graph, [place.target for place in places], pieces).assembled()
+
+
+def _on(graph: FusedGraph, placement: Sequence[int], device: int) -> list[Step]:
+    return [step for step, d in zip(graph.steps, placement, strict=True) if d == device]
+
+
+def _segments(graph: FusedGraph, placement: Sequence[int]) -> list[Segment]:
+    runs = [
+        (device, tuple(step for step, _ in group))
+        for device, group in groupby(zip(graph.steps, placement, strict=True), key=lambda pair: pair[1])
+    ]
+    reads = [_reads(steps) for _, steps in runs]
+    outputs = [o for o in graph.outputs if isinstance(o, Var)]
+    segments = []
+    for i, (device, steps) in enumerate(runs):
+        later = {v for read in reads[i + 1 :] for v in read}.union(outputs)
+        segments.append(Segment(device, steps, reads[i], tuple(s.out for s in steps if s.out in later)))
+    return segments
+
+
+def _reads(steps: Sequence[Step]) -> tuple[Var, ...]:
+    """The variables that steps read and none of them makes, in order."""
+    made = {step.out for step in steps}
+    found: dict[Var, None] = {}
+    for step in steps:
+        reads = [step.data, *step.extras] if isinstance(step, AnchorStep) else operands(step.value)
+        found.update((r, None) for r in reads if isinstance(r, Var) and r not in made)
+    return tuple(found)
+
+
+def _parameter(var: Var, layout: Layout) -> Var:
+    if not layout.block:
+        return relax.Var(var.name, var.ty)
+    return relax.Var(var.name, relax.TensorType(layout.shape([int(s) for s in var.ty.shape]), var.ty.dtype))
+
+
+class _Assembly:
+    """The function that runs all segments, under construction."""
+
+    def __init__(self, graph: FusedGraph, targets: Sequence[Target], pieces: Sequence[tuple[Segment, Lowered]]) -> None:
+        self._graph = graph
+        self._pieces = pieces
+        host = host_of(targets)
+        self._targets = [t if t.kind.name == "llvm" else t.with_host(host) for t in targets]
+        # The virtual machine has the host behind all other devices: a copy between two GPUs goes through it.
+        self._host = next((i for i, t in enumerate(targets) if t.kind.name == "llvm"), len(targets))
+        extended = [*self._targets, host] if self._host == len(targets) else self._targets
+        self._devices = [VDevice(target, i, "global") for i, target in enumerate(extended)]
+        self._builder = relax.BlockBuilder()
+        self._constants: list[dict[bytes, tuple[np.ndarray, Var]]] = [{} for _ in targets]
+        self._home: dict[Var, int] = {}
+        self._held: dict[tuple[Var, int], Any] = {}  # values of the graph by device
+        self._anchors: list[PlacedAnchor] = []
+
+    def assembled(self) -> Placed:
+        for segment, _ in self._pieces:
+            for var in segment.reads:
+                self._home.setdefault(var, segment.device)
+            self._home.update(dict.fromkeys(segment.results, segment.device))
+        inputs = [self._home.get(parameter, 0) for parameter in self._graph.parameters]
+        parameters = []
+        for var, device in zip(self._graph.parameters, inputs, strict=True):
+            parameter = relax.Var(var.name, self._placed(var.ty, device))
+            self._home[var] = device
+            self._held[var, device] = parameter
+            parameters.append(parameter)
+        for segment, lowered in self._pieces:
+            self._lift(segment, lowered)
+        lifted = [var for constants in self._constants for _, var in constants.values()]
+        with self._builder.function("main", [*parameters, *lifted]):
+            with self._builder.dataflow():
+                for segment, lowered in self._pieces:
+                    self._add(segment, lowered)
+                results = [self._held[o, self._home[o]] if isinstance(o, Var) else o for o in self._graph.outputs]
+                result = self._builder.emit_output(relax.Tuple(results))
+            self._builder.emit_func_output(result)
+        module = self._builder.get()
+        module.update_global_info("vdevice", self._devices)
+        constants = tuple(tuple(array for array, _ in c.values()) for c in self._constants)
+        return Placed(module, tuple(self._anchors), tuple(inputs), constants)
+
+    def _placed(self, ty: Any, device: int) -> Any:
+        """A type with all of its tensors on a device."""
+        if isinstance(ty, relax.TensorType):
+            return relax.TensorType(ty.shape, ty.dtype, self._devices[device])
+        if isinstance(ty, relax.TupleType):
+            return relax.TupleType([self._placed(field, device) for field in ty.fields])
+        return ty
+
+    def _lift(self, segment: Segment, lowered: Lowered) -> None:
+        """Make parameters of a segment's constants, but on the first device."""
+        if segment.device == 0:
+            return
+        held = self._constants[segment.device]
+        for value in Bindings.of(lowered.module["main"]).values:
+            for leaf in operands(value):
+                array = constant(leaf)
+                if array is not None and _digest(array) not in held:
+                    ty = self._placed(leaf.ty, segment.device)
+                    held[_digest(array)] = array, relax.Var(f"constant_{segment.device}_{len(held)}", ty)
+
+    def _add(self, segment: Segment, lowered: Lowered) -> None:
+        main, device = lowered.module["main"], segment.device
+        functions = {
+            name: self._builder.add_func(func.with_attr("target", self._targets[device]), name.name_hint)
+            for name, func in lowered.module.functions.items()
+            if isinstance(func, tirx.PrimFunc)
+        }
+        by_name = {old.name_hint: new.name_hint for old, new in functions.items()}
+        for anchor in lowered.anchors:
+            function = by_name[anchor.function] if anchor.function is not None else None
+            self._anchors.append(PlacedAnchor(replace(anchor, function=function), device))
+        values = {p: self._on(var, device) for p, var in zip(main.params, segment.reads, strict=True)}
+        bindings = Bindings.of(main)
+        rebuilt = partial(self._rebuilt, values=values, functions=functions, device=device)
+        for var, value in zip(bindings.variables, bindings.values, strict=True):
+            values[var] = self._builder.emit(rebuilt(value))
+        for var, output in zip(segment.results, bindings.outputs, strict=True):
+            self._held[var, device] = rebuilt(output)
+
+    def _rebuilt(self, expr: Any, values: dict[Var, Any], functions: dict[GlobalVar, GlobalVar], device: int) -> Any:
+        """An expression of a finished segment as one of the whole: on its device, with the whole's names."""
+        again = partial(self._rebuilt, values=values, functions=functions, device=device)
+        if isinstance(expr, GlobalVar):
+            return functions[expr]
+        if isinstance(expr, Var):
+            return values[expr]
+        if isinstance(expr, GenericConst) and device:
+            array = constant(expr)
+            assert array is not None
+            return self._constants[device][_digest(array)][1]
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([again(field) for field in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(again(expr.tuple_value), expr.index)
+        if isinstance(expr, Call):
+            types = [self._placed(ty, device) for ty in expr.ty_args]
+            return Call(expr.op, [again(arg) for arg in expr.args], expr.attrs, types)
+        return expr
+
+    def _on(self, var: Var, device: int) -> Any:
+        """A value of the graph on a device; copied there, once, if it is not yet."""
+        if (var, device) not in self._held:
+            home = self._home[var]
+            through_host = self._host not in (home, device)
+            source = self._on(var, self._host) if through_host else self._held[var, home]
+            self._held[var, device] = self._copied(source, device)
+        return self._held[var, device]
+
+    def _copied(self, expr: Any, device: int) -> Any:
+        if isinstance(expr.ty, relax.TupleType):
+            fields = range(len(expr.ty.fields))
+            return relax.Tuple([self._copied(relax.TupleGetItem(expr, i), device) for i in fields])
+        if not isinstance(expr.ty, relax.TensorType):
+            return expr
+        # Into memory that is planned like any other: TVM's own copy between devices allocates at every call.
+        return self._builder.emit(relax.call_dps_packed(_COPY, [expr], out_ty=self._placed(expr.ty, device)))
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()
