@@ -149,7 +149,7 @@ void SetFlushEvery(int64_t index, int64_t launches) {
 
 // Leaves the program in the cache of binaries, where a process that runs it finds it.
 void CompileToCache(int64_t index, const ffi::String& source) {
-  Device& device = At(index);
+  Device& device = Registry::Get().At(index);
   device.cl.clReleaseProgram(BuildProgram(device, std::string(source)));
 }
 
