@@ -48,6 +48,8 @@ PAD_GROUP = 64
 MAX_WASTE = 1.34
 # An unrolled multiply-add with a condition of its own takes far longer to compile.
 MAX_CONDITIONS = 128
+# So many tiles of an item are tried as a seed, best first, until one has a valid group.
+_ITEM_TILES = 16
 # Fewer items leave most lanes of a GPU's SIMD unit idle.
 MIN_ITEMS = 16
 
@@ -177,7 +179,8 @@ def _limits(target: Target) -> GpuLimits:
 def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
     problem, limits = tiling.problem, tiling.limits
     conv, blocks = problem.conv, problem.blocks
-    spatial = conv.kernel != (1, 1)
+    unrolled = tuple(u for u in reversed(divisors(blocks.in_lanes, 16)) if u >= 4 or u == blocks.in_lanes)
+    ordered = conv.kernel != (1, 1) and len(unrolled) > 1
 
     def up_to(extent: int, *values: int) -> tuple[int, ...]:
         return tuple(v for v in values if v <= extent)
@@ -194,8 +197,8 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("pad", pads),
         Knob("wshared", (0, 1) if limits.local_memory_bytes else (0,)),
         Knob("ct", tuple(d for d in (1, 2, 4, 8) if blocks.in_blocks % d == 0)),
-        Knob("order", tuple(ORDERS) if spatial else ("c.kh.kw.i",)),
-        Knob("ui", tuple(reversed(divisors(blocks.in_lanes, 16)))),
+        Knob("order", tuple(ORDERS) if ordered else ("c.kh.kw.i",)),
+        Knob("ui", unrolled),
         Knob("unroll_kw", (0, 1) if conv.kernel[1] > 1 else (0,)),
         Knob("unroll_kh", (0, 1) if conv.kernel[0] > 1 else (0,)),
         Knob("inner", ("pixels", "blocks")),
@@ -227,6 +230,7 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
         Constraint("too few work-items in a group", lambda v: tiling.group(v).size >= fewest),
         Constraint("registers cannot be indexed by a loop", constant_registers),
         Constraint("there is nothing to pad", lambda v: v["pad"] != "kernel" or problem.reads_outside(*tiling.tile(v))),
+        Constraint("one order as there is one step", lambda v: v["order"] == "c.kh.kw.i" or v["ui"] < blocks.in_lanes),
         Constraint("nothing is copied in blocks", lambda v: v["ct"] == 1 or v["pad"] in SHARED or v["wshared"] == 1),
     )
 
@@ -271,9 +275,6 @@ _STYLES = {
 }
 
 
-_ITEM_TILES = 16  # so many are tried, best first, until one has a valid group
-
-
 def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]) -> tuple[Values, ...]:
     """Per style the tile of an item with the fewest loads per multiply-add, in groups as large as the style wants."""
     values = {knob.name: knob.values for knob in knobs}
@@ -286,10 +287,10 @@ def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constrain
         fixed = {name: chosen[name] if chosen.get(name) in known else known[0] for name, known in values.items()}
         ranked = sorted(items, key=lambda t: _item_cost(tiling, style, {**fixed, **t}))
         for item in ranked[:_ITEM_TILES]:
-            seeded = ({**fixed, **item, **group} for group in groups)
-            candidates = [seed for seed in seeded if all(c.holds(seed) for c in constraints)]
-            if candidates:
-                seeds.append(min(candidates, key=lambda v: _group_cost(tiling, style, v)))
+            seeded = sorted(({**fixed, **item, **g} for g in groups), key=lambda v: _group_cost(tiling, style, v))
+            best = next((seed for seed in seeded if all(c.holds(seed) for c in constraints)), None)
+            if best is not None:
+                seeds.append(best)
                 break
     return tuple(seeds)
 

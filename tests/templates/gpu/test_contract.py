@@ -43,16 +43,21 @@ HARD = (
 )
 
 
-def chosen(template: str, name: str, target: Target, seeds: int = 1, samples: int = 1) -> list[Config]:
-    """Some of the author's seeds, others for every case, and some random configs."""
+def chosen(template: str, name: str, target: Target) -> list[Config]:
+    """One of the author's seeds, another for every case, and a random config: of a few the one with the shortest
+    unrolled body, for a driver takes a second to compile a long one."""
     space = TEMPLATES[template].space(WORKLOADS[name], target)
     if space is None:
         pytest.skip("does not apply with this vector width")
     rng = random.Random(crc32(f"{template} {name}".encode()))
     known = space.seed_configs()
     assert known, "every space offers a valid first config"
-    drawn = [c for c in (space.sample(rng) for _ in range(samples)) if c is not None]
-    return [*rng.sample(known, min(seeds, len(known))), *drawn]
+    drawn = [config for config in (space.sample(rng) for _ in range(4)) if config is not None]
+
+    def length(config: Config) -> float:
+        return space.encode(config).get("body_fmas", 0.0)
+
+    return [min(part, key=length) for part in (rng.sample(known, min(2, len(known))), drawn) if part]
 
 
 def check(template: str, name: str, target: Target, configs: list[Config], device: object) -> None:
@@ -68,10 +73,10 @@ def test_results_match_float64(template: str, name: str, platform: str) -> None:
     check(template, name, here.target(), chosen(template, name, here.target()), here.device)
 
 
-@pytest.mark.parametrize("platform", DRIVERS)
 @pytest.mark.parametrize(("template", "name"), [case for case in CASES if case[1] in HARD])
-def test_results_match_float64_with_a_gpus_limits(template: str, name: str, platform: str) -> None:
-    here = driver(platform)
+def test_results_match_float64_with_a_gpus_limits(template: str, name: str) -> None:
+    """Large groups and local memory, on one driver or the other."""
+    here = driver(list(DRIVERS)[CASES.index((template, name)) % len(DRIVERS)])
     target = here.like_nvidia()
     check(template, name, target, chosen(template, name, target), here.device)
 
