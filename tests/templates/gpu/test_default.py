@@ -53,7 +53,7 @@ def _lowered(func: tirx.PrimFunc, limits: str) -> Lowered:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("platform", "limits"), zip(DRIVERS, ("mali", "its own"), strict=True))
+@pytest.mark.parametrize(("platform", "limits"), list(zip(DRIVERS, ("mali", "its own"), strict=True)))
 def test_the_same_numbers_as_unscheduled(platform: str, limits: str, name: str) -> None:
     here = driver(platform)
     target = here.target(GPUS.get(limits))
