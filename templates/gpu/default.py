@@ -37,6 +37,8 @@ _ITEMS = {"cpu": 16, "nvidia": 128}
 _ITEMS_ELSEWHERE = 64
 # Sharing a reduction out costs a few barriers: shorter ones stay within an item ...
 _LONG_REDUCTION = 64
+# Local memory that an item's share takes, several sums and a safe distance from the limit included.
+_SHARE_BYTES = 64
 # ... and so do those with enough results to keep a device busy.
 _FEW_RESULTS = {"cpu": 16}
 _FEW_RESULTS_ELSEWHERE = 1024
@@ -104,9 +106,13 @@ def _items(limits: GpuLimits) -> int:
 
 
 def _group_over(work: int, limits: GpuLimits) -> int:
-    """Items to share out `work` iterations: a power of two, at most four times the usual group."""
+    """Items to share out `work` iterations: a power of two, at most four times the usual group, whose shares fit into
+    a fraction of local memory. Raises ScheduleError where there is none."""
     most = min(limits.max_threads, (1 if limits.family == "cpu" else 4) * _items(limits))
-    return 1 << (min(most, work).bit_length() - 1)
+    items = min(most, work, limits.local_memory_bytes // _SHARE_BYTES)
+    if not items:
+        raise tvm.s_tir.ScheduleError("there is no local memory to add shares up in")
+    return 1 << (items.bit_length() - 1)
 
 
 def _is_cheap(sch: Schedule, stage: Any, reduction: Any) -> bool:
