@@ -1,0 +1,106 @@
+"""What default schedules ask of and do to the blocks of any function, whatever the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import Schedule, ScheduleError
+from tvm.sym.pattern import detect_linear_equation
+
+from templates.cpu.stages import new_schedule
+
+SCHEDULED = "tirx.is_scheduled"
+
+
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    return func.attrs is not None and SCHEDULED in func.attrs
+
+
+def mark_scheduled(func: tirx.PrimFunc, original: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with the attributes of the one that it was made from, and the mark."""
+    return func.with_attrs(dict(original.attrs or {})).with_attr(SCHEDULED, True)
+
+
+def attempt(sch: Schedule, change: Callable[[Schedule], None]) -> Schedule:
+    """The schedule after `change`, or as it was if a primitive does not apply: refusing is TVM's way of answering."""
+    trial = sch.copy()
+    try:
+        change(trial)
+    except ScheduleError:
+        return sch
+    return trial
+
+
+def block_names(sch: Schedule) -> list[str]:
+    """The names of the blocks; none where a function has no root block or only hand-written loops."""
+    try:
+        root = sch.get_sblock("root")
+    except ScheduleError:
+        return []
+    return [sch.get(b).name_hint for b in sch.get_child_blocks(root)]
+
+
+def kinds_of(sch: Schedule, block: Any) -> list[str]:
+    """ "S" or "R" per loop of a block whose loops map one to one to its iterators; [] otherwise."""
+    node = sch.get(block)
+    loops = sch.get_loops(block)
+    if len(node.iter_vars) != len(loops):
+        return []
+    names = {0: "S", 2: "R"}
+    return [names.get(int(v.iter_type), "?") for v in node.iter_vars]
+
+
+def extents_of(sch: Schedule, loops: list[Any]) -> list[int]:
+    """Loop extents; -1 where one is not a constant."""
+    found = []
+    for loop in loops:
+        extent = sch.get(loop).extent
+        found.append(int(extent) if isinstance(extent, int | tirx.IntImm) else -1)
+    return found
+
+
+def inlined(func: tirx.PrimFunc, into_reduction: Callable[[Schedule, Any, Any], bool]) -> Schedule:
+    """Inline element-wise stages into their only consumer; into a reduction, which would repeat them, only where
+    into_reduction(schedule, stage, reduction) says so."""
+    sch = new_schedule(func.without_attr("global_symbol"))
+    for name in block_names(sch):
+        block = sch.get_sblock(name)
+        consumers = sch.get_consumers(block)
+        if set(kinds_of(sch, block)) != {"S"} or len(consumers) != 1:
+            continue
+        if "R" not in kinds_of(sch, consumers[0]) or into_reduction(sch, block, consumers[0]):
+            sch = attempt(sch, partial(_inline, name=name))
+    return sch
+
+
+def _inline(sch: Schedule, name: str) -> None:
+    sch.compute_inline(sch.get_sblock(name))
+
+
+def loads_of(sch: Schedule, block: Any) -> list[Any]:
+    """The buffer loads in a block's body."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(sch.get(block).body, [(tvm.ir.TensorLoad, lambda node: found.append(node))])
+    return found
+
+
+def is_contiguous(sch: Schedule, block: Any, loop: int) -> bool:
+    """Whether neighbouring iterations of a loop touch neighbouring (or the same) elements."""
+    var = sch.get(block).iter_vars[loop].var
+    for access in loads_of(sch, block):  # the store goes to the block's own iterators
+        *leading, last = access.indices
+        if any(_stride(index, var) != 0 for index in leading) or _stride(last, var) not in (0, 1):
+            return False
+    return True
+
+
+def _stride(index: Any, var: Any) -> int | None:
+    """The coefficient of `var` in an index; None where the index is not linear in it."""
+    found = detect_linear_equation(index, [var])
+    coefficient = found[0] if found else None
+    return int(coefficient) if isinstance(coefficient, int | tirx.IntImm) else None
