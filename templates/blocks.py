@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import tvm
@@ -12,7 +13,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.sym.pattern import detect_linear_equation
 
-from templates.cpu.stages import new_schedule
+from templates.stages import new_schedule
 
 SCHEDULED = "tirx.is_scheduled"
 
@@ -80,6 +81,25 @@ def inlined(func: tirx.PrimFunc, into_reduction: Callable[[Schedule, Any, Any], 
 
 def _inline(sch: Schedule, name: str) -> None:
     sch.compute_inline(sch.get_sblock(name))
+
+
+def fold_consumer(sch: Schedule, write: Any) -> None:
+    """Compute what follows a reduction element by element where its sums are written, if it has one such consumer."""
+    consumers = sch.get_consumers(write)
+    if len(consumers) != 1 or set(kinds_of(sch, consumers[0])) != {"S"}:
+        return
+    values, results = (_iterations(sch, block) for block in (write, consumers[0]))
+    if values != results:  # a broadcast: TVM fails on some of them
+        return
+    try:
+        sch.reverse_compute_inline(consumers[0])
+    except ScheduleError:
+        return  # it stays a stage of its own
+
+
+def _iterations(sch: Schedule, block: Any) -> int:
+    """How many values a stage without reduction computes."""
+    return prod(int(v.dom.extent) for v in sch.get(block).iter_vars)
 
 
 def loads_of(sch: Schedule, block: Any) -> list[Any]:

@@ -19,13 +19,14 @@ from templates.blocks import (
     attempt,
     block_names,
     extents_of,
+    fold_consumer,
     inlined,
     is_contiguous,
     kinds_of,
     mark_scheduled,
 )
 from templates.cpu.isa import vector_unit
-from templates.cpu.stages import new_schedule
+from templates.stages import new_schedule
 
 # A parallel region costs about a microsecond: smaller loops stay serial.
 _PARALLEL_ITERATIONS = 4096
@@ -44,17 +45,11 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     lanes = vector_unit(target).lanes
     for name in block_names(sch):
         if name in block_names(sch):  # else folded into a reduction before it
-            sch = _scheduled_block(sch, name, lanes)
+            sch = attempt(sch, partial(_schedule_block, name=name, lanes=lanes))
     return mark_scheduled(sch.mod["main"], func)
 
 
-def _scheduled_block(sch: Schedule, name: str, lanes: int) -> Schedule:
-    """With what follows a reduction element by element folded into it where that is possible, else without."""
-    folded = attempt(sch, partial(_schedule_block, name=name, lanes=lanes, fold=True))
-    return folded if folded is not sch else attempt(sch, partial(_schedule_block, name=name, lanes=lanes, fold=False))
-
-
-def _schedule_block(sch: Schedule, name: str, lanes: int, fold: bool) -> None:
+def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
     """Outer spatial loops in parallel | reduction | innermost spatial loop as a vector, where it is contiguous."""
     block = sch.get_sblock(name)
     kinds = kinds_of(sch, block)
@@ -79,19 +74,17 @@ def _schedule_block(sch: Schedule, name: str, lanes: int, fold: bool) -> None:
     if prod(extents) >= _PARALLEL_ITERATIONS:
         sch.parallel(parallel)  # before the reduction is decomposed: afterwards TVM refuses
     if vector:
-        _schedule_vector(sch, name, block, parallel, reduction, inner[-1], lanes, fold)
+        _schedule_vector(sch, name, block, parallel, reduction, inner[-1], lanes)
 
 
 def _schedule_vector(
-    sch: Schedule, name: str, block: Any, outer: Any, reduction: list[Any], inner: Any, lanes: int, fold: bool
+    sch: Schedule, name: str, block: Any, outer: Any, reduction: list[Any], inner: Any, lanes: int
 ) -> None:
     """Sums in registers, everything as vectors."""
     if reduction:
         write = sch.cache_write(block, 0, "local")
         sch.reverse_compute_at(write, outer, preserve_unit_loops=True)
-        consumers = sch.get_consumers(write)
-        if fold and len(consumers) == 1:
-            sch.reverse_compute_inline(consumers[0])
+        fold_consumer(sch, write)
         _vectorise(sch, sch.get_loops(write)[-1], lanes)
     _vectorise(sch, inner, lanes)
     if reduction:

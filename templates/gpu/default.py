@@ -21,10 +21,10 @@ from templates.blocks import (
     attempt,
     block_names,
     extents_of,
+    fold_consumer,
     inlined,
     is_contiguous,
     kinds_of,
-    loads_of,
     mark_scheduled,
 )
 from templates.gpu.limits import GpuLimits
@@ -64,7 +64,11 @@ def _scheduled(sch: Schedule, limits: GpuLimits) -> Schedule:
     by_rows = attempt(sch, partial(_one_kernel_of_rows, limits=limits))
     if by_rows is not sch:
         return by_rows
-    ways: tuple[Callable[..., None], ...] = (_share_out_reduction, _by_items, _one_item)
+    ways: tuple[Callable[..., None], ...] = (
+        _share_out_reduction,
+        partial(_by_items, vectors=True),
+        partial(_by_items, vectors=False),
+    )
     for name in block_names(sch):
         if name not in block_names(sch):
             continue  # folded into the reduction before it
@@ -127,57 +131,39 @@ def _launch(sch: Schedule, loop: Any, items: int) -> Any:
     return item
 
 
-def _one_item(sch: Schedule, name: str, limits: GpuLimits) -> None:
-    """The whole nest in one work-item."""
-    block = sch.get_sblock(name)
-    loops = sch.get_loops(block)
-    _launch(sch, sch.add_unit_loop(loops[0] if loops else block), 1)
-
-
-def _by_items(sch: Schedule, name: str, limits: GpuLimits) -> None:
+def _by_items(sch: Schedule, name: str, limits: GpuLimits, vectors: bool) -> None:
     """One item per result or vector of results, the reduction within it, its sums in registers."""
     block = _Block(sch, name)
-    spatial, reduction = block.of("S"), block.of("R")
-    if not spatial:
+    outer, reduction = block.of("S"), block.of("R")
+    if not outer:
         raise tvm.s_tir.ScheduleError(f"{name} has one result")
-    lanes = _vector_lanes(sch, block, limits)
-    *outer, inner = spatial
-    vector = None
+    lanes = _vector_lanes(sch, block, limits) if vectors else 1
+    inner = []
     if lanes > 1:
-        last = max(i for i, extent in enumerate(extents_of(sch, spatial)) if extent > 1)
-        outer = [*spatial[:last], *spatial[last + 1 :]]
-        inner, vector = sch.split(spatial[last], [None, lanes])
-        outer.insert(last, inner)
-    else:
-        outer = spatial
-    sch.reorder(*outer, *reduction, *([vector] if vector else []))
+        last = max(i for i, extent in enumerate(extents_of(sch, outer)) if extent > 1)
+        outer[last], vector = sch.split(outer[last], [None, lanes])
+        inner = [vector]
+    sch.reorder(*outer, *reduction, *inner)
     item = _launch(sch, sch.fuse(*outer), _items(limits))
     if reduction:
-        _sum_in_registers(sch, block, item, reduction[0], vector is not None)
-    if vector is not None:
-        sch.vectorize(vector)
+        _sum_in_registers(sch, block, item, reduction[0], inner)
+    elif inner:
+        sch.vectorize(inner[0])
 
 
-def _sum_in_registers(sch: Schedule, block: _Block, item: Any, first: Any, vector: bool) -> None:
+def _sum_in_registers(sch: Schedule, block: _Block, item: Any, first: Any, vectors: list[Any]) -> None:
     """Sums leave the registers once, with what follows them element by element."""
     if len(sch.get(block.rv).writes) == 1:
         write = sch.cache_write(block.rv, 0, "local")
         sch.reverse_compute_at(write, item, preserve_unit_loops=True)
-        _fold_consumer(sch, write)
-        if vector:
+        fold_consumer(sch, write)
+        if vectors:
             sch.vectorize(_innermost(sch, write))
+    if vectors:
+        sch.vectorize(vectors[0])  # before the reduction is decomposed: afterwards TVM refuses
     init = sch.decompose_reduction(block.rv, first)
-    if vector:
+    if vectors:
         sch.vectorize(_innermost(sch, init))
-
-
-def _fold_consumer(sch: Schedule, write: Any) -> None:
-    consumers = sch.get_consumers(write)
-    if len(consumers) == 1:
-        try:
-            sch.reverse_compute_inline(consumers[0])
-        except tvm.s_tir.ScheduleError:
-            return  # it needs more than one result, and stays a kernel of its own
 
 
 def _innermost(sch: Schedule, block: Any) -> Any:
@@ -189,11 +175,25 @@ def _innermost(sch: Schedule, block: Any) -> Any:
 def _vector_lanes(sch: Schedule, block: _Block, limits: GpuLimits) -> int:
     """The longest vector for the last spatial loop; 1 where its neighbours are not neighbours in memory."""
     long = [i for i, (e, k) in enumerate(zip(block.extents, block.kinds, strict=True)) if e > 1 and k == "S"]
-    node = sch.get(block.rv)
-    buffers = [region.source for region in (*node.reads, *node.writes)]
-    if not long or any(str(b.dtype) not in _VECTOR_DTYPES for b in buffers) or not is_contiguous(sch, block.rv, long[-1]):
+    if not long or not _has_vectors(sch.get(block.rv)) or not is_contiguous(sch, block.rv, long[-1]):
         return 1
-    return next(w for w in (16, 8, 4, 2, 1) if w <= min(limits.lanes, limits.max_vector) and block.extents[long[-1]] % w == 0)
+    most = min(limits.lanes, limits.max_vector)
+    return next(w for w in (16, 8, 4, 2, 1) if w <= most and block.extents[long[-1]] % w == 0)
+
+
+def _has_vectors(node: Any) -> bool:
+    """Whether a block computes with what both languages have as vectors: no booleans, which are -1 in OpenCL's
+    vectors and 1 elsewhere, but in the plain condition of a selection."""
+    odd: list[Any] = []
+
+    def cast(node: Any) -> None:
+        if "bool" in (str(node.ty.dtype), str(node.value.ty.dtype)):
+            odd.append(node)
+
+    rules = [(tirx.Cast, cast), ((tirx.And, tirx.Or, tirx.Not), odd.append)]
+    tvm_ffi.structural_walk(node.body, rules)
+    buffers = [region.source for region in (*node.reads, *node.writes)]
+    return not odd and all(str(b.dtype) in _VECTOR_DTYPES for b in buffers)
 
 
 def _share_out_reduction(sch: Schedule, name: str, limits: GpuLimits) -> None:

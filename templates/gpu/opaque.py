@@ -51,6 +51,8 @@ def _bound(stmt: Any, threads: int) -> Any:
         return stmt
     if isinstance(stmt, SBlockRealize) and not stmt.block.iter_vars:
         return SBlockRealize([], stmt.predicate, _bound_block(stmt.block, threads))
+    if isinstance(stmt, tirx.AttrStmt) and stmt.attr_key.startswith("pragma_"):  # a hint to the host's compiler
+        return _bound(stmt.body, threads)
     if isinstance(stmt, tirx.SeqStmt) and not any(isinstance(s, tirx.Bind) for s in stmt.seq):
         return tirx.SeqStmt([_bound(s, threads) for s in stmt.seq])
     if isinstance(stmt, tirx.For) and _launches(stmt.body):
@@ -98,7 +100,9 @@ def _bind(var: Any, extent: Any, tag: str, body: Any) -> Any:
 
 def _one_item(stmt: Any) -> Any:
     one = tirx.const(1, "int32")
-    return _bind(tirx.Var("group", "int32"), one, "blockIdx.x", _bind(tirx.Var("item", "int32"), one, "threadIdx.x", stmt))
+    return _bind(
+        tirx.Var("group", "int32"), one, "blockIdx.x", _bind(tirx.Var("item", "int32"), one, "threadIdx.x", stmt)
+    )
 
 
 def _shared_out(loop: tirx.For, threads: int) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Call, Var
 
+from templates import default
 from templates.template import PLAIN, Layout
 from tuner.graph.bindings import shape_of
 from tuner.graph.emit import OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
@@ -158,9 +159,8 @@ def _global_pool(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocke
 def _emit_global(emitter: Emitter, forms: Forms, data: Any, layout: Layout, kind: str) -> Blocked:
     shape = _image(data)
     assert shape is not None
-    function = emitter.function(
-        ("global_pool", shape, layout, kind), lambda: global_pool(shape, layout, kind), f"global_{kind}_pool", OPAQUE
-    )
+    make: Callable[[], Any] = lambda: default.schedule(global_pool(shape, layout, kind), emitter.target)  # noqa: E731
+    function = emitter.function(("global_pool", shape, layout, kind), make, f"global_{kind}_pool", OPAQUE)
     out = emitter.call(function, [forms.get(data, layout)], layout.shape((*shape[:2], 1, 1)))
     return out, layout
 

@@ -15,8 +15,8 @@ from typing import Any
 import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import GlobalVar, Range, TensorLoad, TensorRegion, Var
-from tvm.s_tir import Schedule
 
+from templates import default
 from templates.template import Layout
 from tuner.graph.bindings import operands, shape_of
 from tuner.graph.emit import OPAQUE, Emitter, Forms
@@ -85,7 +85,7 @@ class Joints:
         for part, first in zip(joint.parts, joint.first_blocks, strict=True):
             if not isinstance(part, Var) or part not in self._slots:
                 shape = joint.layout.shape(shape_of(part) or ())
-                copy = copied(shape)
+                copy = default.schedule(copied(shape), emitter.target)
                 write(emitter, Slot(joint, first), ("copy", shape), copy, [forms.get(part, joint.layout)], "copy")
         forms.put(out, joint.held, joint.layout)
         return True
@@ -149,10 +149,6 @@ def into_slice(func: tirx.PrimFunc, blocks: int, first: int) -> tirx.PrimFunc:
 
 
 def copied(shape: Sequence[int]) -> tirx.PrimFunc:
-    """data -> the same, of a blocked shape; scheduled."""
+    """data -> the same, of a blocked shape."""
     data = te.placeholder(shape, name="data")
-    sch = Schedule(te.create_prim_func([data, te.compute(shape, lambda *i: data(*i), name="out")]))
-    *outer, lanes = sch.get_loops(sch.get_sblock("out"))
-    sch.parallel(sch.fuse(*outer[:3]))
-    sch.vectorize(lanes)
-    return sch.mod["main"]
+    return te.create_prim_func([data, te.compute(shape, lambda *i: data(*i), name="out")])

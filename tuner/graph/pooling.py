@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from tvm import te, tirx
-from tvm.s_tir import Schedule
 
 from templates.template import Layout
 from tuner.graph.emit import INDEX_DTYPE
@@ -107,7 +106,7 @@ def average_weights(window: Window, include_pad: bool) -> tuple[np.ndarray, np.n
 
 
 def global_pool(shape: Sequence[int], layout: Layout, kind: str) -> tirx.PrimFunc:
-    """data -> mean or max over height and width, blocked with height and width 1; scheduled."""
+    """data -> mean or max over height and width, blocked with height and width 1."""
     n, _, h, w = shape
     data = te.placeholder(layout.shape(shape), name="data")
     y, x = te.reduce_axis((0, h), "y"), te.reduce_axis((0, w), "x")
@@ -118,24 +117,7 @@ def global_pool(shape: Sequence[int], layout: Layout, kind: str) -> tirx.PrimFun
     )
     scale = tirx.const(1.0 if kind == "max" else 1.0 / (h * w), "float32")
     out = te.compute((n, blocks, 1, 1, layout.block), lambda b, c, _y, _x, v: folded[b, c, v] * scale, name="out")
-    return _schedule_global(te.create_prim_func([data, out]))
-
-
-def _schedule_global(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    sch = Schedule(func, debug_mask="none", error_render_level="none")
-    block = sch.get_sblock("folded")
-    n, c, v, y, x = sch.get_loops(block)
-    sch.reorder(n, c, y, x, v)
-    outer = sch.fuse(n, c)
-    sch.parallel(outer)
-    write = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(write, outer, preserve_unit_loops=True)
-    sch.reverse_compute_inline(sch.get_sblock("out"))
-    sch.vectorize(v)
-    sch.vectorize(sch.get_loops(write)[-1])
-    sch.decompose_reduction(block, y)
-    sch.vectorize(sch.get_loops(sch.get_sblock("folded_init"))[-1])
-    return sch.mod["main"]
+    return te.create_prim_func([data, out])
 
 
 def _out_shape(window: Window, layout: Layout) -> tuple[int, ...]:
