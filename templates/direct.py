@@ -90,7 +90,7 @@ def direct_compute(
     weight = te.placeholder((b.all_out_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes), name="weight")
     out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     extra = epilogue_operands(epilogue, out_shape)
-    read = _reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
+    read = reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
 
@@ -111,7 +111,7 @@ def direct_compute(
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bool) -> Callable[..., Any]:
+def reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bool) -> Callable[..., Any]:
     """read(n, block, y, x, lane) over whole tiles, through a stage "pad" or straight from the data."""
     conv, b = problem.conv, problem.blocks
     top, left = conv.padding[:2]

@@ -23,11 +23,13 @@ from tvm import ir, te, tirx
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
-from templates.cpu.blocking import Blocking, blocking, divisors, pack_oihw, tile_sizes
-from templates.cpu.stages import epilogue_operands, epilogue_value, new_schedule, zero_padded
+from templates.blocking import blocking, divisors, pack_oihw, tile_sizes
+from templates.direct import DirectProblem, reader
 from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.stages import launch, own_loops
 from templates.intel.postprocess import BLOCK_READ, subgroup_target
 from templates.space import Constraint, Knob, Space, Values
+from templates.stages import epilogue_operands, epilogue_value, new_schedule
 from templates.template import Layout, Layouts, Template
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Config, Workload
@@ -43,28 +45,8 @@ MAX_UNROLLED = 2048
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """A convolution as this template sees it. Pixels are one flat axis where the kernel is 1x1 without stride."""
-
-    conv: Conv2d
-    blocks: Blocking
-
-    @property
-    def flat(self) -> bool:
-        c = self.conv
-        return c.kernel == (1, 1) and c.strides == (1, 1) and not any(c.padding)
-
-    @property
-    def rows(self) -> int:
-        return 1 if self.flat else self.conv.out_height
-
-    @property
-    def columns(self) -> int:
-        return self.conv.out_height * self.conv.out_width if self.flat else self.conv.out_width
-
-    def wide(self, tw: int) -> int:
-        """Columns rounded up to whole tiles."""
-        return -(-self.columns // tw) * tw
+class _Problem(DirectProblem):
+    """What knob values mean for a lane's registers and work."""
 
     def sums(self, v: Values) -> int:
         """Accumulators per lane."""
@@ -72,8 +54,7 @@ class _Problem:
 
     def pixels(self, v: Values) -> int:
         """Pixels that a subgroup holds at a time: those under one kernel row of the tile."""
-        (sy, sx), dx = self.conv.strides, self.conv.dilation[1]
-        return ((v["th"] - 1) * sy + 1) * ((v["tw"] - 1) * sx + (self.conv.kernel[1] - 1) * dx + 1)
+        return ((v["th"] - 1) * self.conv.strides[0] + 1) * self.reach(1, v["tw"])[1]
 
     def registers(self, v: Values) -> int:
         """Values per lane that are live in the inner loops."""
@@ -95,7 +76,7 @@ class SubgroupConv(Template):
     def _problem(self, workload: Workload) -> _Problem:
         conv = anchor_of(workload)
         assert isinstance(conv, Conv2d)
-        return _Problem(conv, blocking(conv, LANES))
+        return _Problem(conv, blocking(conv, LANES), plain_data=False)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         return Layouts(Layout(LANES), Layout(LANES))
@@ -109,7 +90,9 @@ class SubgroupConv(Template):
         if problem.conv.is_depthwise or problem.conv.in_channels < LANES:
             return None
         constraints = _constraints(problem, limits)
-        return Space(self.name, _knobs(problem, limits), constraints, _seeds(problem, limits), partial(_features, problem))
+        return Space(
+            self.name, _knobs(problem, limits), constraints, _seeds(problem, limits), partial(_features, problem)
+        )
 
     def weight_key(self, config: Config) -> str:
         return f"size{config['size']}"
@@ -122,8 +105,8 @@ class SubgroupConv(Template):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload)
-        func = _compute(problem, workload.epilogue, config["tw"], config["size"])
-        func = _schedule(problem, func, config.knobs)
+        func = _compute(problem, workload.epilogue, config.knobs)
+        func = _schedule(func, config.knobs)
         if config["block_read"]:
             func = _with_block_reads(func, config["size"])
         return func.with_attr("target", subgroup_target(target, config["size"]))
@@ -138,7 +121,7 @@ def _knobs(problem: _Problem, limits: GpuLimits) -> tuple[Knob, ...]:
     return (
         Knob("size", _sizes(limits)),
         Knob("ob", divisors(b.out_blocks, 4)),
-        Knob("th", divisors(problem.rows, 4)),
+        Knob("th", tile_sizes(problem.rows, 4)),
         Knob("tw", tile_sizes(problem.columns, 32)),
         Knob("ui", (1, 2, 4, 8)),
         Knob("subgroups", divisors(b.all_out_blocks, 8)),
@@ -151,7 +134,9 @@ def _constraints(problem: _Problem, limits: GpuLimits) -> tuple[Constraint, ...]
         return problem.registers(v) <= REGISTER_FILE_FLOATS // v["size"] - SPARE_FLOATS
 
     return (
-        Constraint("the work-group is larger than the device's", lambda v: v["size"] * v["subgroups"] <= limits.max_threads),
+        Constraint(
+            "the work-group is larger than the device's", lambda v: v["size"] * v["subgroups"] <= limits.max_threads
+        ),
         Constraint("the tile does not fit into a lane's registers", fits),
         Constraint("too many unrolled multiply-adds", lambda v: problem.body(v) <= MAX_UNROLLED),
         Constraint(
@@ -170,7 +155,8 @@ def _seeds(problem: _Problem, limits: GpuLimits) -> tuple[Values, ...]:
     for values in product(*(knobs[name] for name in names)):
         v = dict(zip(names, values, strict=True))
         if v["subgroups"] <= 2 and all(c.holds(v) for c in constraints):
-            found.append((_features(problem, v)["loads_per_fma"] * problem.wide(v["tw"]) / problem.columns, v))
+            row = _features(problem, v)
+            found.append((row["loads_per_fma"] * row["waste"], v))
     best = sorted(found, key=lambda f: f[0])
     return tuple(v for size in knobs["size"] for v in [v for _, v in best if v["size"] == size][:4])
 
@@ -179,84 +165,74 @@ def _features(problem: _Problem, v: Values) -> Mapping[str, float]:
     """What the loops say: registers, loads per multiply-add, size of the body, work-items."""
     conv, b = problem.conv, problem.blocks
     loads = problem.pixels(v) + conv.kernel[1] * LANES * v["ob"]
-    groups = conv.batch * (problem.rows // v["th"]) * (problem.wide(v["tw"]) // v["tw"])
+    pixels = problem.tall(v["th"]) * problem.wide(v["tw"])
+    tiles = conv.batch * pixels // (v["th"] * v["tw"])
     return {
         "accumulators": float(problem.sums(v)),
         "registers": float(problem.registers(v)),
         "body_fmas": float(problem.body(v)),
         "loads_per_fma": loads * (LANES // v["size"]) / problem.body(v),
-        "waste": problem.wide(v["tw"]) / problem.columns,
-        "items": float(groups * (b.all_out_blocks // v["ob"]) * v["size"]),
+        "waste": pixels / (problem.rows * problem.columns),
+        "items": float(tiles * (b.all_out_blocks // v["ob"]) * v["size"]),
     }
 
 
-def _compute(problem: _Problem, epilogue: tuple[str, ...], tw: int, size: int) -> tirx.PrimFunc:
-    conv, b = problem.conv, problem.blocks
-    (sy, sx), (dy, dx), (kh_n, kw_n) = conv.strides, conv.dilation, conv.kernel
-    top, left = conv.padding[:2]
-    all_in, width = b.groups * b.in_blocks, conv.out_width
-    tall, wide = problem.rows, problem.wide(tw)
-    data = te.placeholder((conv.batch, all_in, conv.height, conv.width, LANES), name="data")
-    weight = te.placeholder((b.all_out_blocks, b.in_blocks, kh_n, kw_n, LANES // size, LANES, size), name="weight")
+def _compute(problem: _Problem, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFunc:
+    """Like `templates.direct`, with output lanes as rows of one subgroup in sums and weights."""
+    conv, b, size = problem.conv, problem.blocks, k["size"]
+    (sy, sx), (dy, dx) = conv.strides, conv.dilation
+    data = te.placeholder((conv.batch, b.groups * b.in_blocks, conv.height, conv.width, LANES), name="data")
+    weight = te.placeholder((b.all_out_blocks, b.in_blocks, *conv.kernel, LANES // size, LANES, size), name="weight")
     out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, LANES)
     extra = epilogue_operands(epilogue, out_shape)
+    read = reader(problem, data, k["th"], k["tw"], staged=True)
+    ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
+    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, LANES), "ii")
 
-    def pixel(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
-        if problem.flat:
-            return tirx.if_then_else(x < problem.columns, data[n, c, x // width, x % width, v], tirx.const(0.0))
-        return zero_padded(lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width)
-
-    reach = ((tall - 1) * sy + (kh_n - 1) * dy + 1, (wide - 1) * sx + (kw_n - 1) * dx + 1)
-    pixels = te.compute((conv.batch, all_in, *reach, LANES), pixel, name="pixels")
-    ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, kh_n), "kh")
-    kw, ii = te.reduce_axis((0, kw_n), "kw"), te.reduce_axis((0, LANES), "ii")
-
-    def tap(n: Any, o: Any, y: Any, x: Any, vh: Any, vl: Any) -> Any:
+    def tap(n: Any, o: Any, y: Any, x: Any, row: Any, lane: Any) -> Any:
         block = ic if b.groups == 1 else (o // b.out_blocks) * b.in_blocks + ic
-        return pixels[n, block, y * sy + kh * dy, x * sx + kw * dx, ii] * weight[o, ic, kh, kw, vh, ii, vl]
+        return read(n, block, y * sy + kh * dy, x * sx + kw * dx, ii) * weight[o, ic, kh, kw, row, ii, lane]
 
     sums = te.compute(
-        (conv.batch, b.all_out_blocks, tall, wide, LANES // size, size),
+        (conv.batch, b.all_out_blocks, problem.tall(k["th"]), problem.wide(k["tw"]), LANES // size, size),
         lambda *index: te.sum(tap(*index), axis=[ic, kh, kw, ii]),
         name="conv",
     )
 
     def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
-        at = (0, y * width + x) if problem.flat else (y, x)
-        return epilogue_value(epilogue, sums[n, o, *at, v // size, v % size], extra, (n, o, y, x, v))
+        pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
+        return epilogue_value(epilogue, sums[n, o, *pixel, v // size, v % size], extra, (n, o, y, x, v))
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _schedule(problem: _Problem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+def _schedule(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    """Groups | subgroups | lanes | input blocks | kernel rows, pixels read | unrolled: weights read, register tile.
+
+    All below the kernel rows is unrolled: the lane of a shuffle and the place in a register must be constants.
+    """
     sch = new_schedule(func)
-    conv, pixels, size = sch.get_sblock("conv"), sch.get_sblock("pixels"), k["size"]
-    n, o, y, x, vh, vl, ic, kh, kw, ii = sch.get_loops(conv)
+    conv, pixels = sch.get_sblock("conv"), sch.get_sblock("pad")
+    n, o, y, x, row, lane, ic, kh, kw, ii = sch.get_loops(conv)
     og, ot, oi = sch.split(o, [None, k["subgroups"], k["ob"]])
     yo, yi = sch.split(y, [None, k["th"]])
     xo, xi = sch.split(x, [None, k["tw"]])
     io, iu = sch.split(ii, [None, k["ui"]])
-    sch.reorder(n, og, yo, xo, ot, vl, ic, kh, kw, io, iu, oi, vh, yi, xi)
-    sch.bind(sch.fuse(n, og), "blockIdx.y")
-    sch.bind(sch.fuse(yo, xo), "blockIdx.x")
-    sch.bind(ot, "threadIdx.y")
-    sch.bind(vl, "threadIdx.x")
+    sch.reorder(n, og, yo, xo, ot, lane, ic, kh, kw, io, iu, oi, row, yi, xi)
+    bound = launch(sch, {"blockIdx.y": [n, og], "blockIdx.x": [yo, xo], "threadIdx.y": [ot], "threadIdx.x": [lane]})
     write = sch.cache_write(conv, 0, "local")
-    sch.reverse_compute_at(write, vl, preserve_unit_loops=True)
+    sch.reverse_compute_at(write, lane, preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
     sch.set_scope(pixels, 0, "warp")
     sch.compute_at(pixels, kh, preserve_unit_loops=True)
-    loops = sch.get_loops(pixels)[-5:]
-    hi, lo = sch.split(loops[-1], [None, size])
-    sch.bind(lo, "threadIdx.x")
+    *outer, channel = own_loops(sch, pixels)
+    part, reading = sch.split(channel, [None, k["size"]])
+    sch.bind(reading, "threadIdx.x")
     weights = sch.cache_read(conv, 1, "local")
     sch.compute_at(weights, io, preserve_unit_loops=True)
-    for loop in (*loops[:-1], hi, *sch.get_loops(weights)[-7:], kw, io, iu, oi, vh, yi, xi):
-        sch.unroll(loop)
-    for loop in sch.get_loops(write)[-6:]:
-        sch.unroll(loop)
-    sch.decompose_reduction(conv, ic)
-    for loop in sch.get_loops(sch.get_sblock("conv_init"))[-4:]:
+    init = sch.decompose_reduction(conv, ic)
+    around = [loop for block in (init, write) for loop in sch.get_loops(block)[len(bound) :]]
+    for loop in (*around, *outer, part, *own_loops(sch, weights), kw, io, iu, oi, row, yi, xi):
         sch.unroll(loop)
     return sch.mod["main"]
 
@@ -270,7 +246,7 @@ def _with_block_reads(func: tirx.PrimFunc, size: int) -> tirx.PrimFunc:
         return tirx.call_pure_extern("float32", BLOCK_READ, first)
 
     def visit(block: Any) -> Any:
-        if block.name_hint not in ("pixels", "weight_local"):
+        if block.name_hint not in ("pad", "weight_local"):
             return block
         body = tvm_ffi.structural_map(block.body, [(ir.TensorLoad, load)])
         return SBlock(
