@@ -39,7 +39,7 @@ SIZES = (16, 8)
 # A thread has 128 registers of 8 values for its whole subgroup. With fewer than this left over per lane, for addresses
 # and what the compiler loads early, it spills (Intel's offline compiler for Gen9).
 REGISTER_FILE_FLOATS = 1024
-SPARE_FLOATS = 14
+SPARE_FLOATS = 18
 # Longer bodies take Intel's compiler seconds.
 MAX_UNROLLED = 2048
 
