@@ -6,6 +6,8 @@ from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.winograd import Winograd
 from templates.gpu.dense import GpuDense
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
+from templates.intel.subgroup import SubgroupConv
+from templates.mali.spatial_pack import SpatialPack
 from templates.template import register
 
 for _template in (
@@ -17,5 +19,7 @@ for _template in (
     GpuDirectConv(),
     GpuDirectConvPlain(),
     GpuDense(),
+    SubgroupConv(),
+    SpatialPack(),
 ):
     register(_template)

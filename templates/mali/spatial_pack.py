@@ -234,12 +234,13 @@ def _features(tiling: _Tiling, v: Values) -> Mapping[str, float]:
     items = tiling.group(v).size
     tiles = problem.tall(th) // th * (problem.wide(tw) // tw)
     groups = tiling.conv.batch * tiles * problem.blocks.all_out_blocks // (v["ki"] * v["kt"])
-    weights, pixels = v["ki"] * v["vec"], v["yi"] * v["xi"]
+    weights = v["ki"] * (1 if v["vector"] == "channels" else v["vec"])
+    pixels = v["yi"] * v["xi"] // v["columns"]
     return {
         "accumulators": float(tiling.accumulators(v)),
         "sums": float(tiling.sums(v)),
         "body_fmas": float(tiling.unrolled(v)),
-        "loads_per_fma": (weights + pixels) / (weights * pixels),
+        "loads_per_fma": (weights + pixels) / tiling.accumulators(v),
         "lanes": float(_lanes(v)),
         "group_items": float(items),
         "items": float(items * groups),
