@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 import tvm
-from tuner.devices.opencl import devices
 from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
 from tests.templates.support import host_target
+from tuner.devices.opencl import devices
 
 # What a driver's platform is called, and how to get it.
 DRIVERS = {

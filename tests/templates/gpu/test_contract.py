@@ -6,11 +6,11 @@ import random
 from zlib import crc32
 
 import pytest
-from templates.gpu.checks import violations
-from templates.gpu.lowered import lower
 from tvm.target import Target
 
+from templates.gpu.checks import violations
 from templates.gpu.limits import gpu_limits
+from templates.gpu.lowered import lower
 from templates.reference import random_operands
 from templates.template import Template, all_templates
 from tests.templates.gpu.support import DRIVERS, GPUS, driver, gpu

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from templates.gpu.lowered import Lowered, lower
 
+from templates.gpu.lowered import Lowered, lower
 from templates.template import template_named
 from templates.workloads import Conv2d
 from tests.templates.gpu.support import GPUS, gpu
