@@ -15,7 +15,7 @@ from typing import Any
 from tvm import te, tirx
 
 from templates.blocking import Blocking
-from templates.stages import epilogue_operands, epilogue_value, zero, zero_padded
+from templates.stages import as_float32, epilogue_operands, epilogue_value, zero, zero_padded
 from templates.workloads import Conv2d
 
 # Orders of the reduction: input blocks, kernel rows, kernel columns, input lanes (outer, unrolled).
@@ -34,6 +34,7 @@ class DirectProblem:
     blocks: Blocking
     plain_data: bool
     plain_out: bool = False
+    dtype: str = "float32"  # of all that is stored; sums are float32
 
     @property
     def flat(self) -> bool:
@@ -74,9 +75,14 @@ class DirectProblem:
         return any(self.conv.padding) or reach_y > self.conv.height or reach_x > self.conv.width
 
     @property
+    def value_bytes(self) -> int:
+        """Bytes of a stored value."""
+        return 2 if self.dtype == "float16" else 4
+
+    @property
     def weight_bytes(self) -> int:
         b = self.blocks
-        return 4 * b.all_out_blocks * b.in_blocks * b.in_lanes * b.lanes * prod(self.conv.kernel)
+        return self.value_bytes * b.all_out_blocks * b.in_blocks * b.in_lanes * b.lanes * prod(self.conv.kernel)
 
 
 def direct_compute(
@@ -86,21 +92,23 @@ def direct_compute(
 
     There is a stage "pad" where pixels outside the image are read, and always where it is `staged`.
     """
-    conv, b = problem.conv, problem.blocks
+    conv, b, dtype = problem.conv, problem.blocks, problem.dtype
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     blocked = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, b.in_lanes)
-    data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data")
-    weight = te.placeholder((b.all_out_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes), name="weight")
+    data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=dtype)
+    packed = (b.all_out_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes)
+    weight = te.placeholder(packed, name="weight", dtype=dtype)
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
-    extra = epilogue_operands(epilogue, out_shape)
+    extra = epilogue_operands(epilogue, out_shape, dtype)
     read = reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
 
     def tap(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         block = ic if b.groups == 1 else (o // b.out_blocks) * b.in_blocks + ic
-        return read(n, block, y * sy + kh * dy, x * sx + kw * dx, ii) * weight[o, ic, kh, kw, ii, v]
+        value = read(n, block, y * sy + kh * dy, x * sx + kw * dx, ii)
+        return as_float32(value, dtype) * as_float32(weight[o, ic, kh, kw, ii, v], dtype)
 
     sums = te.compute(
         (conv.batch, b.all_out_blocks, problem.tall(th), problem.wide(tw), b.lanes),
@@ -112,7 +120,7 @@ def direct_compute(
         n, channel, y, x, *lane = index
         at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
-        return epilogue_value(epilogue, sums[n, at[0], *pixel, at[1]], extra, index)
+        return epilogue_value(epilogue, sums[n, at[0], *pixel, at[1]], extra, index, dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -132,9 +140,14 @@ def reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bo
         if not problem.reads_outside(th, tw):
             return source(n, c, y, x, v)
         if problem.flat:
-            return tirx.if_then_else(x < problem.columns, source(n, c, y, x, v), zero())
+            return tirx.if_then_else(x < problem.columns, source(n, c, y, x, v), zero(problem.dtype))
         return zero_padded(
-            lambda py, px: source(n, c, py + top, px + left, v), y - top, x - left, conv.height, conv.width
+            lambda py, px: source(n, c, py + top, px + left, v),
+            y - top,
+            x - left,
+            conv.height,
+            conv.width,
+            problem.dtype,
         )
 
     if not staged:

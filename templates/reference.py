@@ -10,11 +10,15 @@ from templates.epilogue import apply_numpy, operands
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
 
+# Largest error of a right kernel, relative to the largest value. Half precision is rounded once, when it is stored
+# (2^-11 of the value), and Winograd is not computed in it.
+TOLERANCE = {"float32": 1e-4, "float16": 1e-3}
+
 
 @dataclass(frozen=True)
 class Operands:
-    """Plain float32 arrays: data (NCHW or NC), weight (OIHW or (out, in)), and one array per epilogue operand
-    (bias: (channels,); add: the output's shape)."""
+    """Plain arrays of the workload's dtype: data (NCHW or NC), weight (OIHW or (out, in)), and one array per epilogue
+    operand (bias: (channels,); add: the output's shape)."""
 
     data: np.ndarray
     weight: np.ndarray
@@ -22,7 +26,10 @@ class Operands:
 
 
 def random_operands(workload: Workload, seed: int) -> Operands:
-    """Standard-normal operands; weights are scaled so that outputs stay near one (as after normalisation)."""
+    """Standard-normal operands; weights are scaled so that outputs stay near one (as after normalisation).
+
+    They are rounded to the workload's dtype, so that a kernel's error is its own.
+    """
     rng = np.random.default_rng(seed)
     anchor = anchor_of(workload)
 
@@ -35,7 +42,8 @@ def random_operands(workload: Workload, seed: int) -> Operands:
         normal((anchor.out_shape[1],)) if step == "bias" else normal(anchor.out_shape)
         for step in operands(workload.epilogue)
     ]
-    return Operands(normal(anchor.data_shape), weight, tuple(extra))
+    data, weight, *extra = (a.astype(workload.dtype) for a in (normal(anchor.data_shape), weight, *extra))
+    return Operands(data, weight, tuple(extra))
 
 
 def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:

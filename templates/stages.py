@@ -11,31 +11,42 @@ from tvm.s_tir import Schedule
 from templates import epilogue as steps
 
 
-def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int]) -> list[te.Tensor]:
+def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: str = "float32") -> list[te.Tensor]:
     """One placeholder per operand: bias (channel blocks, lanes) or (channels,), add in the output's shape."""
     found = []
     for i, step in enumerate(steps.operands(epilogue)):
         bias_shape = (out_shape[1], out_shape[-1]) if len(out_shape) == 5 else (out_shape[1],)
-        found.append(te.placeholder(bias_shape if step == "bias" else out_shape, name=f"{step}{i}"))
+        found.append(te.placeholder(bias_shape if step == "bias" else out_shape, name=f"{step}{i}", dtype=dtype))
     return found
 
 
-def epilogue_value(epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], index: Sequence[Any]) -> Any:
-    """The epilogue over `value` at an output index (n, block, y, x, lane) or (row, channel)."""
+def epilogue_value(
+    epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], index: Sequence[Any], dtype: str = "float32"
+) -> Any:
+    """The epilogue over `value` at an output index (n, block, y, x, lane) or (row, channel).
+
+    `value` is float32 and so is all arithmetic; operands and result are stored as `dtype`.
+    """
     channel = (index[1], index[-1]) if len(index) == 5 else (index[1],)
     reads = [
         t(*channel) if step == "bias" else t(*index) for step, t in zip(steps.operands(epilogue), extra, strict=True)
     ]
-    return steps.apply(epilogue, value, reads)
+    result = steps.apply(epilogue, value, [as_float32(read, dtype) for read in reads])
+    return result if dtype == "float32" else result.astype(dtype)
 
 
-def zero() -> Any:
-    return tirx.const(0.0, "float32")
+def as_float32(value: Any, dtype: str) -> Any:
+    """A value stored as `dtype`, to compute with."""
+    return value if dtype == "float32" else value.astype("float32")
 
 
-def zero_padded(read: Callable[..., Any], y: Any, x: Any, height: int, width: int) -> Any:
-    """read(y, x) inside the image, else 0."""
-    return tirx.if_then_else(tirx.all(y >= 0, y < height, x >= 0, x < width), read(y, x), zero())
+def zero(dtype: str = "float32") -> Any:
+    return tirx.const(0.0, dtype)
+
+
+def zero_padded(read: Callable[..., Any], y: Any, x: Any, height: int, width: int, dtype: str = "float32") -> Any:
+    """read(y, x), a `dtype`, inside the image, else 0."""
+    return tirx.if_then_else(tirx.all(y >= 0, y < height, x >= 0, x < width), read(y, x), zero(dtype))
 
 
 def new_schedule(func: tirx.PrimFunc) -> Schedule:

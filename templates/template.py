@@ -69,6 +69,7 @@ class Template(ABC):
     name: str  # stable: it is stored in the database
     version: int = 1  # raise it when the same config gives another kernel
     op: str  # the Workload.op that it computes
+    dtypes: tuple[str, ...] = ("float32",)  # of a Workload: how values are stored; sums are always float32
     exact: bool = True  # False: rounds differently from the direct algorithm (Winograd); can be forbidden by the user
 
     @abstractmethod
@@ -130,7 +131,11 @@ def search_space(
     """
     spaces = []
     for template in all_templates():
-        if template.op != workload.op or (only is not None and template.name not in only):
+        if (
+            template.op != workload.op
+            or workload.dtype not in template.dtypes
+            or (only is not None and template.name not in only)
+        ):
             continue
         if exact and not template.exact:
             continue

@@ -109,7 +109,7 @@ class Tiling:
         if v["wshared"]:
             kh, kw = p.conv.kernel
             values += v["kt"] * v["ki"] * v["ct"] * kh * kw * p.blocks.in_lanes * p.blocks.lanes
-        return 4 * values
+        return p.value_bytes * values
 
 
 class GpuDirectConv(Template):
@@ -120,12 +120,14 @@ class GpuDirectConv(Template):
 
     name = "gpu.conv2d_direct"
     op = "conv2d"
+    dtypes = ("float32", "float16")
     plain_data = False
 
     def _tiling(self, workload: Workload, limits: GpuLimits) -> Tiling:
         conv = anchor_of(workload)
         assert isinstance(conv, Conv2d)
-        return Tiling(DirectProblem(conv, blocking(conv, limits.lanes), self.plain_data), limits)
+        problem = DirectProblem(conv, blocking(conv, limits.lanes), self.plain_data, dtype=workload.dtype)
+        return Tiling(problem, limits)
 
     def applies(self, conv: Conv2d, lanes: int) -> bool:
         return not conv.is_depthwise and conv.in_channels >= lanes
@@ -136,7 +138,7 @@ class GpuDirectConv(Template):
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        if limits is None:
+        if limits is None or not limits.stores(workload.dtype):
             return None
         tiling = self._tiling(workload, limits)
         if not self.applies(tiling.problem.conv, limits.lanes):
@@ -329,7 +331,7 @@ def _features(tiling: Tiling, v: Values) -> Mapping[str, float]:
         "groups": float(tiling.groups(v)),
         "group_items": float(items),
         "occupancy": resident * items / limits.max_threads,
-        "flop_per_byte": 2.0 * macs / (4.0 * loads),
+        "flop_per_byte": 2.0 * macs / (tiling.problem.value_bytes * loads),
         "accumulators": float(tiling.accumulators(v)),
         "sums": float(tiling.sums(v)),
         "loads_per_fma": (v["ki"] + pixels) / tiling.accumulators(v),

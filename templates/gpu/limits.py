@@ -43,6 +43,10 @@ class GpuLimits:
             return self.lanes * (28 if self.lanes >= 16 else 12)
         return _SUMS[self.family]
 
+    def stores(self, dtype: str) -> bool:
+        """Whether kernels can read and write values of this type."""
+        return dtype == "float32" or (dtype == "float16" and self.fp16)
+
     @property
     def max_vector(self) -> int:
         """Lanes of the widest vector type: CUDA's loads and TVM's code for them end at 128 bits."""

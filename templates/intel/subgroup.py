@@ -130,6 +130,10 @@ def _knobs(problem: _Problem, limits: GpuLimits) -> tuple[Knob, ...]:
 
 
 def _constraints(problem: _Problem, limits: GpuLimits) -> tuple[Constraint, ...]:
+    def one_group(v: Values) -> bool:
+        """Whether TVM can tell that all channels of a lane read the same input."""
+        return problem.blocks.groups == 1 or v["ob"] == 1 or problem.blocks.out_blocks % (v["ob"] * v["subgroups"]) == 0
+
     def fits(v: Values) -> bool:
         return problem.registers(v) <= REGISTER_FILE_FLOATS // v["size"] - SPARE_FLOATS
 
@@ -139,6 +143,7 @@ def _constraints(problem: _Problem, limits: GpuLimits) -> tuple[Constraint, ...]
         ),
         Constraint("the tile does not fit into a lane's registers", fits),
         Constraint("too many unrolled multiply-adds", lambda v: problem.body(v) <= MAX_UNROLLED),
+        Constraint("the pixels in registers are of one group", one_group),
         Constraint(
             "the subgroups do not divide the output blocks",
             lambda v: problem.blocks.all_out_blocks % (v["ob"] * v["subgroups"]) == 0,

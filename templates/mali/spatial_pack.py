@@ -57,11 +57,13 @@ class _Tiling:
 
     conv: Conv2d
     limits: GpuLimits
+    dtype: str
 
     def problem(self, v: Values) -> DirectProblem:
         c = self.conv
         per_group = c.out_channels // c.groups // v["vec"]
-        return DirectProblem(c, Blocking(c.groups, c.in_channels // c.groups, per_group, 1, v["vec"]), True, True)
+        blocks = Blocking(c.groups, c.in_channels // c.groups, per_group, 1, v["vec"])
+        return DirectProblem(c, blocks, plain_data=True, plain_out=True, dtype=self.dtype)
 
     @property
     def pixels(self) -> tuple[int, int]:
@@ -112,6 +114,7 @@ class SpatialPack(Template):
 
     name = "mali.conv2d_spatial_pack"
     op = "conv2d"
+    dtypes = ("float32", "float16")
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         return Layouts(PLAIN, PLAIN)
@@ -119,9 +122,9 @@ class SpatialPack(Template):
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits, conv = gpu_limits(target), anchor_of(workload)
         assert isinstance(conv, Conv2d)
-        if limits is None or limits.family not in FAMILIES:
+        if limits is None or limits.family not in FAMILIES or not limits.stores(workload.dtype):
             return None
-        tiling = _Tiling(conv, limits)
+        tiling = _Tiling(conv, limits, workload.dtype)
         knobs, constraints = _knobs(tiling), _constraints(tiling)
         return Space(self.name, knobs, constraints, _seeds(tiling, knobs, constraints), partial(_features, tiling))
 
@@ -137,7 +140,7 @@ class SpatialPack(Template):
         limits, conv = gpu_limits(target), anchor_of(workload)
         assert limits is not None
         assert isinstance(conv, Conv2d)
-        tiling, k = _Tiling(conv, limits), config.knobs
+        tiling, k = _Tiling(conv, limits, workload.dtype), config.knobs
         staged = k["pad"] == "local"
         return _schedule(k, direct_compute(tiling.problem(k), workload.epilogue, *tiling.tile(k), staged=staged))
 
@@ -179,6 +182,10 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
         tile = v["vec"] * v["ki"]
         return per_group % tile == 0 and conv.out_channels % (tile * v["kt"]) == 0
 
+    def one_group(v: Values) -> bool:
+        """Whether TVM can tell that all channels of an item read the same input."""
+        return conv.groups == 1 or v["ki"] == 1 or per_group % (v["vec"] * v["ki"] * v["kt"]) == 0
+
     def constant_registers(v: Values) -> bool:
         return cpu or v["pad"] != "local" or conv.kernel[1] == 1 or v["unroll"] > 0
 
@@ -192,6 +199,7 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
         Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
         Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= MAX_UNROLLED),
         Constraint("registers cannot be indexed by a loop", constant_registers),
+        Constraint("a row in registers is of one group", lambda v: v["pad"] != "local" or one_group(v)),
         Constraint("a vector of columns is padded as a whole", padded_whole),
     )
 
@@ -262,6 +270,8 @@ def _schedule(k: Values, func: tirx.PrimFunc) -> tirx.PrimFunc:
     blocks = {"blockIdx.y": [n, ob], "blockIdx.x": [yb, xb]}
     bound = launch(sch, {**blocks, "threadIdx.z": [ot], "threadIdx.y": [yt], "threadIdx.x": [xt]})
     write = sch.cache_write(conv, 0, "local")
+    if k["vector"] == "columns":  # neighbouring sums must be neighbours in the registers' array
+        sch.transform_layout(conv, ("write", 0), lambda n, o, y, x, lane: (n, o, y, lane, x))
     sch.reverse_compute_at(write, bound["threadIdx.x"], preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
     _schedule_pad(sch, k, kh)

@@ -56,7 +56,7 @@ class Compiled:
         ]
         weight = template.pack_weight(self.workload, self.target, self.config, inputs.weight)
         # Not zeros: an element that the kernel forgets must show.
-        out = tvm.runtime.tensor(np.full(layouts.out.shape(shape), np.nan, np.float32), self.device)
+        out = tvm.runtime.tensor(np.full(layouts.out.shape(shape), np.nan, self.workload.dtype), self.device)
         arrays = [layouts.data.pack(inputs.data), weight, *extra]
         function(*(tvm.runtime.tensor(np.ascontiguousarray(a), self.device) for a in arrays), out)
         self.device.sync()

@@ -1,0 +1,83 @@
+"""Storage in half precision: sums and epilogues stay float32, so that a result is rounded once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from templates.gpu.limits import GpuLimits, gpu_target
+from templates.reference import TOLERANCE, random_operands, reference, relative_error
+from templates.template import all_templates, search_space, template_named
+from templates.workloads import Conv2d
+from tests.templates.gpu.compilers import compile_with_clang
+from tests.templates.gpu.drivers import HOST, device_number
+from tests.templates.support import Compiled, host_target
+
+LIMITS = GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True)
+TARGET = gpu_target(LIMITS, HOST)
+NAMES = [t.name for t in all_templates() if "float16" in t.dtypes]
+CONV = Conv2d(1, 24, 13, 12, 40, (3, 3), padding=(0, 1, 2, 1))
+DEEP = Conv2d(1, 1024, 4, 4, 8, (1, 1))
+EPILOGUE = ("bias", "add", "relu")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_only_rounding_is_the_results(name: str) -> None:
+    conv = replace(CONV, in_channels=3) if name.endswith("nchw") else CONV
+    template, workload = template_named(name), conv.workload(EPILOGUE, "float16")
+    device = tvm.runtime.device("opencl", device_number("intel"))
+    space, rng = template.space(workload, TARGET), random.Random(4)
+    inputs = random_operands(workload, 0)
+    expected = reference(workload, inputs)
+    rounded = relative_error(expected.astype(np.float16).astype(np.float64), expected)
+    for config in [*rng.sample(space.seed_configs(), 2), space.sample(rng)]:
+        result = Compiled(template, workload, TARGET, config, device).run(inputs, expected.shape)
+        assert result.dtype == np.float16
+        assert relative_error(result, expected) <= 1.01 * rounded, dict(config.knobs)
+    assert rounded < TOLERANCE["float16"]
+
+
+@pytest.mark.parametrize("name", ["gpu.conv2d_direct", "mali.conv2d_spatial_pack"])
+def test_long_sums_keep_float32(name: str) -> None:
+    """1024 equal products: in half precision the sum would stop growing."""
+    template, workload = template_named(name), DEEP.workload((), "float16")
+    device = tvm.runtime.device("opencl", device_number("intel"))
+    inputs = random_operands(workload, 0)
+    ones = replace(inputs, data=np.ones_like(inputs.data), weight=np.full_like(inputs.weight, 2.01))
+    config = template.space(workload, TARGET).seed_configs()[0]
+    result = Compiled(template, workload, TARGET, config, device).run(ones, DEEP.out_shape)
+    np.testing.assert_array_equal(result, np.float16(1024 * float(np.float16(2.01))))
+
+
+@pytest.mark.parametrize("name", ["gpu.conv2d_direct", "mali.conv2d_spatial_pack"])
+def test_code_needs_no_more_than_the_half_extension(name: str, tmp_path: Path) -> None:
+    template, workload = template_named(name), CONV.workload(EPILOGUE, "float16")
+    for config in template.space(workload, TARGET).seed_configs():
+        source = Compiled(template, workload, TARGET, config).build().imports[0].inspect_source()
+        assert "float4 conv_local_ptr[" in source
+        compile_with_clang(source, tmp_path, ("cl_khr_fp16",))
+
+
+def test_a_device_without_half_precision_gets_no_template() -> None:
+    workload = CONV.workload(EPILOGUE, "float16")
+    assert search_space(workload, gpu_target(replace(LIMITS, fp16=False), HOST)) is None
+    assert search_space(workload, host_target()) is None
+    assert {s.template for s in search_space(workload, TARGET).spaces} == {
+        "gpu.conv2d_direct",
+        "mali.conv2d_spatial_pack",
+    }
+
+
+def test_local_memory_is_counted_in_bytes_of_storage() -> None:
+    template = template_named("gpu.conv2d_direct")
+    knobs = {"pad": "shared", "wshared": 1, "kt": 2, "xt": 4, "yt": 2}
+    sizes = []
+    for dtype in ("float32", "float16"):
+        space = template.space(CONV.workload((), dtype), TARGET)
+        sizes.append(space.encode(space.config({**space.seed_configs()[0].knobs, **knobs}))["local_bytes"])
+    assert sizes[0] == 2 * sizes[1] > 0
