@@ -57,7 +57,6 @@ def check(candidate: Candidate, target: Target, limits: GpuLimits, compilers: Se
     config = candidate.config
     try:
         lowered = lower(scheduled(candidate, target), target)
-        source = lowered.source()
     except (ScheduleError, s_tir.ScheduleError) as error:
         return CandidateReport(config, Verdict.INVALID, describe(error))
     except Exception as error:
@@ -68,9 +67,11 @@ def check(candidate: Candidate, target: Target, limits: GpuLimits, compilers: Se
         return CandidateReport(config, Verdict.LIMIT, "; ".join(refused), kernels, lowered.workspace_bytes)
     taken: dict[str, Resources] = {}
     try:
+        source = lowered.source()
         for compiler in compilers:
             taken.update(compiler.compile(source))
-    except CompileError as error:
-        return CandidateReport(config, Verdict.COMPILE, str(error), kernels, lowered.workspace_bytes)
+    except Exception as error:
+        message = str(error) if isinstance(error, CompileError) else describe(error)
+        return CandidateReport(config, Verdict.COMPILE, message, kernels, lowered.workspace_bytes)
     reports = [KernelReport(kernel, taken.get(kernel.name)) for kernel in lowered.kernels]
     return judge(config, reports, lowered.workspace_bytes)
