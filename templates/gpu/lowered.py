@@ -28,8 +28,9 @@ _GROUP_BARRIERS = {"opencl": ("shared", "warp"), "cuda": ("shared",)}
 @dataclass(frozen=True)
 class Kernel:
     """One kernel and its launch. `grid` counts groups and `group` items, along x, y, z. `local_bytes`: per group;
-    `private_bytes`: per item, in arrays that a compiler may keep in registers. `vectors`: element types that are
-    loaded or stored ("float32x4"). `barriers`: of the whole group, as written."""
+    `private_bytes`: per item, in arrays that a compiler may keep in registers. `types`: what is loaded, stored or
+    converted to ("float32x4"). `barriers`: of the whole group, as written; `divergent_barrier`: one of them stands
+    where items of a group may part ways."""
 
     name: str
     grid: tuple[int, int, int]

@@ -17,8 +17,9 @@ class CompileError(Exception):
 class Resources:
     """What a kernel takes, as far as its compiler says (None: it does not).
 
-    `registers`: per work-item (CUDA), or per hardware thread of `subgroup` items (Intel). `spill_bytes`,
-    `private_bytes`: memory per work-item, for registers that did not fit, and in all. `local_bytes`: per group.
+    `registers`: per work-item (CUDA), or per hardware thread of `subgroup` items (Intel). `spill_bytes`: of registers
+    that did not fit, stored by each work-item. `private_bytes`: memory of a work-item, with room for these.
+    `local_bytes`: per group.
     """
 
     registers: int | None = None

@@ -87,10 +87,7 @@ def features(kernels: Sequence[KernelReport]) -> dict[str, float]:
 def judge(config: Config, kernels: Sequence[KernelReport], workspace_bytes: int) -> CandidateReport:
     """The report of a candidate that compiles: ok, unless a rule rejects it."""
     spilled = features(kernels).get("spill_bytes", 0.0)
-    verdict, message = Verdict.OK, ""
     if spilled > SPILL_BYTES:
-        verdict, message = (
-            Verdict.SPILL,
-            f"{spilled:.0f} bytes a work-item are spilled, {SPILL_BYTES} at most are worth it",
-        )
-    return CandidateReport(config, verdict, message, tuple(kernels), workspace_bytes)
+        message = f"{spilled:.0f} bytes of registers spilled by each work-item, more than {SPILL_BYTES}"
+        return CandidateReport(config, Verdict.SPILL, message, tuple(kernels), workspace_bytes)
+    return CandidateReport(config, Verdict.OK, "", tuple(kernels), workspace_bytes)
