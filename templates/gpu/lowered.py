@@ -51,20 +51,18 @@ class Kernel:
 @dataclass(frozen=True)
 class Lowered:
     """`kernels` in the order of their names; `host_accesses`: loads and stores of tensors that stayed on the host;
-    `workspace_bytes`: device memory that a call allocates for itself."""
+    `workspace_bytes`: device memory that a call allocates for itself. `device`: the kernels' code, and the target of
+    each part (a template may change it for its own function)."""
 
-    target: Target
-    device: tvm.IRModule | None
+    device: tuple[tuple[Target, tvm.IRModule], ...]
     kernels: tuple[Kernel, ...]
     host_accesses: int
     workspace_bytes: int
 
     def source(self) -> str:
         """The OpenCL C or CUDA text of all kernels; no driver and no compiler is needed. Raises what TVM raises."""
-        if self.device is None:
-            return ""
         with lowering_context():
-            return str(codegen_build(self.device, self.target).inspect_source())
+            return "\n".join(str(codegen_build(part, target).inspect_source()) for target, part in self.device)
 
 
 def lower(func: tirx.PrimFunc, target: Target) -> Lowered:
@@ -75,11 +73,10 @@ def lower(func: tirx.PrimFunc, target: Target) -> Lowered:
         pipeline, _, finish_device = tirx.get_default_tir_pipeline(target)
         module = pipeline(tirx.transform.BindTarget(target.with_host(host))(module))
         host_module, device_modules = split_host_device_mods(module)
-        device = next((finish_device()(part) for part in device_modules.values()), None)
-    kernels = [] if device is None else [_kernel(f, target.kind.name) for f in device.functions.values()]
+        device = tuple((own, finish_device()(part)) for own, part in device_modules.items())
+    kernels = [_kernel(f, target.kind.name) for _, part in device for f in part.functions.values()]
     host_funcs = list(host_module.functions.values())
     return Lowered(
-        target,
         device,
         tuple(sorted(kernels, key=lambda kernel: kernel.name)),
         sum(len(_all(TensorLoad, f)) + len(_all(tirx.BufferStore, f)) for f in host_funcs),

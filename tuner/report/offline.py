@@ -57,9 +57,10 @@ def compile_summary(report: CompileReport) -> str:
     ok = counts.pop(str(Verdict.OK), 0)
     tried = ok + sum(counts.values())
     checked = " and ".join(report.profile.compilers)
+    rejected = f"; rejected: {failures_text(counts)}" if counts else ""
     return (
         f"{len(report.tasks) - len(report.failed)} of {len(report.tasks)} tasks compile for {report.profile.name} "
-        f"({checked}); {ok} of {tried} configs, rejected: {failures_text(counts)}; {report.seconds:.0f} s"
+        f"({checked}), {ok} of {tried} configs{rejected}; {report.seconds:.0f} s"
     )
 
 
