@@ -58,7 +58,7 @@ class LocalRunner:
         self.spent = Spent()
         self._versions = {"tvm": importlib.metadata.version("apache-tvm"), "edgetune": _own_version()}
         linker = check_toolchain()
-        _import_plugins(self.options.plugins)
+        import_plugins(self.options.plugins)
         self._scratch = Scratch()
         self._libraries = 0
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
@@ -244,7 +244,8 @@ def _default_memory_bytes(builders: int) -> int:
     return max(least, min(most, installed // (builders + 1)))
 
 
-def _import_plugins(modules: Sequence[str]) -> None:
+def import_plugins(modules: Sequence[str]) -> None:
+    """Import modules that register templates. Raises BadInput if one cannot be."""
     for name in modules:
         try:
             importlib.import_module(name)

@@ -191,3 +191,11 @@ def test_the_source_is_that_of_all_kernels():
     assert len(found.kernels) == 2
     assert all(f"__kernel void {kernel.name}(" in found.source() for kernel in found.kernels)
     assert "__global__ void" in lowered(two_stages("twice", "out"), NANO).source()
+
+
+def test_a_template_may_change_the_target_of_its_function():
+    own = Target({**gpu_target(MALI, Target("llvm")).export(), "thread_warp_size": 16})
+    found = lowered(doubled(64).with_attr("target", own))
+    assert [int(target.attrs["thread_warp_size"]) for target, _ in found.device] == [16]
+    assert "__kernel void main_kernel(" in found.source()
+    assert violations(found, MALI) == []

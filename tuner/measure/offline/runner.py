@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from tuner.devices import usable_cpus
 from tuner.devices.profiles import Profile
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import BuildJob
+from tuner.measure.local import import_plugins
 from tuner.measure.offline.compilers import compilers_of
 from tuner.measure.offline.report import CandidateReport, Verdict
 from tuner.measure.offline.worker import OfflineSettings
@@ -41,11 +41,10 @@ class OfflineRunner:
     """Checks candidates for a device that is not here. Use it as a context manager: it owns processes and a folder."""
 
     def __init__(self, profile: Profile, options: OfflineOptions | None = None) -> None:
-        """Raises BadInput where a compiler that the profile needs is missing."""
+        """Raises BadInput where a compiler that the profile needs is missing, or a plugin cannot be imported."""
         options = options or OfflineOptions()
         compilers_of(profile)
-        for name in options.plugins:
-            importlib.import_module(name)
+        import_plugins(options.plugins)
         self._scratch = Scratch()
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *options.plugins))
         cpus = usable_cpus()

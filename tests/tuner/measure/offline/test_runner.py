@@ -9,6 +9,7 @@ import pytest
 from tests.tuner.measure.offline.faulty import KINDS, candidate
 from tests.tuner.measure.offline.support import compilers_or_skip
 from tuner.devices.profiles import profile_named
+from tuner.errors import BadInput
 from tuner.measure.offline import CandidateReport, OfflineOptions, OfflineRunner, Verdict
 
 OPTIONS = OfflineOptions(compile_seconds=30, builders=2, plugins=("tests.tuner.measure.offline.faulty",))
@@ -81,6 +82,11 @@ def test_a_config_outside_of_its_space_is_invalid(profile):
         (found,) = runner.check([candidate("good", items=4096)])
     assert (found.verdict, found.kernels) == (Verdict.INVALID, ())
     assert "more than" in found.message
+
+
+def test_a_plugin_that_is_not_there_is_one_line(profile):
+    with pytest.raises(BadInput, match=r"plugin 'no\.such\.module' cannot be imported"):
+        OfflineRunner(profile_named(profile), OfflineOptions(plugins=("no.such.module",)))
 
 
 def test_a_report_is_plain_data(reports):
