@@ -20,7 +20,7 @@ from templates.workloads import Dense, anchor_of
 from tuner.measure import Candidate
 from tuning_db.record import Config, Workload
 
-DENSE = Dense(rows=8, in_features=192, out_features=128)
+DENSE = Dense(rows=8, in_features=768, out_features=128)
 WORKLOAD = DENSE.workload()
 NAME = "test.faulty"
 KINDS = ("good", "group", "local", "host", "undefined", "spills", "raises", "refuses", "aborts", "hangs")
