@@ -22,7 +22,7 @@ CompileOnlyOption = Annotated[
     bool, typer.Option("--compile-only", help="Compile and check for --target, measuring nothing.")
 ]
 ConfigsOption = Annotated[
-    int | None, typer.Option("--configs", min=1, help="With --compile-only: configs of each task [default: 8].")
+    int | None, typer.Option("--configs", min=1, help="With --compile-only: configs of each task, 8 by default.")
 ]
 
 
