@@ -25,9 +25,7 @@ def command(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(
-            "--threads", min=1, help="Threads of every contender [default: as built, or all for a GPU]."
-        ),
+        typer.Option("--threads", min=1, help="Threads of every contender [default: as built, or all for a GPU]."),
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Blocks of each contender.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Time for all timed blocks together.")] = None,

@@ -48,7 +48,9 @@ def run(graph: FusedGraph, devices: Sequence[Device], whole: Placed, inputs: dic
     executable = compile_module(whole.module, host_of([device.target for device in devices]))
     places = [device.tvm_device() for device in devices]
     machine = relax.VirtualMachine(executable, list(places))
-    given = [tvm.runtime.tensor(inputs[t.name], places[i]) for t, i in zip(graph.model.inputs, whole.inputs, strict=True)]
+    given = [
+        tvm.runtime.tensor(inputs[t.name], places[i]) for t, i in zip(graph.model.inputs, whole.inputs, strict=True)
+    ]
     constants = [tvm.runtime.tensor(array, places[i]) for i, arrays in enumerate(whole.constants) for array in arrays]
     results = machine["main"](*given, *constants)
     return {t.name: r.numpy() for t, r in zip(graph.model.outputs, results, strict=True)}
