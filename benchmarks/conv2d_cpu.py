@@ -1,11 +1,13 @@
 """Convolutions of real networks on one thread: our templates beside prepacked oneDNN (torch) and MetaSchedule.
 
-    python benchmarks/conv2d_cpu.py [--quick] [--json] [--set resnet18|depthwise|pointwise] [--trials 64]
+    python benchmarks/conv2d_cpu.py [--quick] [--json] [--set resnet18|depthwise|pointwise] [--trials 64] [--keep DIR]
 
 Every layer (bias and ReLU included) is tuned by us and by MetaSchedule with the same number of trials; then the best
 kernels and oneDNN's take turns, each in a process of its own, with weights that rotate through copies beyond the
 last-level cache, as they are cold in a network. Ratios are times better than: above 1 is ours ahead. Nothing is
-installed: a peer that is missing is skipped and named.
+installed: a peer that is missing is skipped and named. MetaSchedule takes hours for all layers: --keep DIR keeps what
+was tuned, so that the same command goes on where it was stopped and times everything in one go at the end
+(--tune-only leaves that out).
 """
 
 from __future__ import annotations
@@ -111,36 +113,41 @@ class Row:
         return self.seconds[peer] / self.seconds["ours"] if peer in self.seconds else None
 
 
-def _name(conv: Conv2d) -> str:
+def layer_name(conv: Conv2d) -> str:
     kind = "dw" if conv.is_depthwise else "conv"
     return f"{kind} {conv.in_channels}x{conv.height} -> {conv.out_channels} k{conv.kernel[0]} s{conv.strides[0]}"
 
 
-def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int) -> tuple[Config, float, float]:
+def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Path) -> tuple[Config, float, float]:
     """The best config, its error, and trials per second of the whole session (start of the workers excluded)."""
-    workload = conv.workload(EPILOGUE)
-    options = MeasureOptions(seed=seed)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        open_db(f"{folder}/b.db") as store,
-        LocalRunner(device, options) as runner,
-    ):
-        start = time.perf_counter()
-        tune([Task(workload, 1, _name(conv))], device, store, runner, budget=Budget(trials=trials), seed=seed)
-        seconds = time.perf_counter() - start
-        tried = {t.config for t in store.trials(workload, device.key)}
+    workload, speed = conv.workload(EPILOGUE), folder / "ours.json"
+    with open_db(f"{folder}/b.db") as store:
+        if not speed.exists():
+            with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
+                start = time.perf_counter()
+                tune(
+                    [Task(workload, 1, layer_name(conv))],
+                    device,
+                    store,
+                    runner,
+                    budget=Budget(trials=trials),
+                    seed=seed,
+                )
+                seconds = time.perf_counter() - start
+            tried = {t.config for t in store.trials(workload, device.key)}
+            speed.write_text(json.dumps(len(tried) / seconds))
         best = store.best(workload, device.key)
         assert best is not None
         assert best.error is not None
-        return best.config, best.error, len(tried) / seconds
+        return best.config, best.error, json.loads(speed.read_text())
 
 
-def _ours(conv: Conv2d, device: Device, config: Config, folder: Path) -> dict[str, Any]:
-    """The files of our kernel: library, operands in its layouts."""
+def files_of(conv: Conv2d, device: Device, config: Config, folder: Path, name: str) -> dict[str, Any]:
+    """The files of one of our kernels: library, operands in its layouts."""
     workload, template = conv.workload(EPILOGUE), template_named(config.template)
     layouts = template.layouts(workload, device.target)
     build_shared(
-        template.prim_func(workload, device.target, config), device.target, folder / "ours.so", check_toolchain()
+        template.prim_func(workload, device.target, config), device.target, folder / f"{name}.so", check_toolchain()
     )
     plain = random_operands(workload, 0)
     arrays = {
@@ -149,11 +156,11 @@ def _ours(conv: Conv2d, device: Device, config: Config, folder: Path) -> dict[st
         "bias": template.pack_bias(workload, device.target, plain.extra[0]),
         "out": np.zeros(layouts.out.shape(conv.out_shape), np.float32),
     }
-    np.savez(folder / "ours.npz", allow_pickle=False, **arrays)
-    return {"kind": "library", "library": str(folder / "ours.so"), "operands": str(folder / "ours.npz")}
+    np.savez(folder / f"{name}.npz", allow_pickle=False, **arrays)
+    return {"kind": "library", "library": str(folder / f"{name}.so"), "operands": str(folder / f"{name}.npz")}
 
 
-def _plain_operands(conv: Conv2d, folder: Path) -> str:
+def plain_operands(conv: Conv2d, folder: Path) -> str:
     plain = random_operands(conv.workload(EPILOGUE), 0)
     out = np.zeros(conv.out_shape, np.float32)
     np.savez(
@@ -162,23 +169,29 @@ def _plain_operands(conv: Conv2d, folder: Path) -> str:
     return str(folder / "plain.npz")
 
 
-def _tune_metaschedule(conv: Conv2d, trials: int, folder: Path, seed: int) -> float | None:
+def tune_metaschedule(conv: Conv2d, trials: int, folder: Path, seed: int, device: str = "cpu") -> float | None:
     """Leaves MetaSchedule's best kernel in ms.so; trials per second, or None if it found nothing."""
-    spec = {"conv": asdict(conv), "trials": trials, "folder": str(folder), "seed": seed}
+    kept = folder / "ms.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    spec = {"conv": asdict(conv), "trials": trials, "folder": str(folder), "seed": seed, "device": device}
     command = [sys.executable, str(CHILD.with_name("metaschedule_child.py")), json.dumps(spec)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"  MetaSchedule failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return None
-    return json.loads(done.stdout.strip().splitlines()[-1])["trials_per_second"]
+    kept.write_text(done.stdout.strip().splitlines()[-1])
+    return json.loads(kept.read_text())
 
 
-def _time(specs: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int) -> dict[str, float]:
+def time_all(
+    specs: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int, child: Path = CHILD
+) -> dict[str, float]:
     """Median seconds per call of each contender, alternated."""
     with contextlib.ExitStack() as stack:
         running = {
             name: stack.enter_context(
-                Contender(name, [sys.executable, str(CHILD), json.dumps(spec)], 1, folder / f"{name}.log")
+                Contender(name, [sys.executable, str(child), json.dumps(spec)], 1, folder / f"{name}.log")
             )
             for name, spec in specs.items()
         }
@@ -186,31 +199,26 @@ def _time(specs: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int) -> 
     return {name: median(median(block) for block in blocks) for name, blocks in times.items()}
 
 
-def measure(conv: Conv2d, device: Device, options: argparse.Namespace) -> Row:
-    config, error, speed = _tune_ours(conv, device, options.trials, options.seed)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        common = {"cpus": usable_cpus()[-1:], "cold_bytes": 2 * last_level_cache_bytes(), "conv": asdict(conv)}
-        specs: dict[str, dict[str, Any]] = {"ours": {**common, **_ours(conv, device, config, folder)}}
-        plain = _plain_operands(conv, folder)
-        if importlib.util.find_spec("torch"):
-            specs["onednn"] = {**common, "kind": "onednn", "operands": plain}
-        ms_speed = None
-        if not options.no_metaschedule:
-            ms_speed = _tune_metaschedule(conv, options.trials, folder, options.seed)
-            if ms_speed is not None:
-                specs["metaschedule"] = {
-                    **common,
-                    "kind": "library",
-                    "library": str(folder / "ms.so"),
-                    "operands": plain,
-                }
-        seconds = _time(specs, folder, options.rounds)
+def measure(conv: Conv2d, device: Device, options: argparse.Namespace, folder: Path) -> Row | None:
+    """Tune what is not in `folder` yet, then time all contenders; None where nothing is to be timed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config, error, speed = _tune_ours(conv, device, options.trials, options.seed, folder)
+    ms_speed = None if options.no_metaschedule else tune_metaschedule(conv, options.trials, folder, options.seed)
+    if options.tune_only:
+        return None
+    common = {"cpus": usable_cpus()[-1:], "cold_bytes": 2 * last_level_cache_bytes(), "conv": asdict(conv)}
+    specs: dict[str, dict[str, Any]] = {"ours": {**common, **files_of(conv, device, config, folder, "ours")}}
+    plain = {**common, "operands": plain_operands(conv, folder)}
+    if importlib.util.find_spec("torch"):
+        specs["onednn"] = {**plain, "kind": "onednn"}
+    if ms_speed is not None:
+        specs["metaschedule"] = {**plain, "kind": "library", "library": str(folder / "ms.so")}
+    seconds = time_all(specs, folder, options.rounds)
     gflops = conv.flop / seconds["ours"] / 1e9
-    return Row(_name(conv), config.template, gflops, seconds, speed, ms_speed, error)
+    return Row(layer_name(conv), config.template, gflops, seconds, speed, ms_speed, error)
 
 
-def _geomean(values: Sequence[float | None]) -> float | None:
+def geomean(values: Sequence[float | None]) -> float | None:
     found = [v for v in values if v is not None]
     return math.exp(sum(map(math.log, found)) / len(found)) if found else None
 
@@ -220,10 +228,10 @@ def _summary(rows: Mapping[str, list[Row]]) -> dict[str, float | None]:
     summary: dict[str, float | None] = {}
     for name, found in rows.items():
         prefix = "" if name == "resnet18" else f"{name}_"
-        summary[f"{prefix}vs_onednn_geomean"] = _geomean([r.ratio("onednn") for r in found])
-        summary[f"{prefix}vs_metaschedule_geomean"] = _geomean([r.ratio("metaschedule") for r in found])
-        summary[f"{prefix}trials_per_second"] = _geomean([r.trials_per_second for r in found])
-        summary[f"{prefix}metaschedule_trials_per_second"] = _geomean([r.metaschedule_trials_per_second for r in found])
+        summary[f"{prefix}vs_onednn_geomean"] = geomean([r.ratio("onednn") for r in found])
+        summary[f"{prefix}vs_metaschedule_geomean"] = geomean([r.ratio("metaschedule") for r in found])
+        summary[f"{prefix}trials_per_second"] = geomean([r.trials_per_second for r in found])
+        summary[f"{prefix}metaschedule_trials_per_second"] = geomean([r.metaschedule_trials_per_second for r in found])
     return summary
 
 
@@ -260,16 +268,21 @@ def main() -> None:
     parser.add_argument(
         "--no-metaschedule", action="store_true", help="leave MetaSchedule out (it takes 95 %% of the time)"
     )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was tuned there, and go on from it")
+    parser.add_argument("--tune-only", action="store_true", help="with --keep: tune, time nothing")
     options = parser.parse_args()
     options.trials = options.trials or (16 if options.quick else 64)
     if importlib.util.find_spec("torch") is None:
         print("oneDNN is skipped: pip install torch==2.13.0", file=sys.stderr)
     device = open_device("cpu", 1)
     rows: dict[str, list[Row]] = {}
-    for name, conv in _layers(options):
-        row = measure(conv, device, options)
-        rows.setdefault(name, []).append(row)
-        _print_row(row)
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, conv in _layers(options):
+            folder = Path(options.keep or temporary) / f"{options.trials}" / layer_name(conv).replace(" ", "_")
+            row = measure(conv, device, options, folder.absolute())
+            if row is not None:
+                rows.setdefault(name, []).append(row)
+                _print_row(row)
     result = {
         "summary": _summary(rows),
         "rows": [{"set": name, **asdict(row)} for name, found in rows.items() for row in found],

@@ -4,7 +4,12 @@ from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.winograd import Winograd
+from templates.gpu.dense import GpuDense
+from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
+from templates.gpu.winograd import GpuWinograd
+from templates.intel.subgroup import SubgroupConv
+from templates.mali.spatial_pack import SpatialPack
 from templates.template import register
 
 for _template in (
@@ -15,5 +20,10 @@ for _template in (
     PackedDense(),
     GpuDirectConv(),
     GpuDirectConvPlain(),
+    GpuDense(),
+    GpuWinograd(),
+    GpuDepthwise(),
+    SubgroupConv(),
+    SpatialPack(),
 ):
     register(_template)

@@ -1,8 +1,8 @@
 """Direct convolution in blocked layout as tensor expressions, for every kind of device; `cpu.direct` and `gpu.direct`
 schedule it.
 
-Data (N, C/v, H, W, v) or plain NCHW, weights (K/v, C/v, R, S, v in, v out), output (N, K/v, OH, OW, v). Rows and
-columns that a tile does not divide are computed on a padded image and cut off when the tile is written.
+Data (N, C/v, H, W, v) or plain NCHW, weights (K/v, C/v, R, S, v in, v out), output (N, K/v, OH, OW, v) or plain NCHW.
+Rows and columns that a tile does not divide are computed on a padded image and cut off when the tile is written.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ class DirectProblem:
     conv: Conv2d
     blocks: Blocking
     plain_data: bool
+    plain_out: bool = False
 
     @property
     def flat(self) -> bool:
         c = self.conv
-        return c.kernel == (1, 1) and c.strides == (1, 1) and not any(c.padding) and not self.plain_data
+        if c.kernel != (1, 1) or c.strides != (1, 1) or any(c.padding):
+            return False
+        return self.plain_data == self.plain_out
 
     @property
     def rows(self) -> int:
@@ -88,9 +91,10 @@ def direct_compute(
     blocked = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, b.in_lanes)
     data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data")
     weight = te.placeholder((b.all_out_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes), name="weight")
-    out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
+    out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
+    out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape)
-    read = _reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
+    read = reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
 
@@ -104,14 +108,16 @@ def direct_compute(
         name="conv",
     )
 
-    def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
-        value = sums[n, o, 0, y * conv.out_width + x, v] if problem.flat else sums[n, o, y, x, v]
-        return epilogue_value(epilogue, value, extra, (n, o, y, x, v))
+    def result(*index: Any) -> Any:
+        n, channel, y, x, *lane = index
+        at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
+        pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
+        return epilogue_value(epilogue, sums[n, at[0], *pixel, at[1]], extra, index)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bool) -> Callable[..., Any]:
+def reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bool) -> Callable[..., Any]:
     """read(n, block, y, x, lane) over whole tiles, through a stage "pad" or straight from the data."""
     conv, b = problem.conv, problem.blocks
     top, left = conv.padding[:2]
@@ -119,9 +125,8 @@ def _reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: b
 
     def source(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         """The input at a pixel of the padded image, which must lie in the image."""
-        if problem.plain_data:
-            return data[n, v, y - top, x - left]
-        return data[n, c, x // conv.width, x % conv.width, v] if problem.flat else data[n, c, y - top, x - left, v]
+        pixel = (x // conv.width, x % conv.width) if problem.flat else (y - top, x - left)
+        return data[n, c * b.in_lanes + v, *pixel] if problem.plain_data else data[n, c, *pixel, v]
 
     def padded(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         if not problem.reads_outside(th, tw):
@@ -134,7 +139,7 @@ def _reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: b
 
     if not staged:
         return source
-    if problem.plain_data:
+    if problem.plain_data and not problem.plain_out:
         plain = te.compute(
             (conv.batch, b.in_lanes, reach_y, reach_x), lambda n, v, y, x: padded(n, 0, y, x, v), name="pad"
         )

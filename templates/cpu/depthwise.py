@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
@@ -17,8 +17,9 @@ from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
+from templates.depthwise import depthwise_compute, pack_depthwise
 from templates.space import Constraint, Knob, Space, Values
-from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero_padded
+from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import Layout, Layouts, Template
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Config, Workload
@@ -82,15 +83,11 @@ class Depthwise(Template):
         return "blocked"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        lanes = vector_unit(target).lanes
-        c, _, r, s = weight.shape
-        blocks = -(-c // lanes)
-        padded = np.pad(weight[:, 0], ((0, blocks * lanes - c), (0, 0), (0, 0)))
-        return np.ascontiguousarray(padded.reshape(blocks, lanes, r, s).transpose(0, 2, 3, 1))
+        return pack_depthwise(weight, vector_unit(target).lanes)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         conv = _conv(workload)
-        func = _compute(conv, vector_unit(target).lanes, workload.epilogue, config["tw"])
+        func = depthwise_compute(conv, vector_unit(target).lanes, workload.epilogue, config["th"], config["tw"])
         func = _schedule(conv, func, config.knobs)
         return _prefetch_weights(func, conv) if config["prefetch"] else func
 
@@ -116,38 +113,6 @@ def _features(conv: Conv2d, v: Values) -> Mapping[str, float]:
         "data_sweep_bytes": 64.0 * conv.width * rows * conv.strides[0],
         "chunks": float(conv.batch * (conv.out_height // rows)),
     }
-
-
-def _compute(conv: Conv2d, lanes: int, epilogue: tuple[str, ...], tw: int) -> tirx.PrimFunc:
-    blocks = -(-conv.in_channels // lanes)
-    (sy, sx), (dy, dx), (kh_n, kw_n) = conv.strides, conv.dilation, conv.kernel
-    wide = -(-conv.out_width // tw) * tw
-    reach_y = (conv.out_height - 1) * sy + (kh_n - 1) * dy + 1
-    reach_x = (wide - 1) * sx + (kw_n - 1) * dx + 1
-    top, left = conv.padding[:2]
-    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data")
-    weight = te.placeholder((blocks, kh_n, kw_n, lanes), name="weight")
-    out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
-    extra = epilogue_operands(epilogue, out_shape)
-    source = data
-    if any(conv.padding) or reach_x > conv.width:
-        source = te.compute(
-            (conv.batch, blocks, reach_y, reach_x, lanes),
-            lambda n, c, y, x, v: zero_padded(
-                lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width
-            ),
-            name="pad",
-        )
-    kh, kw = te.reduce_axis((0, kh_n), "kh"), te.reduce_axis((0, kw_n), "kw")
-    sums = te.compute(
-        (conv.batch, blocks, conv.out_height, wide, lanes),
-        lambda n, c, y, x, v: te.sum(
-            source[n, c, y * sy + kh * dy, x * sx + kw * dx, v] * weight[c, kh, kw, v], axis=[kh, kw]
-        ),
-        name="conv",
-    )
-    out = te.compute(out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index), name="out")
-    return te.create_prim_func([data, weight, *extra, out])
 
 
 def _schedule(conv: Conv2d, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:

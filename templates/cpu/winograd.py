@@ -21,10 +21,10 @@ from templates.blocking import Blocking, blocking, divisors
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
-from templates.cpu.winograd_algebra import MATRICES, row_of
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
 from templates.template import Layout, Layouts, Template
+from templates.winograd_algebra import MATRICES, row_of, transformed_weight
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Config, Workload
 
@@ -93,15 +93,8 @@ class Winograd(Template):
         return f"m={config['m']}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        """U = G w G^T, computed in float64: (a, a, out blocks, in blocks, in lanes, out lanes)."""
         problem = self._problem(workload, target, config["m"])
-        b, g = problem.blocks, np.array(MATRICES[problem.m][1])
-        k, c, _, _ = weight.shape
-        # G w G^T as one product with the Kronecker square of G: (a*a, 9) x (9, K*C)
-        u = np.kron(g, g) @ weight.astype(np.float64).reshape(k * c, 9).T
-        u = np.pad(u.reshape(-1, k, c), ((0, 0), (0, b.out_blocks * b.lanes - k), (0, b.in_blocks * b.in_lanes - c)))
-        u = u.reshape(problem.a, problem.a, b.out_blocks, b.lanes, b.in_blocks, b.in_lanes)
-        return np.ascontiguousarray(u.transpose(0, 1, 2, 4, 5, 3), dtype=np.float32)
+        return transformed_weight(problem.m, problem.blocks, weight)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target, config["m"])

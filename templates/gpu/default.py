@@ -182,15 +182,15 @@ def _vector_lanes(sch: Schedule, block: _Block, limits: GpuLimits) -> int:
 
 
 def _has_vectors(node: Any) -> bool:
-    """Whether a block computes with what both languages have as vectors: no booleans, which are -1 in OpenCL's
-    vectors and 1 elsewhere, but in the plain condition of a selection."""
+    """Whether a block computes with what both languages have as vectors: no booleans (true is -1 in OpenCL's vectors
+    and 1 elsewhere), and so no selection, whose condition may be one for the whole vector."""
     odd: list[Any] = []
 
     def cast(node: Any) -> None:
         if "bool" in (str(node.ty.dtype), str(node.value.ty.dtype)):
             odd.append(node)
 
-    rules = [(tirx.Cast, cast), ((tirx.And, tirx.Or, tirx.Not), odd.append)]
+    rules = [(tirx.Cast, cast), ((tirx.And, tirx.Or, tirx.Not, tirx.Select), odd.append)]
     tvm_ffi.structural_walk(node.body, rules)
     buffers = [region.source for region in (*node.reads, *node.writes)]
     return not odd and all(str(b.dtype) in _VECTOR_DTYPES for b in buffers)

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ STAGED = ("local", *SHARED)  # places that need a copy even where nothing is pad
 PAD_GROUP = 64
 # Pixels computed in vain, in relation to those needed: more is never fast.
 MAX_WASTE = 1.34
+# An unrolled multiply-add with a condition of its own takes far longer to compile.
+MAX_CONDITIONS = 128
 # Fewer items leave most lanes of a GPU's SIMD unit idle.
 MIN_ITEMS = 16
 
@@ -109,10 +112,9 @@ class Tiling:
 
 class GpuDirectConv(Template):
     """Knobs: tile of an item (`ki` channel blocks, `yi` rows, `xi` columns) and of a group in items (`kt`, `yt`, `xt`);
-    `vec` lanes of a vector; `columns` of an item adjacent or as far apart as the group is wide; `pad`: where the
-    padded input lives; `wshared`: weights in local memory; `ct` input blocks per copy into local memory; `order` of
-    the reduction; `ui` input channels, `unroll_kw` and `unroll_kh` kernel positions unrolled; `inner` order of a
-    tile."""
+    `vec` lanes of a vector; `pad`: where the padded input lives; `wshared`: weights in local memory; `ct` input blocks
+    per copy into local memory; `order` of the reduction; `ui` input channels, `unroll_kw` and `unroll_kh` kernel
+    positions unrolled; `inner` order of a tile."""
 
     name = "gpu.conv2d_direct"
     op = "conv2d"
@@ -137,8 +139,10 @@ class GpuDirectConv(Template):
         tiling = self._tiling(workload, limits)
         if not self.applies(tiling.problem.conv, limits.lanes):
             return None
-        knobs, constraints = _knobs(tiling), _constraints(tiling)
-        return Space(self.name, knobs, constraints, _seeds(tiling, knobs), lambda v: _features(tiling, v))
+        knobs = _knobs(tiling)
+        constraints = _constraints(tiling, knobs)
+        seeds = _seeds(tiling, knobs, constraints)
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(tiling, v))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._tiling(workload, _limits(target)).problem
@@ -184,10 +188,9 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("yi", up_to(problem.rows, 1, 2, 4)),
         Knob("xi", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28)),
         Knob("kt", divisors(blocks.out_blocks, 16)),
-        Knob("yt", up_to(problem.rows, 1, 2, 4, 7, 8, 14, 16)),
-        Knob("xt", up_to(problem.columns, 1, 2, 4, 7, 8, 14, 16, 28, 32, 64)),
+        Knob("yt", up_to(problem.rows, 1, 2, 3, 4, 5, 6, 7, 8, 14, 16)),
+        Knob("xt", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 28, 32, 64)),
         Knob("vec", vector_widths(limits, blocks.lanes)),
-        Knob("columns", ("adjacent", "apart") if limits.family != "cpu" else ("adjacent",)),
         Knob("pad", pads),
         Knob("wshared", (0, 1) if limits.local_memory_bytes else (0,)),
         Knob("ct", tuple(d for d in (1, 2, 4, 8) if blocks.in_blocks % d == 0)),
@@ -199,7 +202,7 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
     )
 
 
-def _constraints(tiling: Tiling) -> tuple[Constraint, ...]:
+def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, ...]:
     problem, limits, blocks = tiling.problem, tiling.limits, tiling.problem.blocks
     kernel = problem.conv.kernel
 
@@ -209,51 +212,53 @@ def _constraints(tiling: Tiling) -> tuple[Constraint, ...]:
             return True
         return (kernel[1] == 1 or v["unroll_kw"] == 1) and tiling.row_lanes(v) == v["ui"]
 
-    def enough_items(v: Values) -> bool:
-        size = tiling.group(v).size
-        return limits.family == "cpu" or size >= min(MIN_ITEMS, size * tiling.groups(v))
+    most = prod(max(knob.values) for knob in knobs if knob.name in ("kt", "yt", "xt"))
+    fewest = 1 if limits.family == "cpu" or most < 4 * MIN_ITEMS else MIN_ITEMS
+
+    def short_enough(v: Values) -> bool:
+        inlined = v["pad"] == "inline" and problem.reads_outside(*tiling.tile(v))
+        return tiling.unrolled(v) <= (MAX_CONDITIONS if inlined else MAX_UNROLLED)
 
     return (
         Constraint("the tile does not divide the channels", lambda v: blocks.out_blocks % (v["kt"] * v["ki"]) == 0),
         *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
         Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
-        Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= MAX_UNROLLED),
-        Constraint("too few work-items in a group", enough_items),
+        Constraint("too many unrolled multiply-adds", short_enough),
+        Constraint("too few work-items in a group", lambda v: tiling.group(v).size >= fewest),
         Constraint("registers cannot be indexed by a loop", constant_registers),
-        Constraint(
-            "a row in registers has no gaps",
-            lambda v: v["columns"] == "adjacent" or v["pad"] not in ("local", "shared_local"),
-        ),
         Constraint("there is nothing to pad", lambda v: v["pad"] != "kernel" or problem.reads_outside(*tiling.tile(v))),
         Constraint("nothing is copied in blocks", lambda v: v["ct"] == 1 or v["pad"] in SHARED or v["wshared"] == 1),
-        Constraint("one column has no neighbours", lambda v: v["columns"] == "adjacent" or min(v["xi"], v["xt"]) > 1),
     )
 
 
 @dataclass(frozen=True)
 class _Style:
-    """A way of using a device's memory, and how large groups and tiles should be for it."""
+    """A way of using a device's memory, and how large groups (items) and tiles (vectors of sums, 0 `ki`: any number of
+    channel blocks) should be for it."""
 
     pad: str
     wshared: int
     items: int
-    sums: int  # vectors
+    sums: int
+    ki: int = 0
 
 
 # In the order in which they are worth trying. CPU runtimes: one item fills the registers, its input row comes from
-# the stack, groups are as small as can be. Nvidia: local memory feeds many items. Mali and Intel: its local memory is
-# no faster than the caches.
+# the stack, groups are as small as can be. Nvidia: local memory feeds many items. Mali and Intel: local memory is no
+# faster than the caches.
 _STYLES = {
     "cpu": (
+        _Style("local", 0, 1, 14, ki=2),
+        _Style("local", 0, 1, 8, ki=2),
         _Style("local", 0, 1, 28),
-        _Style("local", 0, 1, 14),
-        _Style("kernel", 0, 1, 28),
-        _Style("inline", 0, 1, 14),
+        _Style("kernel", 0, 1, 14, ki=2),
+        _Style("inline", 0, 1, 14, ki=2),
     ),
     "nvidia": (
         _Style("shared", 1, 128, 16),
         _Style("shared", 1, 256, 8),
         _Style("shared_local", 1, 128, 8),
+        _Style("shared", 1, 128, 2),  # small layers: items are scarce
         _Style("inline", 0, 128, 16),
         _Style("local", 0, 128, 8),
     ),
@@ -266,18 +271,26 @@ _STYLES = {
 }
 
 
-def _seeds(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
+_ITEM_TILES = 16  # so many are tried, best first, until one has a valid group
+
+
+def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]) -> tuple[Values, ...]:
     """Per style the tile of an item with the fewest loads per multiply-add, in groups as large as the style wants."""
     values = {knob.name: knob.values for knob in knobs}
-    seeds = []
+    items, groups = _tiles(values, ("ki", "yi", "xi")), _tiles(values, ("kt", "yt", "xt"))
+    seeds: list[Values] = []
     for style in _STYLES.get(tiling.limits.family, _STYLES["other"]):
+        if style.pad == "kernel" and not any(tiling.problem.conv.padding):
+            continue
         chosen = {"pad": style.pad, "wshared": style.wshared, "unroll_kw": int(tiling.limits.family != "cpu")}
-        fixed = {name: chosen.get(name, first) for name, (first, *_) in values.items()}
-        fixed = {name: v if v in values[name] else values[name][0] for name, v in fixed.items()}
-        item = min(_tiles(values, ("ki", "yi", "xi")), key=lambda t: _item_cost(tiling, style, {**fixed, **t}))
-        groups = _tiles(values, ("kt", "yt", "xt"))
-        group = min(groups, key=lambda t: _group_cost(tiling, style, {**fixed, **item, **t}))
-        seeds.append({**fixed, **item, **group})
+        fixed = {name: chosen[name] if chosen.get(name) in known else known[0] for name, known in values.items()}
+        ranked = sorted(items, key=lambda t: _item_cost(tiling, style, {**fixed, **t}))
+        for item in ranked[:_ITEM_TILES]:
+            seeded = ({**fixed, **item, **group} for group in groups)
+            candidates = [seed for seed in seeded if all(c.holds(seed) for c in constraints)]
+            if candidates:
+                seeds.append(min(candidates, key=lambda v: _group_cost(tiling, style, v)))
+                break
     return tuple(seeds)
 
 
@@ -287,26 +300,15 @@ def _tiles(values: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> list[
 
 def _item_cost(tiling: Tiling, style: _Style, v: Values) -> float:
     """Loads per multiply-add, with what is computed in vain; infinite over the style's registers."""
-    if tiling.accumulators(v) > style.sums or tiling.unrolled(v) > MAX_UNROLLED or tiling.sums(v) > tiling.limits.sums:
+    if tiling.accumulators(v) > style.sums:
         return math.inf
-    return (v["ki"] + v["yi"] * v["xi"]) / tiling.accumulators(v) * tiling.waste(v)
+    unwanted = 2.0 if style.ki not in (0, v["ki"]) else 1.0
+    return (v["ki"] + v["yi"] * v["xi"]) / tiling.accumulators(v) * tiling.waste(v) * unwanted
 
 
 def _group_cost(tiling: Tiling, style: _Style, v: Values) -> float:
-    """How far a group is from the style's size, and how much it computes in vain; infinite where it is invalid."""
-    if (
-        tiling.problem.blocks.out_blocks % (v["kt"] * v["ki"])
-        or tiling.local_bytes(v) > tiling.limits.local_memory_bytes
-    ):
-        return math.inf
-    size = tiling.group(v).size
-    if size > tiling.limits.max_threads:
-        return math.inf
-    return abs(math.log2(size / style.items)) + 4 * math.log2(tiling.waste(v))
-
-
-def _known(seed: Values, values: Mapping[str, tuple[Any, ...]]) -> Values:
-    return {k: v if v in values[k] else values[k][0] for k, v in seed.items()}
+    """How far a group is from the style's size, and how much it computes in vain."""
+    return abs(math.log2(tiling.group(v).size / style.items)) + 4 * math.log2(tiling.waste(v))
 
 
 def _features(tiling: Tiling, v: Values) -> Mapping[str, float]:
@@ -343,10 +345,7 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     n, o, y, x, v, ic, kh, kw, ii = sch.get_loops(conv)
     ob, ot, oi = sch.split(o, [None, k["kt"], k["ki"]])
     yb, yt, yi = sch.split(y, [None, k["yt"], k["yi"]])
-    if k["columns"] == "adjacent":
-        xb, xt, xi = sch.split(x, [None, k["xt"], k["xi"]])
-    else:
-        xb, xi, xt = sch.split(x, [None, k["xi"], k["xt"]])
+    xb, xt, xi = sch.split(x, [None, k["xt"], k["xi"]])
     vt, vi = sch.split(v, [None, k["vec"]])
     co, ci = sch.split(ic, [None, k["ct"]])
     io, iu = sch.split(ii, [None, k["ui"]])

@@ -9,6 +9,7 @@ import tvm
 from tvm.target import Target
 
 from templates.epilogue import operands
+from templates.lowering import lowering_context
 from templates.reference import Operands, random_operands, reference, relative_error
 from templates.template import Template
 from tuning_db.record import Config, Workload
@@ -20,12 +21,22 @@ def host_target(mcpu: str | None = None) -> Target:
     return Target({"kind": "llvm", "mcpu": name, "mtriple": triple, "num-cores": 2})
 
 
+CPU = tvm.cpu()
+
+
 @dataclass(frozen=True)
 class Compiled:
     template: Template
     workload: Workload
     target: Target
     config: Config
+    device: tvm.runtime.Device = CPU
+
+    def build(self) -> tvm.runtime.Module:
+        """The function, compiled as candidates and modules are."""
+        func = self.template.prim_func(self.workload, self.target, self.config)
+        with lowering_context():
+            return tvm.tirx.build(func, target=self.target)
 
     def error(self, seed: int = 0) -> float:
         """Largest error relative to the largest reference value."""
@@ -34,16 +45,19 @@ class Compiled:
         return relative_error(self.run(inputs, expected.shape), expected)
 
     def run(self, inputs: Operands, shape: tuple[int, ...]) -> np.ndarray:
+        return self.call(self.build()["main"], inputs, shape)
+
+    def call(self, function: tvm.runtime.PackedFunc, inputs: Operands, shape: tuple[int, ...]) -> np.ndarray:
+        """The result of the compiled function, in plain layout."""
         template, layouts = self.template, self.template.layouts(self.workload, self.target)
-        func = template.prim_func(self.workload, self.target, self.config)
-        library = tvm.tirx.build(func, target=self.target)
         extra = [
             template.pack_bias(self.workload, self.target, array) if step == "bias" else layouts.out.pack(array)
             for step, array in zip(operands(self.workload.epilogue), inputs.extra, strict=True)
         ]
         weight = template.pack_weight(self.workload, self.target, self.config, inputs.weight)
         # Not zeros: an element that the kernel forgets must show.
-        out = tvm.runtime.tensor(np.full(layouts.out.shape(shape), np.nan, np.float32))
+        out = tvm.runtime.tensor(np.full(layouts.out.shape(shape), np.nan, np.float32), self.device)
         arrays = [layouts.data.pack(inputs.data), weight, *extra]
-        library["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), out)
+        function(*(tvm.runtime.tensor(np.ascontiguousarray(a), self.device) for a in arrays), out)
+        self.device.sync()
         return layouts.out.unpack(out.numpy(), shape[1])

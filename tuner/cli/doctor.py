@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Literal
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from tuner.cli.common import JsonOption, Output
@@ -45,7 +46,7 @@ def command(as_json: JsonOption = False) -> None:
             table.add_column(title, overflow="fold")
         for finding in findings:
             state = f"[{_STYLES[finding.state]}]{finding.state}[/]"
-            table.add_row(finding.what, state, finding.found, finding.remedy)
+            table.add_row(finding.what, state, escape(finding.found), escape(finding.remedy))
         out.show(table)
         missing = [finding.what for finding in findings if finding.state == "missing"]
         out.result({"ok": not missing, "findings": [asdict(finding) for finding in findings]})
@@ -65,7 +66,7 @@ def examine() -> list[Finding]:
         _temporary_space,
         _space_here,
     ]
-    return [check() for check in needed] + [_optional(*extra) for extra in _EXTRAS]
+    return [check() for check in needed] + _opencl() + [_optional(*extra) for extra in _EXTRAS]
 
 
 def _python() -> Finding:
@@ -121,6 +122,30 @@ def _cpu() -> Finding:
     if load > 0.3 * len(cpus):
         return Finding("cpu", "warning", f"{found}; load {load:.1f}", "other programs disturb measurements: stop them")
     return Finding("cpu", "ok", found)
+
+
+_OPENCL_REMEDY = (
+    "install your GPU's OpenCL driver (Debian: intel-opencl-icd, pocl-opencl-icd with ocl-icd-libopencl1), "
+    "or pip install 'edgetune[opencl]' for Intel's runtime on an x86-64 CPU"
+)
+
+
+def _opencl() -> list[Finding]:
+    """One finding per OpenCL driver that was looked for."""
+    from tuner.devices import opencl
+
+    try:
+        devices, drivers = opencl.devices(), opencl.drivers()
+    except TuneError as error:
+        return [Finding("opencl", "optional", str(error), "apt-get install g++")]
+    findings = []
+    for driver in drivers:
+        names = ", ".join(f"opencl:{i} {devices[i].name} ({devices[i].platform})" for i in driver.devices)
+        state: State = "ok" if driver.devices else "optional"
+        findings.append(Finding("opencl", state, f"{driver.path}: {names or driver.problem}"))
+    if not devices:
+        findings.append(Finding("opencl", "optional", "no device", _OPENCL_REMEDY))
+    return findings
 
 
 def _pinning() -> Finding:

@@ -25,6 +25,7 @@ from tuner.cli.common import (
     check_file,
     seconds_of,
 )
+from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
 from tuner.cli.tuning import Request, finish, tune_tasks
 
 if TYPE_CHECKING:
@@ -46,14 +47,21 @@ def command(
     no_winograd: ExactOption = False,
     plugin: PluginOption = None,
     template: TemplateOption = None,
+    target: TargetOption = None,
+    compile_only: CompileOnlyOption = False,
+    configs: ConfigsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tune what a model needs; run it again to go on."""
     check_file(model, "an ONNX model")
     more = tuple(plugin or ()), tuple(template or ())
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
+    profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
-        finish(tune_tasks(request, lambda: load_tasks(model), out), out, model=str(model))
+        if profile is not None:
+            compile_all(profile, configs, request, lambda: load_tasks(model), out, model=str(model))
+        else:
+            finish(tune_tasks(request, lambda: load_tasks(model), out), out, model=str(model))
 
 
 def load_tasks(model: Path) -> list[Task]:

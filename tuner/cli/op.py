@@ -25,6 +25,7 @@ from tuner.cli.common import (
     seconds_of,
     split_list,
 )
+from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
 from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
@@ -57,6 +58,9 @@ def command(
     no_winograd: ExactOption = False,
     plugin: PluginOption = None,
     template: TemplateOption = None,
+    target: TargetOption = None,
+    compile_only: CompileOnlyOption = False,
+    configs: ConfigsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tune one operator."""
@@ -66,10 +70,14 @@ def command(
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
     more = tuple(plugin or ()), tuple(template or ())
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
+    profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
         anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes, *geometry)
         workload = anchor.workload(_epilogue(epilogue))
-        finish(tune_tasks(request, lambda: _task(workload), out), out)
+        if profile is not None:
+            compile_all(profile, configs, request, lambda: _task(workload), out)
+        else:
+            finish(tune_tasks(request, lambda: _task(workload), out), out)
 
 
 def _task(workload: Workload) -> list[Task]:

@@ -33,5 +33,6 @@ def open_device(spec: str, threads: int | None = None) -> Device:
 
 
 def list_devices() -> list[Device]:
-    """Every device that can be opened here; the CPU with all of its threads."""
+    """Every device that can be opened here; the CPU with all of its threads. Raises BadInput where the OpenCL runtime
+    cannot be compiled."""
     return [open_cpu(None), *list_gpus()]

@@ -35,7 +35,7 @@ def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone
     """Build one candidate. Whatever the template raises is the candidate's failure."""
     failure = None
     try:
-        func = preflight_func(settings.threads, target) if job.candidate is None else _schedule(job.candidate, target)
+        func = preflight_func(settings.threads, target) if job.candidate is None else scheduled(job.candidate, target)
         module = build_shared(func, target, Path(job.library), settings.linker)
         compile_kernels(settings.device, module)
     except (ScheduleError, s_tir.ScheduleError) as error:
@@ -45,7 +45,7 @@ def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone
     return BuildDone(failure, resident_bytes())
 
 
-def _schedule(candidate: Candidate, target: Target) -> tirx.PrimFunc:
+def scheduled(candidate: Candidate, target: Target) -> tirx.PrimFunc:
     """The candidate's scheduled function. Raises ScheduleError if the config is not one of its template's space."""
     workload, config = candidate.workload, candidate.config
     try:

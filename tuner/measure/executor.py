@@ -22,10 +22,10 @@ from tvm.target import Target
 import templates
 from templates.template import Template, template_named
 from tuner.devices import keep_binaries_in, pin_threads
+from tuner.measure.cold import ColdWeight
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
 from tuner.measure.messages import describe
-from tuner.measure.cold import ColdWeight
 from tuner.measure.operands import Operands
 from tuner.measure.place import Place, open_place
 from tuner.measure.timing import in_repeats, repeat

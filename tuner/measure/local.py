@@ -1,4 +1,4 @@
-"""LocalRunner measures on this machine's CPU and GPUs: builds a batch with all cores, then measures it with builders idle.
+"""LocalRunner measures on a device of this machine: builds a batch with all cores, then measures it, builders idle.
 
 Builds and measurements take turns because they would share the last-level cache and the memory bus, and because two
 cores that build and then measure are faster than one that builds beside one that measures (a build takes about four
@@ -59,7 +59,7 @@ class LocalRunner:
         self.spent = Spent()
         self._versions = {"tvm": importlib.metadata.version("apache-tvm"), "edgetune": _own_version()}
         linker = check_toolchain()
-        _import_plugins(self.options.plugins)
+        import_plugins(self.options.plugins)
         self._scratch = Scratch()
         self._libraries = 0
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
@@ -251,7 +251,8 @@ def _default_memory_bytes(builders: int) -> int:
     return max(least, min(most, installed // (builders + 1)))
 
 
-def _import_plugins(modules: Sequence[str]) -> None:
+def import_plugins(modules: Sequence[str]) -> None:
+    """Import modules that register templates. Raises BadInput if one cannot be."""
     for name in modules:
         try:
             importlib.import_module(name)

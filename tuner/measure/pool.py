@@ -7,14 +7,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
+from typing import Protocol
 
-from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob
+from tuner.measure.jobs import BuildDone, BuildJob
 from tuner.measure.messages import OUT_OF_MEMORY
 from tuner.measure.processes import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind
 
 _ENTRY = "tuner.measure.builder:main"
 _RECYCLE_JOBS = 300  # TVM and LLVM intern types and targets for ever
+
+
+class Settings(Protocol):
+    """What workers are started with; the pool reads only how much one job may allocate."""
+
+    @property
+    def memory_bytes(self) -> int: ...
 
 
 @dataclass
@@ -30,19 +38,22 @@ class _Slot:
 class BuilderPool:
     """Builds jobs on `builders` workers, one on each of `cpus` in turn.
 
-    A worker that crashes or overruns `compile_seconds` is replaced; so is one that leaks or has built many.
+    A worker that crashes or overruns `compile_seconds` is replaced; so is one that leaks or has built many. `entry`:
+    what workers run (see zygote.Spawn); it answers each BuildJob with a BuildDone.
     """
 
     def __init__(
         self,
         server: ProcessServer,
-        settings: BuilderSettings,
+        settings: Settings,
         builders: int,
         cpus: Sequence[int],
         compile_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        entry: str = _ENTRY,
     ) -> None:
         self._server = server
+        self._entry = entry
         self._settings = settings
         self._cpus = tuple(cpus)
         self._compile_seconds = compile_seconds
@@ -68,7 +79,7 @@ class BuilderPool:
     def _hand_out(self, slot: _Slot, job: int, jobs: Sequence[BuildJob]) -> None:
         if slot.worker is None:
             cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
-            slot.worker = self._server.spawn("tune-build", _ENTRY, self._settings, [cpu])
+            slot.worker = self._server.spawn("tune-build", self._entry, self._settings, [cpu])
             slot.first_resident_bytes = 0
         slot.job = job
         slot.deadline = self._clock() + self._compile_seconds

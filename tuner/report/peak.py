@@ -18,7 +18,7 @@ _CHAINS = 12  # independent accumulators: latency times throughput of any of our
 _LANES = (8, 16)  # AVX2 and NEON; AVX-512. The better one counts.
 _STEPS = 100_000
 _REPEATS = 10
-# Of an OpenCL or CUDA device: items of a group and lanes; CPU runtimes want one item with wide vectors. The better counts.
+# Items of a group and lanes on an OpenCL or CUDA device. CPU runtimes want one item with wide vectors; the best counts.
 _GROUPS = ((1, 8), (1, 16), (64, 4), (256, 4))
 _GROUPS_PER_UNIT = 8
 _GPU_STEPS = 10_000

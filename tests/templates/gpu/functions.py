@@ -98,5 +98,8 @@ HAND_WRITTEN: dict[str, Callable[[], tirx.PrimFunc]] = {
     "cumsum_flat": _extern((100,), lambda x: topi.cumsum(x)),
     "scalar": _extern((), lambda x: te.compute((), lambda: x() + tirx.const(1.0, "float32"))),
     "scatter": _extern((6, 5), lambda x: topi.scatter_elements(x, topi.cast(topi.abs(x), "int64"), x, 1, "update")),
+    "select_rows": _extern(
+        (5, 16), lambda x: te.compute((5, 16), lambda i, j: tirx.Select(i < 2, x[i, j], x[i, j] * tirx.const(2.0)))
+    ),
     "lrn": _extern((1, 16, 9, 9), lambda x: topi.nn.lrn(x, 5, 1, 0.0001, 0.75, 2)),
 }

@@ -75,8 +75,9 @@ def test_an_error_under_json_is_one_object_too(tune):
 
 
 def test_devices_are_listed_with_what_matters_for_speed(tune):
-    (device,) = tune("devices", "--json").json()["devices"]
+    device, *gpus = tune("devices", "--json").json()["devices"]
     assert device["name"] == "cpu"
+    assert all(gpu["attrs"]["max_threads"] > 0 for gpu in gpus)
     assert 1 <= device["threads"] <= os.cpu_count()
     assert device["attrs"]["last_level_cache_bytes"] > 0
 
@@ -86,6 +87,18 @@ def test_doctor_finds_what_is_needed(tune):
     assert done.status == 0, done.err
     states = {finding["what"]: finding["state"] for finding in done.json()["findings"]}
     assert all(states[what] in ("ok", "warning") for what in ("tvm", "linker", "cpu", "memory", "space here"))
+
+
+def test_doctor_tells_the_whole_command_to_a_person(tune):
+    assert "pip install 'edgetune[" in " ".join(tune("doctor", env={"COLUMNS": "400"}).out.split())
+
+
+def test_doctor_lists_every_opencl_driver_or_says_how_to_get_one(tune):
+    findings = [f for f in tune("doctor", "--json").json()["findings"] if f["what"] == "opencl"]
+    assert findings
+    assert all("opencl:" in f["found"] for f in findings if f["state"] == "ok")
+    if not any(f["state"] == "ok" for f in findings):
+        assert any("install" in f["remedy"] for f in findings)
 
 
 def test_doctor_says_what_to_install_where_there_is_no_linker(tune, tmp_path):

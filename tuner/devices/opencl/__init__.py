@@ -9,7 +9,30 @@ all of them anyway.
 
 from __future__ import annotations
 
+from tuner.devices.opencl.control import (
+    Launch,
+    counters,
+    order_streams,
+    set_binary_cache,
+    set_build_options,
+    set_flush_every,
+    trace,
+)
 from tuner.devices.opencl.library import load
 from tuner.devices.opencl.listing import DeviceInfo, Driver, device_info, devices, drivers
 
-__all__ = ["DeviceInfo", "Driver", "device_info", "devices", "drivers", "load"]
+__all__ = [
+    "DeviceInfo",
+    "Driver",
+    "Launch",
+    "counters",
+    "device_info",
+    "devices",
+    "drivers",
+    "load",
+    "order_streams",
+    "set_binary_cache",
+    "set_build_options",
+    "set_flush_every",
+    "trace",
+]

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
-
-from tuner.devices.opencl.library import load
+from tuner.devices.opencl.library import call
 from tuner.errors import BadInput
 
 
@@ -52,11 +50,6 @@ class Driver:
     problem: str
 
 
-def _call(name: str, *args: Any) -> Any:
-    load()
-    return tvm_ffi.get_global_func(f"edgetune.opencl.{name}")(*args)
-
-
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """FFI values as Python's own: strings are str's subclasses and sequences lists otherwise."""
     values = {str(key): value for key, value in fields.items()}
@@ -69,19 +62,19 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _info(index: int) -> DeviceInfo:
-    fields = _plain(_call("device_info", index))
+    fields = _plain(call("device_info", index))
     fields["extensions"] = tuple(sorted(fields["extensions"].split()))
     return DeviceInfo(index=index, **fields)
 
 
 def devices() -> list[DeviceInfo]:
     """Every OpenCL device, by its number. Opens the drivers; raises BadInput as `load` does."""
-    return [_info(index) for index in range(int(_call("device_count")))]
+    return [_info(index) for index in range(int(call("device_count")))]
 
 
 def drivers() -> list[Driver]:
     """Every driver that was looked for, usable or not. Opens the drivers; raises BadInput as `load` does."""
-    return [Driver(**_plain(fields)) for fields in _call("drivers")]
+    return [Driver(**_plain(fields)) for fields in call("drivers")]
 
 
 def device_info(index: int) -> DeviceInfo:

@@ -209,7 +209,7 @@ void Registry::NumberDevices() {
         }
 }
 
-Device& Registry::At(int index) {
+Device& Registry::At(int64_t index) {
   if (Has(index)) return devices_[index];
   std::string there = "there is no OpenCL device";
   if (!devices_.empty()) {

@@ -14,8 +14,8 @@ namespace edgetune::opencl {
 
 class Device;
 
-// An in-order queue; TVM's stream handles point to these. Queues always profile: on the drivers at hand it costs no
-// time that can be measured, and a queue made for the purpose would not be the one that is used afterwards.
+// An in-order queue; TVM's stream handles point to these. Queues always profile: that costs a tenth of a microsecond a
+// launch, and a queue made for timing alone would not be the one that is used afterwards.
 struct Stream {
   Device& device;
   cl_command_queue queue;
@@ -85,8 +85,8 @@ class Registry {
   static bool Alive();
 
   // Throws ValueError, saying what there is, if there is no such device.
-  Device& At(int index);
-  bool Has(int index) const { return index >= 0 && size_t(index) < devices_.size(); }
+  Device& At(int64_t index);
+  bool Has(int64_t index) const { return index >= 0 && size_t(index) < devices_.size(); }
   int size() const { return int(devices_.size()); }
   const std::deque<Driver>& drivers() const { return drivers_; }
 

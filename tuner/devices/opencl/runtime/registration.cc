@@ -19,16 +19,32 @@ namespace edgetune::opencl {
 
 namespace {
 
-using Fields = ffi::Map<ffi::String, ffi::Any>;
+// A dictionary for Python. Not inlined: each use of TVM's map takes a third of a second to compile.
+class Fields {
+ public:
+  using Map = ffi::Map<ffi::String, ffi::Any>;
+  [[gnu::noinline]] void Set(const char* name, const ffi::Any& value) { map_.Set(name, value); }
+  [[gnu::noinline]] void Text(const char* name, const std::string& value) { Set(name, ffi::String(value)); }
+  [[gnu::noinline]] void Number(const char* name, int64_t value) { Set(name, value); }
+  [[gnu::noinline]] void Flag(const char* name, bool value) { Set(name, value); }
+  template <typename T>
+  [[gnu::noinline]] void Numbers(const char* name, const std::vector<T>& values) {
+    ffi::Array<int64_t> array;
+    for (T value : values) array.push_back(int64_t(value));
+    Set(name, array);
+  }
+  const Map& map() const { return map_; }
 
-ffi::Array<int64_t> Sizes(const Device& device, cl_uint what) {
+ private:
+  Map map_;
+};
+
+std::vector<size_t> Sizes(const Device& device, cl_uint what) {
   size_t bytes = 0;
   device.Check(device.cl.clGetDeviceInfo(device.id, what, 0, nullptr, &bytes), "clGetDeviceInfo");
   std::vector<size_t> sizes(bytes / sizeof(size_t));
   device.Check(device.cl.clGetDeviceInfo(device.id, what, bytes, sizes.data(), nullptr), "clGetDeviceInfo");
-  ffi::Array<int64_t> found;
-  for (size_t size : sizes) found.push_back(int64_t(size));
-  return found;
+  return sizes;
 }
 
 const char* TypeName(cl_bitfield type) {
@@ -37,63 +53,61 @@ const char* TypeName(cl_bitfield type) {
   return type & CL_DEVICE_TYPE_ACCELERATOR ? "accelerator" : "other";
 }
 
-Fields DeviceInfo(int64_t index) {
-  const Device& d = Registry::Get().At(int(index));
-  auto text = [&d](cl_uint what) { return ffi::String(DeviceText(d.cl, d.id, what)); };
-  auto uint = [&d](cl_uint what) { return int64_t(DeviceValue<cl_uint>(d.cl, d.id, what)); };
+Fields::Map DeviceInfo(int64_t index) {
+  const Device& d = Registry::Get().At(index);
+  auto text = [&d](cl_uint what) { return DeviceText(d.cl, d.id, what); };
+  auto uint = [&d](cl_uint what) { return DeviceValue<cl_uint>(d.cl, d.id, what); };
   auto ulong = [&d](cl_uint what) { return int64_t(DeviceValue<cl_ulong>(d.cl, d.id, what)); };
-  const std::string extensions = " " + DeviceText(d.cl, d.id, CL_DEVICE_EXTENSIONS) + " ";
-  auto has = [&extensions](const char* name) {
-    return extensions.find(" " + std::string(name) + " ") != std::string::npos;
-  };
+  const std::string extensions = " " + text(CL_DEVICE_EXTENSIONS) + " ";
+  auto has = [&](const std::string& name) { return extensions.find(" " + name + " ") != std::string::npos; };
+  const bool subgroups = has("cl_intel_required_subgroup_size");
   Fields fields;
-  fields.Set("platform", ffi::String(d.platform.name));
-  fields.Set("name", ffi::String(d.name));
-  fields.Set("vendor", text(CL_DEVICE_VENDOR));
-  fields.Set("version", text(CL_DEVICE_VERSION));
-  fields.Set("driver_version", ffi::String(d.driver_version));
-  fields.Set("type", ffi::String(TypeName(DeviceValue<cl_bitfield>(d.cl, d.id, CL_DEVICE_TYPE))));
-  fields.Set("compute_units", uint(CL_DEVICE_MAX_COMPUTE_UNITS));
-  fields.Set("max_work_group_size", int64_t(DeviceValue<size_t>(d.cl, d.id, CL_DEVICE_MAX_WORK_GROUP_SIZE)));
-  fields.Set("max_work_item_sizes", Sizes(d, CL_DEVICE_MAX_WORK_ITEM_SIZES));
-  fields.Set("local_memory_bytes", ulong(CL_DEVICE_LOCAL_MEM_SIZE));
-  fields.Set("local_memory_type", ffi::String(uint(CL_DEVICE_LOCAL_MEM_TYPE) == CL_LOCAL ? "local" : "global"));
-  fields.Set("global_memory_bytes", ulong(CL_DEVICE_GLOBAL_MEM_SIZE));
-  fields.Set("max_alloc_bytes", ulong(CL_DEVICE_MAX_MEM_ALLOC_SIZE));
-  fields.Set("clock_mhz", uint(CL_DEVICE_MAX_CLOCK_FREQUENCY));
-  fields.Set("extensions", text(CL_DEVICE_EXTENSIONS));
-  fields.Set("subgroup_sizes", has("cl_intel_required_subgroup_size") ? Sizes(d, CL_DEVICE_SUB_GROUP_SIZES_INTEL)
-                                                                      : ffi::Array<int64_t>());
-  fields.Set("fp16", has("cl_khr_fp16"));
-  fields.Set("fp64", has("cl_khr_fp64"));
-  fields.Set("native_float_lanes", uint(CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
-  fields.Set("preferred_float_lanes", uint(CL_DEVICE_PREFERRED_VECTOR_WIDTH_FLOAT));
-  fields.Set("library", ffi::String(d.driver.path));
-  return fields;
+  fields.Text("platform", d.platform.name);
+  fields.Text("name", d.name);
+  fields.Text("vendor", text(CL_DEVICE_VENDOR));
+  fields.Text("version", text(CL_DEVICE_VERSION));
+  fields.Text("driver_version", d.driver_version);
+  fields.Text("type", TypeName(DeviceValue<cl_bitfield>(d.cl, d.id, CL_DEVICE_TYPE)));
+  fields.Number("compute_units", uint(CL_DEVICE_MAX_COMPUTE_UNITS));
+  fields.Number("max_work_group_size", int64_t(DeviceValue<size_t>(d.cl, d.id, CL_DEVICE_MAX_WORK_GROUP_SIZE)));
+  fields.Numbers("max_work_item_sizes", Sizes(d, CL_DEVICE_MAX_WORK_ITEM_SIZES));
+  fields.Number("local_memory_bytes", ulong(CL_DEVICE_LOCAL_MEM_SIZE));
+  fields.Text("local_memory_type", uint(CL_DEVICE_LOCAL_MEM_TYPE) == CL_LOCAL ? "local" : "global");
+  fields.Number("global_memory_bytes", ulong(CL_DEVICE_GLOBAL_MEM_SIZE));
+  fields.Number("max_alloc_bytes", ulong(CL_DEVICE_MAX_MEM_ALLOC_SIZE));
+  fields.Number("clock_mhz", uint(CL_DEVICE_MAX_CLOCK_FREQUENCY));
+  fields.Text("extensions", text(CL_DEVICE_EXTENSIONS));
+  fields.Numbers("subgroup_sizes", subgroups ? Sizes(d, CL_DEVICE_SUB_GROUP_SIZES_INTEL) : std::vector<size_t>());
+  fields.Flag("fp16", has("cl_khr_fp16"));
+  fields.Flag("fp64", has("cl_khr_fp64"));
+  fields.Number("native_float_lanes", uint(CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
+  fields.Number("preferred_float_lanes", uint(CL_DEVICE_PREFERRED_VECTOR_WIDTH_FLOAT));
+  fields.Text("library", d.driver.path);
+  return fields.map();
 }
 
-ffi::Array<Fields> Drivers() {
+ffi::Array<Fields::Map> Drivers() {
   Registry& registry = Registry::Get();
-  ffi::Array<Fields> found;
+  ffi::Array<Fields::Map> found;
   for (const Driver& driver : registry.drivers()) {
-    ffi::Array<int64_t> devices;
+    std::vector<int> devices;
     for (int i = 0; i < registry.size(); ++i)
       if (&registry.At(i).driver == &driver) devices.push_back(i);
     Fields fields;
-    fields.Set("path", ffi::String(driver.path));
-    fields.Set("problem", ffi::String(driver.problem));
-    fields.Set("devices", devices);
-    found.push_back(fields);
+    fields.Text("path", driver.path);
+    fields.Text("problem", driver.problem);
+    fields.Numbers("devices", devices);
+    found.push_back(fields.map());
   }
   return found;
 }
 
-Fields CounterValues() {
+Fields::Map CounterValues() {
   Fields fields;
-#define EDGETUNE_OPENCL_COUNTER(name) fields.Set(#name, counters.name.load(std::memory_order_relaxed));
+#define EDGETUNE_OPENCL_COUNTER(name) fields.Number(#name, counters.name.load(std::memory_order_relaxed));
   EDGETUNE_OPENCL_COUNTERS(EDGETUNE_OPENCL_COUNTER)
 #undef EDGETUNE_OPENCL_COUNTER
-  return fields;
+  return fields.map();
 }
 
 // [kernel, stream, queued, submitted, started, ended] of every launch since the trace was started; nanoseconds of the
@@ -120,17 +134,22 @@ ffi::Array<ffi::Array<ffi::Any>> StopTrace() {
   return rows;
 }
 
-Device& At(int64_t index) { return Registry::Get().At(int(index)); }
+// Streams as TVM gives them to Python: handles as integers.
+void OrderStreams(int64_t index, int64_t first, int64_t then) {
+  OpenCLDeviceAPI::Global()->SyncStreamFromTo(tvm::Device{kDLOpenCL, int32_t(index)},
+                                              reinterpret_cast<TVMStreamHandle>(first),
+                                              reinterpret_cast<TVMStreamHandle>(then));
+}
 
 void SetFlushEvery(int64_t index, int64_t launches) {
   if (launches < 0 || launches > UINT32_MAX)
     Fail("ValueError", "a queue cannot be flushed every ", launches, " launches");
-  At(index).flush_every = uint32_t(launches);
+  Registry::Get().At(index).flush_every = uint32_t(launches);
 }
 
 // Leaves the program in the cache of binaries, where a process that runs it finds it.
 void CompileToCache(int64_t index, const ffi::String& source) {
-  Device& device = At(index);
+  Device& device = Registry::Get().At(index);
   device.cl.clReleaseProgram(BuildProgram(device, std::string(source)));
 }
 
@@ -166,9 +185,12 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("edgetune.opencl.counters", CounterValues)
       .def("edgetune.opencl.start_trace", [] { Trace::Global().Start(); })
       .def("edgetune.opencl.stop_trace", StopTrace)
+      .def("edgetune.opencl.order_streams", OrderStreams)
       .def("edgetune.opencl.set_flush_every", SetFlushEvery)
       .def("edgetune.opencl.set_build_options",
-           [](int64_t index, const ffi::String& options) { At(index).set_build_options(std::string(options)); })
+           [](int64_t index, const ffi::String& options) {
+             Registry::Get().At(index).set_build_options(std::string(options));
+           })
       .def("edgetune.opencl.set_binary_cache",
            [](const ffi::String& folder) { BinaryCache::Global().SetFolder(std::string(folder)); });
 }

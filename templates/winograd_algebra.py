@@ -1,4 +1,4 @@
-"""The matrices of Winograd's minimal filtering F(m, 3), and products with their rows as TVM expressions.
+"""The matrices of Winograd's minimal filtering F(m, 3), products with their rows as TVM expressions, and the weights.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import tirx
+
+from templates.blocking import Blocking
 
 # Per m: B^T (input), G (weight), A^T (output), for the points 0, 1, -1 (and 2, -2), infinity.
 MATRICES: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
@@ -54,9 +57,28 @@ def linear(row: Sequence[float], get: Callable[[int], Any]) -> Any:
     return total
 
 
-def row_of(matrix: Sequence[Sequence[float]], index: Any, get: Callable[[int], Any]) -> Any:
-    """The `index`-th row times a vector; the selects fold away where the loop over `index` is unrolled."""
+def row_of(
+    matrix: Sequence[Sequence[float]], index: Any, get: Callable[[int], Any], choose: Callable[..., Any] = tirx.Select
+) -> Any:
+    """The `index`-th row times a vector; the choices fold away where the loop over `index` is unrolled.
+
+    `choose(condition, value, other)`: tirx.if_then_else where the code is OpenCL, whose vectors' select tests another
+    bit than the one that a true condition, made a vector, sets.
+    """
     value = linear(matrix[-1], get)
     for i in range(len(matrix) - 2, -1, -1):
-        value = tirx.Select(index == i, linear(matrix[i], get), value)
+        value = choose(index == i, linear(matrix[i], get), value)
     return value
+
+
+def transformed_weight(m: int, blocks: Blocking, weight: np.ndarray) -> np.ndarray:
+    """U = G w G^T of a 3 x 3 convolution's weight, computed in float64: (m+2, m+2, out blocks, in blocks, in lanes,
+    out lanes)."""
+    g, a = np.array(MATRICES[m][1]), m + 2
+    k, c, _, _ = weight.shape
+    # G w G^T as one product with the Kronecker square of G: (a*a, 9) x (9, K*C)
+    u = np.kron(g, g) @ weight.astype(np.float64).reshape(k * c, 9).T
+    pad_out, pad_in = blocks.out_blocks * blocks.lanes - k, blocks.in_blocks * blocks.in_lanes - c
+    u = np.pad(u.reshape(-1, k, c), ((0, 0), (0, pad_out), (0, pad_in)))
+    u = u.reshape(a, a, blocks.out_blocks, blocks.lanes, blocks.in_blocks, blocks.in_lanes)
+    return np.ascontiguousarray(u.transpose(0, 1, 2, 4, 5, 3), dtype=np.float32)

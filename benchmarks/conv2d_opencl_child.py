@@ -1,0 +1,52 @@
+"""One kernel of conv2d_opencl.py in a process of its own, called with cold weights: a TVM library, or CLBlast."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from templates.reference import Operands, reference, relative_error
+from templates.workloads import Conv2d
+from tuner.report.contender import isolate, serve
+
+
+def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
+    import tvm
+
+    from tuner.measure.place import open_place
+
+    place = open_place(spec["device"])
+    function = tvm.runtime.load_module(spec["library"])["main"]
+    weight = place.cold(arrays["weight"], spec["cold_bytes"])
+    data, bias, out = (place.tensor(arrays[name]) for name in ("data", "bias", "out"))
+    return lambda: place.seconds(function, data, weight.next(), bias, out)
+
+
+def _clblast(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
+    """Without bias and ReLU, which CLBlast has not."""
+    from clblast import ClBlast
+
+    blast = ClBlast(spec["driver"], conv, arrays["data"], arrays["weight"])
+    blast.seconds()
+    error = relative_error(blast.result(), reference(conv.workload(), Operands(arrays["data"], arrays["weight"], ())))
+    if error > 1e-4:
+        raise SystemExit(f"CLBlast computes something else: relative error {error:.1e}")
+    return blast.seconds
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    replies = isolate(spec["cpus"])
+    conv = Conv2d(**spec["conv"])
+    with np.load(spec["operands"]) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    run = _library(spec, arrays) if spec["kind"] == "library" else _clblast(spec, conv, arrays)
+    serve(run, spec["kind"], replies)
+
+
+if __name__ == "__main__":
+    main()

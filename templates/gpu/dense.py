@@ -1,0 +1,263 @@
+"""Fully connected layers (OpenCL and CUDA): packed weights, a register tile, sums split over items for few rows.
+
+Data (rows, in), weights (tiles, in, nb, ot, vec), output (rows, out). A group computes `rt` x `ri` rows by a tile of
+`nb` x `ot` x `vec` features; neighbouring items read neighbouring weights. With few rows there are too few sums to
+fill a device: `ks` items share each sum, and add up their parts in local memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from templates.blocking import tile_sizes
+from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.stages import (
+    MAX_UNROLLED,
+    Group,
+    launch,
+    limit_constraints,
+    own_loops,
+    split_init,
+    vector_widths,
+    write_back,
+)
+from templates.space import Constraint, Knob, Space, Values
+from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
+from templates.template import PLAIN, Layouts, Template
+from templates.workloads import Dense, anchor_of
+from tuning_db.record import Config, Workload
+
+_SEEDS: dict[str, tuple[Values, ...]] = {
+    "cpu": (
+        {"vec": 16, "nb": 4, "ki": 4},
+        {"vec": 8, "nb": 4, "ki": 4},
+        {"vec": 16, "nb": 1, "ks": 4, "ki": 4},
+        {"vec": 4, "nb": 2, "ki": 4},
+    ),
+    "nvidia": (
+        {"vec": 4, "ot": 16, "ks": 16, "ki": 4},
+        {"vec": 2, "ot": 32, "ks": 8, "ki": 4},
+        {"vec": 4, "ot": 32, "ks": 4, "ki": 4},
+        {"vec": 1, "ot": 64, "ki": 4},
+    ),
+    "other": (
+        {"vec": 4, "ot": 16, "ks": 4, "ki": 4},
+        {"vec": 4, "ot": 4, "ks": 16, "ki": 4},
+        {"vec": 4, "ot": 32, "ki": 4},
+        {"vec": 1, "ot": 64, "ki": 4},
+    ),
+}
+
+
+def _dense(workload: Workload) -> Dense:
+    dense = anchor_of(workload)
+    assert isinstance(dense, Dense)
+    return dense
+
+
+class GpuDense(Template):
+    """Knobs: register tile of `ri` rows by `nb` vectors of `vec` features; `rt` by `ot` such tiles in a group; `ks`
+    items that share each sum; `ki` inputs unrolled."""
+
+    name = "gpu.dense"
+    op = "dense"
+
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        return Layouts(PLAIN, PLAIN)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        limits = gpu_limits(target)
+        if limits is None:
+            return None
+        dense = _dense(workload)
+        knobs, constraints = _knobs(dense, limits), _constraints(dense, limits)
+        values = {knob.name: knob.values for knob in knobs}
+        rows = max(r for r in values["ri"] if r <= 4)
+        wanted = _SEEDS.get(limits.family, _SEEDS["other"])
+        seeds = tuple({k: max(x for x in values[k] if x <= v) for k, v in {**s, "ri": rows}.items()} for s in wanted)
+        return Space(self.name, knobs, constraints, (*seeds, {}), lambda v: _features(dense, limits, v))
+
+    def weight_key(self, config: Config) -> str:
+        return " ".join(f"{name}={config[name]}" for name in ("nb", "ot", "vec", "ks", "ki"))
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        out_features, in_features = weight.shape
+        tiles, inputs, *tile = _weight_shape(_dense(workload), config.knobs)
+        wide = prod(tile)
+        padded = np.pad(weight, ((0, tiles * wide - out_features), (0, inputs - in_features)))
+        return np.ascontiguousarray(padded.reshape(tiles, wide, inputs).transpose(0, 2, 1)).reshape(
+            tiles, inputs, *tile
+        )
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        func = _compute(_dense(workload), workload.epilogue, config.knobs)
+        return _schedule_split(func, config.knobs) if config["ks"] > 1 else _schedule_whole(func, config.knobs)
+
+
+def _group(v: Values) -> Group:
+    return Group(v["rt"], v["ks"], v["ot"])
+
+
+def _local_bytes(v: Values) -> int:
+    """The parts of all sums of a group. Where more items share a sum than there are values to add up, TVM also leaves
+    room for parts of the next groups, which nobody uses."""
+    if v["ks"] == 1:
+        return 0
+    groups = -(-v["ks"] // (v["nb"] * v["vec"]))
+    return 4 * groups * v["rt"] * v["ri"] * v["ks"] * v["nb"] * v["ot"] * v["vec"]
+
+
+def _weight_shape(dense: Dense, v: Values) -> tuple[int, int, int, int, int]:
+    """(tiles, inputs, nb, ot, vec): inputs filled up to whole steps of the items that share a sum."""
+    wide, step = v["nb"] * v["ot"] * v["vec"], v["ks"] * v["ki"]
+    return -(-dense.out_features // wide), -(-dense.in_features // step) * step, v["nb"], v["ot"], v["vec"]
+
+
+def _knobs(dense: Dense, limits: GpuLimits) -> tuple[Knob, ...]:
+    vectors = -(-dense.out_features // limits.lanes)
+    split = limits.local_memory_bytes > 0
+    return (
+        Knob("ri", tile_sizes(dense.rows, 8)),
+        Knob("rt", tuple(r for r in (1, 2, 4, 8, 16) if r <= dense.rows)),
+        Knob("nb", tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= vectors)),
+        Knob("vec", tuple(reversed(vector_widths(limits, limits.lanes)))),
+        Knob("ot", tuple(o for o in (1, 2, 4, 8, 16, 32, 64, 128) if o <= dense.out_features)),
+        Knob("ks", tuple(s for s in (1, 2, 4, 8, 16, 32) if s == 1 or (split and 4 * s <= dense.in_features))),
+        Knob("ki", tuple(i for i in (1, 2, 4, 8, 16) if i <= dense.in_features)),
+    )
+
+
+def _constraints(dense: Dense, limits: GpuLimits) -> tuple[Constraint, ...]:
+    def waste(v: Values) -> float:
+        tiles, inputs, *tile = _weight_shape(dense, v)
+        rows = -(-dense.rows // (v["rt"] * v["ri"])) * v["rt"] * v["ri"]
+        return rows * tiles * prod(tile) * inputs / (dense.rows * dense.out_features * dense.in_features)
+
+    def evenly(v: Values) -> bool:
+        return v["nb"] * v["vec"] <= v["ks"] or v["nb"] * v["vec"] % v["ks"] == 0
+
+    return (
+        *limit_constraints(limits, _group, lambda v: v["ri"] * v["nb"] * v["vec"], _local_bytes),
+        Constraint("the sums do not divide among the items that share them", evenly),
+        Constraint("too many unrolled multiply-adds", lambda v: v["ri"] * v["nb"] * v["ki"] <= MAX_UNROLLED),
+        Constraint("too many features or inputs are computed in vain", lambda v: waste(v) <= 1.5),
+        # a vector that is cut off in its middle is written value by value, and then its sums are no vectors either
+        Constraint(
+            "unsplit sums need whole vectors of features", lambda v: v["ks"] > 1 or dense.out_features % v["vec"] == 0
+        ),
+    )
+
+
+def _features(dense: Dense, limits: GpuLimits, v: Values) -> Mapping[str, float]:
+    tiles, items, local_bytes = _weight_shape(dense, v)[0], _group(v).size, _local_bytes(v)
+    groups = tiles * -(-dense.rows // (v["rt"] * v["ri"]))
+    resident = limits.max_threads // items
+    if local_bytes:
+        resident = min(resident, limits.local_memory_bytes // local_bytes)
+    return {
+        "items": float(items * groups),
+        "groups": float(groups),
+        "group_items": float(items),
+        "occupancy": resident * items / limits.max_threads,
+        "flop_per_byte": 2.0 * v["ri"] * v["rt"] / 4.0,
+        "accumulators": float(v["ri"] * v["nb"]),
+        "sums": float(v["ri"] * v["nb"] * v["vec"]),
+        "loads_per_fma": (v["nb"] + v["ri"]) / (v["nb"] * v["ri"]),
+        "body_fmas": float(v["ri"] * v["nb"] * v["ki"]),
+        "local_bytes": float(local_bytes),
+    }
+
+
+def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFunc:
+    """sums (with `ks` > 1: parts) on whole tiles -> out with the epilogue."""
+    tiles, inputs, *tile = _weight_shape(dense, k)
+    tile_rows = k["rt"] * k["ri"]
+    rows = -(-dense.rows // tile_rows) * tile_rows
+    data = te.placeholder((dense.rows, dense.in_features), name="data")
+    weight = te.placeholder((tiles, inputs, *tile), name="weight")
+    extra = epilogue_operands(epilogue, dense.out_shape)
+    ko = te.reduce_axis((0, inputs // (k["ks"] * k["ki"])), "ko")
+    ki = te.reduce_axis((0, k["ki"]), "ki")
+
+    def upto(index: Any, extent: int, whole: int) -> Any:
+        """Beyond the end the last one is repeated: a row that is cut off, an input whose weights are zero."""
+        return index if extent == whole else tirx.min(index, extent - 1)
+
+    def product(part: Any, i: Any, t: Any, *feature: Any) -> Any:
+        at = (ko * k["ks"] + part) * k["ki"] + ki
+        value = data[upto(i, dense.rows, rows), upto(at, dense.in_features, inputs)]
+        return value * weight[(t, at, *feature)]
+
+    shape = (rows, tiles, *tile)
+    if k["ks"] == 1:
+        sums = te.compute(shape, lambda *index: te.sum(product(0, *index), axis=[ko, ki]), name="sums")
+    else:
+        parts = te.compute((k["ks"], *shape), lambda s, *index: te.sum(product(s, *index), axis=[ko, ki]), name="parts")
+
+        def sums(*index: Any) -> Any:
+            return functools.reduce(operator.add, (parts[(s, *index)] for s in range(k["ks"])))
+
+    wide, vec = prod(tile), k["vec"]
+
+    def result(i: Any, j: Any) -> Any:
+        value = sums(i, j // wide, j % wide // (k["ot"] * vec), j % (k["ot"] * vec) // vec, j % vec)
+        return epilogue_value(epilogue, value, extra, (i, j))
+
+    return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])
+
+
+def _schedule_whole(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    """Groups | items | inputs | register tile."""
+    sch = new_schedule(func)
+    sums = sch.get_sblock("sums")
+    i, t, b, o, v, ko, ki = sch.get_loops(sums)
+    ib, it, ii = sch.split(i, [None, k["rt"], k["ri"]])
+    sch.reorder(ib, t, it, o, ko, ki, ii, b, v)
+    launch(sch, {"blockIdx.y": [ib], "blockIdx.x": [t], "threadIdx.z": [it], "threadIdx.x": [o]})
+    write_back(sch, sums, o)
+    unroll_tile(sch, [ki, ii, b, v])
+    split_init(sch, sums, ko)
+    return sch.mod["main"]
+
+
+def _schedule_split(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    """Groups | items: parts of sums in registers, then in local memory | items: sums of parts, and the epilogue."""
+    sch = new_schedule(func)
+    i, j = sch.get_loops(sch.get_sblock("out"))
+    ib, it, ii = sch.split(i, [None, k["rt"], k["ri"]])
+    t, vector, o = sch.split(j, [None, k["nb"] * k["vec"], k["ot"]])
+    sch.reorder(ib, t, it, o, ii, vector)
+    launch(sch, {"blockIdx.y": [ib], "blockIdx.x": [t]})
+    _schedule_parts(sch, t, k["ri"])
+    # Only now: where there are more items than values to add up, TVM would compute the next group's parts too.
+    share, part = sch.split(vector, [None, k["ks"]])
+    sch.reorder(it, part, o, ii, share)
+    launch(sch, {"threadIdx.z": [it], "threadIdx.y": [part], "threadIdx.x": [o]})
+    return sch.mod["main"]
+
+
+def _schedule_parts(sch: Schedule, at: Any, rows: int) -> None:
+    """Each item sums up its part of the inputs in registers and leaves it in local memory."""
+    parts = sch.get_sblock("parts")
+    copy = sch.cache_write(parts, 0, "local")
+    sch.set_scope(copy, 0, "shared")
+    sch.compute_at(copy, at, preserve_unit_loops=True)
+    s, i, t, b, o, v = own_loops(sch, copy)
+    it, ii = sch.split(i, [None, rows])
+    sch.reorder(it, s, o, ii, t, b, v)
+    launch(sch, {"threadIdx.z": [it], "threadIdx.y": [s], "threadIdx.x": [o]})
+    unroll_tile(sch, [ii, t, b, v])
+    sch.compute_at(parts, o, preserve_unit_loops=True)
+    *tile, ko, ki = own_loops(sch, parts)
+    sch.reorder(ko, ki, *tile)
+    unroll_tile(sch, [ki, *tile])
+    split_init(sch, parts, ko)

@@ -1,0 +1,288 @@
+"""Depthwise convolution in blocked layout (OpenCL, CUDA); `templates.depthwise` says what is computed.
+
+A work-item holds `yi` x `xi` pixels of `vec` channels; a group is `ct` channel blocks by `yt` x `xt` such tiles, with
+as many items more as there are vectors in a channel block. There is little to reuse: the input comes straight from
+global memory, or a kernel row or all that a tile reads goes through registers first, or a group's through local memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from templates.blocking import divisors
+from templates.depthwise import depthwise_compute, pack_depthwise, reach, reads_outside
+from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.stages import (
+    MAX_UNROLLED,
+    Group,
+    cooperate,
+    into_registers,
+    launch,
+    limit_constraints,
+    own_kernel,
+    split_init,
+    vector_widths,
+    write_back,
+)
+from templates.space import Constraint, Knob, Space, Values
+from templates.stages import has_block, new_schedule, unroll_tile
+from templates.template import Layout, Layouts, Template
+from templates.workloads import Conv2d, anchor_of
+from tuning_db.record import Config, Workload
+
+REGISTERS = ("row", "patch")  # places of the input in an item's own registers
+STAGED = (*REGISTERS, "shared")  # places that need a copy even where nothing is padded
+PAD_GROUP = 64
+# Pixels computed in vain, in relation to those needed: more is never fast.
+MAX_WASTE = 1.34
+# Fewer items leave most lanes of a GPU's SIMD unit idle.
+MIN_ITEMS = 16
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """A convolution on a device: what knob values mean for groups, registers and memory."""
+
+    conv: Conv2d
+    limits: GpuLimits
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.conv.in_channels // self.limits.lanes)
+
+    def group(self, v: Values) -> Group:
+        return Group(v["ct"], v["yt"], v["xt"] * (self.limits.lanes // v["vec"]))
+
+    def tile(self, v: Values) -> tuple[int, int]:
+        """Rows and columns of a group."""
+        return v["yt"] * v["yi"], v["xt"] * v["xi"]
+
+    def covered(self, v: Values) -> tuple[int, int]:
+        """Rows and columns that whole groups cover."""
+        th, tw = self.tile(v)
+        return -(-self.conv.out_height // th) * th, -(-self.conv.out_width // tw) * tw
+
+    def waste(self, v: Values) -> float:
+        tall, wide = self.covered(v)
+        return tall * wide / (self.conv.out_height * self.conv.out_width)
+
+    def groups(self, v: Values) -> int:
+        (th, tw), (tall, wide) = self.tile(v), self.covered(v)
+        return self.conv.batch * (self.blocks // v["ct"]) * (tall // th) * (wide // tw)
+
+    def copied(self, v: Values) -> int:
+        """Input values per channel that an item has in registers beside its sums."""
+        high, wide = reach(self.conv, v["yi"], v["xi"])
+        if v["pad"] == "row":
+            high -= (self.conv.kernel[0] - 1) * self.conv.dilation[0]
+        return high * wide if v["pad"] in REGISTERS else 0
+
+    def sums(self, v: Values) -> int:
+        """Values in registers; a CPU reads the input from its stack."""
+        copied = 0 if self.limits.family == "cpu" else self.copied(v)
+        return (v["yi"] * v["xi"] + copied) * v["vec"]
+
+    def unrolled(self, v: Values) -> int:
+        """Vector multiply-adds in the longest unrolled body."""
+        kh, kw = self.conv.kernel
+        return v["yi"] * v["xi"] * kw * (kh if v["unroll_kh"] else 1)
+
+    def local_bytes(self, v: Values) -> int:
+        high, wide = reach(self.conv, *self.tile(v))
+        return 4 * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
+
+
+class GpuDepthwise(Template):
+    """Knobs: tile of an item (`yi` rows, `xi` columns) and of a group in items (`ct` channel blocks, `yt`, `xt`);
+    `vec` lanes of a vector; `pad`: where the padded input lives ("inline": nowhere, "row": a kernel row in registers,
+    "patch": all of a tile in registers, "shared": local memory, "kernel": a kernel of its own); `unroll_kh`."""
+
+    name = "gpu.depthwise"
+    op = "conv2d"
+
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        block = Layout(_limits(target).lanes)
+        return Layouts(block, block)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        limits = gpu_limits(target)
+        conv = _conv(workload)
+        if limits is None or not conv.is_depthwise:
+            return None
+        tiling = _Tiling(conv, limits)
+        knobs = _knobs(tiling)
+        return Space(self.name, knobs, _constraints(tiling), _seeds(tiling, knobs), lambda v: _features(tiling, v))
+
+    def weight_key(self, config: Config) -> str:
+        return "blocked"
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        return pack_depthwise(weight, _limits(target).lanes)
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        tiling, k = _Tiling(_conv(workload), _limits(target)), config.knobs
+        lanes, staged = tiling.limits.lanes, k["pad"] in STAGED
+        func = depthwise_compute(tiling.conv, lanes, workload.epilogue, *tiling.tile(k), staged=staged)
+        return _schedule(tiling, func, k)
+
+
+def _conv(workload: Workload) -> Conv2d:
+    conv = anchor_of(workload)
+    assert isinstance(conv, Conv2d)
+    return conv
+
+
+def _limits(target: Target) -> GpuLimits:
+    limits = gpu_limits(target)
+    assert limits is not None
+    return limits
+
+
+def _knobs(tiling: _Tiling) -> tuple[Knob, ...]:
+    conv, limits = tiling.conv, tiling.limits
+
+    def up_to(extent: int, *values: int) -> tuple[int, ...]:
+        return tuple(v for v in values if v <= extent)
+
+    return (
+        Knob("yi", up_to(conv.out_height, 1, 2, 4, 7)),
+        Knob("xi", up_to(conv.out_width, 1, 2, 3, 4, 5, 6, 7, 8, 14)),
+        Knob("ct", divisors(tiling.blocks, 16)),
+        Knob("yt", up_to(conv.out_height, 1, 2, 4, 7, 8, 14, 16)),
+        Knob("xt", up_to(conv.out_width, 1, 2, 4, 7, 8, 14, 16, 28, 32)),
+        Knob("vec", vector_widths(limits, limits.lanes)),
+        Knob("pad", ("inline", "row", "patch", "kernel", *(("shared",) if limits.local_memory_bytes else ()))),
+        Knob("unroll_kh", (1, 0)),
+    )
+
+
+def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
+    limits = tiling.limits
+
+    def enough_items(v: Values) -> bool:
+        size = tiling.group(v).size
+        return limits.family == "cpu" or size >= min(MIN_ITEMS, size * tiling.groups(v))
+
+    return (
+        *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
+        Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
+        Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= MAX_UNROLLED),
+        Constraint("too few work-items in a group", enough_items),
+        Constraint("registers cannot be indexed by a loop", lambda v: v["pad"] != "patch" or v["unroll_kh"] == 1),
+        Constraint(
+            "there is nothing to pad",
+            lambda v: v["pad"] != "kernel" or reads_outside(tiling.conv, *tiling.covered(v)),
+        ),
+    )
+
+
+# Per family (where the input lives, items of a group), in the order in which they are worth trying.
+_STYLES = {
+    "cpu": (("patch", 4), ("row", 1), ("kernel", 1), ("inline", 1)),
+    "nvidia": (("inline", 128), ("patch", 128), ("shared", 128), ("kernel", 256)),
+}
+_OTHER_STYLES = (("patch", 64), ("inline", 64), ("row", 64), ("kernel", 128))
+
+
+def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
+    """Per style the tile of an item with the fewest loads per sum that fits into its registers, in groups of about
+    the style's size that compute least in vain."""
+    values = {knob.name: knob.values for knob in knobs}
+    constraints = _constraints(tiling)
+    seeds: list[Values] = []
+    for pad, items in _STYLES.get(tiling.limits.family, _OTHER_STYLES):
+        if pad not in values["pad"]:
+            continue
+        fixed = {"ct": 1, "yt": 1, "xt": 1, "vec": values["vec"][0], "pad": pad, "unroll_kh": 1}
+        tiles = [{**fixed, "yi": yi, "xi": xi} for yi in values["yi"] for xi in values["xi"]]
+        fitting = [t for t in tiles if tiling.sums(t) <= tiling.limits.sums // 2 and tiling.unrolled(t) <= MAX_UNROLLED]
+        tile = min(fitting or tiles[:1], key=lambda t: _loads(tiling, t) * tiling.waste(t))
+        groups = [
+            {**tile, "ct": ct, "yt": yt, "xt": xt}
+            for ct, yt, xt in itertools.product(values["ct"], values["yt"], values["xt"])
+        ]
+        valid = [g for g in groups if all(c.holds(g) for c in constraints)]
+        if valid:
+            seeds.append(min(valid, key=lambda g: _distance(tiling, items, g)))
+    return tuple(seeds)
+
+
+def _loads(tiling: _Tiling, v: Values) -> float:
+    """Input values read per sum, if each is read once by an item."""
+    high, wide = reach(tiling.conv, v["yi"], v["xi"])
+    return high * wide / (v["yi"] * v["xi"])
+
+
+def _distance(tiling: _Tiling, items: int, v: Values) -> float:
+    return abs(math.log2(tiling.group(v).size / items)) + 4 * math.log2(tiling.waste(v))
+
+
+def _features(tiling: _Tiling, v: Values) -> Mapping[str, float]:
+    limits, local_bytes, items = tiling.limits, tiling.local_bytes(v), tiling.group(v).size
+    resident = limits.max_threads // items
+    if local_bytes:
+        resident = min(resident, limits.local_memory_bytes // local_bytes)
+    return {
+        "items": float(items * tiling.groups(v)),
+        "groups": float(tiling.groups(v)),
+        "group_items": float(items),
+        "occupancy": resident * items / limits.max_threads,
+        "accumulators": float(v["yi"] * v["xi"]),
+        "sums": float(tiling.sums(v)),
+        "loads_per_sum": _loads(tiling, v),
+        "body_fmas": float(tiling.unrolled(v)),
+        "local_bytes": float(local_bytes),
+        "waste": tiling.waste(v),
+    }
+
+
+def _schedule(tiling: _Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    """Groups | items | kernel rows | register tile."""
+    sch = new_schedule(func)
+    conv = sch.get_sblock("conv")
+    n, c, y, x, v, kh, kw = sch.get_loops(conv)
+    cb, ct = sch.split(c, [None, k["ct"]])
+    yb, yt, yi = sch.split(y, [None, k["yt"], k["yi"]])
+    xb, xt, xi = sch.split(x, [None, k["xt"], k["xi"]])
+    vt, vi = sch.split(v, [None, k["vec"]])
+    sch.reorder(n, cb, yb, xb, ct, yt, xt, vt, kh, kw, yi, xi, vi)
+    bound = launch(
+        sch,
+        {
+            "blockIdx.y": [n, cb],
+            "blockIdx.x": [yb, xb],
+            "threadIdx.z": [ct],
+            "threadIdx.y": [yt],
+            "threadIdx.x": [xt, vt],
+        },
+    )
+    item = bound["threadIdx.x"]
+    write_back(sch, conv, item)
+    _schedule_data(tiling, sch, k, item, kh)
+    unroll_tile(sch, [*([kh] if k["unroll_kh"] else []), kw, yi, xi, vi])
+    split_init(sch, conv, kh)
+    return sch.mod["main"]
+
+
+def _schedule_data(tiling: _Tiling, sch: Schedule, k: Values, item: Any, row: Any) -> None:
+    """Put the padded input where the config wants it."""
+    if not has_block(sch, "pad"):
+        return
+    pad = sch.get_sblock("pad")
+    if k["pad"] == "inline":
+        sch.compute_inline(pad)
+    elif k["pad"] == "kernel":
+        own_kernel(sch, pad, min(PAD_GROUP, tiling.limits.max_threads), k["vec"])
+    elif k["pad"] == "shared":
+        cooperate(sch, pad, item, tiling.group(k), k["vec"])
+    else:
+        into_registers(sch, pad, row if k["pad"] == "row" else item, k["vec"])

@@ -1,0 +1,147 @@
+"""A scheduled function lowered for a GPU, and what its code shows: kernels, launches, local memory, barriers.
+
+Start at `lower`. No offline compiler looks at these: a launch that a device refuses, a barrier that only some items
+of a group reach, and code that silently stays on the host all compile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.target import Target
+from tvm.tirx.build import codegen_build, split_host_device_mods
+
+from templates.lowering import lowering_context
+
+_AXES = "xyz"
+# A "warp" barrier is a barrier of the whole group in OpenCL; CUDA has one for a warp.
+_GROUP_BARRIERS = {"opencl": ("shared", "warp"), "cuda": ("shared",)}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel and its launch. `grid` counts groups and `group` items, along x, y, z. `local_bytes`: per group;
+    `private_bytes`: per item, in arrays that a compiler may keep in registers. `types`: what is loaded, stored or
+    converted to ("float32x4"). `barriers`: of the whole group, as written; `divergent_barrier`: one of them stands
+    where items of a group may part ways."""
+
+    name: str
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]
+    arguments: int
+    local_bytes: int
+    private_bytes: int
+    types: tuple[str, ...]
+    barriers: int
+    divergent_barrier: bool
+
+    @property
+    def items(self) -> int:
+        """Work-items in a group."""
+        return math.prod(self.group)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """`kernels` in the order of their names; `host_accesses`: loads and stores of tensors that stayed on the host;
+    `workspace_bytes`: device memory that a call allocates for itself. `device`: the kernels' code, and the target of
+    each part (a template may change it for its own function)."""
+
+    device: tuple[tuple[Target, tvm.IRModule], ...]
+    kernels: tuple[Kernel, ...]
+    host_accesses: int
+    workspace_bytes: int
+
+    def source(self) -> str:
+        """The OpenCL C or CUDA text of all kernels; no driver and no compiler is needed. Raises what TVM raises."""
+        with lowering_context():
+            return "\n".join(str(codegen_build(part, target).inspect_source()) for target, part in self.device)
+
+
+def lower(func: tirx.PrimFunc, target: Target) -> Lowered:
+    """Lower a scheduled function as `tvm.tirx.build` does, up to code generation. Raises what TVM raises."""
+    with lowering_context():
+        host = target.host or Target("llvm")
+        module = tvm.IRModule.from_expr(func.with_attr("global_symbol", "main"))
+        pipeline, _, finish_device = tirx.get_default_tir_pipeline(target)
+        module = pipeline(tirx.transform.BindTarget(target.with_host(host))(module))
+        host_module, device_modules = split_host_device_mods(module)
+        device = tuple((own, finish_device()(part)) for own, part in device_modules.items())
+    kernels = [_kernel(f, target.kind.name) for _, part in device for f in part.functions.values()]
+    host_funcs = list(host_module.functions.values())
+    return Lowered(
+        device,
+        tuple(sorted(kernels, key=lambda kernel: kernel.name)),
+        sum(len(_all(TensorLoad, f)) + len(_all(tirx.BufferStore, f)) for f in host_funcs),
+        sum(_bytes(node.buffer) for f in host_funcs for node in _all(tirx.AllocBuffer, f)),
+    )
+
+
+def _all(kind: Any, root: Any) -> list[Any]:
+    """Every node of a class under `root`."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, [(kind, found.append)])
+    return found
+
+
+def _bytes(buffer: Any) -> int:
+    element = tvm.DataType(str(buffer.dtype))
+    return math.prod(map(int, buffer.shape)) * element.lanes * (-(-element.bits // 8))
+
+
+def _kernel(func: tirx.PrimFunc, kind: str) -> Kernel:
+    launches = [node for node in _all(tirx.AttrStmt, func) if node.attr_key == "thread_extent"]
+    extents = {str(node.node.thread_tag): int(node.value) for node in launches}
+    buffers = [node.buffer for node in _all(tirx.AllocBuffer, func)]
+    local = [b for b in buffers if str(b.scope()).startswith("shared")]
+    types = {str(node.ty) for node in _all(TensorLoad, func)}
+    types |= {str(node.value.ty) for node in [*_all(tirx.BufferStore, func), *_all(tirx.Cast, func)]}
+    return Kernel(
+        name=str(func.attrs["global_symbol"]),
+        grid=_along(extents, "blockIdx"),
+        group=_along(extents, "threadIdx"),
+        arguments=len(func.params),
+        local_bytes=sum(map(_bytes, local)),
+        private_bytes=sum(_bytes(b) for b in buffers if b not in local),
+        types=tuple(sorted(types)),
+        barriers=len(_barriers(func, kind)),
+        divergent_barrier=any(_barriers(part, kind) for part in _divergent(func, launches)),
+    )
+
+
+def _along(extents: dict[str, int], prefix: str) -> tuple[int, int, int]:
+    x, y, z = (extents.get(f"{prefix}.{axis}", 1) for axis in _AXES)
+    return x, y, z
+
+
+def _barriers(root: Any, kind: str) -> list[Any]:
+    calls = [call for call in _all(tvm.ir.Call, root) if getattr(call.op, "name", "") == "tirx.tvm_storage_sync"]
+    return [call for call in calls if str(call.args[0].value) in _GROUP_BARRIERS[kind]]
+
+
+def _divergent(func: tirx.PrimFunc, launches: Iterable[Any]) -> list[Any]:
+    """The bodies that items of one group enter at different times or not at all: below a condition, or in a loop with
+    bounds, that depend on the item."""
+    varying = {node.node.var for node in launches if str(node.node.thread_tag).startswith("threadIdx")}
+
+    def depends(expression: Any) -> bool:
+        private = any(str(load.source.scope()) in ("local", "warp") for load in _all(TensorLoad, expression))
+        return private or any(var in varying for var in _all(tirx.Var, expression))
+
+    bindings = [(node.var, node.value) for node in _all(tirx.Bind, func)]
+    loops = _all(tirx.For, func)
+    bindings += [(loop.loop_var, bound) for loop in loops for bound in (loop.min, loop.extent)]
+    known = -1
+    while known != len(varying):
+        known = len(varying)
+        varying.update(var for var, value in bindings if var not in varying and depends(value))
+    found = [node for node in _all(tirx.IfThenElse, func) if depends(node.condition)]
+    found += [node for node in _all(tirx.While, func) if depends(node.condition)]
+    return found + [loop for loop in loops if loop.loop_var in varying]

@@ -1,0 +1,135 @@
+"""What every GPU template must keep: right numbers on real drivers, nothing on the host, no limit exceeded."""
+
+from __future__ import annotations
+
+import random
+from zlib import crc32
+
+import pytest
+from tvm.target import Target
+
+from templates.gpu.checks import violations
+from templates.gpu.limits import gpu_limits
+from templates.gpu.lowered import lower
+from templates.reference import random_operands
+from templates.template import Template, all_templates
+from tests.templates.gpu.support import DRIVERS, GPUS, driver, gpu
+from tests.templates.support import Compiled, host_target
+from tests.templates.workloads import WORKLOADS
+from tuning_db.record import Config
+
+TEMPLATES = {t.name: t for t in all_templates()}
+
+
+def applies(template: Template, name: str, target: Target) -> bool:
+    return template.op == WORKLOADS[name].op and template.space(WORKLOADS[name], target) is not None
+
+
+CASES = [
+    (template, name)
+    for template in TEMPLATES
+    for name in WORKLOADS
+    if any(applies(TEMPLATES[template], name, gpu(limits)) for limits in GPUS)
+]
+# With local memory, groups, and sizes that nothing divides: they run with a GPU's limits too.
+HARD = (
+    "conv3x3_odd_sizes",
+    "conv3x3_strided",
+    "conv1x1_prime",
+    "conv_grouped",
+    "first_layer",
+    "depthwise_strided",
+    "dense_rows",
+)
+
+
+def chosen(template: str, name: str, target: Target, seeds: int = 1, samples: int = 1) -> list[Config]:
+    """Some of the author's seeds, others for every case, and some random configs."""
+    space = TEMPLATES[template].space(WORKLOADS[name], target)
+    if space is None:
+        pytest.skip("does not apply with this vector width")
+    rng = random.Random(crc32(f"{template} {name}".encode()))
+    known = space.seed_configs()
+    assert known, "every space offers a valid first config"
+    drawn = [c for c in (space.sample(rng) for _ in range(samples)) if c is not None]
+    return [*rng.sample(known, min(seeds, len(known))), *drawn]
+
+
+def check(template: str, name: str, target: Target, configs: list[Config], device: object) -> None:
+    for config in configs:
+        error = Compiled(TEMPLATES[template], WORKLOADS[name], target, config, device).error()
+        assert error < (3e-5 if not TEMPLATES[template].exact else 2e-6), dict(config.knobs)
+
+
+@pytest.mark.parametrize("platform", DRIVERS)
+@pytest.mark.parametrize(("template", "name"), CASES)
+def test_results_match_float64(template: str, name: str, platform: str) -> None:
+    here = driver(platform)
+    check(template, name, here.target(), chosen(template, name, here.target()), here.device)
+
+
+@pytest.mark.parametrize("platform", DRIVERS)
+@pytest.mark.parametrize(("template", "name"), [case for case in CASES if case[1] in HARD])
+def test_results_match_float64_with_a_gpus_limits(template: str, name: str, platform: str) -> None:
+    here = driver(platform)
+    target = here.like_nvidia()
+    check(template, name, target, chosen(template, name, target), here.device)
+
+
+@pytest.mark.parametrize("limits", GPUS)
+@pytest.mark.parametrize(("template", "name"), CASES)
+def test_lowered_code_keeps_to_the_limits(template: str, name: str, limits: str) -> None:
+    """Everything runs on the device, no barrier is divergent, no limit is exceeded, and the source is generated."""
+    target = gpu(limits)
+    if not applies(TEMPLATES[template], name, target):
+        pytest.skip("does not apply to this device")
+    space = TEMPLATES[template].space(WORKLOADS[name], target)
+    for config in chosen(template, name, target):
+        lowered = lower(TEMPLATES[template].prim_func(WORKLOADS[name], target, config), target)
+        assert violations(lowered, GPUS[limits]) == [], dict(config.knobs)
+        claimed = space.encode(config).get("local_bytes", 0.0)
+        assert max(kernel.local_bytes for kernel in lowered.kernels) <= claimed, dict(config.knobs)
+        assert all(kernel.name in lowered.source() for kernel in lowered.kernels)
+
+
+@pytest.mark.parametrize(("template", "name"), CASES)
+def test_samples_and_neighbours_are_valid(template: str, name: str) -> None:
+    for limits in GPUS:
+        space = TEMPLATES[template].space(WORKLOADS[name], gpu(limits))
+        if space is None:
+            continue
+        assert space.seed_configs()
+        rng = random.Random(3)
+        drawn = [space.sample(rng) for _ in range(5)]
+        assert any(drawn), "random search finds valid configs"
+        for config in filter(None, drawn):
+            assert space.why_invalid(config) is None
+            assert all(space.is_valid(n) for n in space.neighbours(config))
+
+
+@pytest.mark.parametrize(("template", "name"), CASES)
+def test_weights_with_equal_keys_are_equal(template: str, name: str) -> None:
+    workload, rng = WORKLOADS[name], random.Random(5)
+    target = next(gpu(limits) for limits in GPUS if applies(TEMPLATES[template], name, gpu(limits)))
+    space = TEMPLATES[template].space(workload, target)
+    packed: dict[str, bytes] = {}
+    weight = random_operands(workload, 0).weight
+    for config in filter(None, (space.sample(rng) for _ in range(6))):
+        key = TEMPLATES[template].weight_key(config)
+        value = TEMPLATES[template].pack_weight(workload, target, config, weight).tobytes()
+        assert packed.setdefault(key, value) == value
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_templates_keep_to_their_kind_of_device(name: str) -> None:
+    for template in all_templates():
+        for target in (host_target(), *(gpu(limits) for limits in GPUS)):
+            on_gpu = gpu_limits(target) is not None
+            if template.name.startswith("cpu.") == on_gpu:
+                assert not applies(template, name, target)
+
+
+@pytest.mark.parametrize("limits", GPUS)
+@pytest.mark.parametrize("name", sorted(set(WORKLOADS) - {"depthwise", "depthwise_strided"}))
+def test_every_workload_has_a_template(name: str, limits: str) -> None:
+    assert any(applies(template, name, gpu(limits)) for template in all_templates())

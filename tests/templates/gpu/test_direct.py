@@ -1,0 +1,40 @@
+"""The GPU convolution keeps its sums in vectors, whatever is fused behind it, and allocates nothing unless it must."""
+
+from __future__ import annotations
+
+import pytest
+
+from templates.gpu.lowered import Lowered, lower
+from templates.template import template_named
+from templates.workloads import Conv2d
+from tests.templates.gpu.support import GPUS, gpu
+
+CONV = Conv2d(1, 16, 13, 13, 24, (3, 3), padding=(1, 1, 1, 1))
+ACTIVATIONS = ("relu", "clip:0.0:6.0", "leaky_relu:0.1", "sigmoid", "silu", "tanh", "hardsigmoid:0.2:0.5", "hardswish")
+
+
+def lowered(limits: str, epilogue: tuple[str, ...], **knobs: object) -> Lowered:
+    template, workload, target = template_named("gpu.conv2d_direct"), CONV.workload(epilogue), gpu(limits)
+    space = template.space(workload, target)
+    config = space.config({"xi": 4, "kt": 6, "xt": 4, "unroll_kw": 1, **knobs})
+    assert space.why_invalid(config) is None
+    return lower(template.prim_func(workload, target, config), target)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_sums_are_vectors_behind_every_epilogue(activation: str) -> None:
+    """13 columns are no multiple of 4: what is cut off is cut off in whole vectors too."""
+    source = lowered("mali", ("bias", "add", activation)).source()
+    assert "float4 conv_local_ptr[4]" in source
+    assert "vstore4" in source
+
+
+@pytest.mark.parametrize("limits", ["orin", "mali"])
+def test_only_a_padding_kernel_needs_a_workspace(limits: str) -> None:
+    places = ["inline", "local", "shared", "shared_local"] if GPUS[limits].family == "nvidia" else ["inline", "local"]
+    for pad in places:
+        code = lowered(limits, ("bias",), pad=pad)
+        assert (len(code.kernels), code.workspace_bytes) == (1, 0)
+    code = lowered(limits, ("bias",), pad="kernel")
+    assert len(code.kernels) == 2
+    assert code.workspace_bytes == 4 * 16 * 15 * 18  # channels, rows, columns of whole tiles

@@ -1,0 +1,64 @@
+"""What our OpenCL runtime counts and records, and what can be set. Start at `counters` and `trace`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.devices.opencl.library import call
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel that ran. `stream`: streams are numbered as they appear in a trace. Times are nanoseconds of the
+    device's clock."""
+
+    kernel: str
+    stream: int
+    queued: int
+    submitted: int
+    started: int
+    ended: int
+
+
+def counters() -> dict[str, int]:
+    """What this process has asked of OpenCL drivers so far: allocations, releases, workspaces, launches, flushes (as
+    `set_flush_every` asks), finishes (waits for a whole queue), bytes_to_device, bytes_from_device, bytes_on_device,
+    programs_compiled (from source), programs_loaded (from the cache of binaries)."""
+    return {str(name): int(value) for name, value in call("counters").items()}
+
+
+@contextlib.contextmanager
+def trace() -> Iterator[list[Launch]]:
+    """Record every launch of this process inside the block; the list is filled when the block ends."""
+    launches: list[Launch] = []
+    call("start_trace")
+    try:
+        yield launches
+    finally:
+        launches += [Launch(str(row[0]), *map(int, row[1:])) for row in call("stop_trace")]
+
+
+def order_streams(index: int, first: int, then: int) -> None:
+    """What is launched on the stream `then` from now on waits for all that is on the stream `first` of the device
+    "opencl:`index`" so far; the caller does not wait. Streams are TVM's raw ones; 0 is the device's default."""
+    call("order_streams", index, first, then)
+
+
+def set_flush_every(index: int, launches: int) -> None:
+    """Flush each queue of the device "opencl:`index`" after every so many launches (0: as the driver decides). Mali
+    drivers hang when too many are queued."""
+    call("set_flush_every", index, launches)
+
+
+def set_build_options(index: int, options: str) -> None:
+    """Options for programs that are built for the device from now on. Those of one kernel alone go into its source, as
+    a line "// edgetune-build-options: ..."."""
+    call("set_build_options", index, options)
+
+
+def set_binary_cache(folder: Path | None) -> None:
+    """Keep compiled programs in `folder` (default: opencl/ in the cache folder), or nowhere."""
+    call("set_binary_cache", "" if folder is None else str(folder))

@@ -1,0 +1,193 @@
+"""Edge devices that kernels can be compiled and checked for where they are not here. Start at `profile_named`.
+
+A profile holds what public documentation says, None where it does not say or boards differ; a real board's own
+answers replace it. Local memory of a CUDA device is what a kernel may declare statically.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.target import Target
+
+from templates.gpu.limits import GpuLimits, gpu_target
+from tuner.devices.keys import LaunchCaps, device_key, launch_caps
+from tuner.errors import BadInput
+from tuning_db.record import DeviceKey
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`title`: for a person. `reported`: the name that the driver gives the device. `architecture`: "gen9", "sm_53".
+    `host`: LLVM triple and CPU of the host part. `extensions`: those of OpenCL that kernels may use. `ocloc`: what
+    Intel's offline compiler calls the device. `aliases`: other names it is known by."""
+
+    name: str
+    title: str
+    reported: str
+    architecture: str
+    limits: GpuLimits
+    host: tuple[str, str]
+    compute_units: int | None = None
+    clock_mhz: int | None = None
+    extensions: tuple[str, ...] = ()
+    ocloc: str | None = None
+    aliases: tuple[str, ...] = ()
+
+    def target(self) -> Target:
+        """TVM's target, with the limits that templates read and the board's host."""
+        triple, cpu = self.host
+        host = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
+        arch = self.architecture if self.limits.kind == "cuda" else None
+        return gpu_target(self.limits, host, arch, self.name)
+
+    def key(self) -> DeviceKey:
+        """As the real device's, as far as it is known."""
+        more: dict[str, int | str] = {} if self.clock_mhz is None else {"clock_mhz": self.clock_mhz}
+        return device_key(self.limits, self.reported, self.compute_units, arch=self.architecture, **more)
+
+    @property
+    def launch_caps(self) -> LaunchCaps:
+        return launch_caps(self.limits)
+
+    @property
+    def compilers(self) -> tuple[str, ...]:
+        """Names of the offline compilers that check its kernels."""
+        if self.limits.kind == "cuda":
+            return ("nvrtc",)
+        return ("clang", "ocloc") if self.ocloc else ("clang",)
+
+
+_INTEL_EXTENSIONS = (
+    "cl_khr_fp16",
+    "cl_khr_subgroups",
+    "cl_intel_subgroups",
+    "cl_intel_subgroups_short",
+    "cl_intel_required_subgroup_size",
+)
+_AARCH64 = "aarch64-linux-gnu"
+_X86_64 = "x86_64-linux-gnu"
+
+
+def _intel(max_threads: int) -> GpuLimits:
+    return GpuLimits("opencl", "intel", max_threads, 64 << 10, 4, (8, 16, 32), fp16=True)
+
+
+def _mali(max_threads: int) -> GpuLimits:
+    # 32 KiB are reported, and lie in main memory: Mali has no local memory of its own.
+    return GpuLimits("opencl", "mali", max_threads, 32 << 10, 4, fp16=True)
+
+
+def _cuda() -> GpuLimits:
+    return GpuLimits("cuda", "nvidia", 1024, 48 << 10, 4, (32,), fp16=True)
+
+
+# Intel: "The Compute Architecture of Intel Processor Graphics Gen9" (64 KiB of local memory, SIMD 8, 16, 32), ARK
+# (execution units), and intel/compute-runtime's limits (256 and 512 work-items). DeepLens: L. Wang et al., ICPP 2019
+# (HD 505, Apollo Lake; its clock depends on the chip).
+# Mali: "Arm Mali GPU OpenCL Developer Guide" (work-items: 256 Midgard, 384 Bifrost, 1024 Valhall); T860 MP4 at 800 MHz
+# is the RK3399's (Rockchip's data sheet), G610 MP4 at 1 GHz the RK3588's.
+# Nvidia: "CUDA C++ Programming Guide", technical specifications per compute capability, and the modules' data sheets:
+# Jetson Nano 128 cores at 921 MHz, AGX Xavier 512 at 1377 MHz, AGX Orin 64GB 2048 at 1.3 GHz; H100 SXM and H200 132
+# multiprocessors.
+_PROFILES = (
+    Profile(
+        "intel-hd505",
+        "AWS DeepLens (Intel HD Graphics 505)",
+        "Intel(R) HD Graphics 505",
+        "gen9",
+        _intel(256),
+        (_X86_64, "goldmont"),
+        18,
+        extensions=_INTEL_EXTENSIONS,
+        ocloc="bxt",
+        aliases=("deeplens",),
+    ),
+    Profile(
+        "intel-xe",
+        "Intel Iris Xe Graphics (Tiger Lake)",
+        "Intel(R) Iris(R) Xe Graphics",
+        "xe-lp",
+        _intel(512),
+        (_X86_64, "tigerlake"),
+        extensions=_INTEL_EXTENSIONS,
+        ocloc="tgllp",
+    ),
+    Profile(
+        "mali-t860",
+        "Acer aiSage (Mali-T860 MP4)",
+        "Mali-T860",
+        "midgard",
+        _mali(256),
+        (_AARCH64, "cortex-a72"),
+        4,
+        800,
+        extensions=("cl_khr_fp16",),
+        aliases=("aisage",),
+    ),
+    Profile(
+        "mali-g52",
+        "Mali-G52",
+        "Mali-G52",
+        "bifrost",
+        _mali(384),
+        (_AARCH64, "cortex-a53"),
+        extensions=("cl_khr_fp16",),
+    ),
+    Profile(
+        "mali-g610",
+        "Mali-G610 MP4 (RK3588)",
+        "Mali-G610",
+        "valhall",
+        _mali(1024),
+        (_AARCH64, "cortex-a76"),
+        4,
+        1000,
+        extensions=("cl_khr_fp16",),
+    ),
+    Profile(
+        "jetson-nano",
+        "Nvidia Jetson Nano (Tegra X1)",
+        "NVIDIA Tegra X1",
+        "sm_53",
+        _cuda(),
+        (_AARCH64, "cortex-a57"),
+        1,
+        921,
+    ),
+    Profile(
+        "jetson-xavier",
+        "Nvidia Jetson AGX Xavier",
+        "Xavier",
+        "sm_72",
+        _cuda(),
+        (_AARCH64, "carmel"),
+        8,
+        1377,
+    ),
+    Profile(
+        "jetson-orin",
+        "Nvidia Jetson AGX Orin 64GB",
+        "Orin",
+        "sm_87",
+        _cuda(),
+        (_AARCH64, "cortex-a78ae"),
+        16,
+        1300,
+    ),
+    Profile("h100", "Nvidia H100 SXM", "NVIDIA H100 80GB HBM3", "sm_90a", _cuda(), (_X86_64, "x86-64-v3"), 132),
+    Profile("h200", "Nvidia H200", "NVIDIA H200", "sm_90a", _cuda(), (_X86_64, "x86-64-v3"), 132),
+)
+
+
+def all_profiles() -> tuple[Profile, ...]:
+    return _PROFILES
+
+
+def profile_named(name: str) -> Profile:
+    """The profile of a name or an alias, in any case. Raises BadInput, naming the known ones, if there is none."""
+    wanted = name.lower()
+    found = next((p for p in _PROFILES if wanted == p.name or wanted in p.aliases), None)
+    if found is None:
+        raise BadInput(f"unknown profile {name!r}: give one of {', '.join(p.name for p in _PROFILES)}")
+    return found

@@ -1,0 +1,25 @@
+"""Compiling for devices that are not here: candidates in, a report of each one's kernels out.
+
+Start at `OfflineRunner`. Every compiler is one file (`clang`, `ocloc`, `nvrtc`); `compilers` finds those that a
+profile needs. The compilers miss what a device refuses at launch: templates.gpu.checks looks for that before them.
+
+A report is not a trial: it has no time, and nothing is gained by keeping it in the tuning database, where a board's
+own trials, under the board's own key, decide. It goes into the result of the command, as JSON.
+"""
+
+from tuner.measure.offline.compilers import compilers_of
+from tuner.measure.offline.contract import CompileError, Compiler, Resources
+from tuner.measure.offline.report import CandidateReport, KernelReport, Verdict
+from tuner.measure.offline.runner import OfflineOptions, OfflineRunner
+
+__all__ = [
+    "CandidateReport",
+    "CompileError",
+    "Compiler",
+    "KernelReport",
+    "OfflineOptions",
+    "OfflineRunner",
+    "Resources",
+    "Verdict",
+    "compilers_of",
+]

@@ -1,0 +1,51 @@
+"""OpenCL C through clang's spir64 target: syntax, types, address spaces, and the extensions that a device has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from tuner.errors import BadInput
+from tuner.measure.offline.contract import CompileError, Resources, first_error
+
+_NEWEST, _OLDEST = 30, 14
+# Builtins of OpenCL have mangled names; a plain one is a function that nobody defines.
+_UNDEFINED = re.compile(r"^declare [^@]*@(?!_Z|llvm\.|printf\b)([\w.]+)", re.MULTILINE)
+
+
+def find_clang() -> str:
+    """The path of clang, the newest of those with a version in their name. Raises BadInput if there is none."""
+    names = ["clang", *(f"clang-{version}" for version in range(_NEWEST, _OLDEST - 1, -1))]
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        raise BadInput("clang is not installed, which checks OpenCL C: apt-get install clang")
+    return found
+
+
+class Clang:
+    """Compiles for a device with these OpenCL extensions and no others. It knows no device's registers."""
+
+    name = "clang"
+
+    def __init__(self, extensions: Sequence[str]) -> None:
+        """Raises BadInput if clang is missing."""
+        enabled = ",".join(["-all", *(f"+{name}" for name in extensions)])
+        self._command = [find_clang(), "-x", "cl", "-cl-std=CL1.2", "-target", "spir64"]
+        self._command += ["-Xclang", "-finclude-default-header", "-Xclang", f"-cl-ext={enabled}", "-w"]
+        if "cl_intel_subgroups" in extensions:  # the short form of the header lacks Intel's functions
+            self._command.append("-cl-no-stdinc")
+        self._command += ["-S", "-emit-llvm", "-o", "-", "-"]
+
+    def compile(self, source: str) -> Mapping[str, Resources]:
+        """See contract.Compiler.compile; the mapping is empty."""
+        done = subprocess.run(
+            self._command, input=source, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode:
+            raise CompileError(f"clang: {first_error(done.stderr)}")
+        undefined = _UNDEFINED.search(done.stdout)
+        if undefined is not None:
+            raise CompileError(f"clang: function {undefined[1]} is declared and never defined")
+        return {}

@@ -1,0 +1,22 @@
+"""The compilers that a profile needs, by name. A new one is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tuner.devices.profiles import Profile
+from tuner.measure.offline.clang import Clang
+from tuner.measure.offline.contract import Compiler
+from tuner.measure.offline.nvrtc import Nvrtc
+from tuner.measure.offline.ocloc import Ocloc
+
+_COMPILERS: dict[str, Callable[[Profile], Compiler]] = {
+    "clang": lambda profile: Clang(profile.extensions),
+    "ocloc": lambda profile: Ocloc(profile.ocloc or ""),
+    "nvrtc": lambda profile: Nvrtc(profile.architecture),
+}
+
+
+def compilers_of(profile: Profile) -> list[Compiler]:
+    """Raises BadInput, with what to install, if one of them is missing."""
+    return [_COMPILERS[name](profile) for name in profile.compilers]

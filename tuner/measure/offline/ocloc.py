@@ -1,0 +1,88 @@
+"""Intel's offline compiler: device binaries for its GPUs, and how many registers their kernels spill.
+
+The binary is an ELF file whose section .ze_info, a YAML text, describes every kernel; spilled registers are told in
+the log alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tuner.errors import BadInput
+from tuner.measure.offline.contract import CompileError, Resources, first_error
+
+_REGISTER_BYTES = 32  # up to Xe-LP
+_SPILLED = re.compile(r"kernel (\w+)\s+compiled SIMD(\d+) allocated (\d+) regs and spilled around (\d+)")
+_KERNEL = re.compile(r"^  - name: +(\w+)$", re.MULTILINE)
+_SCRATCH = re.compile(r"type: +scratch\n.*\n +size: +(\d+)")
+
+
+class Ocloc:
+    """Compiles for one device, named as ocloc names it ("bxt", "tgllp")."""
+
+    name = "ocloc"
+
+    def __init__(self, device: str) -> None:
+        """Raises BadInput if ocloc is missing."""
+        path = shutil.which("ocloc")
+        if path is None:
+            raise BadInput("ocloc is not installed, Intel's offline compiler: apt-get install intel-opencl-icd")
+        self._command = [path, "compile", "-device", device, "--format", "zebin", "-exclude_ir", "-file", "kernel.cl"]
+
+    def compile(self, source: str) -> Mapping[str, Resources]:
+        """See contract.Compiler.compile."""
+        with tempfile.TemporaryDirectory(prefix="edgetune-ocloc-") as folder:
+            (Path(folder) / "kernel.cl").write_text(source)
+            done = subprocess.run(
+                self._command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+            )
+            log = done.stdout + done.stderr
+            binary = next(Path(folder).glob("*.bin"), None)
+            if done.returncode or binary is None:
+                raise CompileError(f"ocloc: {first_error(log)}")
+            return resources(binary.read_bytes(), log)
+
+
+def resources(binary: bytes, log: str) -> dict[str, Resources]:
+    """What each kernel of a device binary takes, the compiler's log included."""
+    sections = _sections(binary)
+    spilled = {name: int(count) for name, _, _, count in _SPILLED.findall(log)}
+    described = sections[".ze_info"].decode().partition("\nkernels_misc_info:")[0]
+    starts = [found.start() for found in _KERNEL.finditer(described)] + [len(described)]
+    found = {}
+    for start, end in itertools.pairwise(starts):
+        text = described[start:end]
+        name = _KERNEL.match(text)[1]  # type: ignore[index]
+        subgroup = _number(text, "simd_size")
+        scratch = _SCRATCH.search(text)
+        found[name] = Resources(
+            registers=_number(text, "grf_count"),
+            spill_bytes=spilled.get(name, 0) * _REGISTER_BYTES // subgroup,
+            private_bytes=int(scratch[1]) // subgroup if scratch else 0,
+            local_bytes=_number(text, "slm_size"),
+            subgroup=subgroup,
+            binary_bytes=len(sections[f".text.{name}"]),
+        )
+    return found
+
+
+def _number(text: str, name: str) -> int:
+    """A number of a kernel's description; zero is left out there."""
+    found = re.search(rf"^ +{name}: +(\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _sections(elf: bytes) -> dict[str, bytes]:
+    """The sections of a 64-bit little-endian ELF file."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + size * i) for i in range(count)]
+    names = elf[headers[names_at][4] :]
+    return {names[name : names.index(b"\0", name)].decode(): elf[at : at + n] for name, _, _, _, at, n in headers}

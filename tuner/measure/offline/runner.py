@@ -1,0 +1,97 @@
+"""OfflineRunner: candidates in, reports out, from several processes with a deadline each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tuner.devices import usable_cpus
+from tuner.devices.profiles import Profile
+from tuner.measure.contract import Candidate
+from tuner.measure.jobs import BuildJob
+from tuner.measure.local import import_plugins
+from tuner.measure.offline.compilers import compilers_of
+from tuner.measure.offline.report import CandidateReport, Verdict
+from tuner.measure.offline.worker import OfflineSettings
+from tuner.measure.pool import BuilderPool
+from tuner.measure.processes import ProcessServer
+from tuner.measure.scratch import Scratch
+from tuning_db.record import Failure, FailureKind
+
+_ENTRY = "tuner.measure.offline.worker:main"
+_PRELOAD = ("tuner.measure.offline.worker",)
+
+
+@dataclass(frozen=True)
+class OfflineOptions:
+    """`compile_seconds`: deadline of one candidate with all of its compilers. `builders`: processes (default: one per
+    usable core). `memory_bytes`: how much one candidate may allocate. `plugins`: modules that register templates."""
+
+    compile_seconds: float = 120.0
+    builders: int | None = None
+    memory_bytes: int = 4 << 30
+    plugins: tuple[str, ...] = ()
+
+
+class OfflineRunner:
+    """Checks candidates for a device that is not here. Use it as a context manager: it owns processes and a folder."""
+
+    def __init__(self, profile: Profile, options: OfflineOptions | None = None) -> None:
+        """Raises BadInput where a compiler that the profile needs is missing, or a plugin cannot be imported."""
+        options = options or OfflineOptions()
+        compilers_of(profile)
+        import_plugins(options.plugins)
+        self._scratch = Scratch()
+        self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *options.plugins))
+        cpus = usable_cpus()
+        self._pool = BuilderPool(
+            self._server,
+            OfflineSettings(profile.name, options.memory_bytes),
+            options.builders or len(cpus),
+            cpus,
+            options.compile_seconds,
+            entry=_ENTRY,
+        )
+        self._reports = 0
+
+    def check(self, candidates: Sequence[Candidate]) -> list[CandidateReport]:
+        """One report per candidate, in order."""
+        jobs = [BuildJob(candidate, str(self._new_file())) for candidate in candidates]
+        failures = self._pool.build(jobs)
+        return [
+            _read(Path(job.library)) if failure is None else _lost(candidate, failure)
+            for job, candidate, failure in zip(jobs, candidates, failures, strict=True)
+        ]
+
+    def _new_file(self) -> Path:
+        self._reports += 1
+        return self._scratch.path / f"report{self._reports}"
+
+    def close(self) -> None:
+        """End every child process and remove every temporary file. More calls do nothing."""
+        self._server.close()
+        self._scratch.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read(path: Path) -> CandidateReport:
+    report: CandidateReport = pickle.loads(path.read_bytes())
+    path.unlink()
+    return report
+
+
+def _lost(candidate: Candidate, failure: Failure) -> CandidateReport:
+    """The report of a candidate whose worker crashed or was stopped at its deadline."""
+    late = failure.kind is FailureKind.COMPILE_TIMEOUT
+    return CandidateReport(candidate.config, Verdict.TIMEOUT if late else Verdict.COMPILE, failure.message)
