@@ -75,8 +75,9 @@ def build_verified(
     if untuned:
         out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
     worst = max(errors.values(), default=0.0)
+    threads_used = f", {target.threads} threads" if target.is_host else ""
     out.show(
-        f"wrote {output} for {target.name} {target.key.model}, {target.threads} threads, in {seconds:.0f} s; "
+        f"wrote {output} for {target.name} {target.key.model}{threads_used}, in {seconds:.0f} s; "
         f"largest error against the model {worst:.1e}"
     )
     return {

@@ -10,10 +10,11 @@ from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import Lowered, LoweredAnchor, lower
 from tuner.graph.model import Model, TensorInfo
 from tuner.graph.passes import compile_module, finish
-from tuner.graph.placed import Place, Placed, PlacedAnchor, host_of, lower_placed
+from tuner.graph.placed import COPY, Place, Placed, PlacedAnchor, host_of, lower_placed
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [
+    "COPY",
     "AnchorStep",
     "FlopShare",
     "FusedGraph",

@@ -29,7 +29,7 @@ from tuner.graph.lower import Given, Lowered, LoweredAnchor, lower_steps
 from tuner.graph.passes import finish
 from tuner.graph.simplify import constant
 
-_COPY = "runtime.TVMTensorCopyFromTo"
+COPY = "runtime.TVMTensorCopyFromTo"
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class PlacedAnchor:
 @dataclass(frozen=True)
 class Placed:
     """`module`: finished; the parameters of its "main" are the model's inputs, each on the device that `inputs` gives
-    the index of, then `constants[i]` on every device i. `targets`: those of the virtual machine's devices, in order.
-    """
+    the index of, then `constants[i]` on every device i."""
 
     module: IRModule
     anchors: tuple[PlacedAnchor, ...]
@@ -256,7 +255,7 @@ class _Assembly:
         if not isinstance(expr.ty, relax.TensorType):
             return expr
         # Into memory that is planned like any other: TVM's own copy between devices allocates at every call.
-        return self._builder.emit(relax.call_dps_packed(_COPY, [expr], out_ty=self._placed(expr.ty, device)))
+        return self._builder.emit(relax.call_dps_packed(COPY, [expr], out_ty=self._placed(expr.ty, device)))
 
 
 def _digest(array: np.ndarray) -> bytes:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,15 @@ from tvm import relax
 
 from tuner.devices import usable_cpus
 from tuner.errors import BadInput
-from tuner.graph import TensorInfo
+from tuner.graph import COPY, TensorInfo
 from tuner.module.cpu_features import missing_features
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.saving import read_constants
+from tuner.module.stopwatch import Stopwatch
 from tuner.module.threads import PoolThreads
 
-_LABELS = {"runtime.TVMTensorCopyFromTo": "copy between devices"}
+_LABELS = {COPY: "copy between devices"}
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 Observer = Callable[[Operator, tuple[Any, ...]], None]
@@ -117,7 +116,7 @@ class Module:
             for t, place in zip(manifest.inputs, manifest.input_devices, strict=True)
         ]
         self._arguments = [*self._buffers, *constants]
-        self._asynchronous = [d for p, d in zip(manifest.devices, devices, strict=True) if not p.is_host]
+        self._has_drivers = not all(processor.is_host for processor in manifest.devices)
         self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin) if manifest.computes_on_host else None
         self._started = threading.local()
 
@@ -138,35 +137,20 @@ class Module:
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> list[CallTime]:
         """Median seconds of every kernel call over `runs` inferences, in execution order.
 
-        Each call is waited for, which costs a device of its own some time. The virtual machine's own calls are left
-        out: here their time is mostly that of looking.
+        Those of another device's kernels are between two events of its queue. The virtual machine's own calls are
+        left out.
         """
         self._fill(inputs)
         self._run()
-        calls: list[str] = []
-        times: dict[int, list[float]] = defaultdict(list)
-        started = 0.0
-
-        def instrument(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
-            nonlocal started
-            if name.startswith("vm.builtin."):
-                return 0
-            self._wait()
-            if before:
-                started = time.perf_counter()
-            else:
-                times[len(calls)].append(time.perf_counter() - started)
-                calls.append(name)
-            return 0
-
+        stopwatch = Stopwatch()
         for _ in range(runs):
-            calls.clear()
-            self._instrumented(instrument)
+            stopwatch.restart()
+            self._instrumented(stopwatch.instrument)
         behind = _Attribution(self.manifest.operators)
-        operators = [behind.next(name) for name in calls]
+        operators = [behind.next(name) for name in stopwatch.calls]
         return [
-            CallTime(operator.node if operator else _LABELS.get(name, name), name, operator, median(times[i]))
-            for i, (name, operator) in enumerate(zip(calls, operators, strict=True))
+            CallTime(operator.node if operator else _LABELS.get(name, name), name, operator, seconds)
+            for name, operator, seconds in zip(stopwatch.calls, operators, stopwatch.medians(), strict=True)
         ]
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
@@ -190,16 +174,12 @@ class Module:
         finally:
             self._machine.set_instrument(None)  # one that does nothing would cost a third of a small network's time
 
-    def _wait(self) -> None:
-        for device in self._asynchronous:
-            device.sync()
-
     def _run(self) -> Any:
         if self._pool is None:
             return self._main(*self._arguments)
         if not getattr(self._started, "yes", False):
             self._pool.start()
-            if self._asynchronous:
+            if self._has_drivers:
                 self._main(*self._arguments)  # a driver's threads inherit their starter's cores: all of them here
             self._started.yes = True
         with self._pool.calling():

@@ -80,7 +80,7 @@ PLACEMENTS: dict[str, Callable[[int], int]] = {
     "first half here": lambda i: int(i >= 4),
     "second half here": lambda i: int(i < 4),
     "in turns": lambda i: i % 2,
-    "all on the second": lambda i: 1,
+    "all on the second": lambda _: 1,
 }
 
 

@@ -1,0 +1,51 @@
+"""Timing every call of an inference. Start at `Stopwatch`."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from statistics import median
+from typing import Any
+
+from tvm.runtime.vm import VMInstrumentReturnKind
+
+from tuner.devices import timed_call
+from tuner.graph import COPY
+
+_OF_THE_MACHINE = "vm.builtin."
+
+
+class Stopwatch:
+    """An instrument for the virtual machine: `calls` names the calls of the last inference in order. The machine's own
+    are left out: their time is mostly that of looking."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._seconds: dict[int, list[float]] = defaultdict(list)
+        self._started = 0.0
+
+    def restart(self) -> None:
+        """To be called before each inference."""
+        self.calls.clear()
+
+    def medians(self) -> list[float]:
+        """Seconds of each of `calls`: the median of all inferences."""
+        return [median(self._seconds[i]) for i in range(len(self.calls))]
+
+    def instrument(self, function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
+        if name.startswith(_OF_THE_MACHINE):
+            return VMInstrumentReturnKind.NO_OP
+        device = arguments[-1].device
+        if name != COPY and device.type != "cpu":
+            # By events of the device's queue: to wait on the host for every kernel takes as long as a small one.
+            self._note(name, timed_call(device, function, *arguments))
+            return VMInstrumentReturnKind.SKIP_RUN
+        if before:
+            self._started = time.perf_counter()
+        else:
+            self._note(name, time.perf_counter() - self._started)
+        return VMInstrumentReturnKind.NO_OP
+
+    def _note(self, name: str, seconds: float) -> None:
+        self._seconds[len(self.calls)].append(seconds)
+        self.calls.append(name)
