@@ -8,9 +8,9 @@ from templates.gpu.limits import GpuLimits, gpu_target
 from tuner.devices import opencl
 from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
+from tuner.devices.keys import device_key
 from tuner.devices.opencl import DeviceInfo
 from tuner.devices.topology import last_level_cache_bytes
-from tuning_db.record import DeviceKey
 
 # What a vendor or device name has in it, in this order.
 _FAMILIES = (("mali", "mali"), ("arm", "mali"), ("adreno", "adreno"), ("qualcomm", "adreno"), ("nvidia", "nvidia"))
@@ -40,23 +40,11 @@ def limits_of(info: DeviceInfo) -> GpuLimits:
     )
 
 
-def _key(limits: GpuLimits, model: str, compute_units: int, **more: int | str) -> DeviceKey:
-    attrs = {
-        "compute_units": compute_units,
-        "max_threads": limits.max_threads,
-        "local_memory_bytes": limits.local_memory_bytes,
-        "lanes": limits.lanes,
-        "subgroups": limits.subgroups,
-        "fp16": limits.fp16,
-    }
-    return DeviceKey(limits.kind, limits.family, model, {**attrs, **more})
-
-
 def open_opencl(index: int) -> Device:
     """The OpenCL device of a number, as `opencl.devices` counts them. Raises BadInput where there is none."""
     info = opencl.device_info(index)
     limits = limits_of(info)
-    key = _key(limits, info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
+    key = device_key(limits, info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
     name = f"opencl:{index}"
     cache = last_level_cache_bytes() if limits.family == "cpu" else _cache_bytes(runtime_device(name))
     return Device(name, gpu_target(limits, host_target(1), model=info.name), key, 1, cache)
@@ -76,7 +64,7 @@ def open_cuda(index: int) -> Device:
         subgroups=(int(device.warp_size),),
         fp16=int(major) >= 6 or arch == "sm_53",
     )
-    key = _key(limits, str(device.device_name), int(device.multi_processor_count), arch=arch)
+    key = device_key(limits, str(device.device_name), int(device.multi_processor_count), arch=arch)
     return Device(f"cuda:{index}", gpu_target(limits, host_target(1), arch), key, 1, _cache_bytes(device))
 
 
