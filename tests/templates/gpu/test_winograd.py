@@ -24,9 +24,7 @@ def test_workspaces_hold_the_transformed_tiles_and_no_more(limits: str) -> None:
         tiles_y, tiles_x = -(-30 // m), -(-26 // m)
         group = config["pt"] * config["pi"]
         covered = -(-tiles_y * tiles_x // group) * group
-        expected = 4 * (m + 2) ** 2 * covered * (32 + 48)
-        if config["pad"] == "kernel":
-            expected += 4 * 32 * (tiles_y * m + 2) * (tiles_x * m + 2)
+        expected = 4 * (m + 2) ** 2 * covered * (32 + 48)  # the padded input shares the products' workspace
         assert lowered.workspace_bytes == expected, dict(config.knobs)
         assert len(lowered.kernels) == (4 if config["pad"] == "kernel" else 3)
 
@@ -54,3 +52,12 @@ def test_weights_are_those_of_the_transform() -> None:
     centre = np.array([0, 0.5, -0.5, 0])
     np.testing.assert_array_equal(packed[:, :, 0, 0, 1, 2], np.outer(centre, centre).astype(np.float32))
     assert np.count_nonzero(packed) == 4
+
+
+@pytest.mark.parametrize("limits", GPUS)
+@pytest.mark.parametrize("size", [4, 5, 7])
+@pytest.mark.parametrize("channels", [4, 12])
+def test_the_smallest_images_have_configs_of_both_sizes(channels: int, size: int, limits: str) -> None:
+    workload = Conv2d(2, 8, size, size, channels, (3, 3), padding=(1, 1, 1, 1)).workload()
+    seeds = TEMPLATE.space(workload, gpu(limits)).seed_configs()
+    assert {config["m"] for config in seeds} == {2, 4}
