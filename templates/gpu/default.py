@@ -37,11 +37,11 @@ _ITEMS = {"cpu": 16, "nvidia": 128}
 _ITEMS_ELSEWHERE = 64
 # Sharing a reduction out costs a few barriers: shorter ones stay within an item ...
 _LONG_REDUCTION = 64
-# Local memory that an item's share takes, several sums and a safe distance from the limit included.
-_SHARE_BYTES = 64
 # ... and so do those with enough results to keep a device busy.
 _FEW_RESULTS = {"cpu": 16}
 _FEW_RESULTS_ELSEWHERE = 1024
+# Local memory that an item's share takes, several sums and a safe distance from the limit included.
+_SHARE_BYTES = 64
 # A stage may be computed so many times over to save writing it out and reading it back.
 _REPEATS = 16
 _VECTOR_DTYPES = ("float32", "float16", "int32")

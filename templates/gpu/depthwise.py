@@ -169,8 +169,8 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
     limits = tiling.limits
 
     def enough_items(v: Values) -> bool:
-        size = tiling.group(v).size
-        return limits.family == "cpu" or size >= min(MIN_ITEMS, size * tiling.groups(v))
+        whole = tiling.groups(v) == tiling.conv.batch  # one group computes an image alone
+        return limits.family == "cpu" or whole or tiling.group(v).size >= MIN_ITEMS
 
     return (
         *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
@@ -194,25 +194,26 @@ _OTHER_STYLES = (("patch", 64), ("inline", 64), ("row", 64), ("kernel", 128))
 
 
 def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
-    """Per style the tile of an item with the fewest loads per sum that fits into its registers, in groups of about
-    the style's size that compute least in vain."""
+    """Per style the tile of an item with the fewest loads per sum, long vectors preferred, that fits into its
+    registers, in groups of about the style's size that compute least in vain."""
     values = {knob.name: knob.values for knob in knobs}
     constraints = _constraints(tiling)
+    most = tiling.limits.sums // (2 if tiling.limits.family == "cpu" else 1)
     seeds: list[Values] = []
     for pad, items in _STYLES.get(tiling.limits.family, _OTHER_STYLES):
         if pad not in values["pad"]:
             continue
-        fixed = {"ct": 1, "yt": 1, "xt": 1, "vec": values["vec"][0], "pad": pad, "unroll_kh": 1}
-        tiles = [{**fixed, "yi": yi, "xi": xi} for yi in values["yi"] for xi in values["xi"]]
-        fitting = [t for t in tiles if tiling.sums(t) <= tiling.limits.sums // 2 and tiling.unrolled(t) <= MAX_UNROLLED]
-        tile = min(fitting or tiles[:1], key=lambda t: _loads(tiling, t) * tiling.waste(t))
-        groups = [
-            {**tile, "ct": ct, "yt": yt, "xt": xt}
-            for ct, yt, xt in itertools.product(values["ct"], values["yt"], values["xt"])
-        ]
-        valid = [g for g in groups if all(c.holds(g) for c in constraints)]
-        if valid:
-            seeds.append(min(valid, key=lambda g: _distance(tiling, items, g)))
+        names = ("vec", "yi", "xi")
+        fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": 1}
+        tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
+        fitting = [t for t in tiles if tiling.sums(t) <= most and tiling.unrolled(t) <= MAX_UNROLLED]
+        for tile in sorted(fitting, key=lambda t: _loads(tiling, t) * (1 + 1 / t["vec"]) * tiling.waste(t)):
+            shapes = itertools.product(values["ct"], values["yt"], values["xt"])
+            groups = [{**tile, "ct": ct, "yt": yt, "xt": xt} for ct, yt, xt in shapes]
+            valid = [g for g in groups if all(c.holds(g) for c in constraints)]
+            if valid:
+                seeds.append(min(valid, key=lambda g: _distance(tiling, items, g)))
+                break
     return tuple(seeds)
 
 

@@ -187,8 +187,8 @@ def _constraints(problems: Mapping[int, _Problem], limits: GpuLimits) -> tuple[C
         return problems[v["m"]]
 
     def enough_items(v: Values) -> bool:
-        size = of(v).group(v).size
-        return cpu or (size >= min(MIN_ITEMS, size * of(v).groups(v)) and v["items"] >= MIN_ITEMS)
+        whole = of(v).groups(v) == of(v).a ** 2  # one group computes a matrix product alone
+        return cpu or ((whole or of(v).group(v).size >= MIN_ITEMS) and v["items"] >= MIN_ITEMS)
 
     return (
         Constraint("the tile does not divide the channels", lambda v: blocks.out_blocks % (v["kt"] * v["ki"]) == 0),
@@ -255,12 +255,12 @@ def _seeds(
         fixed["items"] = max(i for i in values["items"] if i <= style.transform_items)
         tiles = [{**fixed, "ki": ki, "pi": pi} for ki, pi in itertools.product(values["ki"], values["pi"])]
         fitting = [t for t in tiles if t["ki"] * t["pi"] <= style.sums and problem.sums(t) <= limits.sums]
-        tile = min(fitting, key=lambda t: _loads(t) * problem.waste(t), default=fixed)
-        pairs = itertools.product(values["kt"], values["pt"])
-        groups = [{**tile, "kt": kt, "pt": pt} for kt, pt in pairs]
-        valid = [g for g in groups if all(c.holds(g) for c in constraints)]
-        if valid:
-            seeds.append(min(valid, key=lambda g: _distance(problem, style.items, g)))
+        for tile in sorted(fitting, key=lambda t: _loads(t) * problem.waste(t)):
+            groups = [{**tile, "kt": kt, "pt": pt} for kt, pt in itertools.product(values["kt"], values["pt"])]
+            valid = [g for g in groups if all(c.holds(g) for c in constraints)]
+            if valid:
+                seeds.append(min(valid, key=lambda g: _distance(problem, style.items, g)))
+                break
     return tuple(seeds)
 
 

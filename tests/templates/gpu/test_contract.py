@@ -135,6 +135,6 @@ def test_templates_keep_to_their_kind_of_device(name: str) -> None:
 
 
 @pytest.mark.parametrize("limits", GPUS)
-@pytest.mark.parametrize("name", sorted(set(WORKLOADS) - {"depthwise", "depthwise_strided"}))
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_every_workload_has_a_template(name: str, limits: str) -> None:
     assert any(applies(template, name, gpu(limits)) for template in all_templates())
