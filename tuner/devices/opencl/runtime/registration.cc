@@ -114,9 +114,9 @@ Fields::Map CounterValues() {
 // device's clock. Streams are numbered as they appear.
 ffi::Array<ffi::Array<ffi::Any>> StopTrace() {
   ffi::Array<ffi::Array<ffi::Any>> rows;
-  std::vector<const Stream*> streams;
+  std::vector<const void*> streams;
   for (const TracedLaunch& launch : Trace::Global().Stop()) {
-    const Device& device = launch.stream->device;
+    const Device& device = *launch.device;
     auto known = std::find(streams.begin(), streams.end(), launch.stream);
     ffi::Array<ffi::Any> row{ffi::String(launch.kernel), int64_t(known - streams.begin())};
     if (known == streams.end()) streams.push_back(launch.stream);

@@ -9,20 +9,19 @@ namespace edgetune::opencl {
 class OpenCLTimerNode final : public tvm::runtime::TimerNode {
  public:
   explicit OpenCLTimerNode(tvm::Device device)
-      : stream_(OpenCLDeviceAPI::StreamOf(Registry::Get().At(device.device_id))) {}
+      : device_(Registry::Get().At(device.device_id)), queue_(OpenCLDeviceAPI::StreamOf(device_).queue) {}
 
   ~OpenCLTimerNode() {
     if (!Registry::Alive()) return;
     for (cl_event event : {start_, stop_})
-      if (event != nullptr) stream_.device.cl.clReleaseEvent(event);
+      if (event != nullptr) device_.cl.clReleaseEvent(event);
   }
 
   void Start() final { Mark(&start_); }
   void Stop() final { Mark(&stop_); }
 
   int64_t SyncAndGetElapsedNanos() final {
-    const Device& device = stream_.device;
-    device.Check(device.cl.clWaitForEvents(1, &stop_), "clWaitForEvents");
+    device_.Check(device_.cl.clWaitForEvents(1, &stop_), "clWaitForEvents");
     return int64_t(End(stop_) - End(start_));
   }
 
@@ -30,21 +29,19 @@ class OpenCLTimerNode final : public tvm::runtime::TimerNode {
 
  private:
   void Mark(cl_event* event) {
-    const Device& device = stream_.device;
-    device.Check(device.cl.clEnqueueMarkerWithWaitList(stream_.queue, 0, nullptr, event),
-                 "clEnqueueMarkerWithWaitList");
+    device_.Check(device_.cl.clEnqueueMarkerWithWaitList(queue_, 0, nullptr, event), "clEnqueueMarkerWithWaitList");
   }
 
   cl_ulong End(cl_event event) const {
-    const Device& device = stream_.device;
     cl_ulong nanoseconds = 0;
-    device.Check(
-        device.cl.clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof nanoseconds, &nanoseconds, nullptr),
+    device_.Check(
+        device_.cl.clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof nanoseconds, &nanoseconds, nullptr),
         "clGetEventProfilingInfo");
     return nanoseconds;
   }
 
-  Stream& stream_;
+  Device& device_;
+  const cl_command_queue queue_;
   cl_event start_ = nullptr;
   cl_event stop_ = nullptr;
 };

@@ -15,7 +15,7 @@ std::vector<TracedLaunch> Trace::Stop() {
 
 void Trace::Add(const std::string& kernel, const Stream& stream, cl_event event) {
   std::lock_guard<std::mutex> lock(mutex_);
-  launches_.push_back({kernel, &stream, event});
+  launches_.push_back({kernel, &stream.device, &stream, event});
 }
 
 }  // namespace edgetune::opencl

@@ -11,7 +11,8 @@ namespace edgetune::opencl {
 
 struct TracedLaunch {
   std::string kernel;
-  const Stream* stream;
+  const Device* device;
+  const void* stream;  // which one: it may be gone when the trace is read
   cl_event event;
 };
 
