@@ -40,12 +40,15 @@ TARGET = {"kind": "opencl", "max_num_threads": 64, "max_threads_per_block": 64, 
 
 def host_function(kernels: int, size: int) -> Any:
     """A compiled host function that launches so many kernels, each adding 1 to a vector."""
+
+    def add_one(vector: te.Tensor, name: str) -> te.Tensor:
+        return te.compute((size,), lambda i: vector[i] + 1.0, name=name)
+
     data = te.placeholder((size,), name="data")
-    stages = [data]
+    out = data
     for number in range(kernels):
-        last = stages[-1]
-        stages.append(te.compute((size,), lambda i, last=last: last[i] + 1.0, name=f"stage{number}"))
-    schedule = Schedule(te.create_prim_func([data, stages[-1]]))
+        out = add_one(out, f"stage{number}")
+    schedule = Schedule(te.create_prim_func([data, out]))
     for number in range(kernels):
         (loop,) = schedule.get_loops(schedule.get_sblock(f"stage{number}"))
         groups, items = schedule.split(loop, [None, 64])
