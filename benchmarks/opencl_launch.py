@@ -4,8 +4,8 @@
 
 The runtime's own cost is the time per launch on a driver that does nothing (compiled here from
 noop_opencl_driver.cc), TVM's compiled host code included. Then, on every driver that this machine has: the time per
-launch of an empty kernel (to enqueue it, and until it is done), and 8 threads that launch together, after which the
-memory of the process must not have grown.
+launch of an empty kernel (to enqueue it, and until it is done), and 8 threads that launch together, by how much the
+process grows meanwhile (a driver's own pools move by some MiB; a leak grows with --launches), and what we allocate.
 """
 
 from __future__ import annotations
