@@ -142,9 +142,11 @@ def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Pat
         return best.config, best.error, json.loads(speed.read_text())
 
 
-def files_of(conv: Conv2d, device: Device, config: Config, folder: Path, name: str) -> dict[str, Any]:
+def files_of(
+    conv: Conv2d, device: Device, config: Config, folder: Path, name: str, dtype: str = "float32"
+) -> dict[str, Any]:
     """The files of one of our kernels: library, operands in its layouts."""
-    workload, template = conv.workload(EPILOGUE), template_named(config.template)
+    workload, template = conv.workload(EPILOGUE, dtype), template_named(config.template)
     layouts = template.layouts(workload, device.target)
     build_shared(
         template.prim_func(workload, device.target, config), device.target, folder / f"{name}.so", check_toolchain()
@@ -154,15 +156,15 @@ def files_of(conv: Conv2d, device: Device, config: Config, folder: Path, name: s
         "data": layouts.data.pack(plain.data),
         "weight": template.pack_weight(workload, device.target, config, plain.weight),
         "bias": template.pack_bias(workload, device.target, plain.extra[0]),
-        "out": np.zeros(layouts.out.shape(conv.out_shape), np.float32),
+        "out": np.zeros(layouts.out.shape(conv.out_shape), dtype),
     }
     np.savez(folder / f"{name}.npz", allow_pickle=False, **arrays)
     return {"kind": "library", "library": str(folder / f"{name}.so"), "operands": str(folder / f"{name}.npz")}
 
 
-def plain_operands(conv: Conv2d, folder: Path) -> str:
-    plain = random_operands(conv.workload(EPILOGUE), 0)
-    out = np.zeros(conv.out_shape, np.float32)
+def plain_operands(conv: Conv2d, folder: Path, dtype: str = "float32") -> str:
+    plain = random_operands(conv.workload(EPILOGUE, dtype), 0)
+    out = np.zeros(conv.out_shape, dtype)
     np.savez(
         folder / "plain.npz", allow_pickle=False, data=plain.data, weight=plain.weight, bias=plain.extra[0], out=out
     )

@@ -10,10 +10,6 @@ from templates.epilogue import apply_numpy, operands
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
 
-# Largest error of a right kernel, relative to the largest value. Half precision is rounded once, when it is stored
-# (2^-11 of the value), and Winograd is not computed in it.
-TOLERANCE = {"float32": 1e-4, "float16": 1e-3}
-
 
 @dataclass(frozen=True)
 class Operands:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuning_db.record import DeviceKey, Trial, Workload
-from tuning_db.store import DEFAULT_TOLERANCE, Store
+from tuning_db.store import Store
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def best(
     store: Store,
     workload: Workload,
     device: DeviceKey,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float | None = None,
     usable: Callable[[Trial], bool] | None = None,
 ) -> Found | None:
     """The fastest usable trial of this device (see Store.best), else that of its nearest relative which has one.

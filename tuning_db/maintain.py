@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, FromClause, and_, case, delete, exists, false, func, or_, select
 
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
-from tuning_db.record import DeviceKey, Trial, Workload
+from tuning_db.record import DeviceKey, Trial, Workload, tolerance_of
 from tuning_db.rows import from_row, microseconds, to_row
-from tuning_db.store import DEFAULT_TOLERANCE, Store, counts_for_best
+from tuning_db.store import Store, counts_for_best
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ def prune(
     failures: bool = False,
     older_than: datetime | None = None,
     keep_best: int | None = None,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float | None = None,
     dry_run: bool = False,
 ) -> Pruned:
     """Remove the trials that meet any of the given criteria, in one transaction.
 
     `failures`: failed trials, but for those that outdate an earlier success of their config, which would come back.
     `older_than`: trials created before. `keep_best`: for each workload and device all successes but the fastest so
-    many of those that may be best (verified within `tolerance`, the latest of their config). Raises ValueError
-    without a criterion, or for keep_best below 1, which would remove every success.
+    many of those that may be best (verified within `tolerance`, by default what their dtype allows; the latest of
+    their config). Raises ValueError without a criterion, or for keep_best below 1, which would remove every success.
     """
     t = schema.trials
     criteria: list[ColumnElement[bool]] = []
@@ -89,13 +89,21 @@ def _is_removable_failure() -> ColumnElement[bool]:
     return and_(t.c.failure_kind.is_not(None), ~success)
 
 
-def _beyond(keep: int, tolerance: float) -> ColumnElement[bool]:
+def _beyond(keep: int, tolerance: float | None) -> ColumnElement[bool]:
     """Successes that are not among the best. What is kept may be best already, so no outdated time comes back."""
     t = schema.trials.alias()
+    allowed = _tolerances(t) if tolerance is None else tolerance
     rank = func.row_number().over(partition_by=(t.c.workload_id, t.c.device_id), order_by=(t.c.seconds, t.c.id))
-    ranked = select(t.c.id, rank.label("rank")).where(counts_for_best(t, tolerance)).subquery()
+    ranked = select(t.c.id, rank.label("rank")).where(counts_for_best(t, allowed)).subquery()
     kept = select(ranked.c.id).where(ranked.c.rank <= keep)
     return and_(schema.trials.c.failure_kind.is_(None), schema.trials.c.id.not_in(kept))
+
+
+def _tolerances(trials: FromClause) -> ColumnElement[float]:
+    """SQL: what the dtype of a trial's workload allows. A workload's key is its canonical JSON."""
+    w = schema.workloads
+    half = select(w.c.id).where(w.c.key.contains('"dtype":"float16"', autoescape=True))
+    return case((trials.c.workload_id.in_(half), tolerance_of("float16")), else_=tolerance_of("float32"))
 
 
 def verify(store: Store) -> Iterator[str]:

@@ -73,13 +73,23 @@ class _Attrs(Mapping[str, Value]):
         return repr(self._items)
 
 
+# Half precision is rounded once, when it is stored (2^-11 of the value); algorithms that round more are not for it.
+_TOLERANCE = {"float32": 1e-4, "float16": 1e-3}
+
+
+def tolerance_of(dtype: str) -> float:
+    """The largest error that a right kernel has, relative to the largest value of the result."""
+    return _TOLERANCE.get(dtype, _TOLERANCE["float32"])
+
+
 @dataclass(frozen=True)
 class Workload:
     """One operator with its shapes, attributes and fused epilogue: what a kernel computes, not how.
 
     `op` names the anchor ("conv2d", "dense"). `attrs` holds its sizes (see templates.workloads for the names of each
     operator). `epilogue` lists the element-wise steps fused behind the anchor, in order, as tokens of
-    templates.epilogue ("bias", "add", "relu", "clip:0:6", ...).
+    templates.epilogue ("bias", "add", "relu", "clip:0:6", ...). `dtype` is that of everything in memory; sums are
+    float32.
     """
 
     op: str

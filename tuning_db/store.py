@@ -40,12 +40,11 @@ from tuning_db.connect import (
 )
 from tuning_db.errors import DatabaseError
 from tuning_db.keys import Ids, Keys
-from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload
+from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload, tolerance_of
 from tuning_db.rows import from_row, microseconds, moment, to_row
 
-__all__ = ["DEFAULT_TOLERANCE", "DatabaseError", "InFlight", "Stats", "Store", "open_db"]
+__all__ = ["DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
-DEFAULT_TOLERANCE = 1e-4  # largest relative error that a best may have
 _BATCH = 5000
 # These say nothing about the config: an earlier time of it stays valid.
 _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
@@ -94,7 +93,7 @@ def open_db(url_or_path: str | Path, create: bool = True, read_only: bool = Fals
     return store
 
 
-def counts_for_best(trials: FromClause, tolerance: float) -> ColumnElement[bool]:
+def counts_for_best(trials: FromClause, tolerance: float | ColumnElement[float]) -> ColumnElement[bool]:
     """SQL: this trial is ok, verified within `tolerance`, and no later trial of the same config outdates it.
 
     A later trial does so if it was verified too (whatever came out), or if it failed by the config's own fault.
@@ -283,10 +282,11 @@ class Store:
         self,
         workload: Workload,
         device: DeviceKey,
-        tolerance: float = DEFAULT_TOLERANCE,
+        tolerance: float | None = None,
         usable: Callable[[Trial], bool] | None = None,
     ) -> Trial | None:
-        """The fastest trial that was verified with an error of at most `tolerance`, or None.
+        """The fastest trial that was verified with an error of at most `tolerance` (by default what the workload's
+        dtype allows), or None.
 
         Of several measurements of a config the latest verified or failed one counts. `usable` refuses trials one by
         one (a template's version that is gone, a template that is forbidden).
@@ -299,7 +299,7 @@ class Store:
         query = (
             select(t)
             .where(t.c.workload_id == key_ids[0], t.c.device_id == key_ids[1], t.c.seconds.is_not(None))
-            .where(counts_for_best(t, tolerance))
+            .where(counts_for_best(t, tolerance_of(workload.dtype) if tolerance is None else tolerance))
             .order_by(t.c.seconds, t.c.id)
         )
         with self.reading() as connection:

@@ -124,7 +124,7 @@ def _weight_shape(dense: Dense, v: Values) -> tuple[int, int, int, int, int]:
 
 def _knobs(dense: Dense, limits: GpuLimits) -> tuple[Knob, ...]:
     vectors = -(-dense.out_features // limits.lanes)
-    split = limits.local_memory_bytes > 0
+    split = limits.shares_memory
     return (
         Knob("ri", tile_sizes(dense.rows, 8)),
         Knob("rt", tuple(r for r in (1, 2, 4, 8, 16) if r <= dense.rows)),

@@ -29,8 +29,8 @@ from templates.gpu.stages import (
     launch,
     limit_constraints,
     own_kernel,
+    searched_widths,
     split_init,
-    vector_widths,
     write_back,
 )
 from templates.space import Constraint, Knob, Space, Values
@@ -159,8 +159,8 @@ def _knobs(tiling: _Tiling) -> tuple[Knob, ...]:
         Knob("ct", divisors(tiling.blocks, 16)),
         Knob("yt", up_to(conv.out_height, 1, 2, 4, 7, 8, 14, 16)),
         Knob("xt", up_to(conv.out_width, 1, 2, 4, 7, 8, 14, 16, 28, 32)),
-        Knob("vec", vector_widths(limits, limits.lanes)),
-        Knob("pad", ("inline", "row", "patch", "kernel", *(("shared",) if limits.local_memory_bytes else ()))),
+        Knob("vec", searched_widths(limits, limits.lanes)),
+        Knob("pad", ("inline", "row", "patch", "kernel", *(("shared",) if limits.shares_memory else ()))),
         Knob("unroll_kh", (1, 0)),
     )
 

@@ -27,10 +27,12 @@ from templates.gpu.stages import (
     MAX_UNROLLED,
     Group,
     cooperate,
+    cpu_sums_constraint,
     into_registers,
     launch,
     limit_constraints,
     own_kernel,
+    searched_widths,
     split_init,
     vector_widths,
     write_back,
@@ -187,7 +189,7 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
     def up_to(extent: int, *values: int) -> tuple[int, ...]:
         return tuple(v for v in values if v <= extent)
 
-    pads = ("local", "inline", "kernel", *(SHARED if limits.local_memory_bytes else ()))
+    pads = ("local", "inline", "kernel", *(SHARED if limits.shares_memory else ()))
     return (
         Knob("ki", divisors(blocks.out_blocks, 8)),
         Knob("yi", up_to(problem.rows, 1, 2, 4)),
@@ -195,9 +197,9 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("kt", divisors(blocks.out_blocks, 16)),
         Knob("yt", up_to(problem.rows, 1, 2, 3, 4, 5, 6, 7, 8, 14, 16)),
         Knob("xt", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 28, 32, 64)),
-        Knob("vec", vector_widths(limits, blocks.lanes)),
+        Knob("vec", searched_widths(limits, blocks.lanes)),
         Knob("pad", pads),
-        Knob("wshared", (0, 1) if limits.local_memory_bytes else (0,)),
+        Knob("wshared", (0, 1) if limits.shares_memory else (0,)),
         Knob("ct", tuple(d for d in (1, 2, 4, 8) if blocks.in_blocks % d == 0)),
         Knob("order", tuple(ORDERS) if ordered else ("c.kh.kw.i",)),
         Knob("ui", unrolled),
@@ -218,6 +220,7 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
         return (kernel[1] == 1 or v["unroll_kw"] == 1) and tiling.row_lanes(v) == v["ui"]
 
     most = prod(max(knob.values) for knob in knobs if knob.name in ("kt", "yt", "xt"))
+    most_sums = prod(max(knob.values) for knob in knobs if knob.name in ("ki", "yi", "xi"))
     fewest = 1 if limits.family == "cpu" or most < 4 * MIN_ITEMS else MIN_ITEMS
 
     def short_enough(v: Values) -> bool:
@@ -230,6 +233,7 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
         Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
         Constraint("too many unrolled multiply-adds", short_enough),
         Constraint("too few work-items in a group", lambda v: tiling.group(v).size >= fewest),
+        cpu_sums_constraint(limits, most_sums, tiling.accumulators),
         Constraint("registers cannot be indexed by a loop", constant_registers),
         Constraint("there is nothing to pad", lambda v: v["pad"] != "kernel" or problem.reads_outside(*tiling.tile(v))),
         Constraint("one order as there is one step", lambda v: v["order"] == "c.kh.kw.i" or v["ui"] < blocks.in_lanes),

@@ -43,6 +43,11 @@ class GpuLimits:
             return self.lanes * (28 if self.lanes >= 16 else 12)
         return _SUMS[self.family]
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether local memory may be worth using. On a CPU it is memory like all other, and a barrier is dear."""
+        return self.local_memory_bytes > 0 and self.family != "cpu"
+
     def stores(self, dtype: str) -> bool:
         """Whether kernels can read and write values of this type."""
         return dtype == "float32" or (dtype == "float16" and self.fp16)

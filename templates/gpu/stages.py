@@ -19,6 +19,7 @@ from templates.stages import unroll_tile
 
 # CUDA's largest group along z, and the smallest of any OpenCL device's limits along it that we know.
 MAX_GROUP_Z = 64
+MAX_CPU_ITEMS = 32
 # Longer unrolled bodies overflow instruction caches and take a driver's compiler seconds.
 MAX_UNROLLED = 512
 
@@ -41,20 +42,29 @@ def vector_widths(limits: GpuLimits, lanes: int) -> tuple[int, ...]:
     return tuple(w for w in (16, 8, 4, 2, 1) if lanes % w == 0 and w <= limits.max_vector)
 
 
+def searched_widths(limits: GpuLimits, lanes: int) -> tuple[int, ...]:
+    """The vector lengths worth trying: a CPU's are whole vectors or halves."""
+    widths = vector_widths(limits, lanes)
+    return widths[:2] if limits.family == "cpu" else widths
+
+
 def limit_constraints(
     limits: GpuLimits,
     group: Callable[[Values], Group],
     sums: Callable[[Values], int],
     local_bytes: Callable[[Values], int] = lambda _: 0,
 ) -> tuple[Constraint, ...]:
-    """What the device refuses or cannot do fast: too large groups, too much local memory, sums that spill.
+    """What the device refuses or cannot do fast: too large groups, too much local memory, sums that spill. A CPU runs
+    the items of a group one after the other: groups are for sharing data in its first cache level, no more.
 
     `sums`: float32 values in registers per work-item; `local_bytes`: local memory of a group.
     """
 
+    largest = min(limits.max_threads, MAX_CPU_ITEMS) if limits.family == "cpu" else limits.max_threads
+
     def fits(v: Values) -> bool:
         shape = group(v)
-        return shape.size <= limits.max_threads and shape.z <= MAX_GROUP_Z
+        return shape.size <= largest and shape.z <= MAX_GROUP_Z
 
     return (
         Constraint("the work-group is larger than the device's", fits),
@@ -63,6 +73,13 @@ def limit_constraints(
             "the group's tile does not fit into local memory", lambda v: local_bytes(v) <= limits.local_memory_bytes
         ),
     )
+
+
+def cpu_sums_constraint(limits: GpuLimits, most: int, vectors: Callable[[Values], int]) -> Constraint:
+    """A CPU has nothing but an item's own sums to hide a multiply-add's latency: at least four vectors of them, of
+    the `most` that the problem allows."""
+    least = min(4, most) if limits.family == "cpu" else 1
+    return Constraint("too few sums to hide a multiply-add's latency", lambda v: vectors(v) >= least)
 
 
 def launch(sch: Schedule, loops: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

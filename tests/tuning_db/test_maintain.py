@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def test_prune_to_the_best_of_each_workload_and_device(store: Store) -> None:
     assert [t.config["tile"] for t in store.trials(CONV, LAPTOP)] == [0, 1, 2, 22]
     assert [t.config["tile"] for t in store.trials(DENSE)] == [0, 1]
     assert [t.config["tile"] for t in store.trials(device=BOARD)] == [0, 1, 2]
+
+
+def test_prune_keeps_what_the_dtype_allows(store: Store) -> None:
+    half = replace(CONV, dtype="float16")
+    for workload in (CONV, half):
+        store.add_many([trial(1, 2e-3, workload=workload), trial(2, 1e-3, error=5e-4, workload=workload)])
+    assert maintain.prune(store, keep_best=1).removed == 2
+    assert [t.config["tile"] for t in store.trials(CONV)] == [1]
+    assert [t.config["tile"] for t in store.trials(half)] == [2]
 
 
 def test_a_dry_run_counts_the_same_and_removes_nothing(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from tests.tuning_db.made import CONV, LAPTOP, NOON, config, trial
 from tests.tuning_db.strategies import trials
 from tuning_db.errors import DatabaseError
-from tuning_db.record import DeviceKey, FailureKind, Trial, Workload
-from tuning_db.store import DEFAULT_TOLERANCE, InFlight, Store, open_db
+from tuning_db.record import DeviceKey, FailureKind, Trial, Workload, tolerance_of
+from tuning_db.store import InFlight, Store, open_db
 
 DENSE = Workload("dense", {"rows": 1, "in_features": 512, "out_features": 10})
 BOARD = DeviceKey("cpu", "aarch64-neon", "cortex-a72", {"threads": 4})
@@ -84,6 +85,14 @@ def test_best_is_the_fastest_verified_one(store: Store) -> None:
     assert store.best(DENSE, LAPTOP) is None
 
 
+def test_the_dtype_says_how_large_an_error_may_be(store: Store) -> None:
+    half = replace(CONV, dtype="float16")
+    for workload in (CONV, half):
+        store.add_many([trial(1, 2e-3, workload=workload), trial(2, 1e-3, error=5e-4, workload=workload)])
+    assert store.best(CONV, LAPTOP) == trial(1, 2e-3)
+    assert store.best(half, LAPTOP) == trial(2, 1e-3, error=5e-4, workload=half)
+
+
 @pytest.mark.parametrize(
     ("later", "outdates"),
     [
@@ -135,7 +144,7 @@ def test_best_agrees_with_its_definition(store: Store, made: list[Trial]) -> Non
     moved = [Trial(**{**vars_of(t), "workload": workload}) for t in unique]
     store.add_many(moved)
     found = store.best(workload, LAPTOP)
-    assert (found.seconds if found else None) == _expected_best(moved, DEFAULT_TOLERANCE)
+    assert (found.seconds if found else None) == _expected_best(moved, tolerance_of("float32"))
 
 
 def vars_of(t: Trial) -> dict[str, object]:

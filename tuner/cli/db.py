@@ -15,14 +15,15 @@ from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, check_fil
 from tuner.errors import BadInput, VerificationFailed
 from tuning_db import logs, maintain
 from tuning_db.record import Trial, Workload
-from tuning_db.store import DEFAULT_TOLERANCE, DatabaseError, Store, open_db
+from tuning_db.store import DatabaseError, Store, open_db
 
 _SHOWN_LINES = 20  # bad lines and problems shown to a person; --json has all
 
 app = typer.Typer(no_args_is_help=True, help="Look into a tuning database, join and keep it.")
 
 ToleranceOption = Annotated[
-    float, typer.Option("--tolerance", min=0, help="Largest error against the reference that a best may have.")
+    float | None,
+    typer.Option("--tolerance", min=0, help="Largest error against the reference that a best may have (by dtype)."),
 ]
 
 
@@ -44,7 +45,7 @@ def stats(db: DbOption = DEFAULT_DB, as_json: JsonOption = False) -> None:
 @app.command()
 def best(
     op: Annotated[str | None, typer.Option("--op", help="Only workloads of this operator.")] = None,
-    tolerance: ToleranceOption = DEFAULT_TOLERANCE,
+    tolerance: ToleranceOption = None,
     db: DbOption = DEFAULT_DB,
     as_json: JsonOption = False,
 ) -> None:
@@ -64,7 +65,7 @@ def best(
         out.result({"best": [_as_dict(trial) for trial in found]})
 
 
-def _all_best(store: Store, op: str | None, tolerance: float) -> list[Trial]:
+def _all_best(store: Store, op: str | None, tolerance: float | None) -> list[Trial]:
     pairs = [(w, d) for d in store.devices() for w in store.workloads(d) if op is None or w.op == op]
     found = (store.best(workload, device, tolerance) for workload, device in pairs)
     return [trial for trial in found if trial is not None]
@@ -208,7 +209,7 @@ def prune(
         int | None,
         typer.Option("--keep-best", min=1, metavar="N", help="Keep N successes for each workload and device."),
     ] = None,
-    tolerance: ToleranceOption = DEFAULT_TOLERANCE,
+    tolerance: ToleranceOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many would go.")] = False,
     db: DbOption = DEFAULT_DB,
     as_json: JsonOption = False,

@@ -66,7 +66,7 @@ def examine() -> list[Finding]:
         _temporary_space,
         _space_here,
     ]
-    return [check() for check in needed] + _opencl() + [_optional(*extra) for extra in _EXTRAS]
+    return [check() for check in needed] + _opencl() + _offline() + [_optional(*extra) for extra in _EXTRAS]
 
 
 def _python() -> Finding:
@@ -145,6 +145,29 @@ def _opencl() -> list[Finding]:
         findings.append(Finding("opencl", state, f"{driver.path}: {names or driver.problem}"))
     if not devices:
         findings.append(Finding("opencl", "optional", "no device", _OPENCL_REMEDY))
+    return findings
+
+
+def _offline() -> list[Finding]:
+    """One finding per compiler for devices that are not here."""
+    from tuner.devices.profiles import all_profiles
+    from tuner.measure.offline import compiler_named
+
+    findings = []
+    for name in sorted({name for profile in all_profiles() for name in profile.compilers}):
+        use = "compiles for " + ", ".join(p.name for p in all_profiles() if name in p.compilers)
+        problem = ""
+        for profile in all_profiles():
+            try:
+                if name in profile.compilers:
+                    compiler_named(name, profile)
+            except BadInput as error:
+                problem = problem or str(error)
+        if problem:
+            found, _, remedy = problem.rpartition(": ")
+            findings.append(Finding(name, "optional", f"{found}: {use}", remedy))
+        else:
+            findings.append(Finding(name, "ok", use))
     return findings
 
 

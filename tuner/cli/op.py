@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tuning_db.record import Workload
 
 SHAPES = {"conv2d": "N,C,H,W,K,R,S", "dense": "ROWS,IN,OUT"}
+DTYPES = ("float32", "float16")
 
 
 def command(
@@ -47,6 +48,7 @@ def command(
     epilogue: Annotated[
         str, typer.Option("--epilogue", help="What is fused behind it, in order: bias,relu or add,clip:0:6 ...")
     ] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="float16 stores halves and sums in float32.")] = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
@@ -66,6 +68,8 @@ def command(
     """Tune one operator."""
     if operator not in SHAPES:
         raise BadInput(f"unknown operator {operator!r} (known: {', '.join(SHAPES)})")
+    if dtype not in DTYPES:
+        raise BadInput(f"unknown dtype {dtype!r} (known: {', '.join(DTYPES)})")
     sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
     more = tuple(plugin or ()), tuple(template or ())
@@ -73,7 +77,7 @@ def command(
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
         anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes, *geometry)
-        workload = anchor.workload(_epilogue(epilogue))
+        workload = anchor.workload(_epilogue(epilogue), dtype)
         if profile is not None:
             compile_all(profile, configs, request, lambda: _task(workload), out)
         else:

@@ -11,6 +11,7 @@ import tvm
 from tvm.target import Target
 
 from tuner.devices import opencl
+from tuner.devices.keys import family_of, flush_every
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
@@ -37,7 +38,7 @@ class Device:
 def runtime_device(name: str) -> tvm.runtime.Device:
     """TVM's device of a name ("cpu", "opencl:0", "cuda:1"), with the runtime that drives it loaded.
 
-    Raises BadInput where it is not there.
+    Queues of drivers that hang on long ones are flushed from now on. Raises BadInput where it is not there.
     """
     kind, _, number = name.partition(":")
     if kind == "opencl":
@@ -45,6 +46,8 @@ def runtime_device(name: str) -> tvm.runtime.Device:
     device = tvm.runtime.device(kind, int(number or 0))
     if not device.exist:
         raise BadInput(f"device {name}: not found here; `tune doctor` says which devices are, and what is missing")
+    if kind == "opencl" and (launches := flush_every(family_of(opencl.device_info(device.index)))):
+        opencl.set_flush_every(device.index, launches)
     return device
 
 

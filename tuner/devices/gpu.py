@@ -8,27 +8,17 @@ from templates.gpu.limits import GpuLimits, gpu_target
 from tuner.devices import opencl
 from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
-from tuner.devices.keys import device_key
+from tuner.devices.keys import device_key, family_of
 from tuner.devices.opencl import DeviceInfo
 from tuner.devices.topology import last_level_cache_bytes
 
-# What a vendor or device name has in it, in this order.
-_FAMILIES = (("mali", "mali"), ("arm", "mali"), ("adreno", "adreno"), ("qualcomm", "adreno"), ("nvidia", "nvidia"))
-_MORE_FAMILIES = (("advanced micro devices", "amd"), ("amd", "amd"), ("intel", "intel"))
 _GPU_LANES = 4
 _LEAST_CACHE_BYTES = 1 << 20  # where a driver reports no cache
 
 
-def _family(info: DeviceInfo) -> str:
-    if info.type == "cpu":
-        return "cpu"
-    text = f"{info.vendor} {info.name}".lower()
-    return next((family for word, family in (*_FAMILIES, *_MORE_FAMILIES) if word in text), "other")
-
-
 def limits_of(info: DeviceInfo) -> GpuLimits:
     """The limits of an OpenCL device as templates read them."""
-    family = _family(info)
+    family = family_of(info)
     return GpuLimits(
         kind="opencl",
         family=family,

@@ -1,14 +1,14 @@
 """The key of an OpenCL or CUDA device in the tuning database, the same for a real device and for its profile.
 
-Start at `device_key`; `launch_caps` says what a family's drivers must be spared.
+Start at `device_key`; `flush_every` says what a family's drivers must be spared.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from templates.gpu.limits import GpuLimits
+from tuner.devices.opencl import DeviceInfo
 from tuning_db.record import DeviceKey
 
 _MARKS = re.compile(r"\((r|tm|c)\)|\[[^]]*\]|\b(intel|nvidia|arm|graphics)\b|\br\d+p\d+\b")
@@ -17,22 +17,34 @@ _VARIANTS = re.compile(r"\b(\d+gb|hbm\d\w*|sxm\d?|pcie|nvl)\b")
 _ALIASES = {"mali-lodx": "mali-g610"}  # what some drivers for the RK3588 call it
 
 
-@dataclass(frozen=True)
-class LaunchCaps:
-    """`flush_every`: after so many launches the queue is flushed; `per_repeat`: no repeat of a measurement launches
-    more kernels. None: no limit."""
+# What a vendor's or a device's name has in it, in this order.
+_FAMILIES = (
+    ("mali", "mali"),
+    ("arm", "mali"),
+    ("adreno", "adreno"),
+    ("qualcomm", "adreno"),
+    ("nvidia", "nvidia"),
+    ("advanced micro devices", "amd"),
+    ("amd", "amd"),
+    ("intel", "intel"),
+)
+# Not documented: drivers of Mali hang, or run out of memory, when some thousands of launches are queued. The number
+# is ours, far below that and still enough to hide a launch's cost.
+_FLUSH_EVERY = {"mali": 16}
 
-    flush_every: int | None = None
-    per_repeat: int | None = None
+
+def family_of(info: DeviceInfo) -> str:
+    """The family of an OpenCL device, one of templates.gpu.limits.FAMILIES."""
+    if info.type == "cpu":
+        return "cpu"
+    text = f"{info.vendor} {info.name}".lower()
+    return next((family for word, family in _FAMILIES if word in text), "other")
 
 
-# Not documented: drivers of Mali hang, or run out of memory, when some thousands of launches are queued. The numbers
-# are ours, far below that and still enough to hide a launch's cost.
-_LAUNCH_CAPS = {"mali": LaunchCaps(flush_every=16, per_repeat=256)}
-
-
-def launch_caps(limits: GpuLimits) -> LaunchCaps:
-    return _LAUNCH_CAPS.get(limits.family, LaunchCaps())
+def flush_every(family: str) -> int:
+    """After how many launches a queue of such a device has to be flushed; 0: as its driver decides. (Measuring needs
+    no other cap: every call is waited for before the next.)"""
+    return _FLUSH_EVERY.get(family, 0)
 
 
 def model_of(reported: str) -> str:

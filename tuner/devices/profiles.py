@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
-from tuner.devices.keys import LaunchCaps, device_key, launch_caps
+from tuner.devices.keys import device_key, flush_every
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
@@ -47,8 +47,9 @@ class Profile:
         return device_key(self.limits, self.reported, self.compute_units, arch=self.architecture, **more)
 
     @property
-    def launch_caps(self) -> LaunchCaps:
-        return launch_caps(self.limits)
+    def flush_every(self) -> int:
+        """After how many launches its queues are flushed; 0: as the driver decides."""
+        return flush_every(self.limits.family)
 
     @property
     def compilers(self) -> tuple[str, ...]:

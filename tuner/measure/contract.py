@@ -27,7 +27,7 @@ class MeasureOptions:
     `builders`: build processes (default: one per usable core).
     `cold_bytes`: weights rotate through copies of at least this size in total, so that every call finds them in main
     memory as it would inside a network (default: twice the last-level cache).
-    `tolerance`: largest accepted error relative to the largest value of the float64 reference.
+    `tolerance`: largest accepted error relative to the largest value of the float64 reference (default: the dtype's).
     `memory_bytes`: how much one candidate may allocate while it is built or run.
     `seed`: of the random operands, and of the order in which `compare` alternates.
     `plugins`: modules to import, here and in the child processes, for the templates that they register.
@@ -37,7 +37,7 @@ class MeasureOptions:
     run_seconds: float = 10.0
     builders: int | None = None
     cold_bytes: int | None = None
-    tolerance: float = 1e-4
+    tolerance: float | None = None
     memory_bytes: int | None = None
     repetition: Repetition = field(default_factory=Repetition)
     compare_rounds: int = 9

@@ -31,7 +31,7 @@ from tuner.measure.place import Place, open_place
 from tuner.measure.timing import in_repeats, repeat
 from tuner.measure.toolchain import ENTRY, preflight_length
 from tuner.measure.zygote import limit_memory, resident_bytes
-from tuning_db.record import Failure, FailureKind, Workload
+from tuning_db.record import Failure, FailureKind, Workload, tolerance_of
 
 _OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
 _COLD_KEPT = 4
@@ -139,8 +139,10 @@ class Executor:
             self._place.fill(loaded.out, np.nan)  # what is not written is not finite
             loaded.call()
             error = self._operands_of(job.candidate.workload).error(loaded.template, loaded.out)
-            if not error <= self._settings.tolerance:
-                failure = Failure(FailureKind.WRONG_ANSWER, _wrong(error, self._settings.tolerance))
+            allowed = self._settings.tolerance
+            allowed = tolerance_of(job.candidate.workload.dtype) if allowed is None else allowed
+            if not error <= allowed:
+                failure = Failure(FailureKind.WRONG_ANSWER, _wrong(error, allowed))
                 return RunDone((), failure, error if np.isfinite(error) else None, resident_bytes())
             times = in_repeats(repeat(loaded.call, job.repetition, job.best_seconds))
         except BaseException as problem:

@@ -49,7 +49,7 @@ class ExecutorSettings:
     cpus: tuple[int, ...]
     preflight: str
     cold_bytes: int
-    tolerance: float
+    tolerance: float | None
     memory_bytes: int
     seed: int
     binaries: str | None

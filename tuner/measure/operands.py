@@ -82,7 +82,7 @@ class Operands:
             self._bias(template, i) if step == "bias" else self._tensor(f"extra{i}", layouts.out, self._plain.extra[i])
             for i, step in enumerate(self._steps)
         ]
-        behind.append(self._tensor("out", layouts.out, np.zeros(self.expected.shape, np.float32)))
+        behind.append(self._tensor("out", layouts.out, np.zeros(self.expected.shape, self.workload.dtype)))
         return self._tensor("data", layouts.data, self._plain.data), behind
 
     def error(self, template: Template, out: Any) -> float:

@@ -15,7 +15,9 @@ from tuning_db.record import Config, Workload
 
 def describe(workload: Workload) -> str:
     """One short text for a workload: "64x56x56 -> 64, 3x3/1 +bias +relu"."""
-    return " ".join([_describe_anchor(workload), *(f"+{token.partition(':')[0]}" for token in workload.epilogue)])
+    dtype = [] if workload.dtype == "float32" else [workload.dtype]
+    epilogue = (f"+{token.partition(':')[0]}" for token in workload.epilogue)
+    return " ".join([_describe_anchor(workload), *epilogue, *dtype])
 
 
 def _describe_anchor(workload: Workload) -> str:

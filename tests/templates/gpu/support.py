@@ -10,13 +10,13 @@ from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
 from tests.templates.support import host_target
-from tuner.devices.opencl import devices
+from tuner.devices.gpu import limits_of
+from tuner.devices.opencl import DeviceInfo, device_info, devices
+from tuner.errors import BadInput
 
 # What a driver's platform is called, and how to get it.
-DRIVERS = {
-    "Portable Computing Language": "apt-get install pocl-opencl-icd",
-    "Intel(R) OpenCL": "pip install 'edgetune[opencl]'",
-}
+PLATFORMS = {"pocl": "Portable Computing Language", "intel": "Intel(R) OpenCL"}
+_REMEDIES = {"pocl": "apt-get install pocl-opencl-icd", "intel": "pip install 'edgetune[opencl]'"}
 # Devices that are not here: their kernels are compiled, or run with their limits on a driver that is.
 GPUS = {
     "orin": GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True),
@@ -24,35 +24,45 @@ GPUS = {
     "intel": GpuLimits("opencl", "intel", 256, 65536, 4, (8, 16, 32), fp16=True),
     "no_local_memory": GpuLimits("opencl", "other", 128, 0, 4),
 }
+HOST = host_target()
 
 
 @dataclass(frozen=True)
 class Driver:
     """A device of a driver, with its own limits."""
 
-    device: tvm.runtime.Device
-    limits: GpuLimits
+    info: DeviceInfo
+
+    @property
+    def device(self) -> tvm.runtime.Device:
+        return tvm.runtime.device("opencl", self.info.index)
 
     def target(self, limits: GpuLimits | None = None) -> Target:
         """Its target; with other limits, for kernels as they would be on another device."""
-        return gpu_target(limits or self.limits, host_target())
+        return gpu_target(limits or limits_of(self.info), HOST)
 
     def like_nvidia(self) -> Target:
         """Kernels as for an Nvidia GPU, that this driver can run: large groups that share local memory."""
-        shared = self.limits.local_memory_bytes
-        return self.target(replace(GPUS["orin"], kind="opencl", subgroups=(), local_memory_bytes=min(49152, shared)))
+        shared = min(49152, self.info.local_memory_bytes)
+        return self.target(replace(GPUS["orin"], kind="opencl", subgroups=(), local_memory_bytes=shared))
 
 
-def driver(platform: str) -> Driver:
-    """The first device of a driver; the test is skipped where it is not installed."""
-    for info in devices():
-        if platform in info.platform:
-            lanes = max(4, info.native_float_lanes)
-            limits = GpuLimits("opencl", "cpu", info.max_work_group_size, info.local_memory_bytes, lanes)
-            return Driver(tvm.runtime.device("opencl", info.index), limits)
-    pytest.skip(f"no OpenCL platform {platform!r} here: {DRIVERS[platform]}")
+def device_number(name: str) -> int:
+    """N of "opencl:N" for a driver in PLATFORMS; the test is skipped where it is not installed."""
+    try:
+        found = next((info.index for info in devices() if info.platform == PLATFORMS[name]), None)
+    except BadInput as missing:
+        pytest.skip(str(missing))
+    if found is None:
+        pytest.skip(f"no OpenCL platform {PLATFORMS[name]!r} here: {_REMEDIES[name]}")
+    return found
+
+
+def driver(name: str) -> Driver:
+    """The first device of a driver in PLATFORMS; the test is skipped where it is not installed."""
+    return Driver(device_info(device_number(name)))
 
 
 def gpu(name: str) -> Target:
     limits = GPUS[name]
-    return gpu_target(limits, host_target(), arch="sm_87" if limits.kind == "cuda" else None)
+    return gpu_target(limits, HOST, arch="sm_87" if limits.kind == "cuda" else None)

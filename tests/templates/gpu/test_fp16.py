@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
 
-from templates.gpu.limits import GpuLimits, gpu_target
-from templates.reference import TOLERANCE, random_operands, reference, relative_error
+from templates.gpu.limits import gpu_target
+from templates.reference import random_operands, reference, relative_error
 from templates.template import all_templates, search_space, template_named
 from templates.workloads import Conv2d
-from tests.templates.gpu.compilers import compile_with_clang
-from tests.templates.gpu.drivers import HOST, device_number
+from tests.templates.gpu.support import GPUS, HOST, device_number, gpu
 from tests.templates.support import Compiled, host_target
+from tests.tuner.measure.offline.support import compiler_or_skip
+from tuning_db.record import tolerance_of
 
-LIMITS = GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True)
-TARGET = gpu_target(LIMITS, HOST)
+LIMITS = GPUS["mali"]
+TARGET = gpu("mali")
 NAMES = [t.name for t in all_templates() if "float16" in t.dtypes]
 CONV = Conv2d(1, 24, 13, 12, 40, (3, 3), padding=(0, 1, 2, 1))
 DEEP = Conv2d(1, 1024, 4, 4, 8, (1, 1))
@@ -39,7 +39,7 @@ def test_the_only_rounding_is_the_results(name: str) -> None:
         result = Compiled(template, workload, TARGET, config, device).run(inputs, expected.shape)
         assert result.dtype == np.float16
         assert relative_error(result, expected) <= 1.01 * rounded, dict(config.knobs)
-    assert rounded < TOLERANCE["float16"]
+    assert rounded < tolerance_of("float16")
 
 
 @pytest.mark.parametrize("name", ["gpu.conv2d_direct", "mali.conv2d_spatial_pack"])
@@ -55,12 +55,13 @@ def test_long_sums_keep_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu.conv2d_direct", "mali.conv2d_spatial_pack"])
-def test_code_needs_no_more_than_the_half_extension(name: str, tmp_path: Path) -> None:
+def test_code_needs_no_more_than_the_half_extension(name: str) -> None:
+    clang = compiler_or_skip("mali-t860", "clang")
     template, workload = template_named(name), CONV.workload(EPILOGUE, "float16")
     for config in template.space(workload, TARGET).seed_configs():
         source = Compiled(template, workload, TARGET, config).build().imports[0].inspect_source()
         assert "float4 conv_local_ptr[" in source
-        compile_with_clang(source, tmp_path, ("cl_khr_fp16",))
+        clang.compile(source)
 
 
 def test_a_device_without_half_precision_gets_no_template() -> None:

@@ -7,7 +7,7 @@ import tvm
 
 from templates.gpu.limits import GpuLimits, gpu_target
 from templates.intel.postprocess import subgroup_target, with_subgroups
-from tests.templates.gpu.drivers import HOST, TARGETS
+from tests.templates.gpu.support import GPUS, HOST, gpu
 
 TARGET = gpu_target(GpuLimits("opencl", "intel", 256, 65536, 4, subgroups=(8, 16)), HOST)
 KERNEL = """// Function: main_kernel
@@ -36,7 +36,7 @@ def test_barriers_of_local_memory_stay() -> None:
     assert "barrier(CLK_LOCAL_MEM_FENCE);" in with_subgroups(kernel, subgroup_target(TARGET, 16))
 
 
-@pytest.mark.parametrize("target", [TARGET, *TARGETS.values()], ids=lambda target: str(next(iter(target.keys))))
+@pytest.mark.parametrize("target", [TARGET, *map(gpu, GPUS)], ids=["own", *GPUS])
 def test_other_kernels_stay_as_they_are(target: tvm.target.Target) -> None:
     assert with_subgroups(KERNEL, target) == KERNEL
 

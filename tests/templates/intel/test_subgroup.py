@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tvm
 from tvm.target import Target
 
-from templates.gpu.limits import GpuLimits, gpu_target
+from templates.gpu.limits import gpu_target
 from templates.lowering import lowering_context
 from templates.reference import random_operands, reference, relative_error
 from templates.template import template_named
 from templates.workloads import Conv2d
-from tests.templates.gpu.compilers import compile_with_clang, compile_with_ocloc
-from tests.templates.gpu.drivers import HOST, TARGETS, device_number
+from tests.templates.gpu.support import GPUS, HOST, driver, gpu
 from tests.templates.support import Compiled
 from tests.templates.workloads import WORKLOADS
+from tests.tuner.measure.offline.support import compiler_or_skip
 from tuning_db.record import Config, Workload
 
-LIMITS = GpuLimits("opencl", "intel", 256, 65536, 4, subgroups=(8, 16, 32), fp16=True)
-TARGET = gpu_target(LIMITS, HOST)
+LIMITS = GPUS["intel"]
+TARGET = gpu("intel")
 TEMPLATE = template_named("intel.conv2d_subgroup")
 NAMES = [name for name, workload in WORKLOADS.items() if workload.op == "conv2d" and TEMPLATE.space(workload, TARGET)]
 # Intel's CPU runtime takes seconds for longer bodies, where every shuffle is a loop over lanes.
@@ -46,7 +45,7 @@ def _source(workload: Workload, config: Config, target: Target = TARGET) -> str:
 @pytest.mark.parametrize("size", [8, 16])
 @pytest.mark.parametrize("name", NAMES)
 def test_results_match_float64(name: str, size: int) -> None:
-    device = tvm.runtime.device("opencl", device_number("intel"))
+    device = driver("intel").device
     configs = _configs(WORKLOADS[name], size, 2)
     assert configs
     for config in configs:
@@ -55,7 +54,7 @@ def test_results_match_float64(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("size", [8, 16])
 def test_block_reads_read_the_same(size: int) -> None:
-    device = tvm.runtime.device("opencl", device_number("intel"))
+    device = driver("intel").device
     workload = WORKLOADS["conv3x3_odd_sizes"]
     inputs, shape = random_operands(workload, 1), Conv2d(**workload.attrs).out_shape
     config = _configs(workload, size, 1)[0]
@@ -81,7 +80,7 @@ def test_code_asks_for_the_subgroup_and_has_no_barriers(size: int) -> None:
 
 def test_kernels_of_other_templates_in_a_module_stay_as_they_are() -> None:
     """One module, one target; only the subgroup's own function has another warp size."""
-    device = tvm.runtime.device("opencl", device_number("intel"))
+    device = driver("intel").device
     workload = WORKLOADS["conv1x1"]
     plain = template_named("gpu.conv2d_direct")
     config = _configs(workload, 16, 1)[0]
@@ -104,21 +103,17 @@ def test_kernels_of_other_templates_in_a_module_stay_as_they_are() -> None:
         assert error < 2e-6, name
 
 
-@pytest.mark.parametrize("gpu", ["skl", "tgllp"])
-@pytest.mark.parametrize("size", [8, 16])
-def test_compiles_for_intel_gpus(gpu: str, size: int, tmp_path: Path) -> None:
-    seeds = TEMPLATE.space(LAYER, TARGET).seed_configs()
-    compile_with_ocloc(_source(LAYER, next(c for c in seeds if c["size"] == size)), tmp_path, gpu)
-
-
-def test_compiles_with_clang(tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", ["intel-hd505", "intel-xe"])
+@pytest.mark.parametrize("compiler", ["clang", "ocloc"])
+def test_compiles_for_intel_gpus(compiler: str, profile: str) -> None:
+    offline = compiler_or_skip(profile, compiler)
     for config in TEMPLATE.space(LAYER, TARGET).seed_configs()[::4]:
-        compile_with_clang(_source(LAYER, config), tmp_path, ("cl_khr_fp16", "cl_intel_subgroups"), intel=True)
+        offline.compile(_source(LAYER, config))
 
 
-@pytest.mark.parametrize("name", ["mali", "cpu", "nvidia"])
+@pytest.mark.parametrize("name", ["mali", "orin", "no_local_memory"])
 def test_does_not_apply_elsewhere(name: str) -> None:
-    assert TEMPLATE.space(LAYER, TARGETS[name]) is None
+    assert TEMPLATE.space(LAYER, gpu(name)) is None
 
 
 def test_sizes_are_the_devices() -> None:

@@ -101,6 +101,15 @@ def test_doctor_lists_every_opencl_driver_or_says_how_to_get_one(tune):
         assert any("install" in f["remedy"] for f in findings)
 
 
+def test_doctor_says_how_to_get_the_compilers_for_other_devices(tune, tmp_path):
+    findings = {f["what"]: f for f in tune("doctor", "--json", env={"PATH": str(tmp_path)}).json()["findings"]}
+    for name, device, remedy in (("clang", "mali-t860", "clang"), ("ocloc", "intel-xe", "intel-opencl-icd")):
+        assert findings[name]["state"] == "optional"
+        assert device in findings[name]["found"]
+        assert findings[name]["remedy"] == f"apt-get install {remedy}"
+    assert findings["nvrtc"]["state"] == "ok" or findings["nvrtc"]["remedy"] == "pip install 'edgetune[cuda-offline]'"
+
+
 def test_doctor_says_what_to_install_where_there_is_no_linker(tune, tmp_path):
     done = tune("doctor", "--json", env={"PATH": str(tmp_path)})
     assert done.status == 2

@@ -5,9 +5,9 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.limits import gpu_limits
 from templates.gpu.lowered import lower
-from tuner.devices.keys import LaunchCaps, device_key, launch_caps, model_of
+from tuner.devices.keys import device_key, flush_every, model_of
 from tuner.devices.profiles import all_profiles, profile_named
 from tuner.errors import BadInput
 from tuning_db.lookup import best, relatives
@@ -81,7 +81,5 @@ def test_a_board_finds_its_profiles_trials_by_family_and_model(profile, tmp_path
 
 
 def test_only_mali_is_spared_long_queues():
-    caps = launch_caps(profile_named("mali-g52").limits)
-    assert 0 < caps.flush_every <= caps.per_repeat
-    assert profile_named("mali-t860").launch_caps == caps
-    assert launch_caps(GpuLimits("cuda", "nvidia", 1024, 49152, 4)) == LaunchCaps(None, None)
+    assert {p.limits.family for p in all_profiles() if p.flush_every} == {"mali"}
+    assert flush_every("cpu") == 0

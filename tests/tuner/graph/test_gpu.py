@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 
 from templates import default
 from templates.gpu.opaque import host_accesses
-from tests.templates.gpu.drivers import TARGETS, device_number
+from tests.templates.gpu.support import device_number, gpu
 from tests.tuner.graph.networks import Net, assert_close, assert_computes, expected, random_inputs, run
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
@@ -137,15 +137,15 @@ def test_a_function_that_would_run_on_the_host_is_refused(pocl: Device) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["mali", "intel", "nvidia"])
+@pytest.mark.parametrize("name", ["mali", "intel", "orin"])
 def test_a_network_compiles_for_a_device_that_is_not_here(tmp_path: Path, name: str) -> None:
-    target = TARGETS[name]
+    target = gpu(name)
     net, output = residual_network(16)
     module = finish(lower(net.graph(tmp_path, output), {}, target).module, target)
     (host,) = compile_module(module, target).mod.imports
     (kernels,) = host.imports
     assert kernels.kind == target.kind.name
-    keyword = "__global__ void" if name == "nvidia" else "__kernel void"
+    keyword = "__global__ void" if name == "orin" else "__kernel void"
     functions = sum(isinstance(f, tirx.PrimFunc) for f in module.functions.values())
     assert kernels.inspect_source().count(keyword) >= functions
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tests.templates.gpu.drivers import device_number
+from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net, assert_close, expected, random_inputs
 from tests.tuner.graph.test_lower import networks
 from tuner.devices import Device, open_device

@@ -67,6 +67,16 @@ def test_a_convolution_is_measured(runner: LocalRunner, device: Device) -> None:
     assert trial.ok, trial.failure
 
 
+def test_half_precision_may_round_its_results(runner: LocalRunner, device: Device) -> None:
+    workload = Conv2d(1, 16, 10, 10, 16, (3, 3), padding=(1, 1, 1, 1)).workload(("bias", "relu"), "float16")
+    space = search_space(workload, device.target)
+    if space is None:
+        pytest.skip(f"{device.key.model} has no half precision")
+    (trial,) = runner.measure([Candidate(workload, space.seed_configs()[0])])
+    assert trial.ok, trial.failure
+    assert 1e-4 < trial.error < 1e-3
+
+
 def test_nothing_is_left_behind(device: Device, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with LocalRunner(device, OPTIONS) as opened:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.templates.gpu.drivers import PLATFORMS, TARGETS, device_number
+from tests.templates.gpu.support import PLATFORMS, device_number, gpu
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device, opencl
 from tuner.errors import BadInput
@@ -269,7 +269,7 @@ def test_the_drivers_are_told_apart() -> None:
 
 def test_a_module_for_cuda_is_saved_where_there_is_none(graph: FusedGraph, tmp_path: Path) -> None:
     key = DeviceKey("cuda", "nvidia", "Orin", {})
-    manifest = build(graph, Device("cuda:7", TARGETS["nvidia"], key, 1, 1 << 22), tmp_path / "m")
+    manifest = build(graph, Device("cuda:7", gpu("orin"), key, 1, 1 << 22), tmp_path / "m")
     assert manifest.devices[0].target["arch"] == "sm_87"
     library = (tmp_path / "m" / str(manifest.kernels)).read_bytes()
     assert b"__global__" in library

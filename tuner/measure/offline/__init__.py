@@ -7,7 +7,7 @@ A report is not a trial: it has no time, and nothing is gained by keeping it in 
 own trials, under the board's own key, decide. It goes into the result of the command, as JSON.
 """
 
-from tuner.measure.offline.compilers import compilers_of
+from tuner.measure.offline.compilers import compiler_named, compilers_of
 from tuner.measure.offline.contract import CompileError, Compiler, Resources
 from tuner.measure.offline.report import CandidateReport, KernelReport, Verdict
 from tuner.measure.offline.runner import OfflineOptions, OfflineRunner
@@ -21,5 +21,6 @@ __all__ = [
     "OfflineRunner",
     "Resources",
     "Verdict",
+    "compiler_named",
     "compilers_of",
 ]

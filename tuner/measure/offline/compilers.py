@@ -17,6 +17,11 @@ _COMPILERS: dict[str, Callable[[Profile], Compiler]] = {
 }
 
 
+def compiler_named(name: str, profile: Profile) -> Compiler:
+    """One of `profile.compilers`. Raises BadInput, with what to install, if it is missing."""
+    return _COMPILERS[name](profile)
+
+
 def compilers_of(profile: Profile) -> list[Compiler]:
     """Raises BadInput, with what to install, if one of them is missing."""
-    return [_COMPILERS[name](profile) for name in profile.compilers]
+    return [compiler_named(name, profile) for name in profile.compilers]
