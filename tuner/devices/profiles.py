@@ -83,11 +83,12 @@ def _cuda() -> GpuLimits:
     return GpuLimits("cuda", "nvidia", 1024, 48 << 10, 4, (32,), fp16=True)
 
 
-# Intel: "The Compute Architecture of Intel Processor Graphics Gen9" (64 KiB of local memory, SIMD 8, 16, 32), ARK
-# (execution units), and intel/compute-runtime's limits (256 and 512 work-items). DeepLens: L. Wang et al., ICPP 2019
-# (HD 505, Apollo Lake; its clock depends on the chip).
-# Mali: "Arm Mali GPU OpenCL Developer Guide" (work-items: 256 Midgard, 384 Bifrost, 1024 Valhall); T860 MP4 at 800 MHz
-# is the RK3399's (Rockchip's data sheet), G610 MP4 at 1 GHz the RK3588's.
+# Intel: "The Compute Architecture of Intel Processor Graphics Gen9" (64 KiB of local memory, SIMD 8, 16, 32) and ARK
+# (execution units); work-items as drivers report them: 256 on Apollo Lake (clinfo in intel/compute-runtime #62), 512 on
+# Iris Xe (ggml-org/llama.cpp #5467). DeepLens: L. Wang et al., ICPP 2019 (HD 505; its clock depends on the chip).
+# Mali: work-items 256 on Midgard (clinfo of a T628 in plaidml/plaidml #227), 384 on the G52 (clinfo in
+# ARM-software/ComputeLibrary #999), 1024 on Valhall ("Arm Mali GPU OpenCL Developer Guide"); T860 MP4 at 800 MHz is the
+# RK3399's (Rockchip's data sheet), G610 MP4 at 1 GHz the RK3588's.
 # Nvidia: "CUDA C++ Programming Guide", technical specifications per compute capability, and the modules' data sheets:
 # Jetson Nano 128 cores at 921 MHz, AGX Xavier 512 at 1377 MHz, AGX Orin 64GB 2048 at 1.3 GHz; H100 SXM and H200 132
 # multiprocessors.

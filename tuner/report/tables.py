@@ -64,7 +64,7 @@ def task_table(report: SessionReport) -> Table:
     for title in ("calls", "share", "first us", "best us", "gain", "GF/s"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("template", no_wrap=True)
-    for title in ("trials", "new"):
+    for title in ("error", "trials", "new"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("failures")
     whole = sum(_weight(task) for task in report.tasks)
@@ -80,6 +80,7 @@ def task_table(report: SessionReport) -> Table:
             "-" if gain is None else f"{gain:.2f}x",
             "-" if task.gflops is None else f"{task.gflops:.0f}",
             short_config(task.best_config) if task.best_config else f"default ({task.reason})",
+            "-" if task.best_error is None else f"{task.best_error:.0e}",
             str(task.trials),
             str(task.new_trials),
             failures_text(task.failures),

@@ -50,8 +50,8 @@ class TaskReport:
     """One task after a session. None stands for times that were never measured.
 
     `new_trials`/`trials`: different configs tried, in this session and in all; `first_seconds`: of the first config
-    that ran (a seed), the "before" of tuning; `confirmed`: the best has been measured against its rivals; `reason`: why
-    there is no best.
+    that ran (a seed), the "before" of tuning; `best_error`: of the best, relative to the largest value of the float64
+    reference; `confirmed`: the best has been measured against its rivals; `reason`: why there is no best.
     """
 
     name: str
@@ -62,6 +62,7 @@ class TaskReport:
     first_seconds: float | None
     best_seconds: float | None
     best_config: Config | None
+    best_error: float | None
     gflops: float | None
     confirmed: bool
     failures: Mapping[str, int]
@@ -77,6 +78,7 @@ class TaskReport:
             "first_seconds": self.first_seconds,
             "best_seconds": self.best_seconds,
             "best_config": None if self.best_config is None else self.best_config.as_dict(),
+            "best_error": self.best_error,
             "gflops": self.gflops,
             "confirmed": self.confirmed,
             "failures": dict(self.failures),
@@ -171,6 +173,7 @@ def task_report(state: TaskState) -> TaskReport:
         first_seconds=finite(state.first_seconds),
         best_seconds=finite(state.best_seconds),
         best_config=standing[0].config if standing else None,
+        best_error=standing[0].error if standing else None,
         gflops=gflops_of(state),
         confirmed=bool(standing) and state.is_confirmed(standing[0].config),
         failures=state.failures(),
