@@ -7,6 +7,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,10 @@ class Module:
         """How many of the host's threads compute."""
         return 1 if self._pool is None else self._pool.threads
 
+    def on_its_cores(self) -> AbstractContextManager[None]:
+        """The calling thread on the core that it computes on during calls."""
+        return nullcontext() if self._pool is None else self._pool.calling()
+
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> list[CallTime]:
         """Median seconds of every kernel call over `runs` inferences, in execution order.
 
@@ -182,7 +187,7 @@ class Module:
             if self._has_drivers:
                 self._main(*self._arguments)  # a driver's threads inherit their starter's cores: all of them here
             self._started.yes = True
-        with self._pool.calling():
+        with self.on_its_cores():
             return self._main(*self._arguments)
 
     def _fill(self, inputs: Mapping[str, Any]) -> None:
