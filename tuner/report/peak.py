@@ -21,7 +21,8 @@ _REPEATS = 10
 # Items of a group and lanes on an OpenCL or CUDA device. CPU runtimes want one item with wide vectors; the best counts.
 _GROUPS = ((1, 8), (1, 16), (64, 4), (256, 4))
 _GROUPS_PER_UNIT = 8
-_GPU_STEPS = 10_000
+# Multiply-adds of each chain, of all items of a group together: long enough that a launch does not count.
+_GROUP_STEPS = 2_560_000
 
 
 def fma_peak(device: Device) -> float:
@@ -36,7 +37,11 @@ def fma_peak(device: Device) -> float:
         for items, lanes in _GROUPS
         if items <= limits.max_threads and lanes <= limits.max_vector
     ]
-    return max(_rate(device, partial(_gpu_kernel, groups), _GPU_STEPS, shape) for shape in shapes)
+    return max(
+        _rate(device, partial(_gpu_kernel, groups, steps), steps, shape)
+        for shape in shapes
+        for steps in [_GROUP_STEPS * groups // shape[0]]
+    )
 
 
 def _rate(
@@ -74,8 +79,8 @@ def _kernel(threads: int, chains: int, lanes: int) -> tirx.PrimFunc:
     return main
 
 
-def _gpu_kernel(groups: int, items: int, chains: int, lanes: int) -> tirx.PrimFunc:
-    """`items` of all `groups` together."""
+def _gpu_kernel(groups: int, steps: int, items: int, chains: int, lanes: int) -> tirx.PrimFunc:
+    """`items` of all `groups` together, each with `steps` multiply-adds in each of its chains."""
     size = items // groups
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
@@ -91,7 +96,7 @@ def _gpu_kernel(groups: int, items: int, chains: int, lanes: int) -> tirx.PrimFu
                     for c in T.unroll(chains):
                         for v in T.vectorized(lanes):
                             acc[c, v] = start[g * size + i, c, v]
-                    for _step in range(_GPU_STEPS):
+                    for _step in range(steps):
                         for c in T.unroll(chains):
                             for v in T.vectorized(lanes):
                                 acc[c, v] = acc[c, v] * T.float32(0.999) + T.float32(0.001)
