@@ -1,4 +1,4 @@
-"""The matrices of Winograd's minimal filtering F(m, 3), products with their rows as TVM expressions, and the weights.
+"""Winograd's minimal filtering F(m, 3): its matrices, products with their rows as TVM expressions, weights and tiles.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
 """
@@ -6,12 +6,14 @@ Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 201
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 
 from templates.blocking import Blocking
+from templates.workloads import Conv2d
 
 # Per m: B^T (input), G (weight), A^T (output), for the points 0, 1, -1 (and 2, -2), infinity.
 MATRICES: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
@@ -82,3 +84,32 @@ def transformed_weight(m: int, blocks: Blocking, weight: np.ndarray) -> np.ndarr
     u = np.pad(u.reshape(-1, k, c), ((0, 0), (0, pad_out), (0, pad_in)))
     u = u.reshape(a, a, blocks.out_blocks, blocks.lanes, blocks.in_blocks, blocks.in_lanes)
     return np.ascontiguousarray(u.transpose(0, 1, 2, 4, 5, 3), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class WinogradTiles:
+    """`tiles_y` x `tiles_x` tiles of m x m output pixels cover each image."""
+
+    conv: Conv2d
+    blocks: Blocking
+    m: int
+
+    @property
+    def a(self) -> int:
+        return self.m + 2
+
+    @property
+    def tiles_y(self) -> int:
+        return -(-self.conv.out_height // self.m)
+
+    @property
+    def tiles_x(self) -> int:
+        return -(-self.conv.out_width // self.m)
+
+
+def suits_winograd(conv: Conv2d, lanes: int) -> bool:
+    """Whether the templates compute it: 3x3 without stride, dilation or groups, whole vectors of channels, and images
+    that are not smaller than a tile."""
+    if (conv.kernel, conv.strides, conv.dilation, conv.groups) != ((3, 3), (1, 1), (1, 1), 1):
+        return False
+    return conv.in_channels >= lanes and min(conv.out_height, conv.out_width) >= 4

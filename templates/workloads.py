@@ -112,3 +112,17 @@ def anchor_of(workload: Workload) -> Anchor:
     """The typed view of a workload. Raises KeyError for an operator that no template knows."""
     anchor: Anchor = _KINDS[workload.op](**workload.attrs)
     return anchor
+
+
+def conv_of(workload: Workload) -> Conv2d:
+    """The typed view of a convolution."""
+    conv = anchor_of(workload)
+    assert isinstance(conv, Conv2d)
+    return conv
+
+
+def dense_of(workload: Workload) -> Dense:
+    """The typed view of a dense layer."""
+    dense = anchor_of(workload)
+    assert isinstance(dense, Dense)
+    return dense

@@ -19,16 +19,10 @@ from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, Layouts, Template
-from templates.workloads import Dense, anchor_of
+from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
-
-
-def _dense(workload: Workload) -> Dense:
-    dense = anchor_of(workload)
-    assert isinstance(dense, Dense)
-    return dense
 
 
 class PackedDense(Template):
@@ -44,7 +38,7 @@ class PackedDense(Template):
     def space(self, workload: Workload, target: Target) -> Space | None:
         if target.kind.name != "llvm":
             return None
-        unit, dense = vector_unit(target), _dense(workload)
+        unit, dense = vector_unit(target), dense_of(workload)
         vectors = -(-dense.out_features // unit.lanes)
         knobs = (
             Knob("nb", tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= vectors)),
@@ -79,7 +73,7 @@ class PackedDense(Template):
         return np.ascontiguousarray(padded.reshape(tiles, nb, lanes, in_features).transpose(0, 3, 1, 2))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        dense = _dense(workload)
+        dense = dense_of(workload)
         func = _compute(dense, vector_unit(target).lanes, workload.epilogue, config["nb"], config["rows"])
         func = _schedule(func, config.knobs)
         return _prefetch_weights(func, config.knobs) if config["prefetch"] else func

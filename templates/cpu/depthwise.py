@@ -21,16 +21,10 @@ from templates.depthwise import depthwise_compute, pack_depthwise
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import Layout, Layouts, Template
-from templates.workloads import Conv2d, anchor_of
+from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 450
-
-
-def _conv(workload: Workload) -> Conv2d:
-    conv = anchor_of(workload)
-    assert isinstance(conv, Conv2d)
-    return conv
 
 
 class Depthwise(Template):
@@ -46,7 +40,7 @@ class Depthwise(Template):
         return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        conv = _conv(workload)
+        conv = conv_of(workload)
         if target.kind.name != "llvm" or not conv.is_depthwise:
             return None
         limit = vector_unit(target).registers - 2
@@ -86,7 +80,7 @@ class Depthwise(Template):
         return pack_depthwise(weight, vector_unit(target).lanes)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        conv = _conv(workload)
+        conv = conv_of(workload)
         func = depthwise_compute(conv, vector_unit(target).lanes, workload.epilogue, config["th"], config["tw"])
         func = _schedule(conv, func, config.knobs)
         return _prefetch_weights(func, conv) if config["prefetch"] else func

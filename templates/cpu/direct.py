@@ -23,7 +23,7 @@ from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, Layout, Layouts, Template
-from templates.workloads import Conv2d, anchor_of
+from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 # More unrolled multiply-adds than this compile slowly and do not run faster (measured on AVX-512).
@@ -42,8 +42,7 @@ class DirectConv(Template):
     plain_data = False
 
     def _problem(self, workload: Workload, target: Target) -> DirectProblem:
-        conv = anchor_of(workload)
-        assert isinstance(conv, Conv2d)
+        conv = conv_of(workload)
         return DirectProblem(conv, blocking(conv, vector_unit(target).lanes), self.plain_data)
 
     def applies(self, conv: Conv2d, lanes: int) -> bool:

@@ -17,40 +17,22 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import Blocking, blocking, divisors
+from templates.blocking import blocking, divisors
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
 from templates.template import Layout, Layouts, Template
-from templates.winograd_algebra import MATRICES, row_of, transformed_weight
-from templates.workloads import Conv2d, anchor_of
+from templates.winograd_algebra import MATRICES, WinogradTiles, row_of, suits_winograd, transformed_weight
+from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """`tiles_y` x `tiles_x` tiles of m x m output pixels cover each image."""
-
-    conv: Conv2d
-    blocks: Blocking
-    m: int
-
-    @property
-    def a(self) -> int:
-        return self.m + 2
-
-    @property
-    def tiles_y(self) -> int:
-        return -(-self.conv.out_height // self.m)
-
-    @property
-    def tiles_x(self) -> int:
-        return -(-self.conv.out_width // self.m)
-
+class _Problem(WinogradTiles):
     @property
     def tile_rows(self) -> int:
         return self.conv.batch * self.tiles_y
@@ -66,8 +48,7 @@ class Winograd(Template):
     exact = False
 
     def _problem(self, workload: Workload, target: Target, m: int) -> _Problem:
-        conv = anchor_of(workload)
-        assert isinstance(conv, Conv2d)
+        conv = conv_of(workload)
         return _Problem(conv, blocking(conv, vector_unit(target).lanes), m)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
@@ -79,10 +60,7 @@ class Winograd(Template):
             return None
         unit = vector_unit(target)
         problems = {m: self._problem(workload, target, m) for m in MATRICES}
-        conv = problems[2].conv
-        if (conv.kernel, conv.strides, conv.dilation, conv.groups) != ((3, 3), (1, 1), (1, 1), 1):
-            return None
-        if conv.in_channels < unit.lanes or min(conv.out_height, conv.out_width) < 4:
+        if not suits_winograd(problems[2].conv, unit.lanes):
             return None
         constraints = _constraints(problems, unit.accumulators)
         seeds = _seeds(problems, unit.accumulators)

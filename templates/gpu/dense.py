@@ -24,6 +24,7 @@ from templates.gpu.stages import (
     MAX_UNROLLED,
     Group,
     launch,
+    launch_features,
     limit_constraints,
     own_loops,
     split_init,
@@ -33,7 +34,7 @@ from templates.gpu.stages import (
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, Layouts, Template
-from templates.workloads import Dense, anchor_of
+from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
 _SEEDS: dict[str, tuple[Values, ...]] = {
@@ -58,12 +59,6 @@ _SEEDS: dict[str, tuple[Values, ...]] = {
 }
 
 
-def _dense(workload: Workload) -> Dense:
-    dense = anchor_of(workload)
-    assert isinstance(dense, Dense)
-    return dense
-
-
 class GpuDense(Template):
     """Knobs: register tile of `ri` rows by `nb` vectors of `vec` features; `rt` by `ot` such tiles in a group; `ks`
     items that share each sum; `ki` inputs unrolled."""
@@ -78,7 +73,7 @@ class GpuDense(Template):
         limits = gpu_limits(target)
         if limits is None:
             return None
-        dense = _dense(workload)
+        dense = dense_of(workload)
         knobs, constraints = _knobs(dense, limits), _constraints(dense, limits)
         values = {knob.name: knob.values for knob in knobs}
         rows = max(r for r in values["ri"] if r <= 4)
@@ -91,7 +86,7 @@ class GpuDense(Template):
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         out_features, in_features = weight.shape
-        tiles, inputs, *tile = _weight_shape(_dense(workload), config.knobs)
+        tiles, inputs, *tile = _weight_shape(dense_of(workload), config.knobs)
         wide = prod(tile)
         padded = np.pad(weight, ((0, tiles * wide - out_features), (0, inputs - in_features)))
         return np.ascontiguousarray(padded.reshape(tiles, wide, inputs).transpose(0, 2, 1)).reshape(
@@ -99,7 +94,7 @@ class GpuDense(Template):
         )
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        func = _compute(_dense(workload), workload.epilogue, config.knobs)
+        func = _compute(dense_of(workload), workload.epilogue, config.knobs)
         return _schedule_split(func, config.knobs) if config["ks"] > 1 else _schedule_whole(func, config.knobs)
 
 
@@ -158,22 +153,14 @@ def _constraints(dense: Dense, limits: GpuLimits) -> tuple[Constraint, ...]:
 
 
 def _features(dense: Dense, limits: GpuLimits, v: Values) -> Mapping[str, float]:
-    tiles, items, local_bytes = _weight_shape(dense, v)[0], _group(v).size, _local_bytes(v)
-    groups = tiles * -(-dense.rows // (v["rt"] * v["ri"]))
-    resident = limits.max_threads // items
-    if local_bytes:
-        resident = min(resident, limits.local_memory_bytes // local_bytes)
+    groups = _weight_shape(dense, v)[0] * -(-dense.rows // (v["rt"] * v["ri"]))
     return {
-        "items": float(items * groups),
-        "groups": float(groups),
-        "group_items": float(items),
-        "occupancy": resident * items / limits.max_threads,
+        **launch_features(limits, _group(v), groups, _local_bytes(v)),
         "flop_per_byte": 2.0 * v["ri"] * v["rt"] / 4.0,
         "accumulators": float(v["ri"] * v["nb"]),
         "sums": float(v["ri"] * v["nb"] * v["vec"]),
         "loads_per_fma": (v["nb"] + v["ri"]) / (v["nb"] * v["ri"]),
         "body_fmas": float(v["ri"] * v["nb"] * v["ki"]),
-        "local_bytes": float(local_bytes),
     }
 
 

@@ -20,13 +20,14 @@ from tvm.target import Target
 
 from templates.blocking import divisors
 from templates.depthwise import depthwise_compute, pack_depthwise, reach, reads_outside
-from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     MAX_UNROLLED,
     Group,
     cooperate,
     into_registers,
     launch,
+    launch_features,
     limit_constraints,
     own_kernel,
     searched_widths,
@@ -36,7 +37,7 @@ from templates.gpu.stages import (
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import Layout, Layouts, Template
-from templates.workloads import Conv2d, anchor_of
+from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 REGISTERS = ("row", "patch")  # places of the input in an item's own registers
@@ -110,12 +111,12 @@ class GpuDepthwise(Template):
     op = "conv2d"
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        block = Layout(_limits(target).lanes)
+        block = Layout(gpu_limits_of(target).lanes)
         return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        conv = _conv(workload)
+        conv = conv_of(workload)
         if limits is None or not conv.is_depthwise:
             return None
         tiling = _Tiling(conv, limits)
@@ -126,25 +127,13 @@ class GpuDepthwise(Template):
         return "blocked"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        return pack_depthwise(weight, _limits(target).lanes)
+        return pack_depthwise(weight, gpu_limits_of(target).lanes)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        tiling, k = _Tiling(_conv(workload), _limits(target)), config.knobs
+        tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target)), config.knobs
         lanes, staged = tiling.limits.lanes, k["pad"] in STAGED
         func = depthwise_compute(tiling.conv, lanes, workload.epilogue, *tiling.tile(k), staged=staged)
         return _schedule(tiling, func, k)
-
-
-def _conv(workload: Workload) -> Conv2d:
-    conv = anchor_of(workload)
-    assert isinstance(conv, Conv2d)
-    return conv
-
-
-def _limits(target: Target) -> GpuLimits:
-    limits = gpu_limits(target)
-    assert limits is not None
-    return limits
 
 
 def _knobs(tiling: _Tiling) -> tuple[Knob, ...]:
@@ -228,20 +217,12 @@ def _distance(tiling: _Tiling, items: int, v: Values) -> float:
 
 
 def _features(tiling: _Tiling, v: Values) -> Mapping[str, float]:
-    limits, local_bytes, items = tiling.limits, tiling.local_bytes(v), tiling.group(v).size
-    resident = limits.max_threads // items
-    if local_bytes:
-        resident = min(resident, limits.local_memory_bytes // local_bytes)
     return {
-        "items": float(items * tiling.groups(v)),
-        "groups": float(tiling.groups(v)),
-        "group_items": float(items),
-        "occupancy": resident * items / limits.max_threads,
+        **launch_features(tiling.limits, tiling.group(v), tiling.groups(v), tiling.local_bytes(v)),
         "accumulators": float(v["yi"] * v["xi"]),
         "sums": float(tiling.sums(v)),
         "loads_per_sum": _loads(tiling, v),
         "body_fmas": float(tiling.unrolled(v)),
-        "local_bytes": float(local_bytes),
         "waste": tiling.waste(v),
     }
 

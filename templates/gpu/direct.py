@@ -22,7 +22,7 @@ from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
 from templates.direct import ORDERS, DirectProblem, direct_compute
-from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     MAX_UNROLLED,
     Group,
@@ -30,6 +30,7 @@ from templates.gpu.stages import (
     cpu_sums_constraint,
     into_registers,
     launch,
+    launch_features,
     limit_constraints,
     own_kernel,
     searched_widths,
@@ -40,7 +41,7 @@ from templates.gpu.stages import (
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, Layout, Layouts, Template
-from templates.workloads import Conv2d, anchor_of
+from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 SHARED = ("shared", "shared_local")  # places of the padded input in local memory
@@ -126,8 +127,7 @@ class GpuDirectConv(Template):
     plain_data = False
 
     def _tiling(self, workload: Workload, limits: GpuLimits) -> Tiling:
-        conv = anchor_of(workload)
-        assert isinstance(conv, Conv2d)
+        conv = conv_of(workload)
         problem = DirectProblem(conv, blocking(conv, limits.lanes), self.plain_data, dtype=workload.dtype)
         return Tiling(problem, limits)
 
@@ -135,7 +135,7 @@ class GpuDirectConv(Template):
         return not conv.is_depthwise and conv.in_channels >= lanes
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        block = Layout(_limits(target).lanes)
+        block = Layout(gpu_limits_of(target).lanes)
         return Layouts(PLAIN if self.plain_data else block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
@@ -151,14 +151,14 @@ class GpuDirectConv(Template):
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(tiling, v))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        problem = self._tiling(workload, _limits(target)).problem
+        problem = self._tiling(workload, gpu_limits_of(target)).problem
         return pack_oihw(problem.conv, problem.blocks, weight)
 
     def weight_key(self, config: Config) -> str:
         return "oihw"
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        tiling = self._tiling(workload, _limits(target))
+        tiling = self._tiling(workload, gpu_limits_of(target))
         k = config.knobs
         func = direct_compute(tiling.problem, workload.epilogue, *tiling.tile(k), staged=k["pad"] in STAGED)
         return _schedule(tiling, func, k)
@@ -172,12 +172,6 @@ class GpuDirectConvPlain(GpuDirectConv):
 
     def applies(self, conv: Conv2d, lanes: int) -> bool:
         return conv.in_channels < lanes and conv.groups == 1
-
-
-def _limits(target: Target) -> GpuLimits:
-    limits = gpu_limits(target)
-    assert limits is not None
-    return limits
 
 
 def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
@@ -320,27 +314,19 @@ def _group_cost(tiling: Tiling, style: _Style, v: Values) -> float:
 
 def _features(tiling: Tiling, v: Values) -> Mapping[str, float]:
     """What the loops say: items and groups, how many groups fit at once, work per load, registers, local memory."""
-    pixels, local_bytes, items = v["yi"] * v["xi"], tiling.local_bytes(v), tiling.group(v).size
-    limits = tiling.limits
-    resident = limits.max_threads // items
-    if local_bytes:
-        resident = min(resident, limits.local_memory_bytes // local_bytes)
+    pixels = v["yi"] * v["xi"]
     kh, kw = tiling.problem.conv.kernel
     reach_y, reach_x = tiling.problem.reach(*tiling.tile(v))
     th, tw = tiling.tile(v)
     macs = v["kt"] * v["ki"] * tiling.problem.blocks.lanes * th * tw * kh * kw  # of a group, per input channel
     loads = reach_y * reach_x + v["kt"] * v["ki"] * tiling.problem.blocks.lanes * kh * kw
     return {
-        "items": float(items * tiling.groups(v)),
-        "groups": float(tiling.groups(v)),
-        "group_items": float(items),
-        "occupancy": resident * items / limits.max_threads,
+        **launch_features(tiling.limits, tiling.group(v), tiling.groups(v), tiling.local_bytes(v)),
         "flop_per_byte": 2.0 * macs / (tiling.problem.value_bytes * loads),
         "accumulators": float(tiling.accumulators(v)),
         "sums": float(tiling.sums(v)),
         "loads_per_fma": (v["ki"] + pixels) / tiling.accumulators(v),
         "body_fmas": float(tiling.unrolled(v)),
-        "local_bytes": float(local_bytes),
         "waste": tiling.waste(v),
     }
 

@@ -107,5 +107,12 @@ def gpu_limits(target: Target) -> GpuLimits | None:
     )
 
 
+def gpu_limits_of(target: Target) -> GpuLimits:
+    """The limits of a target that is known to be a GPU's."""
+    limits = gpu_limits(target)
+    assert limits is not None
+    return limits
+
+
 def _numbers(pattern: re.Pattern[str], keys: Sequence[str]) -> tuple[int, ...]:
     return tuple(int(found[1]) for found in map(pattern.fullmatch, keys) if found)

@@ -82,6 +82,21 @@ def cpu_sums_constraint(limits: GpuLimits, most: int, vectors: Callable[[Values]
     return Constraint("too few sums to hide a multiply-add's latency", lambda v: vectors(v) >= least)
 
 
+def launch_features(limits: GpuLimits, group: Group, groups: int, local_bytes: int) -> dict[str, float]:
+    """What every launch says to a cost model: work-items, groups, and how many of the items that a processor can hold
+    are there at once."""
+    resident = limits.max_threads // group.size
+    if local_bytes:
+        resident = min(resident, limits.local_memory_bytes // local_bytes)
+    return {
+        "items": float(group.size * groups),
+        "groups": float(groups),
+        "group_items": float(group.size),
+        "occupancy": resident * group.size / limits.max_threads,
+        "local_bytes": float(local_bytes),
+    }
+
+
 def launch(sch: Schedule, loops: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Bind loops to launch tags ("blockIdx.x", "threadIdx.y", ...); several neighbouring loops are fused into one.
 

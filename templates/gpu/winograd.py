@@ -20,18 +20,19 @@ from tvm import tirx
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors
-from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     MAX_UNROLLED,
     cpu_sums_constraint,
+    launch_features,
     limit_constraints,
     searched_widths,
 )
 from templates.gpu.winograd_kernels import WinogradProblem, schedule_winograd, winograd_compute
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Layout, Layouts, Template
-from templates.winograd_algebra import MATRICES, transformed_weight
-from templates.workloads import Conv2d, anchor_of
+from templates.winograd_algebra import MATRICES, suits_winograd, transformed_weight
+from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
 # Tiles multiplied in vain, in relation to those needed: more is never fast.
@@ -51,12 +52,11 @@ class GpuWinograd(Template):
     exact = False
 
     def _problem(self, workload: Workload, limits: GpuLimits, m: int) -> WinogradProblem:
-        conv = anchor_of(workload)
-        assert isinstance(conv, Conv2d)
-        return WinogradProblem(conv, blocking(conv, limits.lanes), limits, m)
+        conv = conv_of(workload)
+        return WinogradProblem(conv, blocking(conv, limits.lanes), m, limits)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        block = Layout(_limits(target).lanes)
+        block = Layout(gpu_limits_of(target).lanes)
         return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
@@ -64,10 +64,7 @@ class GpuWinograd(Template):
         if limits is None:
             return None
         problems = {m: self._problem(workload, limits, m) for m in MATRICES}
-        conv = problems[2].conv
-        if (conv.kernel, conv.strides, conv.dilation, conv.groups) != ((3, 3), (1, 1), (1, 1), 1):
-            return None
-        if conv.in_channels < limits.lanes or min(conv.out_height, conv.out_width) < 4:
+        if not suits_winograd(problems[2].conv, limits.lanes):
             return None
         knobs = _knobs(problems, limits)
         constraints = _constraints(problems, limits, knobs)
@@ -78,19 +75,13 @@ class GpuWinograd(Template):
         return f"m={config['m']}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        problem = self._problem(workload, _limits(target), config["m"])
+        problem = self._problem(workload, gpu_limits_of(target), config["m"])
         return transformed_weight(problem.m, problem.blocks, weight)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        problem = self._problem(workload, _limits(target), config["m"])
+        problem = self._problem(workload, gpu_limits_of(target), config["m"])
         func = winograd_compute(problem, workload.epilogue, problem.covered(config.knobs))
         return schedule_winograd(problem, func, config.knobs)
-
-
-def _limits(target: Target) -> GpuLimits:
-    limits = gpu_limits(target)
-    assert limits is not None
-    return limits
 
 
 def _knobs(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[Knob, ...]:
@@ -220,23 +211,15 @@ def _distance(problem: WinogradProblem, items: int, v: Values) -> float:
 
 
 def _features(p: WinogradProblem, v: Values) -> Mapping[str, float]:
-    limits, local_bytes, items = p.limits, p.local_bytes(v), p.group(v).size
-    resident = limits.max_threads // items
-    if local_bytes:
-        resident = min(resident, limits.local_memory_bytes // local_bytes)
     squares, tiles, channels = p.a**2, v["pt"] * v["pi"], v["kt"] * v["ki"] * p.blocks.lanes
     covered = p.tiles * p.m**2 / (p.conv.batch * p.conv.out_height * p.conv.out_width)
     return {
-        "items": float(items * p.groups(v)),
-        "groups": float(p.groups(v)),
-        "group_items": float(items),
-        "occupancy": resident * items / limits.max_threads,
+        **launch_features(p.limits, p.group(v), p.groups(v), p.local_bytes(v)),
         "flop_per_byte": 2.0 * tiles * channels / (4.0 * (tiles + channels)),
         "accumulators": float(v["ki"] * v["pi"]),
         "sums": float(p.sums(v)),
         "loads_per_fma": _loads(v),
         "body_fmas": float(v["ki"] * v["pi"] * v["ui"]),
-        "local_bytes": float(local_bytes),
         "waste": p.waste(v),
         "wino_multiplications": squares / (9.0 * p.m**2) * covered,
         "wino_tiles_bytes": 4.0 * squares * p.covered(v) * (p.conv.in_channels + p.conv.out_channels),

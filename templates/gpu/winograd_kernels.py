@@ -12,7 +12,6 @@ from typing import Any
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from templates.blocking import Blocking
 from templates.gpu.limits import GpuLimits
 from templates.gpu.stages import (
     Group,
@@ -26,30 +25,14 @@ from templates.gpu.stages import (
 )
 from templates.space import Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
-from templates.winograd_algebra import MATRICES, row_of
-from templates.workloads import Conv2d
+from templates.winograd_algebra import MATRICES, WinogradTiles, row_of
 
 
 @dataclass(frozen=True)
-class WinogradProblem:
-    """`tiles_y` x `tiles_x` tiles of m x m output pixels cover each image; what knob values mean on a device."""
+class WinogradProblem(WinogradTiles):
+    """What knob values mean on a device."""
 
-    conv: Conv2d
-    blocks: Blocking
     limits: GpuLimits
-    m: int
-
-    @property
-    def a(self) -> int:
-        return self.m + 2
-
-    @property
-    def tiles_y(self) -> int:
-        return -(-self.conv.out_height // self.m)
-
-    @property
-    def tiles_x(self) -> int:
-        return -(-self.conv.out_width // self.m)
 
     @property
     def tiles(self) -> int:

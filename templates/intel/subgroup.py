@@ -31,7 +31,7 @@ from templates.intel.postprocess import BLOCK_READ, subgroup_target
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule
 from templates.template import Layout, Layouts, Template
-from templates.workloads import Conv2d, anchor_of
+from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
 LANES = 16  # channels of a block; a subgroup of 8 computes two halves
@@ -74,8 +74,7 @@ class SubgroupConv(Template):
     op = "conv2d"
 
     def _problem(self, workload: Workload) -> _Problem:
-        conv = anchor_of(workload)
-        assert isinstance(conv, Conv2d)
+        conv = conv_of(workload)
         return _Problem(conv, blocking(conv, LANES), plain_data=False)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:

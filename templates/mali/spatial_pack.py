@@ -24,7 +24,7 @@ from tvm.target import Target
 
 from templates.blocking import Blocking, divisors
 from templates.direct import DirectProblem, direct_compute
-from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     MAX_UNROLLED,
     Group,
@@ -39,7 +39,7 @@ from templates.gpu.stages import (
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, Layouts, Template
-from templates.workloads import Conv2d, anchor_of
+from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 # Nvidia's and Intel's GPUs have templates of their own that are always faster.
@@ -120,11 +120,10 @@ class SpatialPack(Template):
         return Layouts(PLAIN, PLAIN)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        limits, conv = gpu_limits(target), anchor_of(workload)
-        assert isinstance(conv, Conv2d)
+        limits = gpu_limits(target)
         if limits is None or limits.family not in FAMILIES or not limits.stores(workload.dtype):
             return None
-        tiling = _Tiling(conv, limits, workload.dtype)
+        tiling = _Tiling(conv_of(workload), limits, workload.dtype)
         knobs, constraints = _knobs(tiling), _constraints(tiling)
         return Space(self.name, knobs, constraints, _seeds(tiling, knobs, constraints), partial(_features, tiling))
 
@@ -137,10 +136,7 @@ class SpatialPack(Template):
         return np.ascontiguousarray(blocks.transpose(0, 2, 3, 4, 5, 1))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        limits, conv = gpu_limits(target), anchor_of(workload)
-        assert limits is not None
-        assert isinstance(conv, Conv2d)
-        tiling, k = _Tiling(conv, limits, workload.dtype), config.knobs
+        tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs
         staged = k["pad"] == "local"
         return _schedule(k, direct_compute(tiling.problem(k), workload.epilogue, *tiling.tile(k), staged=staged))
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from templates.gpu.limits import gpu_limits
+from templates.gpu.limits import gpu_limits_of
 from tuner.devices import Device
 
 _CHAINS = 12  # independent accumulators: latency times throughput of any of our cores, and they fit into registers
@@ -30,8 +30,7 @@ def fma_peak(device: Device) -> float:
     if device.is_host:
         return max(_rate(device, _kernel, _STEPS, (device.threads, _CHAINS, lanes)) for lanes in _LANES)
     groups = int(device.key.attrs["compute_units"]) * _GROUPS_PER_UNIT
-    limits = gpu_limits(device.target)
-    assert limits is not None
+    limits = gpu_limits_of(device.target)
     shapes = [
         (groups * items, _CHAINS, lanes)
         for items, lanes in _GROUPS
