@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from kernel_child import serve_kernel
 
 from templates.reference import Operands, reference, relative_error
 from templates.workloads import Conv2d
-from tuner.report.contender import isolate, serve
 
 EPILOGUE = ("bias", "relu")
 
@@ -72,15 +70,9 @@ def _onednn(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -
     return run
 
 
-def main() -> None:
-    spec = json.loads(sys.argv[1])
-    replies = isolate(spec["cpus"])
-    conv = Conv2d(**spec["conv"])
-    with np.load(spec["operands"]) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    run = _library(spec, arrays) if spec["kind"] == "library" else _onednn(spec, conv, arrays)
-    serve(run, spec["kind"], replies)
+def _opened(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
+    return _library(spec, arrays) if spec["kind"] == "library" else _onednn(spec, conv, arrays)
 
 
 if __name__ == "__main__":
-    main()
+    serve_kernel(_opened)

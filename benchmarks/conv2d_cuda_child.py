@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from kernel_child import serve_kernel
 
 from templates.reference import Operands, reference, relative_error
 from templates.workloads import Conv2d
-from tuner.report.contender import isolate, serve
 from tuning_db.record import tolerance_of
 
 CALLS = 20  # between two events
@@ -83,17 +81,10 @@ def _fastest_cudnn(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndar
     return min(runs, key=lambda run: min(run() for _ in range(5)))
 
 
-def main() -> None:
-    spec = json.loads(sys.argv[1])
-    replies = isolate(spec["cpus"])
-    conv = Conv2d(**spec["conv"])
-    with np.load(spec["operands"]) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    with torch.inference_mode():
-        library = spec["kind"] == "library"
-        run = _seconds_of(_library(spec, arrays)) if library else _fastest_cudnn(spec, conv, arrays)
-        serve(run, spec["kind"], replies)
+def _opened(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
+    return _seconds_of(_library(spec, arrays)) if spec["kind"] == "library" else _fastest_cudnn(spec, conv, arrays)
 
 
 if __name__ == "__main__":
-    main()
+    with torch.inference_mode():
+        serve_kernel(_opened)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from kernel_child import serve_kernel
 
 from templates.reference import Operands, reference, relative_error
 from templates.workloads import Conv2d
-from tuner.report.contender import isolate, serve
 
 
 def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
@@ -38,15 +36,9 @@ def _clblast(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) 
     return blast.seconds
 
 
-def main() -> None:
-    spec = json.loads(sys.argv[1])
-    replies = isolate(spec["cpus"])
-    conv = Conv2d(**spec["conv"])
-    with np.load(spec["operands"]) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    run = _library(spec, arrays) if spec["kind"] == "library" else _clblast(spec, conv, arrays)
-    serve(run, spec["kind"], replies)
+def _opened(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
+    return _library(spec, arrays) if spec["kind"] == "library" else _clblast(spec, conv, arrays)
 
 
 if __name__ == "__main__":
-    main()
+    serve_kernel(_opened)
