@@ -8,7 +8,7 @@ Rows and columns that a tile does not divide are computed on a padded image and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -74,6 +74,11 @@ class DirectProblem:
             return reach_x > self.columns
         return any(self.conv.padding) or reach_y > self.conv.height or reach_x > self.conv.width
 
+    def padded_blocks(self, ob: int) -> Blocking:
+        """The blocks with as many (zero) output blocks more as register tiles of `ob` blocks need."""
+        count = self.blocks.out_blocks
+        return self.blocks if count % ob == 0 else replace(self.blocks, out_blocks=-(-count // ob) * ob)
+
     @property
     def value_bytes(self) -> int:
         """Bytes of a stored value."""
@@ -86,35 +91,49 @@ class DirectProblem:
 
 
 def direct_compute(
-    problem: DirectProblem, epilogue: tuple[str, ...], th: int, tw: int, staged: bool = False
+    problem: DirectProblem,
+    epilogue: tuple[str, ...],
+    th: int,
+    tw: int,
+    staged: bool = False,
+    ob: int = 1,
+    chunk: int | None = None,
 ) -> tirx.PrimFunc:
-    """pad -> conv on whole tiles of th x tw pixels -> out with the epilogue.
+    """pad -> conv on whole tiles of `ob` blocks by th x tw pixels -> out with the epilogue.
 
-    There is a stage "pad" where pixels outside the image are read, and always where it is `staged`.
+    There is a stage "pad" where pixels outside the image are read, and always where it is `staged`. Where a `chunk` of
+    input blocks is less than all, a stage "part" has the sums of each chunk, which conv adds up.
     """
     conv, b, dtype = problem.conv, problem.blocks, problem.dtype
+    weight_blocks = problem.padded_blocks(ob).all_out_blocks
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     blocked = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, b.in_lanes)
     data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=dtype)
-    packed = (b.all_out_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes)
+    packed = (weight_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes)
     weight = te.placeholder(packed, name="weight", dtype=dtype)
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, dtype)
     read = reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
-    ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
+    chunk = chunk or b.in_blocks
+    ic, kh = te.reduce_axis((0, chunk), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
 
-    def tap(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
-        block = ic if b.groups == 1 else (o // b.out_blocks) * b.in_blocks + ic
-        value = read(n, block, y * sy + kh * dy, x * sx + kw * dx, ii)
-        return as_float32(value, dtype) * as_float32(weight[o, ic, kh, kw, ii, v], dtype)
+    def total(first: Any, n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
+        """The sum over a chunk of input blocks."""
+        group = 0 if b.groups == 1 else (o // b.out_blocks) * b.in_blocks
+        value = read(n, group + first + ic, y * sy + kh * dy, x * sx + kw * dx, ii)
+        tap = as_float32(value, dtype) * as_float32(weight[o, first + ic, kh, kw, ii, v], dtype)
+        return te.sum(tap, axis=[ic, kh, kw, ii])
 
-    sums = te.compute(
-        (conv.batch, b.all_out_blocks, problem.tall(th), problem.wide(tw), b.lanes),
-        lambda *index: te.sum(tap(*index), axis=[ic, kh, kw, ii]),
-        name="conv",
-    )
+    tiled = (conv.batch, weight_blocks, problem.tall(th), problem.wide(tw), b.lanes)
+    if chunk == b.in_blocks:
+        sums = te.compute(tiled, lambda *index: total(0, *index), name="conv")
+    else:
+        count = b.in_blocks // chunk
+        part = te.compute((count, *tiled), lambda c, *index: total(c * chunk, *index), name="part")
+        step = te.reduce_axis((0, count), "step")
+        sums = te.compute(tiled, lambda *index: te.sum(part[step, *index], axis=step), name="conv")
 
     def result(*index: Any) -> Any:
         n, channel, y, x, *lane = index

@@ -17,8 +17,8 @@ from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw, tile_sizes
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
-from templates.cpu.stages import pad_at_root
+from templates.cpu.rewrite import CACHE_LINE_FLOATS, guard, mark, peel_tail, prefetch, wrap_marked_loop
+from templates.cpu.stages import MAX_CHUNK, add_chunks, pad_at_root
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
@@ -33,13 +33,16 @@ PREFETCH_BYTES = 128 * 1024
 
 
 class DirectConv(Template):
-    """Knobs: `ob` output blocks, `th` rows and `tw` columns of the register tile; `ui` input channels unrolled;
+    """Knobs: `ob` output blocks, `th` rows and `tw` columns of the register tile (where `ob` does not divide, the last
+    blocks are zeros; where `tw` does not, the last tile is narrower); `chunk` input blocks are summed over all rows
+    of a group before the next (0: all, so that sums stay in registers); `ui` input channels unrolled;
     `order` of the reduction; `groups` of rows that are one parallel chunk and sweep all weights once; `skip` kernel
     rows that lie in the padding; `prefetch` the next weight block while this one is used."""
 
     name = "cpu.conv2d_direct"
     op = "conv2d"
     plain_data = False
+    version = 2
 
     def _problem(self, workload: Workload, target: Target) -> DirectProblem:
         conv = conv_of(workload)
@@ -65,16 +68,16 @@ class DirectConv(Template):
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._problem(workload, target)
-        return pack_oihw(problem.conv, problem.blocks, weight)
+        return pack_oihw(problem.conv, problem.padded_blocks(config["ob"]), weight)
 
     def weight_key(self, config: Config) -> str:
-        return "oihw"
+        return f"oihw ob={config['ob']}"
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target)
-        func = _schedule(problem, direct_compute(problem, workload.epilogue, config["th"], config["tw"]), config.knobs)
+        func = _schedule(problem, _compute(problem, workload.epilogue, config.knobs), config.knobs)
         if config["skip"]:
-            func = _skip_padded_rows(func, problem.conv)
+            func = _skip_padded_rows(func, problem.conv, "part_update" if config["chunk"] else "conv_update")
         if config["prefetch"]:
             func = _prefetch_weights(func, problem, config.knobs)
         return func
@@ -92,19 +95,22 @@ class DirectConvPlain(DirectConv):
 
 def _tiles(problem: DirectProblem, tw: int, th: int) -> int:
     """How many row tiles (flat: column tiles) there are to divide into groups."""
-    return problem.wide(tw) // tw if problem.flat else problem.rows // th
+    return problem.columns // tw if problem.flat else problem.rows // th
 
 
 def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
     conv, blocks = problem.conv, problem.blocks
     spatial = conv.kernel != (1, 1)
     skippable = spatial and bool(conv.padding[0] or conv.padding[2]) and problem.rows <= 64 and conv.kernel[0] > 1
-    widths = tile_sizes(problem.columns, accumulators)
+    widths = tuple(range(1, min(problem.columns, accumulators) + 1))
     most = max(_tiles(problem, tw, 1) for tw in widths)
+    # The write of flat pixels cannot be moved behind the chunks: its image rows are none of the tiles'.
+    chunks = () if problem.flat else divisors(blocks.in_blocks, min(MAX_CHUNK, blocks.in_blocks - 1))
     return (
-        Knob("ob", divisors(blocks.out_blocks, 8)),
+        Knob("ob", tile_sizes(blocks.out_blocks, 8) if blocks.groups == 1 else divisors(blocks.out_blocks, 8)),
         Knob("tw", widths),
         Knob("th", divisors(problem.rows, 4)),
+        Knob("chunk", (0, *chunks)),
         Knob("ui", divisors(blocks.in_lanes, 16)),
         Knob("order", tuple(ORDERS) if spatial else ("c.kh.kw.i",)),
         Knob("unroll_kw", (0, 1) if conv.kernel[1] > 1 else (0,)),
@@ -121,34 +127,47 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
     def unrolled(v: Values) -> int:
         return v["ob"] * v["tw"] * v["th"] * v["ui"] * (kernel_width if v["unroll_kw"] else 1)
 
+    def grouped(v: Values) -> bool:
+        if v["groups"] == 1:
+            return True
+        if problem.flat:  # a narrower last tile can be told apart in one group only
+            return problem.columns % (v["tw"] * v["groups"]) == 0
+        return _tiles(problem, v["tw"], v["th"]) % v["groups"] == 0
+
     return (
         Constraint("the register tile does not fit", lambda v: v["ob"] * v["tw"] * v["th"] <= accumulators),
         Constraint("too many unrolled multiply-adds", lambda v: unrolled(v) <= MAX_UNROLLED),
-        Constraint(
-            "the groups do not divide the tiles", lambda v: _tiles(problem, v["tw"], v["th"]) % v["groups"] == 0
-        ),
+        Constraint("the groups do not divide the tiles", grouped),
+        Constraint("only whole sums are prefetched for", lambda v: not (v["prefetch"] and v["chunk"])),
         Constraint("rows can only be skipped in tiles of one row", lambda v: not (v["skip"] and v["th"] > 1)),
     )
 
 
 def _seeds(problem: DirectProblem, accumulators: int) -> tuple[Values, ...]:
     """Tiles that fill the registers best, with and without skipping, prefetching and row groups."""
-    tiles = []
-    for ob in divisors(problem.blocks.out_blocks, 4):
-        for tw in tile_sizes(problem.columns, accumulators // ob):
-            waste = problem.wide(tw) / problem.columns
-            balance = (ob + tw) / (ob * tw)  # loads per multiply-add
-            tiles.append((balance * waste, {"ob": ob, "tw": tw}))
-    best = [tile for _, tile in sorted(tiles, key=lambda t: t[0])[:3]]
+    best = _best_tiles(problem, accumulators)[:3]
     ui = max(divisors(problem.blocks.in_lanes, 4))
     seeds = []
     for tile in best:
-        count = _tiles(problem, tile["tw"], 1)
+        count = _tiles(problem, tile["tw"], 1) if not problem.flat or problem.columns % tile["tw"] == 0 else 1
         for groups in (1, max(g for g in (1, 2, 4, 7, 8, 14, 28, 56, 112) if count % g == 0)):
             for skip in (1, 0):
                 seeds.append({**tile, "ui": ui, "groups": groups, "skip": skip, "prefetch": int(groups == 1)})
     known = {k.name: k.values for k in _knobs(problem, accumulators)}
     return tuple({k: v if v in known[k] else known[k][0] for k, v in seed.items()} for seed in seeds)
+
+
+def _best_tiles(problem: DirectProblem, accumulators: int) -> list[Values]:
+    """Register tiles of one row, those with the fewest loads per useful multiply-add first."""
+    blocks = problem.blocks.out_blocks
+
+    def cost(ob: int, tw: int) -> float:
+        steps = -(-blocks // ob) * -(-problem.columns // tw)
+        return steps * (ob + tw) / (blocks * problem.columns)
+
+    sizes = tile_sizes(blocks, 4) if problem.blocks.groups == 1 else divisors(blocks, 4)
+    pairs = [(ob, tw) for ob in sizes for tw in range(1, min(problem.columns, accumulators // ob) + 1)]
+    return [{"ob": ob, "tw": tw} for ob, tw in sorted(pairs, key=lambda pair: cost(*pair))]
 
 
 def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
@@ -163,40 +182,62 @@ def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
         "body_fmas": float(acc * v["ui"] * (conv.kernel[1] if v["unroll_kw"] else 1)),
         "weight_block_bytes": problem.weight_bytes * v["ob"] / b.all_out_blocks,
         "data_sweep_bytes": 4.0 * conv.in_channels / b.groups * conv.width * (sweep_rows * conv.strides[0]),
-        "waste": problem.wide(v["tw"]) / problem.columns,
+        "waste": problem.padded_blocks(v["ob"]).out_blocks / b.out_blocks,
+        "tail": float(problem.columns % v["tw"]) / problem.columns,
         "chunks": float(conv.batch * v["groups"] * (b.all_out_blocks // v["ob"])),
     }
 
 
+def _compute(problem: DirectProblem, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFunc:
+    return direct_compute(problem, epilogue, 1, 1, ob=k["ob"], chunk=k["chunk"] or None)
+
+
 def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Row groups | output blocks | rows | columns | reduction | register tile."""
+    """Row groups | output blocks | (chunks |) rows | columns | reduction | register tile."""
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
-    n, o, y, x, v, ic, kh, kw, ii = sch.get_loops(conv)
+    n, o, y, x, v, *reduction = sch.get_loops(conv)
     oo, oi = sch.split(o, [None, k["ob"]])
-    io, iu = sch.split(ii, [None, k["ui"]])
     if problem.flat:
         group, xo, xi = sch.split(x, [k["groups"], None, k["tw"]])
         yo, yi = sch.split(y, [None, 1])
     else:
         group, yo, yi = sch.split(y, [k["groups"], None, k["th"]])
         xo, xi = sch.split(x, [None, k["tw"]])
+    steps = reduction[:1] if k["chunk"] else []
+    sch.reorder(n, group, oo, *steps, yo, xo, oi, yi, xi, v)
+    outer = sch.fuse(n, group, oo)
+    sch.parallel(outer)
+    peel_tail(sch, xo)
+    if k["chunk"]:
+        sums, written = add_chunks(sch, conv, "part", steps[0], xo), "out"
+        out = sch.get_sblock("out")
+        sch.reverse_compute_at(out, outer, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(out)[-1])
+    else:
+        write = sch.cache_write(conv, 0, "local")
+        sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
+        sch.reverse_compute_inline(sch.get_sblock("out"))
+        unroll_tile(sch, sch.get_loops(write)[-4:])
+        sums, written = conv, "conv_local"
+    _schedule_sums(sch, sums, k)
+    _schedule_pad(problem, sch)
+    return guard(sch.mod["main"], written, {1: problem.blocks.all_out_blocks, 3: problem.columns})
+
+
+def _schedule_sums(sch: Schedule, sums: Any, k: Values) -> None:
+    """The reduction over a register tile."""
+    oi, yi, xi, v, ic, kh, kw, ii = sch.get_loops(sums)[-8:]
+    io, iu = sch.split(ii, [None, k["ui"]])
     loops = {"ic": ic, "kh": kh, "kw": kw, "io": io, "iu": iu}
     tile = [yi, xi, oi, v] if k["inner"] == "pixels" else [oi, yi, xi, v]
-    sch.reorder(n, group, oo, yo, xo, *(loops[name] for name in ORDERS[k["order"]]), *tile)
-    sch.parallel(sch.fuse(n, group, oo))
+    sch.reorder(*(loops[name] for name in ORDERS[k["order"]]), *tile)
     mark(sch, kh)
-    write = sch.cache_write(conv, 0, "local")
-    sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
-    sch.reverse_compute_inline(sch.get_sblock("out"))
     for loop in (iu, oi, yi, xi, *([kw] if k["unroll_kw"] else [])):
         sch.unroll(loop)
     sch.vectorize(v)
-    unroll_tile(sch, sch.get_loops(write)[-4:])
-    _schedule_pad(problem, sch)
-    sch.decompose_reduction(conv, ic)
-    unroll_tile(sch, sch.get_loops(sch.get_sblock("conv_init"))[-4:])
-    return sch.mod["main"]
+    init = sch.decompose_reduction(sums, ic)
+    unroll_tile(sch, sch.get_loops(init)[-4:])
 
 
 def _schedule_pad(problem: DirectProblem, sch: Schedule) -> None:
@@ -209,21 +250,22 @@ def _schedule_pad(problem: DirectProblem, sch: Schedule) -> None:
         pad_at_root(sch, "pad")
 
 
-def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d) -> tirx.PrimFunc:
+def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d, block: str) -> tirx.PrimFunc:
     """Run a kernel row only where it meets the image: at 7x7 with padding 1 this saves a tenth of the work."""
 
     def guarded(loop: Any, index: Any) -> Any:
-        y = index[2] * conv.strides[0] + loop.loop_var * conv.dilation[0]
+        row = index[3 if block == "part_update" else 2]
+        y = row * conv.strides[0] + loop.loop_var * conv.dilation[0]
         inside = tirx.all(y >= conv.padding[0], y < conv.height + conv.padding[0])
         return tirx.IfThenElse(inside, loop.body, None)
 
-    return wrap_marked_loop(func, "conv_update", guarded)
+    return wrap_marked_loop(func, block, guarded)
 
 
 def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values) -> tirx.PrimFunc:
     """While block b is reused over S tiles, fetch 1/S of block b+1 in each: cold weights arrive when needed."""
     conv, b = problem.conv, problem.blocks
-    tiles_x = problem.wide(k["tw"]) // k["tw"]
+    tiles_x = -(-problem.columns // k["tw"])
     if problem.flat:
         tiles_x //= k["groups"]
         sweeps = tiles_x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -41,6 +41,11 @@ def mark(sch: Schedule, loop: Any) -> None:
     sch.annotate(loop, _MARK, 1)
 
 
+def peel_tail(sch: Schedule, loop: Any) -> None:
+    """Generate the last iteration of a loop over tiles apart where it is narrower, so that the others test nothing."""
+    sch.annotate(loop, "pragma_loop_partition_hint", 1)
+
+
 def wrap_marked_loop(func: tirx.PrimFunc, block: str, wrap: Callable[[Any, Sequence[Any]], Any]) -> tirx.PrimFunc:
     """Replace the body of the marked loop around `block` by wrap(loop, indices of the block).
 
@@ -62,6 +67,19 @@ def wrap_marked_loop(func: tirx.PrimFunc, block: str, wrap: Callable[[Any, Seque
     if not done:
         raise ScheduleError(f"no marked loop around block {block!r}")
     return func.with_body(body)
+
+
+def guard(func: tirx.PrimFunc, block: str, extents: Mapping[int, int]) -> tirx.PrimFunc:
+    """Run a block only where its iteration value i is below extents[i]: of the predicates of several tails, the
+    schedule's primitives that move and inline a block keep one."""
+
+    def visit(node: Any) -> Any:
+        if node.block.name_hint != block:
+            return node
+        inside = tirx.all(node.predicate, *(node.iter_values[i] < extent for i, extent in extents.items()))
+        return SBlockRealize(node.iter_values, inside, node.block)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, [(SBlockRealize, visit)]))
 
 
 def prefetch(buffer: Any, indices: Sequence[Any]) -> Any:

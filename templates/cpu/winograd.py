@@ -9,7 +9,7 @@ output. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import blocking, divisors
+from templates.blocking import Blocking, blocking, divisors, tile_sizes
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
+from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, peel_tail, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
@@ -37,15 +37,25 @@ class _Problem(WinogradTiles):
     def tile_rows(self) -> int:
         return self.conv.batch * self.tiles_y
 
+    @property
+    def tiles(self) -> int:
+        return self.tile_rows * self.tiles_x
+
+    def padded_blocks(self, ob: int) -> Blocking:
+        """The blocks with as many (zero) output blocks more as register tiles of `ob` blocks need."""
+        return replace(self.blocks, out_blocks=-(-self.blocks.out_blocks // ob) * ob)
+
 
 class Winograd(Template):
     """Knobs: `m`; `at` ("group": all stages run per group of `rows` tile rows, "root": one after the other); register
-    tile of `ob` output blocks by `gy` x `gx` tiles; `ui` input channels unrolled; `blocks` outer or inner; `pad`
-    where the padded input is made; `prefetch` the next weight block while this one is used."""
+    tile of `ob` output blocks by `tiles` tiles, in the order of rows (neither needs to divide: a last tile is
+    narrower, a last block is zeros); `ui` input channels unrolled; `blocks` outer or inner; `pad` where the padded
+    input is made; `prefetch` the next weight block while this one is used."""
 
     name = "cpu.conv2d_winograd"
     op = "conv2d"
     exact = False
+    version = 2
 
     def _problem(self, workload: Workload, target: Target, m: int) -> _Problem:
         conv = conv_of(workload)
@@ -68,15 +78,15 @@ class Winograd(Template):
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
 
     def weight_key(self, config: Config) -> str:
-        return f"m={config['m']}"
+        return f"m={config['m']} ob={config['ob']}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._problem(workload, target, config["m"])
-        return transformed_weight(problem.m, problem.blocks, weight)
+        return transformed_weight(problem.m, problem.padded_blocks(config["ob"]), weight)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target, config["m"])
-        func = _schedule(problem, _compute(problem, workload.epilogue), config.knobs)
+        func = _schedule(problem, _compute(problem, workload.epilogue, config["ob"]), config.knobs)
         return _prefetch_weights(func, problem, config.knobs) if config["prefetch"] else func
 
 
@@ -89,9 +99,8 @@ def _knobs(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Knob, .
         Knob("m", tuple(problems)),
         Knob("at", ("root", "group")),
         Knob("rows", union(lambda p: divisors(p.tiles_y, 14))),
-        Knob("gx", union(lambda p: divisors(p.tiles_x, accumulators))),
-        Knob("gy", union(lambda p: divisors(p.tiles_y, 4))),
-        Knob("ob", divisors(blocks.out_blocks, 8)),
+        Knob("tiles", union(lambda p: range(1, min(p.tiles, accumulators) + 1))),
+        Knob("ob", tile_sizes(blocks.out_blocks, 8)),
         Knob("ui", divisors(blocks.in_lanes, 16)),
         Knob("blocks", ("outer", "inner")),
         Knob("inner", ("pixels", "blocks")),
@@ -104,16 +113,13 @@ def _constraints(problems: Mapping[int, _Problem], accumulators: int) -> tuple[C
     def of(v: Values) -> _Problem:
         return problems[v["m"]]
 
-    def divides(v: Values) -> bool:
-        p = of(v)
-        rows = p.tiles_y if v["at"] == "root" else v["rows"]
-        return p.tiles_y % v["rows"] == 0 and p.tiles_x % v["gx"] == 0 and rows % v["gy"] == 0
-
     def tile(v: Values) -> int:
-        return v["ob"] * v["gx"] * v["gy"]
+        return v["ob"] * v["tiles"]
 
     return (
-        Constraint("the tiles do not divide the image", divides),
+        Constraint("the groups do not divide the rows of tiles", lambda v: of(v).tiles_y % v["rows"] == 0),
+        Constraint("there are fewer tiles than that", lambda v: v["tiles"] <= of(v).tiles),
+        Constraint("register tiles do not divide a group", lambda v: v["at"] == "root" or _divides_group(of(v), v)),
         Constraint("the register tile does not fit", lambda v: tile(v) <= accumulators),
         Constraint("too many unrolled multiply-adds", lambda v: tile(v) * v["ui"] <= MAX_UNROLLED),
         Constraint("there is no group to pad in", lambda v: v["pad"] != "group" or v["at"] == "group"),
@@ -121,36 +127,48 @@ def _constraints(problems: Mapping[int, _Problem], accumulators: int) -> tuple[C
     )
 
 
+def _divides_group(p: _Problem, v: Values) -> bool:
+    # A narrower last tile of a group would write into the next group's tiles.
+    return v["rows"] * p.tiles_x % v["tiles"] == 0 and p.blocks.out_blocks % v["ob"] == 0
+
+
 def _seeds(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Values, ...]:
     """Per m the register tiles with the fewest loads per multiply-add, all stages at the root and in row groups."""
     seeds: list[Values] = []
     for m in (4, 2):
         p = problems[m]
-        tiles = [
-            ((ob + gx * gy) / (ob * gx * gy), {"m": m, "ob": ob, "gx": gx, "gy": gy})
-            for ob in divisors(p.blocks.out_blocks, 4)
-            for gx in divisors(p.tiles_x, accumulators)
-            for gy in divisors(p.tiles_y, 4)
-            if ob * gx * gy <= accumulators
-        ]
-        for _, tile in sorted(tiles, key=lambda t: t[0])[:2]:
-            common = {**tile, "ui": max(divisors(p.blocks.in_lanes, 4)), "inner": "pixels"}
-            rows = p.tiles_y if p.tiles_y <= 14 else max(divisors(p.tiles_y, 14))
-            seeds.append({**common, "at": "root", "rows": rows, "blocks": "outer", "pad": "root", "prefetch": 1})
-            seeds.append({**common, "at": "root", "rows": rows, "blocks": "inner", "pad": "root", "prefetch": 0})
-            group = {**common, "at": "group", "rows": tile["gy"], "blocks": "inner", "prefetch": 0}
-            seeds.append({**group, "pad": "row" if p.conv.batch == 1 else "root"})
+        rows = p.tiles_y if p.tiles_y <= 14 else max(divisors(p.tiles_y, 14))
+        common = {"m": m, "rows": rows, "ui": max(divisors(p.blocks.in_lanes, 4)), "inner": "pixels"}
+        for tile in _best_tiles(p, accumulators)[:2]:
+            seed = {**common, **tile, "at": "root"}
+            seeds.append({**seed, "blocks": "outer", "pad": "root", "prefetch": 1})
+            seeds.append({**seed, "blocks": "inner", "pad": "root", "prefetch": 0})
+            group = {**seed, "at": "group", "rows": 1, "blocks": "inner", "prefetch": 0}
+            if _divides_group(p, group):
+                seeds.append({**group, "pad": "row" if p.conv.batch == 1 else "root"})
     return tuple(seeds)
 
 
+def _best_tiles(p: _Problem, accumulators: int) -> list[Values]:
+    """Register tiles, those with the fewest loads per useful multiply-add first."""
+
+    def cost(ob: int, tiles: int) -> float:
+        steps = -(-p.tiles // tiles) * p.padded_blocks(ob).out_blocks // ob
+        return steps * (ob + tiles) / (p.tiles * p.blocks.out_blocks)
+
+    pairs = [(ob, tiles) for ob in tile_sizes(p.blocks.out_blocks, 4) for tiles in range(1, accumulators // ob + 1)]
+    fitting = [(ob, tiles) for ob, tiles in pairs if tiles <= p.tiles]
+    return [{"ob": ob, "tiles": tiles} for ob, tiles in sorted(fitting, key=lambda pair: cost(*pair))]
+
+
 def _features(p: _Problem, v: Values) -> Mapping[str, float]:
-    tile = v["ob"] * v["gx"] * v["gy"]
+    tile = v["ob"] * v["tiles"]
     squares = p.a * p.a
     rows = v["rows"] if v["at"] == "group" else p.tiles_y
     covered = p.tiles_y * p.tiles_x * p.m * p.m / (p.conv.out_height * p.conv.out_width)
     return {
         "accumulators": float(tile),
-        "loads_per_fma": (v["ob"] + v["gx"] * v["gy"]) / tile,
+        "loads_per_fma": (v["ob"] + v["tiles"]) / tile,
         "body_fmas": float(tile * v["ui"]),
         "wino_multiplications": squares / (9.0 * p.m * p.m) * covered,
         "weight_block_bytes": 4.0 * p.blocks.in_blocks * p.blocks.in_lanes * v["ob"] * p.blocks.lanes,
@@ -160,42 +178,43 @@ def _features(p: _Problem, v: Values) -> Mapping[str, float]:
     }
 
 
-def _compute(p: _Problem, epilogue: tuple[str, ...]) -> tirx.PrimFunc:
+def _compute(p: _Problem, epilogue: tuple[str, ...], ob: int) -> tirx.PrimFunc:
     """pad -> t1, vv (input) -> mm -> t2, out (output and epilogue)."""
     conv, b, a, m = p.conv, p.blocks, p.a, p.m
     bt, _, at = MATRICES[m]
-    lanes, ny = b.lanes, p.tiles_y
+    lanes, ny, nx = b.lanes, p.tiles_y, p.tiles_x
+    padded = p.padded_blocks(ob).out_blocks
     data = te.placeholder((conv.batch, b.in_blocks, conv.height, conv.width, lanes), name="data")
-    weight = te.placeholder((a, a, b.out_blocks, b.in_blocks, lanes, lanes), name="weight")
+    weight = te.placeholder((a, a, padded, b.in_blocks, lanes, lanes), name="weight")
     out_shape = (conv.batch, b.out_blocks, conv.out_height, conv.out_width, lanes)
     extra = epilogue_operands(epilogue, out_shape)
     top, left = conv.padding[:2]
     pad = te.compute(
-        (conv.batch, b.in_blocks, ny * m + 2, p.tiles_x * m + 2, lanes),
+        (conv.batch, b.in_blocks, ny * m + 2, nx * m + 2, lanes),
         lambda n, c, y, x, v: zero_padded(
             lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width
         ),
         name="pad",
     )
     t1 = te.compute(
-        (p.tile_rows, p.tiles_x, b.in_blocks, a, a, lanes),
+        (p.tile_rows, nx, b.in_blocks, a, a, lanes),
         lambda ty, tx, c, e, j, v: row_of(bt, e, lambda i: pad[ty // ny, c, (ty % ny) * m + i, tx * m + j, v]),
         name="t1",
     )
     vv = te.compute(
-        (a, a, p.tile_rows, p.tiles_x, b.in_blocks, lanes),
+        (a, a, p.tile_rows, nx, b.in_blocks, lanes),
         lambda e, q, ty, tx, c, v: row_of(bt, q, lambda j: t1[ty, tx, c, e, j, v]),
         name="vv",
     )
     ib, ii = te.reduce_axis((0, b.in_blocks), "ib"), te.reduce_axis((0, lanes), "ii")
     mm = te.compute(
-        (a, a, b.out_blocks, p.tile_rows, p.tiles_x, lanes),
-        lambda e, q, o, ty, tx, v: te.sum(vv[e, q, ty, tx, ib, ii] * weight[e, q, o, ib, ii, v], axis=[ib, ii]),
+        (a, a, padded, p.tiles, lanes),
+        lambda e, q, o, t, v: te.sum(vv[e, q, t // nx, t % nx, ib, ii] * weight[e, q, o, ib, ii, v], axis=[ib, ii]),
         name="mm",
     )
     t2 = te.compute(
-        (b.out_blocks, p.tile_rows, p.tiles_x, m, a, lanes),
-        lambda o, ty, tx, i, q, v: row_of(at, i, lambda e: mm[e, q, o, ty, tx, v]),
+        (b.out_blocks, p.tile_rows, nx, m, a, lanes),
+        lambda o, ty, tx, i, q, v: row_of(at, i, lambda e: mm[e, q, o, ty * nx + tx, v]),
         name="t2",
     )
 
@@ -266,43 +285,41 @@ def _unroll_transform(sch: Schedule, block: Any) -> None:
 
 
 def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
-    """The direct template's register tile: `ob` blocks by gy x gx tiles."""
+    """The direct template's register tile: `ob` blocks by `tiles` tiles."""
     mm = sch.get_sblock("mm")
-    e, q, o, y, x, v, ib, ii = sch.get_loops(mm)[-8:]
+    e, q, o, t, v, ib, ii = sch.get_loops(mm)[-7:]
     oo, oi = sch.split(o, [None, k["ob"]])
-    yo, yi = sch.split(y, [None, k["gy"]])
-    xo, xi = sch.split(x, [None, k["gx"]])
+    to, ti = sch.split(t, [None, k["tiles"]])
     io, iu = sch.split(ii, [None, k["ui"]])
-    middle = [oo, yo, xo] if k["blocks"] == "outer" else [yo, xo, oo]
-    tile = [yi, xi, oi, v] if k["inner"] == "pixels" else [oi, yi, xi, v]
+    middle = [oo, to] if k["blocks"] == "outer" else [to, oo]
+    tile = [ti, oi, v] if k["inner"] == "pixels" else [oi, ti, v]
     sch.reorder(e, q, *middle, ib, io, iu, *tile)
     if at_root:
         sch.parallel(sch.fuse(e, q))
     mark(sch, ib)
+    peel_tail(sch, to)
     write = sch.cache_write(mm, 0, "local")
     sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
-    for loop in (iu, oi, yi, xi):
+    for loop in (iu, oi, ti):
         sch.unroll(loop)
     sch.vectorize(v)
-    unroll_tile(sch, sch.get_loops(write)[-4:])
+    unroll_tile(sch, sch.get_loops(write)[-3:])
     sch.decompose_reduction(mm, ib)
-    unroll_tile(sch, sch.get_loops(sch.get_sblock("mm_init"))[-4:])
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("mm_init"))[-3:])
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: _Problem, k: Values) -> tirx.PrimFunc:
     """While weight block b is reused over S tiles, fetch 1/S of the next in each: the next output blocks where those
     are the outer loop, else the same blocks of the next matrix product."""
-    rows = p.tile_rows if k["at"] == "root" else k["rows"]
-    across = p.tiles_x // k["gx"]
-    down = rows // k["gy"]
+    at_once = p.tiles if k["at"] == "root" else k["rows"] * p.tiles_x
     lanes = p.blocks.lanes
     lines = lanes * lanes // CACHE_LINE_FLOATS
-    share = -(-lines // (down * across))
+    share = -(-lines // -(-at_once // k["tiles"]))
     weight = func.params[1]
 
     def fetching(loop: Any, index: Any) -> Any:
-        e, q, o, y, x, _, ib = index[:7]
-        sweep = (y // k["gy"]) % down * across + x // k["gx"]
+        e, q, o, tile, _, ib = index[:6]
+        sweep = tile % at_once // k["tiles"]
         step = (0, k["ob"]) if k["blocks"] == "outer" else (1, 0)
         fetches = []
         for i in range(k["ob"]):
