@@ -153,6 +153,7 @@ def _seeds(problem: DirectProblem, accumulators: int) -> tuple[Values, ...]:
         for groups in (1, max(g for g in (1, 2, 4, 7, 8, 14, 28, 56, 112) if count % g == 0)):
             for skip in (1, 0):
                 seeds.append({**tile, "ui": ui, "groups": groups, "skip": skip, "prefetch": int(groups == 1)})
+        seeds.insert(-3, {**tile, "ui": ui, "groups": 1, "skip": 1, "prefetch": 0, "chunk": 1})
     known = {k.name: k.values for k in _knobs(problem, accumulators)}
     return tuple({k: v if v in known[k] else known[k][0] for k, v in seed.items()} for seed in seeds)
 

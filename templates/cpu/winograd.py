@@ -8,6 +8,7 @@ output. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networ
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -135,17 +136,18 @@ def _divides_group(p: _Problem, v: Values) -> bool:
 def _seeds(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Values, ...]:
     """Per m the register tiles with the fewest loads per multiply-add, all stages at the root and in row groups."""
     seeds: list[Values] = []
-    for m in (4, 2):
+    for rank, m in itertools.product(range(2), (4, 2)):
         p = problems[m]
+        tiles = _best_tiles(p, accumulators)
         rows = p.tiles_y if p.tiles_y <= 14 else max(divisors(p.tiles_y, 14))
         common = {"m": m, "rows": rows, "ui": max(divisors(p.blocks.in_lanes, 4)), "inner": "pixels"}
-        for tile in _best_tiles(p, accumulators)[:2]:
-            seed = {**common, **tile, "at": "root"}
-            seeds.append({**seed, "blocks": "outer", "pad": "root", "prefetch": 1})
-            seeds.append({**seed, "blocks": "inner", "pad": "root", "prefetch": 0})
-            group = {**seed, "at": "group", "rows": 1, "blocks": "inner", "prefetch": 0}
-            if _divides_group(p, group):
-                seeds.append({**group, "pad": "row" if p.conv.batch == 1 else "root"})
+        seed = {**common, **tiles[min(rank, len(tiles) - 1)], "at": "root", "pad": "root", "prefetch": 0}
+        seeds.append({**seed, "blocks": "outer"})
+        group = {**seed, "at": "group", "rows": 1, "blocks": "inner"}
+        if _divides_group(p, group):
+            seeds.append({**group, "pad": "row" if p.conv.batch == 1 else "root"})
+        seeds.append({**seed, "blocks": "inner"})
+        seeds.append({**seed, "blocks": "outer", "prefetch": 1})
     return tuple(seeds)
 
 

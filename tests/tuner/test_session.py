@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import update
 
 import templates  # noqa: F401  registers the templates
-from templates.template import search_space
+from templates.template import all_templates, search_space
 from templates.workloads import Conv2d, Dense
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput, NothingMeasured
@@ -36,6 +36,8 @@ CONV = Task(Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("b
 POINT = Task(Conv2d(1, 64, 14, 14, 32, (1, 1)).workload(("bias",)), 2, "point")
 SMALL = Task(Dense(4, 8, 16).workload(), 1, "small")  # a space of a dozen configs
 STRANGE = Task(replace(SMALL.workload, op="softmax"), 1, "strange")
+
+VERSIONS = {t.name: t.version for t in all_templates()}
 
 
 def latency(candidate: Candidate) -> float:
@@ -66,7 +68,7 @@ def replayed(
     seconds: Callable[[Candidate], float] = latency,
     **options: object,
 ) -> SessionReport:
-    runner = ReplayRunner(device.key, computed(seconds))
+    runner = ReplayRunner(device.key, computed(seconds), VERSIONS)
     return tune(tasks, device, store, runner, budget=budget, clock=runner.clock, **options)  # type: ignore[arg-type]
 
 
@@ -160,7 +162,7 @@ def test_time_between_trials_counts_too(device: Device, store: Store, seconds: f
     """On a clock that every reading moves, as a real one does, nothing is left over for the next session: wherever
     the time ends, in a batch or between two of them. One config works, so there is nothing to compare."""
     times, ticks = chain([1e-3], repeat(math.inf)), count()
-    runner, budget = ReplayRunner(device.key, computed(lambda _: next(times))), Budget(seconds=seconds)
+    runner, budget = ReplayRunner(device.key, computed(lambda _: next(times)), VERSIONS), Budget(seconds=seconds)
     first = tune([CONV], device, store, runner, "random", budget, clock=lambda: runner.clock() + 0.3 * next(ticks))
     assert first.stopped is Stopped.TIME
     assert first.trials > FLOOR

@@ -39,6 +39,10 @@ class Preset:
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {"quick": Preset(48, 24), "normal": Preset(192, 64), "exhaustive": Preset(1024, 256)}
 )
+# What the comparisons at the end may take: this share of a time budget, and about so long per task. On a noisy machine
+# they decide as much as the search: its luckiest measurement is often not of its best config.
+_COMPARING_SHARE = 0.2
+_COMPARING_SECONDS = 5.0
 # A limit by trials or seconds and no preset: the limit ends the session, so that a task may be more patient.
 _LIMITED = Preset(None, 128)
 
@@ -94,4 +98,5 @@ def allowance(budget: Budget, trials: int, seconds: float, tasks: int, new_tasks
     if budget.seconds is None:
         return Allowance(left_trials)
     left_seconds = max(budget.seconds - seconds, budget.seconds * share)
-    return Allowance(left_trials, left_seconds, min(0.15 * budget.seconds, 1.5 * tasks))
+    reserve = min(_COMPARING_SHARE * budget.seconds, _COMPARING_SECONDS * tasks)
+    return Allowance(left_trials, left_seconds, reserve)

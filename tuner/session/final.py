@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tuner.session.task import TaskState
 from tuning_db.record import Config
 
@@ -11,18 +13,21 @@ FINALISTS = 4
 ENOUGH = 3 * FINALISTS
 
 
-def finalists(state: TaskState) -> list[Config]:
+def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
     """Configs to measure against each other, or none where the leader has been measured again and still leads.
 
     The leader of single measurements is often just the luckiest. When a comparison moves it behind a config that was
-    not compared, that one is next, beside those that it has to beat.
+    not compared, that one is next, beside those that it has to beat. `advice`: leaders of tasks that differ in the
+    epilogue alone; they are compared too, until they have been.
     """
     standing = [t.config for t in state.standing()]
-    if len(standing) < 2 or state.comparison_failure is not None or state.is_confirmed(standing[0]):
+    if len(standing) < 2 or state.comparison_failure is not None or state.repeats >= ENOUGH:
         return []
-    if state.repeats >= ENOUGH:
+    advised = [c for c in advice if not state.has_tried(c) or (c in standing and not state.is_confirmed(c))]
+    if state.is_confirmed(standing[0]) and not advised:
         return []
     chosen = standing[:FINALISTS]
+    chosen += [c for c in advised if c not in chosen]
     if state.incumbent is not None and state.incumbent in standing and state.incumbent not in chosen:
         chosen.append(state.incumbent)
     return chosen

@@ -148,22 +148,24 @@ class _Session:
             size = min(size, self._preset.trials - state.tried)
         if state.below_floor:
             size = min(size, FLOOR - state.tried)
-        state.searcher.suggest(self._advice(state))
+        state.searcher.suggest(self._advice(state, ADVICE))
         configs = state.searcher.propose(int(size))
         if not configs:
             state.exhausted = True
             return
         state.searcher.observe(self._measure(state, configs))
 
-    def _advice(self, state: TaskState) -> list[Config]:
-        """The best configs of tasks that differ in the epilogue alone: what is good for one is good for all, nearly."""
+    def _advice(self, state: TaskState, most: int) -> list[Config]:
+        """The best configs of tasks that differ in the epilogue alone, up to `most` of each: what is good for one is
+        good for all, nearly."""
         anchor = state.task.workload
         siblings = [
             s
             for s in self._tunable
             if s is not state and (s.task.workload.op, s.task.workload.attrs) == (anchor.op, anchor.attrs)
         ]
-        return [trial.config for s in siblings for trial in s.standing()[:ADVICE]]
+        leading = [trial.config for s in siblings for trial in s.standing()[:most]]
+        return [c for c in leading if state.space is not None and state.space.is_valid(c)]
 
     def _measure(self, state: TaskState, configs: Sequence[Config]) -> list[Trial]:
         """Measure and record; fewer trials than configs where the time is up."""
@@ -207,11 +209,16 @@ class _Session:
     # The end
 
     def _compare(self) -> None:
-        """Measure the best few of every task against each other, the tasks that matter most first."""
+        """Measure the best few of every task against each other, the tasks that matter most first, until no task's
+        leader is news for another."""
         weight = {id(s): s.task.occurrences * (finite(s.best_seconds) or 0.0) for s in self._tunable}
-        for state in sorted(self._tunable, key=lambda s: -weight[id(s)]):
-            while self._elapsed < self._left.seconds and (configs := finalists(state)):
-                self._compare_once(state, configs)
+        compared = True
+        while compared:
+            compared = False
+            for state in sorted(self._tunable, key=lambda s: -weight[id(s)]):
+                while self._elapsed < self._left.seconds and (configs := finalists(state, self._advice(state, 1))):
+                    self._compare_once(state, configs)
+                    compared = True
 
     def _compare_once(self, state: TaskState, configs: Sequence[Config]) -> None:
         trials = self._runner.compare([Candidate(state.task.workload, c) for c in configs])

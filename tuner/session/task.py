@@ -118,6 +118,9 @@ class TaskState:
         """Whether the config has been measured more than once."""
         return self._times[config.key] > 1
 
+    def has_tried(self, config: Config) -> bool:
+        return config.key in self._tried
+
     def stalled(self, preset: Preset) -> bool:
         return self.tried - self._improved >= preset.patience
 
