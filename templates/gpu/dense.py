@@ -21,7 +21,6 @@ from tvm.target import Target
 from templates.blocking import tile_sizes
 from templates.gpu.limits import GpuLimits, gpu_limits
 from templates.gpu.stages import (
-    MAX_UNROLLED,
     Group,
     launch,
     launch_features,
@@ -143,7 +142,7 @@ def _constraints(dense: Dense, limits: GpuLimits) -> tuple[Constraint, ...]:
     return (
         *limit_constraints(limits, _group, lambda v: v["ri"] * v["nb"] * v["vec"], _local_bytes),
         Constraint("the sums do not divide among the items that share them", evenly),
-        Constraint("too many unrolled multiply-adds", lambda v: v["ri"] * v["nb"] * v["ki"] <= MAX_UNROLLED),
+        Constraint("too many unrolled multiply-adds", lambda v: v["ri"] * v["nb"] * v["ki"] <= limits.max_unrolled),
         Constraint("too many features or inputs are computed in vain", lambda v: waste(v) <= 1.5),
         # a vector that is cut off in its middle is written value by value, and then its sums are no vectors either
         Constraint(

@@ -22,7 +22,6 @@ from templates.blocking import divisors
 from templates.depthwise import depthwise_compute, pack_depthwise, reach, reads_outside
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
-    MAX_UNROLLED,
     Group,
     cooperate,
     into_registers,
@@ -164,7 +163,7 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
     return (
         *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
         Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
-        Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= MAX_UNROLLED),
+        Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= tiling.limits.max_unrolled),
         Constraint("too few work-items in a group", enough_items),
         Constraint("registers cannot be indexed by a loop", lambda v: v["pad"] != "patch" or v["unroll_kh"] == 1),
         Constraint(
@@ -195,7 +194,7 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         names = ("vec", "yi", "xi")
         fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": 1}
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
-        fitting = [t for t in tiles if tiling.sums(t) <= most and tiling.unrolled(t) <= MAX_UNROLLED]
+        fitting = [t for t in tiles if tiling.sums(t) <= most and tiling.unrolled(t) <= tiling.limits.max_unrolled]
         for tile in sorted(fitting, key=lambda t: _loads(tiling, t) * (1 + 1 / t["vec"]) * tiling.waste(t)):
             shapes = itertools.product(values["ct"], values["yt"], values["xt"])
             groups = [{**tile, "ct": ct, "yt": yt, "xt": xt} for ct, yt, xt in shapes]

@@ -20,11 +20,10 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import blocking, divisors, pack_oihw
+from templates.blocking import Blocking, blocking, divisors, pack_oihw, tile_sizes
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
-    MAX_UNROLLED,
     Group,
     cooperate,
     cpu_sums_constraint,
@@ -71,15 +70,21 @@ class Tiling:
         """Rows and columns of a group."""
         return v["yt"] * v["yi"], v["xt"] * v["xi"]
 
+    def blocks(self, v: Values) -> Blocking:
+        """The problem's blocks, the output's padded to whole groups."""
+        return self.problem.padded_blocks(v["kt"] * v["ki"])
+
     def waste(self, v: Values) -> float:
-        th, tw = self.tile(v)
-        return self.problem.tall(th) * self.problem.wide(tw) / (self.problem.rows * self.problem.columns)
+        """What is computed over what is needed."""
+        (th, tw), p = self.tile(v), self.problem
+        pixels = p.tall(th) * p.wide(tw) / (p.rows * p.columns)
+        return pixels * self.blocks(v).out_blocks / p.blocks.out_blocks
 
     def groups(self, v: Values) -> int:
         th, tw = self.tile(v)
         p = self.problem
         pixels = (p.tall(th) // th) * (p.wide(tw) // tw)
-        return p.conv.batch * p.blocks.all_out_blocks // (v["kt"] * v["ki"]) * pixels
+        return p.conv.batch * self.blocks(v).all_out_blocks // (v["kt"] * v["ki"]) * pixels
 
     def accumulators(self, v: Values) -> int:
         """Vectors of `vec` sums that an item holds."""
@@ -151,16 +156,17 @@ class GpuDirectConv(Template):
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(tiling, v))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        problem = self._tiling(workload, gpu_limits_of(target)).problem
-        return pack_oihw(problem.conv, problem.blocks, weight)
+        tiling = self._tiling(workload, gpu_limits_of(target))
+        return pack_oihw(tiling.problem.conv, tiling.blocks(config.knobs), weight)
 
     def weight_key(self, config: Config) -> str:
-        return "oihw"
+        return f"oihw ob={config['kt'] * config['ki']}"
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling = self._tiling(workload, gpu_limits_of(target))
         k = config.knobs
-        func = direct_compute(tiling.problem, workload.epilogue, *tiling.tile(k), staged=k["pad"] in STAGED)
+        (th, tw), staged = tiling.tile(k), k["pad"] in STAGED
+        func = direct_compute(tiling.problem, workload.epilogue, th, tw, staged, ob=k["kt"] * k["ki"])
         return _schedule(tiling, func, k)
 
 
@@ -183,9 +189,11 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
     def up_to(extent: int, *values: int) -> tuple[int, ...]:
         return tuple(v for v in values if v <= extent)
 
+    padded = limits.family == "cpu" and blocks.groups == 1
     pads = ("local", "inline", "kernel", *(SHARED if limits.shares_memory else ()))
     return (
-        Knob("ki", divisors(blocks.out_blocks, 8)),
+        # Three blocks of four pixels fill a processor's 16 registers with few loads: zeros are worth that.
+        Knob("ki", tile_sizes(blocks.out_blocks, 8) if padded else divisors(blocks.out_blocks, 8)),
         Knob("yi", up_to(problem.rows, 1, 2, 4)),
         Knob("xi", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28)),
         Knob("kt", divisors(blocks.out_blocks, 16)),
@@ -217,12 +225,15 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
     most_sums = prod(max(knob.values) for knob in knobs if knob.name in ("ki", "yi", "xi"))
     fewest = 1 if limits.family == "cpu" or most < 4 * MIN_ITEMS else MIN_ITEMS
 
+    def divides(v: Values) -> bool:
+        return blocks.out_blocks % (v["kt"] * v["ki"]) == 0 or (v["kt"] == 1 and limits.family == "cpu")
+
     def short_enough(v: Values) -> bool:
         inlined = v["pad"] == "inline" and problem.reads_outside(*tiling.tile(v))
-        return tiling.unrolled(v) <= (MAX_CONDITIONS if inlined else MAX_UNROLLED)
+        return tiling.unrolled(v) <= (MAX_CONDITIONS if inlined else limits.max_unrolled)
 
     return (
-        Constraint("the tile does not divide the channels", lambda v: blocks.out_blocks % (v["kt"] * v["ki"]) == 0),
+        Constraint("the tile does not divide the channels", divides),
         *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
         Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
         Constraint("too many unrolled multiply-adds", short_enough),
@@ -247,16 +258,16 @@ class _Style:
     ki: int = 0
 
 
-# In the order in which they are worth trying. CPU runtimes: one item fills the registers, its input row comes from
-# the stack, groups are as small as can be. Nvidia: local memory feeds many items. Mali and Intel: local memory is no
-# faster than the caches.
+# In the order in which they are worth trying. CPU runtimes: one item fills the registers, its input row comes from the
+# stack or from an image that another kernel padded, groups are small. Nvidia: local memory feeds many items. Mali and
+# Intel: local memory is no faster than the caches.
 _STYLES = {
     "cpu": (
         _Style("local", 0, 1, 14, ki=2),
-        _Style("local", 0, 1, 8, ki=2),
+        _Style("kernel", 0, 1, 14),
+        _Style("local", 0, 8, 14),
+        _Style("kernel", 0, 8, 8, ki=2),
         _Style("local", 0, 1, 28),
-        _Style("kernel", 0, 1, 14, ki=2),
-        _Style("inline", 0, 1, 14, ki=2),
     ),
     "nvidia": (
         _Style("shared", 1, 128, 16),

@@ -44,6 +44,12 @@ class GpuLimits:
         return _SUMS[self.family]
 
     @property
+    def max_unrolled(self) -> int:
+        """Vector multiply-adds in an unrolled body: longer ones overflow instruction caches and take a driver's
+        compiler seconds. A CPU runs short ones as fast (its loop costs nothing beside a register tile)."""
+        return 16 * self.lanes if self.family == "cpu" else 512
+
+    @property
     def shares_memory(self) -> bool:
         """Whether local memory may be worth using. On a CPU it is memory like all other, and a barrier is dear."""
         return self.local_memory_bytes > 0 and self.family != "cpu"

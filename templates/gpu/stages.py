@@ -20,8 +20,6 @@ from templates.stages import unroll_tile
 # CUDA's largest group along z, and the smallest of any OpenCL device's limits along it that we know.
 MAX_GROUP_Z = 64
 MAX_CPU_ITEMS = 32
-# Longer unrolled bodies overflow instruction caches and take a driver's compiler seconds.
-MAX_UNROLLED = 512
 
 
 @dataclass(frozen=True)

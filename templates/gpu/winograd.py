@@ -22,7 +22,6 @@ from tvm.target import Target
 from templates.blocking import blocking, divisors
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
-    MAX_UNROLLED,
     cpu_sums_constraint,
     launch_features,
     limit_constraints,
@@ -128,7 +127,7 @@ def _constraints(
         *limit_constraints(limits, lambda v: of(v).group(v), lambda v: of(v).sums(v), lambda v: of(v).local_bytes(v)),
         Constraint("a transform does not fit into registers", lambda v: cpu or of(v).a ** 2 * v["tv"] <= limits.sums),
         Constraint("too many tiles are multiplied in vain", lambda v: of(v).waste(v) <= MAX_WASTE),
-        Constraint("too many unrolled multiply-adds", lambda v: v["ki"] * v["pi"] * v["ui"] <= MAX_UNROLLED),
+        Constraint("too many unrolled multiply-adds", lambda v: v["ki"] * v["pi"] * v["ui"] <= limits.max_unrolled),
         Constraint("too few work-items in a group", enough_items),
         cpu_sums_constraint(limits, most_sums, lambda v: v["ki"] * v["pi"]),
         Constraint(

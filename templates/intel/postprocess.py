@@ -1,18 +1,18 @@
 """What TVM's OpenCL code lacks of Intel's subgroup extensions, added to the text of a kernel.
 
 TVM lowers buffers of scope "warp" to `intel_sub_group_shuffle` where the target's `thread_warp_size` is the size of a
-subgroup, but neither asks the driver for that size nor reads blocks. Importing this module registers the hook
-through which TVM passes every OpenCL kernel; only kernels for a target made by `subgroup_target` are changed.
+subgroup, but neither asks the driver for that size nor reads blocks. Only kernels for a target made by
+`subgroup_target` are changed.
 """
 
 from __future__ import annotations
 
 import re
 
-import tvm
 from tvm.target import Target
 
 from templates.gpu.limits import gpu_limits
+from templates.gpu.opencl_text import rewrites_opencl
 
 BLOCK_READ = "edgetune_block_read"
 _PRELUDE = f"""#pragma OPENCL EXTENSION cl_intel_subgroups : enable
@@ -31,6 +31,7 @@ def subgroup_target(target: Target, size: int) -> Target:
     return Target({**target.export(), "thread_warp_size": size})
 
 
+@rewrites_opencl
 def with_subgroups(code: str, target: Target) -> str:
     """A kernel's text with the subgroup size it needs; the text itself for a target without a warp size.
 
@@ -43,6 +44,3 @@ def with_subgroups(code: str, target: Target) -> str:
     if "__local" not in code:
         code = _BARRIER.sub("", code)
     return _PRELUDE + _DEFINITION.sub(rf"__attribute__((intel_reqd_sub_group_size({size})))\n\1", code)
-
-
-tvm.register_global_func("tvm_callback_opencl_postproc", with_subgroups)

@@ -26,7 +26,6 @@ from templates.blocking import Blocking, divisors
 from templates.direct import DirectProblem, direct_compute
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
-    MAX_UNROLLED,
     Group,
     into_registers,
     launch,
@@ -193,7 +192,7 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
         Constraint("the tile does not divide the channels", divides),
         *limit_constraints(tiling.limits, tiling.group, tiling.sums),
         Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
-        Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= MAX_UNROLLED),
+        Constraint("too many unrolled multiply-adds", lambda v: tiling.unrolled(v) <= tiling.limits.max_unrolled),
         Constraint("registers cannot be indexed by a loop", constant_registers),
         Constraint("a row in registers is of one group", lambda v: v["pad"] != "local" or one_group(v)),
         Constraint("a vector of columns is padded as a whole", padded_whole),

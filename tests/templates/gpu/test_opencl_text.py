@@ -1,0 +1,44 @@
+"""What every OpenCL kernel's text goes through, and that it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from templates.gpu.limits import GpuLimits, gpu_target
+from templates.gpu.opencl_text import with_wide_indices
+from templates.lowering import lowering_context
+from templates.stages import new_schedule
+from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, Driver, driver, gpu
+
+KERNEL = "a_ptr[((convert_int(get_group_id(0)) * 8) + convert_int(get_local_id(0)))] = 0.0f;"
+CPU = gpu_target(GpuLimits("opencl", "cpu", 256, 65536, 8), HOST)
+
+
+def test_a_processor_computes_addresses_in_64_bits() -> None:
+    assert with_wide_indices(KERNEL, CPU) == "a_ptr[((((long)get_group_id(0)) * 8) + ((long)get_local_id(0)))] = 0.0f;"
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpu_does_not(name: str) -> None:
+    assert with_wide_indices(KERNEL, gpu(name)) == KERNEL
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_indices_may_be_compared_with_constants(platform: str) -> None:
+    """OpenCL's min and max take no long beside an int: TVM must cast both."""
+    found: Driver = driver(platform)
+    data = te.placeholder((40,), name="data")
+    clamped = te.compute((64,), lambda i: data[te.max(te.min(i - 8, 39), 0)], name="clamped")
+    schedule = new_schedule(te.create_prim_func([data, clamped]))
+    block, thread = schedule.split(schedule.get_loops(schedule.get_sblock("clamped"))[0], [None, 4])
+    schedule.bind(block, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    with lowering_context():
+        built = tvm.tirx.build(schedule.mod["main"], target=found.target())
+    values = np.arange(40, dtype="float32")
+    out = tvm.runtime.tensor(np.zeros(64, "float32"), found.device)
+    built["main"](tvm.runtime.tensor(values, found.device), out)
+    np.testing.assert_array_equal(out.numpy(), values[np.clip(np.arange(64) - 8, 0, 39)])
