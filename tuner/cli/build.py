@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,19 +82,12 @@ def build_verified(
     with open_db(db, create=False, read_only=True) as store:
         manifest = build(graph, target, output, store, exact, check=check)
     seconds = time.perf_counter() - started
-    out.show(choice_table(manifest))
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
-    if untuned:
-        out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
-    worst = max(manifest.errors.values(), default=0.0)
-    if dtype != "float32":
-        out.show(
-            f"half precision: largest error {worst:.1e} relative to the largest value of the float32 model's output"
-        )
+    show(manifest, untuned, out)
     threads_used = f", {target.threads} threads" if target.is_host else ""
     out.show(
         f"wrote {output} for {target.name} {target.key.model}{threads_used}, in {seconds:.0f} s; "
-        f"largest error against the model {worst:.1e}"
+        f"largest error against the model {_worst(manifest):.1e}"
     )
     return {
         "output": str(output),
@@ -105,6 +99,19 @@ def build_verified(
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
     }
+
+
+def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:
+    """The choices, the operators without one of their own, and what half precision costs in accuracy."""
+    out.show(choice_table(manifest))
+    if untuned:
+        out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
+    if manifest.dtype != "float32":
+        out.show(f"half precision: largest error {_worst(manifest):.1e} relative to the float32 model's largest output")
+
+
+def _worst(manifest: Manifest) -> float:
+    return max(manifest.errors.values(), default=0.0)
 
 
 def choice_table(manifest: Manifest) -> Table:
