@@ -5,10 +5,12 @@ Data (N, C/v, H, W, v), weights (C/v, R, S, v), output (N, C/v, OH, OW, v).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import te, tirx
 
-from templates.stages import epilogue_operands, epilogue_value, zero_padded
+from templates.stages import as_float32, epilogue_operands, epilogue_value, zero_padded
 from templates.workloads import Conv2d
 
 
@@ -27,35 +29,43 @@ def reads_outside(conv: Conv2d, rows: int, columns: int) -> bool:
 
 
 def depthwise_compute(
-    conv: Conv2d, lanes: int, epilogue: tuple[str, ...], th: int, tw: int, staged: bool = False
+    conv: Conv2d,
+    lanes: int,
+    epilogue: tuple[str, ...],
+    th: int,
+    tw: int,
+    staged: bool = False,
+    dtype: str = "float32",
 ) -> tirx.PrimFunc:
-    """pad (where pixels outside the image are read, or `staged`) -> conv on whole tiles of th x tw -> out."""
+    """pad (where pixels outside the image are read, or `staged`) -> conv on whole tiles of th x tw -> out.
+
+    All that is stored is a `dtype`; sums are float32.
+    """
     blocks = -(-conv.in_channels // lanes)
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     tall, wide = -(-conv.out_height // th) * th, -(-conv.out_width // tw) * tw
     top, left = conv.padding[:2]
-    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data")
-    weight = te.placeholder((blocks, *conv.kernel, lanes), name="weight")
+    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data", dtype=dtype)
+    weight = te.placeholder((blocks, *conv.kernel, lanes), name="weight", dtype=dtype)
     out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
-    extra = epilogue_operands(epilogue, out_shape)
+    extra = epilogue_operands(epilogue, out_shape, dtype)
     source = data
     if staged or reads_outside(conv, tall, wide):
         source = te.compute(
             (conv.batch, blocks, *reach(conv, tall, wide), lanes),
             lambda n, c, y, x, v: zero_padded(
-                lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width
+                lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width, dtype
             ),
             name="pad",
         )
     kh, kw = te.reduce_axis((0, conv.kernel[0]), "kh"), te.reduce_axis((0, conv.kernel[1]), "kw")
-    sums = te.compute(
-        (conv.batch, blocks, tall, wide, lanes),
-        lambda n, c, y, x, v: te.sum(
-            source[n, c, y * sy + kh * dy, x * sx + kw * dx, v] * weight[c, kh, kw, v], axis=[kh, kw]
-        ),
-        name="conv",
-    )
-    out = te.compute(out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index), name="out")
+
+    def total(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
+        value = source[n, c, y * sy + kh * dy, x * sx + kw * dx, v]
+        return te.sum(as_float32(value, dtype) * as_float32(weight[c, kh, kw, v], dtype), axis=[kh, kw])
+
+    sums = te.compute((conv.batch, blocks, tall, wide, lanes), total, name="conv")
+    out = te.compute(out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index, dtype), name="out")
     return te.create_prim_func([data, weight, *extra, out])
 
 

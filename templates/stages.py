@@ -32,12 +32,17 @@ def epilogue_value(
         t(*channel) if step == "bias" else t(*index) for step, t in zip(steps.operands(epilogue), extra, strict=True)
     ]
     result = steps.apply(epilogue, value, [as_float32(read, dtype) for read in reads])
-    return result if dtype == "float32" else result.astype(dtype)
+    return stored_as(result, dtype)
 
 
 def as_float32(value: Any, dtype: str) -> Any:
     """A value stored as `dtype`, to compute with."""
     return value if dtype == "float32" else value.astype("float32")
+
+
+def stored_as(value: Any, dtype: str) -> Any:
+    """A float32 value, as it is stored."""
+    return value if dtype == "float32" else value.astype(dtype)
 
 
 def zero(dtype: str = "float32") -> Any:

@@ -31,7 +31,7 @@ from templates.gpu.stages import (
     write_back,
 )
 from templates.space import Constraint, Knob, Space, Values
-from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
+from templates.stages import as_float32, epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, Layouts, Template
 from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
@@ -64,13 +64,14 @@ class GpuDense(Template):
 
     name = "gpu.dense"
     op = "dense"
+    dtypes = ("float32", "float16")
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         return Layouts(PLAIN, PLAIN)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        if limits is None:
+        if limits is None or not limits.stores(workload.dtype):
             return None
         dense = dense_of(workload)
         knobs, constraints = _knobs(dense, limits), _constraints(dense, limits)
@@ -93,7 +94,7 @@ class GpuDense(Template):
         )
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        func = _compute(dense_of(workload), workload.epilogue, config.knobs)
+        func = _compute(dense_of(workload), workload.epilogue, config.knobs, workload.dtype)
         return _schedule_split(func, config.knobs) if config["ks"] > 1 else _schedule_whole(func, config.knobs)
 
 
@@ -163,14 +164,14 @@ def _features(dense: Dense, limits: GpuLimits, v: Values) -> Mapping[str, float]
     }
 
 
-def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFunc:
-    """sums (with `ks` > 1: parts) on whole tiles -> out with the epilogue."""
+def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> tirx.PrimFunc:
+    """sums (with `ks` > 1: parts) on whole tiles -> out with the epilogue. Stored is a `dtype`; sums are float32."""
     tiles, inputs, *tile = _weight_shape(dense, k)
     tile_rows = k["rt"] * k["ri"]
     rows = -(-dense.rows // tile_rows) * tile_rows
-    data = te.placeholder((dense.rows, dense.in_features), name="data")
-    weight = te.placeholder((tiles, inputs, *tile), name="weight")
-    extra = epilogue_operands(epilogue, dense.out_shape)
+    data = te.placeholder((dense.rows, dense.in_features), name="data", dtype=dtype)
+    weight = te.placeholder((tiles, inputs, *tile), name="weight", dtype=dtype)
+    extra = epilogue_operands(epilogue, dense.out_shape, dtype)
     ko = te.reduce_axis((0, inputs // (k["ks"] * k["ki"])), "ko")
     ki = te.reduce_axis((0, k["ki"]), "ki")
 
@@ -181,7 +182,7 @@ def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFun
     def product(part: Any, i: Any, t: Any, *feature: Any) -> Any:
         at = (ko * k["ks"] + part) * k["ki"] + ki
         value = data[upto(i, dense.rows, rows), upto(at, dense.in_features, inputs)]
-        return value * weight[(t, at, *feature)]
+        return as_float32(value, dtype) * as_float32(weight[(t, at, *feature)], dtype)
 
     shape = (rows, tiles, *tile)
     if k["ks"] == 1:
@@ -196,7 +197,7 @@ def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFun
 
     def result(i: Any, j: Any) -> Any:
         value = sums(i, j // wide, j % wide // (k["ot"] * vec), j % (k["ot"] * vec) // vec, j % vec)
-        return epilogue_value(epilogue, value, extra, (i, j))
+        return epilogue_value(epilogue, value, extra, (i, j), dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])
 

@@ -54,6 +54,7 @@ class _Tiling:
 
     conv: Conv2d
     limits: GpuLimits
+    dtype: str  # of all that is stored; sums are float32
 
     @property
     def blocks(self) -> int:
@@ -98,7 +99,7 @@ class _Tiling:
 
     def local_bytes(self, v: Values) -> int:
         high, wide = reach(self.conv, *self.tile(v))
-        return 4 * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
+        return np.dtype(self.dtype).itemsize * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
 
 
 class GpuDepthwise(Template):
@@ -108,6 +109,7 @@ class GpuDepthwise(Template):
 
     name = "gpu.depthwise"
     op = "conv2d"
+    dtypes = ("float32", "float16")
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         block = Layout(gpu_limits_of(target).lanes)
@@ -116,9 +118,9 @@ class GpuDepthwise(Template):
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
         conv = conv_of(workload)
-        if limits is None or not conv.is_depthwise:
+        if limits is None or not limits.stores(workload.dtype) or not conv.is_depthwise:
             return None
-        tiling = _Tiling(conv, limits)
+        tiling = _Tiling(conv, limits, workload.dtype)
         knobs = _knobs(tiling)
         return Space(self.name, knobs, _constraints(tiling), _seeds(tiling, knobs), lambda v: _features(tiling, v))
 
@@ -129,9 +131,9 @@ class GpuDepthwise(Template):
         return pack_depthwise(weight, gpu_limits_of(target).lanes)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target)), config.knobs
+        tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs
         lanes, staged = tiling.limits.lanes, k["pad"] in STAGED
-        func = depthwise_compute(tiling.conv, lanes, workload.epilogue, *tiling.tile(k), staged=staged)
+        func = depthwise_compute(tiling.conv, lanes, workload.epilogue, *tiling.tile(k), staged, tiling.dtype)
         return _schedule(tiling, func, k)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +14,18 @@ from tuner.cli.common import (
     DEFAULT_DB,
     DbOption,
     DeviceOption,
+    DtypeOption,
     ExactOption,
     JsonOption,
     Output,
     PluginOption,
     ThreadsOption,
+    check_dtype,
     check_file,
     check_parent_writable,
     import_plugins,
 )
-from tuner.cli.model import ModelArgument
+from tuner.cli.model import ModelArgument, load_graph
 
 if TYPE_CHECKING:
     from tuner.module import Manifest
@@ -35,60 +38,80 @@ def command(
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
+    dtype: DtypeOption = "float32",
     plugin: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
+    check_dtype(dtype)
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(plugin or ())
-        result = build_verified(model, output, device, threads, db, no_winograd, out)
+        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype)
         out.result(result)
 
 
 def build_verified(
-    model: Path, output: Path, device: str, threads: int | None, db: str, exact: bool, out: Output
+    model: Path,
+    output: Path,
+    device: str,
+    threads: int | None,
+    db: str,
+    exact: bool,
+    out: Output,
+    dtype: str = "float32",
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
+    `dtype`: how its activations and weights are stored.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
-    from tuner.devices import open_device
-    from tuner.graph import fuse, load_onnx
+    from tuner.devices import check_storage, open_device
     from tuner.module import OnnxReference, build, load, verify
     from tuning_db.store import open_db
 
     started = time.perf_counter()
     target = open_device(device, threads)
-    graph = fuse(load_onnx(model))
-    errors: dict[str, float] = {}
+    check_storage(dtype, target.target, f"{target.name} ({target.key.model})")
+    graph = load_graph(model, dtype)
 
-    def check(folder: Path) -> None:
-        errors.update(verify(load(folder), OnnxReference(model), graph=graph))
+    def check(folder: Path) -> dict[str, float]:
+        return verify(load(folder), OnnxReference(model), graph=graph)
 
     with open_db(db, create=False, read_only=True) as store:
         manifest = build(graph, target, output, store, exact, check=check)
     seconds = time.perf_counter() - started
-    out.show(choice_table(manifest))
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
-    if untuned:
-        out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
-    worst = max(errors.values(), default=0.0)
+    show(manifest, untuned, out)
     threads_used = f", {target.threads} threads" if target.is_host else ""
     out.show(
         f"wrote {output} for {target.name} {target.key.model}{threads_used}, in {seconds:.0f} s; "
-        f"largest error against the model {worst:.1e}"
+        f"largest error against the model {_worst(manifest):.1e}"
     )
     return {
         "output": str(output),
         "model": str(model),
         "threads": manifest.threads,
-        "relative_error": errors,
+        "dtype": manifest.dtype,
+        "relative_error": manifest.errors,
         "untuned": untuned,
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
     }
+
+
+def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:
+    """The choices, the operators without one of their own, and what half precision costs in accuracy."""
+    out.show(choice_table(manifest))
+    if untuned:
+        out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
+    if manifest.dtype != "float32":
+        out.show(f"half precision: largest error {_worst(manifest):.1e} relative to the float32 model's largest output")
+
+
+def _worst(manifest: Manifest) -> float:
+    return max(manifest.errors.values(), default=0.0)
 
 
 def choice_table(manifest: Manifest) -> Table:

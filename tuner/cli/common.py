@@ -23,6 +23,7 @@ from rich.console import Console, RenderableType
 from tuner.errors import BadInput
 
 DEFAULT_DB = "edgetune.db"
+DTYPES = ("float32", "float16")
 INTERRUPTED = 130
 WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
 
@@ -53,6 +54,9 @@ PluginOption = Annotated[
 ]
 TemplateOption = Annotated[
     list[str] | None, typer.Option("--template", metavar="NAME", help="Use only this template (may be repeated).")
+]
+DtypeOption = Annotated[
+    str, typer.Option("--dtype", help="How values are stored: float32, or float16 on a GPU. Sums are float32.")
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output at the end, all else on standard error.")
@@ -153,6 +157,13 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
         except Exception as error:  # the user's code: whatever it raises, the user hears where and what
             raise BadInput(f"--plugin {name}: cannot be imported: {type(error).__name__}: {error}") from error
     return tuple(names)
+
+
+def check_dtype(dtype: str) -> str:
+    """Raises BadInput unless --dtype names a type that values can be stored in."""
+    if dtype not in DTYPES:
+        raise BadInput(f"unknown dtype {dtype!r} (known: {', '.join(DTYPES)})")
+    return dtype
 
 
 def check_file(path: Path, what: str) -> Path:

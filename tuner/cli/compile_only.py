@@ -63,6 +63,7 @@ def compile_all(
     Everything is checked before anything is compiled. Raises BadInput; typer.Exit(3) if a task has no config that
     compiles.
     """
+    from tuner.devices import check_storage
     from tuner.devices.profiles import profile_named
     from tuner.measure.offline import OfflineOptions, OfflineRunner
     from tuner.report.offline import compile_summary, compile_table, rejections
@@ -71,6 +72,7 @@ def compile_all(
     from tuner.session.compile_check import CONFIGS, TaskCheck, compile_tasks, verdicts
 
     profile = profile_named(target)
+    check_storage(request.dtype, profile.target(), profile.name)
     plugins = import_plugins(request.plugins)
     check_templates(request.only)
     tasks = make_tasks()

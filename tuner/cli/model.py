@@ -11,6 +11,7 @@ from tuner.cli.common import (
     DEFAULT_DB,
     DbOption,
     DeviceOption,
+    DtypeOption,
     ExactOption,
     JsonOption,
     MinutesOption,
@@ -22,6 +23,7 @@ from tuner.cli.common import (
     TemplateOption,
     ThreadsOption,
     TrialsOption,
+    check_dtype,
     check_file,
     seconds_of,
 )
@@ -29,6 +31,7 @@ from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOptio
 from tuner.cli.tuning import Request, finish, tune_tasks
 
 if TYPE_CHECKING:
+    from tuner.graph import FusedGraph
     from tuner.session import Task
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="M.onnx", help="An ONNX model with fixed shapes.")]
@@ -45,6 +48,7 @@ def command(
     db: DbOption = DEFAULT_DB,
     seed: SeedOption = 0,
     no_winograd: ExactOption = False,
+    dtype: DtypeOption = "float32",
     plugin: PluginOption = None,
     template: TemplateOption = None,
     target: TargetOption = None,
@@ -54,18 +58,26 @@ def command(
 ) -> None:
     """Tune what a model needs; run it again to go on."""
     check_file(model, "an ONNX model")
-    more = tuple(plugin or ()), tuple(template or ())
+    more = tuple(plugin or ()), tuple(template or ()), check_dtype(dtype)
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
         if profile is not None:
-            compile_all(profile, configs, request, lambda: load_tasks(model), out, model=str(model))
+            compile_all(profile, configs, request, lambda: load_tasks(model, dtype), out, model=str(model))
         else:
-            finish(tune_tasks(request, lambda: load_tasks(model), out), out, model=str(model))
+            finish(tune_tasks(request, lambda: load_tasks(model, dtype), out), out, model=str(model))
 
 
-def load_tasks(model: Path) -> list[Task]:
-    """The tuning tasks of an ONNX file. Raises BadInput for a file that cannot be used."""
-    from tuner.graph import fuse, load_onnx, tasks_of
+def load_tasks(model: Path, dtype: str = "float32") -> list[Task]:
+    """The tuning tasks of an ONNX file, its values stored as `dtype`. Raises BadInput for one that cannot be used."""
+    from tuner.graph import tasks_of
 
-    return tasks_of(fuse(load_onnx(model)))
+    return tasks_of(load_graph(model, dtype))
+
+
+def load_graph(model: Path, dtype: str) -> FusedGraph:
+    """An ONNX file with its values stored as `dtype`. Raises BadInput for one that cannot be used."""
+    from tuner.graph import fuse, halved, load_onnx
+
+    graph = fuse(load_onnx(model))
+    return halved(graph) if dtype == "float16" else graph

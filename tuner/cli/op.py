@@ -10,6 +10,7 @@ from tuner.cli.common import (
     DEFAULT_DB,
     DbOption,
     DeviceOption,
+    DtypeOption,
     ExactOption,
     JsonOption,
     MinutesOption,
@@ -21,6 +22,7 @@ from tuner.cli.common import (
     TemplateOption,
     ThreadsOption,
     TrialsOption,
+    check_dtype,
     integers,
     seconds_of,
     split_list,
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from tuning_db.record import Workload
 
 SHAPES = {"conv2d": "N,C,H,W,K,R,S", "dense": "ROWS,IN,OUT"}
-DTYPES = ("float32", "float16")
 
 
 def command(
@@ -48,7 +49,7 @@ def command(
     epilogue: Annotated[
         str, typer.Option("--epilogue", help="What is fused behind it, in order: bias,relu or add,clip:0:6 ...")
     ] = "",
-    dtype: Annotated[str, typer.Option("--dtype", help="float16 stores halves and sums in float32.")] = "float32",
+    dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
@@ -68,11 +69,10 @@ def command(
     """Tune one operator."""
     if operator not in SHAPES:
         raise BadInput(f"unknown operator {operator!r} (known: {', '.join(SHAPES)})")
-    if dtype not in DTYPES:
-        raise BadInput(f"unknown dtype {dtype!r} (known: {', '.join(DTYPES)})")
+    check_dtype(dtype)
     sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
-    more = tuple(plugin or ()), tuple(template or ())
+    more = tuple(plugin or ()), tuple(template or ()), dtype
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Request:
     """The options of a tuning command, as given. `seconds`, `trials`, `preset`: see tuner.session.Budget; `plugins`
-    register templates, `only` are the names of those that may be used (all, where it is empty)."""
+    register templates, `only` are the names of those that may be used (all, where it is empty); `dtype`: how the tasks'
+    values are stored."""
 
     device: str
     threads: int | None
@@ -31,6 +32,7 @@ class Request:
     exact: bool
     plugins: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    dtype: str = "float32"
 
 
 def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: Output) -> SessionReport:
@@ -39,7 +41,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     Everything is checked before the database is touched: the tasks (`make_tasks` loads them), the device, the
     searcher, the toolchain. Raises TuneError or DatabaseError; typer.Exit(130) after an interrupt.
     """
-    from tuner.devices import open_device
+    from tuner.devices import check_storage, open_device
     from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
     from tuner.report.tables import session_summary, task_table
     from tuner.search import DEFAULT, check_searcher
@@ -49,6 +51,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     searcher = check_searcher(request.searcher or DEFAULT)
     budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
     device = open_device(request.device, request.threads)
+    check_storage(request.dtype, device.target, f"{device.name} ({device.key.model})")
     plugins = import_plugins(request.plugins)
     check_templates(request.only)
     tasks = make_tasks()

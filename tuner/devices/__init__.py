@@ -2,6 +2,7 @@
 
 from tuner.devices.base import Device, compile_kernels, keep_binaries_in, runtime_device, timed_call
 from tuner.devices.device import list_devices, open_device
+from tuner.devices.storage import check_storage
 from tuner.devices.topology import (
     last_level_cache_bytes,
     pin_current_process,
@@ -11,6 +12,7 @@ from tuner.devices.topology import (
 
 __all__ = [
     "Device",
+    "check_storage",
     "compile_kernels",
     "keep_binaries_in",
     "last_level_cache_bytes",

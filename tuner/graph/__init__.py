@@ -1,10 +1,11 @@
 """From a model file to a Relax module of scheduled functions.
 
-`load_onnx` (or `load_exported`) -> `fuse` -> `tasks_of` (what to tune) and `lower` -> `finish` -> `compile_module`; for
-several devices `lower_placed` instead of `lower` and `finish`.
+`load_onnx` (or `load_exported`) -> `fuse` (-> `halved`) -> `tasks_of` (what to tune) and `lower` -> `finish` ->
+`compile_module`; for several devices `lower_placed` instead of `lower` and `finish`.
 """
 
 from tuner.graph.fuse import AnchorStep, FusedGraph, fuse
+from tuner.graph.half import halved
 from tuner.graph.kernels import default_config
 from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import Lowered, LoweredAnchor, lower
@@ -30,6 +31,7 @@ __all__ = [
     "finish",
     "flop_table",
     "fuse",
+    "halved",
     "host_of",
     "load_exported",
     "load_onnx",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,23 @@ def shape_of(expr: Any) -> tuple[int, ...] | None:
     if not all(isinstance(s, tvm.tirx.IntImm) for s in ty.shape):
         return None
     return tuple(int(s) for s in ty.shape)
+
+
+def dtype_of(expr: Any) -> str | None:
+    """The dtype of a tensor expression, else None."""
+    ty = expr.ty
+    return str(ty.dtype) if isinstance(ty, relax.TensorType) else None
+
+
+def with_leaves(expr: Any, leaf: Callable[[Any], Any]) -> Any:
+    """An expression with `leaf` applied to everything in it that is no tuple and no call."""
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([with_leaves(item, leaf) for item in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(with_leaves(expr.tuple_value, leaf), expr.index)
+    if isinstance(expr, Call):
+        return Call(expr.op, [with_leaves(arg, leaf) for arg in expr.args], expr.attrs, expr.ty_args)
+    return leaf(expr)
 
 
 @dataclass

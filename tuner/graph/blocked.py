@@ -1,7 +1,8 @@
 """Operators other than anchors that can stay in blocked layout between them. Start at `emit_blocked`.
 
 An element-wise operator is the same operator on blocked operands; pooling has functions of its own. An operator stays
-blocked only if one of its operands already is: nothing is converted for its sake alone.
+blocked only if one of its operands already is: nothing is converted for its sake alone. Halves are computed with as
+float32.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from tvm.ir import Call, Var
 
 from templates import default
 from templates.template import PLAIN, Layout
-from tuner.graph.bindings import shape_of
-from tuner.graph.emit import OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
+from tuner.graph.bindings import dtype_of, shape_of
+from tuner.graph.emit import FLOATS, OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
 from tuner.graph.pooling import Window, average_pool, average_weights, global_pool, max_pool
 from tuner.graph.simplify import constant
 
@@ -35,13 +36,14 @@ def emit_blocked(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked
         return None
     name = call.op.name.removeprefix("relax.")
     rule = _pointwise if name in _TOTAL | _PARTIAL else _RULES.get(name)
-    return None if rule is None else rule(emitter, forms, call, out)
+    found = None if rule is None else rule(emitter, forms, call, out)
+    return None if found is None else (emitter.typed(found[0], str(out.ty.dtype)), found[1])
 
 
 def _image(expr: Any) -> tuple[int, int, int, int] | None:
-    """The shape of a float32 image batch (N, C, H, W), else None."""
+    """The shape of a floating-point image batch (N, C, H, W), else None."""
     shape = shape_of(expr)
-    if shape is None or len(shape) != 4 or str(expr.ty.dtype) != "float32":
+    if shape is None or len(shape) != 4 or dtype_of(expr) not in FLOATS:
         return None
     return shape
 
@@ -58,7 +60,8 @@ def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked |
     arguments = [_operand(emitter, forms, arg, shape, layout) for arg in call.args]
     if any(a is None for a in arguments):
         return None
-    return emitter.builder.emit(Call(call.op, arguments, call.attrs, call.ty_args)), layout
+    wide = [emitter.typed(a, "float32") for a in arguments]
+    return emitter.builder.emit(Call(call.op, wide, call.attrs, call.ty_args)), layout
 
 
 def _operand(emitter: Emitter, forms: Forms, arg: Any, shape: tuple[int, ...], layout: Layout) -> Any:
@@ -69,7 +72,7 @@ def _operand(emitter: Emitter, forms: Forms, arg: Any, shape: tuple[int, ...], l
     if value is not None and value.size == 1:
         return relax.const(value.reshape(()))
     own = shape_of(arg)
-    if own is None or str(arg.ty.dtype) != "float32" or len(own) > 4:
+    if own is None or dtype_of(arg) not in FLOATS or len(own) > 4:
         return None
     if value is not None:
         own = (1,) * (4 - len(own)) + own
@@ -101,10 +104,11 @@ def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | 
     layout, window = Layout(forms.block_of(call.args[0])), _window(call, out)
     if not layout.block or window is None or not window.touches_input():
         return None
-    make: Callable[[], Any] = lambda: max_pool(window, layout)  # noqa: E731
-    function = emitter.function(("max_pool", window, layout), make, "max_pool", OUT_FUSABLE)
+    dtype = str(call.args[0].ty.dtype)
+    make: Callable[[], Any] = lambda: max_pool(window, layout, dtype)  # noqa: E731
+    function = emitter.function(("max_pool", window, layout, dtype), make, "max_pool", OUT_FUSABLE)
     data = forms.get(call.args[0], layout)
-    return emitter.call(function, [data], layout.shape((*window.shape[:2], *window.out))), layout
+    return emitter.call(function, [data], layout.shape((*window.shape[:2], *window.out)), dtype), layout
 
 
 def _average_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
@@ -117,12 +121,12 @@ def _average_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocke
 def _emit_average(
     emitter: Emitter, forms: Forms, data: Any, window: Window, layout: Layout, include_pad: bool
 ) -> Blocked:
-    function = emitter.function(
-        ("average_pool", window, layout), lambda: average_pool(window, layout), "average_pool", OUT_FUSABLE
-    )
+    dtype = str(data.ty.dtype)
+    make: Callable[[], Any] = lambda: average_pool(window, layout, dtype)  # noqa: E731
+    function = emitter.function(("average_pool", window, layout, dtype), make, "average_pool", OUT_FUSABLE)
     weights = [emitter.constant(w) for w in average_weights(window, include_pad)]
-    out = emitter.call(function, [forms.get(data, layout), *weights], layout.shape((*window.shape[:2], *window.out)))
-    return out, layout
+    shape = layout.shape((*window.shape[:2], *window.out))
+    return emitter.call(function, [forms.get(data, layout), *weights], shape, dtype), layout
 
 
 def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
@@ -157,12 +161,16 @@ def _global_pool(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocke
 
 
 def _emit_global(emitter: Emitter, forms: Forms, data: Any, layout: Layout, kind: str) -> Blocked:
-    shape = _image(data)
+    shape, dtype = _image(data), str(data.ty.dtype)
     assert shape is not None
-    make: Callable[[], Any] = lambda: default.schedule(global_pool(shape, layout, kind), emitter.target)  # noqa: E731
-    function = emitter.function(("global_pool", shape, layout, kind), make, f"global_{kind}_pool", OPAQUE)
-    out = emitter.call(function, [forms.get(data, layout)], layout.shape((*shape[:2], 1, 1)))
-    return out, layout
+    key = ("global_pool", shape, layout, kind, dtype)
+    function = emitter.function(
+        key,
+        lambda: default.schedule(global_pool(shape, layout, kind, dtype), emitter.target),
+        f"global_{kind}_pool",
+        OPAQUE,
+    )
+    return emitter.call(function, [forms.get(data, layout)], layout.shape((*shape[:2], 1, 1)), dtype), layout
 
 
 def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocked | None:

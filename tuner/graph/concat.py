@@ -18,9 +18,9 @@ from tvm.ir import GlobalVar, Range, TensorLoad, TensorRegion, Var
 
 from templates import default
 from templates.template import Layout
-from tuner.graph.bindings import operands, shape_of
+from tuner.graph.bindings import shape_of
 from tuner.graph.emit import OPAQUE, Emitter, Forms
-from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep, Step
+from tuner.graph.fuse import FusedGraph, PlainStep, Step, reads_of
 from tuner.graph.simplify import is_call
 
 
@@ -86,8 +86,10 @@ class Joints:
         for part, first in zip(joint.parts, joint.first_blocks, strict=True):
             if not isinstance(part, Var) or part not in self._slots:
                 shape = joint.layout.shape(shape_of(part) or ())
-                copy = default.schedule(copied(shape), emitter.target)
-                write(emitter, Slot(joint, first), ("copy", shape), copy, [forms.get(part, joint.layout)], "copy")
+                dtype = str(joint.out.ty.dtype)
+                copy = default.schedule(copied(shape, dtype), emitter.target)
+                source = [forms.get(part, joint.layout)]
+                write(emitter, Slot(joint, first), ("copy", shape, dtype), copy, source, "copy")
         forms.put(out, joint.held, joint.layout)
         return True
 
@@ -95,8 +97,7 @@ class Joints:
 def _uses(graph: FusedGraph) -> Counter[Var]:
     uses: Counter[Var] = Counter()
     for step in graph.steps:
-        reads = [step.data, *step.extras] if isinstance(step, AnchorStep) else operands(step.value)
-        uses.update(r for r in reads if isinstance(r, Var))
+        uses.update(reads_of(step))
     uses.update(o for o in graph.outputs if isinstance(o, Var))
     return uses
 
@@ -110,7 +111,7 @@ def write(
     function = emitter.function(
         (key, blocks, slot.first_block), lambda: into_slice(func, blocks, slot.first_block), name, OPAQUE
     )
-    out = relax.TensorType(joint.shape, "float32")
+    out = relax.TensorType(joint.shape, joint.out.ty.dtype)
     if joint.held is None:
         call = relax.call_tir(function, list(arguments), out_ty=out)
     else:
@@ -126,7 +127,7 @@ def into_slice(func: tirx.PrimFunc, blocks: int, first: int) -> tirx.PrimFunc:
     `first` on."""
     out = func.params[-1]
     shape = [int(s) for s in out.ty.shape]
-    joined = tirx.decl_buffer([shape[0], blocks, *shape[2:]], "float32", name="joined")
+    joined = tirx.decl_buffer([shape[0], blocks, *shape[2:]], str(out.ty.dtype), name="joined")
 
     def moved(indices: Sequence[Any]) -> list[Any]:
         return [index + first if axis == 1 else index for axis, index in enumerate(indices)]
@@ -149,7 +150,7 @@ def into_slice(func: tirx.PrimFunc, blocks: int, first: int) -> tirx.PrimFunc:
     return tirx.PrimFunc([*func.params[:-1], joined], body, func.ret_type, attrs=func.attrs)
 
 
-def copied(shape: Sequence[int]) -> tirx.PrimFunc:
+def copied(shape: Sequence[int], dtype: str) -> tirx.PrimFunc:
     """data -> the same, of a blocked shape."""
-    data = te.placeholder(shape, name="data")
+    data = te.placeholder(shape, name="data", dtype=dtype)
     return te.create_prim_func([data, te.compute(shape, lambda *i: data(*i), name="out")])

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
-from tvm.ir import Call, GlobalVar, Var
+from tvm.ir import GenericConst, GlobalVar, Var
 from tvm.target import Target
 
+from templates.stages import zero
 from templates.template import PLAIN, Layout
-from tuner.graph.bindings import shape_of
+from tuner.graph.bindings import dtype_of, shape_of, with_leaves
 from tuner.graph.simplify import constant
 
 OPAQUE = 8  # TVM's pattern number for functions that are never fused with others
 INJECTIVE = 2
 OUT_FUSABLE = 4  # element-wise functions may be fused behind it
+FLOATS = ("float32", "float16")  # how activations are stored
 INDEX_DTYPE = "int64"  # of functions that are fused with those that TVM makes
 
 
@@ -43,10 +45,16 @@ class Emitter:
             self._functions[key] = self.builder.add_func(func, name)
         return self._functions[key]
 
-    def call(self, function: GlobalVar, arguments: Sequence[Any], shape: Sequence[int]) -> Var:
-        """Emit a call that returns one float32 tensor."""
-        out = relax.TensorType(tuple(shape), "float32")
+    def call(self, function: GlobalVar, arguments: Sequence[Any], shape: Sequence[int], dtype: str = "float32") -> Var:
+        """Emit a call that returns one tensor."""
+        out = relax.TensorType(tuple(shape), dtype)
         return self.builder.emit(relax.call_tir(function, list(arguments), out_ty=out))
+
+    def typed(self, expr: Any, dtype: str | None) -> Any:
+        """A tensor of floating-point numbers stored as another type; anything else as it is."""
+        if not isinstance(expr, Var | GenericConst) or {dtype_of(expr), dtype} != set(FLOATS):
+            return expr
+        return self.builder.emit(relax.op.astype(expr, dtype))
 
     def constant(self, array: np.ndarray) -> relax.Expr:
         key = hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()
@@ -77,15 +85,11 @@ class Forms:
 
     def plain(self, expr: Any) -> Any:
         """An expression of the fused graph with every variable replaced by its plain form."""
-        if isinstance(expr, Var):
-            return self.get(expr, PLAIN) if expr in self._held else expr
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.plain(item) for item in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(self.plain(expr.tuple_value), expr.index)
-        if isinstance(expr, Call):
-            return Call(expr.op, [self.plain(a) for a in expr.args], expr.attrs, expr.ty_args)
-        return expr
+
+        def leaf(expr: Any) -> Any:
+            return self.get(expr, PLAIN) if isinstance(expr, Var) and expr in self._held else expr
+
+        return with_leaves(expr, leaf)
 
     def get(self, expr: Any, layout: Layout) -> Any:
         """A tensor in a layout; converted, once, if it is not yet held in it."""
@@ -105,15 +109,16 @@ def convert(emitter: Emitter, expr: Any, shape: tuple[int, ...] | None, source: 
     _, c, h, w = shape
     if h * w == 1 and all(c % layout.block == 0 for layout in (source, to) if layout.block):
         return emitter.builder.emit(relax.op.reshape(expr, to.shape(shape)))
-    key = ("convert", shape, source, to)
+    dtype = str(expr.ty.dtype)
+    key = ("convert", shape, source, to, dtype)
     name = f"to_{'plain' if not to.block else f'blocked{to.block}'}"
-    function = emitter.function(key, lambda: _conversion(shape, source, to), name, INJECTIVE)
-    return emitter.call(function, [expr], to.shape(shape))
+    function = emitter.function(key, lambda: _conversion(shape, source, to, dtype), name, INJECTIVE)
+    return emitter.call(function, [expr], to.shape(shape), dtype)
 
 
-def _conversion(shape: tuple[int, ...], source: Layout, to: Layout) -> tirx.PrimFunc:
+def _conversion(shape: tuple[int, ...], source: Layout, to: Layout, dtype: str) -> tirx.PrimFunc:
     channels = shape[1]
-    data = te.placeholder(source.shape(shape), name="data")
+    data = te.placeholder(source.shape(shape), name="data", dtype=dtype)
 
     def read(n: Any, c: Any, y: Any, x: Any) -> Any:
         if source.block:
@@ -124,8 +129,7 @@ def _conversion(shape: tuple[int, ...], source: Layout, to: Layout) -> tirx.Prim
         channel = o * to.block + v
         if channels % to.block == 0:
             return read(n, channel, y, x)
-        zero = tirx.const(0.0, "float32")
-        return tirx.if_then_else(channel < channels, read(n, channel, y, x), zero)
+        return tirx.if_then_else(channel < channels, read(n, channel, y, x), zero(dtype))
 
     out = te.compute(to.shape(shape), blocked if to.block else read, name="converted")
     return te.create_prim_func([data, out], index_dtype_override=INDEX_DTYPE)

@@ -25,8 +25,8 @@ from tuning_db.record import Workload
 @dataclass(frozen=True, eq=False)
 class AnchorStep:
     """`out` = epilogue(anchor(`data`, `weight`)). `extras` are the operands of the "add" tokens, in order; `bias` is
-    there if the epilogue has the token. Weight: float32, OIHW or (out, in); bias: (channels,). All axes of a dense
-    layer's tensors but the last count as rows."""
+    there if the epilogue has the token. Weight: OIHW or (out, in), bias: (channels,), both of the workload's dtype. All
+    axes of a dense layer's tensors but the last count as rows."""
 
     workload: Workload
     node: str
@@ -49,13 +49,21 @@ class PlainStep:
 Step = AnchorStep | PlainStep
 
 
+def reads_of(step: Step) -> list[Var]:
+    """The variables that a step reads, each as often as it does."""
+    reads = [step.data, *step.extras] if isinstance(step, AnchorStep) else operands(step.value)
+    return [r for r in reads if isinstance(r, Var)]
+
+
 @dataclass(frozen=True, eq=False)
 class FusedGraph:
-    """The steps of a model in an order that can be executed, and the expressions that are its results."""
+    """The steps of a model in an order that can be executed, and the expressions that are its results. `dtype`: how
+    activations and weights are stored between them (see `half.halved`)."""
 
     model: Model
     steps: tuple[Step, ...]
     outputs: tuple[Any, ...]
+    dtype: str = "float32"
 
     @property
     def anchors(self) -> tuple[AnchorStep, ...]:
@@ -96,8 +104,7 @@ def _alive(steps: list[Step], outputs: tuple[Any, ...]) -> tuple[Step, ...]:
     for step in reversed(steps):
         if step.out in needed:
             alive.append(step)
-            reads = [step.data, *step.extras] if isinstance(step, AnchorStep) else operands(step.value)
-            needed.update(r for r in reads if isinstance(r, Var))
+            needed.update(reads_of(step))
     return tuple(reversed(alive))
 
 

@@ -22,7 +22,7 @@ from tuner.graph.concat import Joints, write
 from tuner.graph.emit import OPAQUE, Emitter, Forms
 from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep, Step
 from tuner.graph.kernels import Choices, Kernel, kernels_of
-from tuner.graph.plain import emit_plain_anchor
+from tuner.graph.plain import emit_plain, emit_plain_anchor
 from tuning_db.record import Config, Workload
 
 
@@ -120,7 +120,7 @@ class _Lowering:
         if blocked is not None:
             self.forms.put(step.out, *blocked)
         else:
-            self.forms.put(step.out, self._emitter.builder.emit(self.forms.plain(step.value)))
+            self.forms.put(step.out, emit_plain(self._emitter, self.forms, step))
 
     def anchor(self, step: AnchorStep) -> LoweredAnchor:
         kernel = self._kernels[step.workload]
@@ -135,7 +135,9 @@ class _Lowering:
             return LoweredAnchor(step.node, step.workload, kernel.config, function.name_hint, slot.first_block)
         function = self._emitter.function(key, lambda: kernel.func, name, OPAQUE)
         layout = kernel.layouts.out
-        out = self._emitter.call(function, arguments, layout.shape(anchor_of(step.workload).out_shape))
+        out = self._emitter.call(
+            function, arguments, layout.shape(anchor_of(step.workload).out_shape), step.workload.dtype
+        )
         self.forms.put(step.out, out if layout.block else self._reshaped(out, shape_of(step.out)), layout)
         return LoweredAnchor(step.node, step.workload, kernel.config, function.name_hint)
 

@@ -23,7 +23,7 @@ from tvm.target import Target
 from templates.template import PLAIN, Layout
 from tuner.graph.bindings import Bindings, operands
 from tuner.graph.emit import Forms
-from tuner.graph.fuse import AnchorStep, FusedGraph, Step
+from tuner.graph.fuse import AnchorStep, FusedGraph, Step, reads_of
 from tuner.graph.kernels import Choices, kernels_of
 from tuner.graph.lower import Given, Lowered, LoweredAnchor, lower_steps
 from tuner.graph.passes import finish
@@ -124,8 +124,7 @@ def _reads(steps: Sequence[Step]) -> tuple[Var, ...]:
     made = {step.out for step in steps}
     found: dict[Var, None] = {}
     for step in steps:
-        reads = [step.data, *step.extras] if isinstance(step, AnchorStep) else operands(step.value)
-        found.update((r, None) for r in reads if isinstance(r, Var) and r not in made)
+        found.update((r, None) for r in reads_of(step) if r not in made)
     return tuple(found)
 
 

@@ -1,4 +1,5 @@
-"""Anchors that no template computes, as Relax operators in plain layout. Start at `emit_plain_anchor`."""
+"""Relax operators in plain layout: `emit_plain` for any other step, `emit_plain_anchor` for anchors without a
+template. Both compute in float32, whatever the type that their values are stored in."""
 
 from __future__ import annotations
 
@@ -10,36 +11,48 @@ from tvm import relax
 
 from templates.epilogue import parse
 from templates.workloads import Conv2d, anchor_of
-from tuner.graph.emit import Emitter
-from tuner.graph.fuse import AnchorStep
+from tuner.graph.bindings import dtype_of, with_leaves
+from tuner.graph.emit import Emitter, Forms
+from tuner.graph.fuse import AnchorStep, PlainStep
+from tuner.graph.half import is_exact
+
+
+def emit_plain(emitter: Emitter, forms: Forms, step: PlainStep) -> Any:
+    """Emit a step on the plain forms of what it reads. Returns the result's variable, of the type of `step.out`."""
+    value = forms.plain(step.value)
+    if not is_exact(step.value):
+        value = with_leaves(value, lambda leaf: emitter.typed(leaf, "float32"))
+    result = emitter.builder.emit(value)
+    return emitter.typed(result, dtype_of(step.out))
 
 
 def emit_plain_anchor(emitter: Emitter, step: AnchorStep, data: Any, extras: Sequence[Any]) -> Any:
     """Emit the anchor and its epilogue; `data` and `extras` are plain. Returns the result's variable."""
-    anchor = anchor_of(step.workload)
+    anchor, weight = anchor_of(step.workload), step.weight.astype(np.float32)
+    data = emitter.typed(data, "float32")
     if isinstance(anchor, Conv2d):
         value = relax.op.nn.conv2d(
             data,
-            emitter.constant(step.weight),
+            emitter.constant(weight),
             strides=anchor.strides,
             padding=anchor.padding,
             dilation=anchor.dilation,
             groups=anchor.groups,
         )
     else:
-        value = relax.op.matmul(data, emitter.constant(np.ascontiguousarray(step.weight.T)))
-    left = list(extras)
+        value = relax.op.matmul(data, emitter.constant(np.ascontiguousarray(weight.T)))
+    left = [emitter.typed(extra, "float32") for extra in extras]
     for text in step.workload.epilogue:
         value = emitter.builder.emit(value)
         if text == "bias":
             assert step.bias is not None
-            bias = step.bias.reshape(1, -1, *[1] * (step.weight.ndim - 2))
+            bias = step.bias.astype(np.float32).reshape(1, -1, *[1] * (weight.ndim - 2))
             value = relax.op.add(value, emitter.constant(bias))
         elif text == "add":
             value = relax.op.add(value, left.pop(0))
         else:
             value = _activation(text, value)
-    return emitter.builder.emit(value)
+    return emitter.typed(emitter.builder.emit(value), step.workload.dtype)
 
 
 def _activation(text: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from templates.stages import as_float32, stored_as
 from templates.template import Layout
 from tuner.graph.emit import INDEX_DTYPE
 
@@ -60,9 +61,9 @@ class Window:
         )
 
 
-def max_pool(window: Window, layout: Layout) -> tirx.PrimFunc:
+def max_pool(window: Window, layout: Layout, dtype: str) -> tirx.PrimFunc:
     """data -> maximum, both blocked. Requires window.touches_input()."""
-    data = te.placeholder(layout.shape(window.shape), name="data")
+    data = te.placeholder(layout.shape(window.shape), name="data", dtype=dtype)
 
     def value(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         taps = [data[n, c, _clamped(window, 0, y, i), _clamped(window, 1, x, j), v] for i, j in _taps(window)]
@@ -72,9 +73,9 @@ def max_pool(window: Window, layout: Layout) -> tirx.PrimFunc:
     return te.create_prim_func([data, out], index_dtype_override=INDEX_DTYPE)
 
 
-def average_pool(window: Window, layout: Layout) -> tirx.PrimFunc:
-    """(data, weight of rows, weight of columns) -> weighted sum, see `average_weights`."""
-    data = te.placeholder(layout.shape(window.shape), name="data")
+def average_pool(window: Window, layout: Layout, dtype: str) -> tirx.PrimFunc:
+    """(data, weight of rows, weight of columns) -> weighted sum, see `average_weights`. Summed in float32."""
+    data = te.placeholder(layout.shape(window.shape), name="data", dtype=dtype)
     rows = te.placeholder((window.out[0], window.size[0]), name="rows")
     columns = te.placeholder((window.out[1], window.size[1]), name="columns")
 
@@ -82,12 +83,12 @@ def average_pool(window: Window, layout: Layout) -> tirx.PrimFunc:
         sums = []
         for i in range(window.size[0]):
             read = [
-                data[n, c, _clamped(window, 0, y, i), _clamped(window, 1, x, j), v]
+                as_float32(data[n, c, _clamped(window, 0, y, i), _clamped(window, 1, x, j), v], dtype)
                 * (columns[x, j] if not window.inside(1) else columns[0, 0])
                 for j in range(window.size[1])
             ]
             sums.append(reduce(lambda a, b: a + b, read) * rows[y, i])
-        return reduce(lambda a, b: a + b, sums)
+        return stored_as(reduce(lambda a, b: a + b, sums), dtype)
 
     out = te.compute(_out_shape(window, layout), value, name="average_pool")
     return te.create_prim_func([data, rows, columns, out], index_dtype_override=INDEX_DTYPE)
@@ -105,18 +106,22 @@ def average_weights(window: Window, include_pad: bool) -> tuple[np.ndarray, np.n
     return weights[0], weights[1]
 
 
-def global_pool(shape: Sequence[int], layout: Layout, kind: str) -> tirx.PrimFunc:
-    """data -> mean or max over height and width, blocked with height and width 1."""
+def global_pool(shape: Sequence[int], layout: Layout, kind: str, dtype: str) -> tirx.PrimFunc:
+    """data -> mean or max over height and width, blocked with height and width 1. Summed in float32."""
     n, _, h, w = shape
-    data = te.placeholder(layout.shape(shape), name="data")
+    data = te.placeholder(layout.shape(shape), name="data", dtype=dtype)
     y, x = te.reduce_axis((0, h), "y"), te.reduce_axis((0, w), "x")
     blocks = layout.shape(shape)[1]
     fold = te.max if kind == "max" else te.sum
     folded = te.compute(
-        (n, blocks, layout.block), lambda b, c, v: fold(data[b, c, y, x, v], axis=[y, x]), name="folded"
+        (n, blocks, layout.block),
+        lambda b, c, v: fold(as_float32(data[b, c, y, x, v], dtype), axis=[y, x]),
+        name="folded",
     )
     scale = tirx.const(1.0 if kind == "max" else 1.0 / (h * w), "float32")
-    out = te.compute((n, blocks, 1, 1, layout.block), lambda b, c, _y, _x, v: folded[b, c, v] * scale, name="out")
+    out = te.compute(
+        (n, blocks, 1, 1, layout.block), lambda b, c, _y, _x, v: stored_as(folded[b, c, v] * scale, dtype), name="out"
+    )
     return te.create_prim_func([data, out])
 
 

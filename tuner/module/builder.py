@@ -8,14 +8,14 @@ out as the kernels read them) and manifest.json. Weights of devices other than t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tvm import tirx
 
-from tuner.devices import Device
+from tuner.devices import Device, check_storage
 from tuner.graph import (
     AnchorStep,
     FusedGraph,
@@ -34,13 +34,11 @@ from tuner.measure.toolchain import check_toolchain
 from tuner.module.choice import Choice, choose
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, Operator, Processor
-from tuner.module.saving import Contents, Written, check_directory, save
+from tuner.module.saving import Check, Contents, Written, check_directory, save
 from tuning_db.record import Workload
 from tuning_db.store import Store
 
 _PACKAGES = ("edgetune", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
-
-Check = Callable[[Path], object]
 
 
 def build(
@@ -56,19 +54,19 @@ def build(
 
     `choices` overrides the database for the workloads that it has; `exact` forbids templates that round differently
     (Winograd). `check` is given the finished module before it is put in place: what it raises leaves `directory` as it
-    was. An existing directory is replaced only if it is a module. Raises BadInput if the directory is something else
-    or cannot be written, if a config cannot be applied, or if an operator cannot run on the device; DatabaseError if
-    the store cannot be read.
+    was, the errors that it returns are kept in the manifest. An existing directory is replaced only if it is a module.
+    Raises BadInput if the directory is something else or cannot be written, if a config cannot be applied, or if the
+    device cannot run an operator or store the network's values; DatabaseError if the store cannot be read.
     """
-    linker = _prepared(directory)
     graph = network if isinstance(network, FusedGraph) else fuse(network)
+    linker = _prepared(directory, graph, [device])
     chosen = {**choose((s.workload for s in graph.anchors), device, store, exact), **(choices or {})}
     lowered = lower(graph, {w: c.config for w, c in chosen.items()}, device.target)
     finished = finish(lowered.module, device.target)
     anchors = tuple(PlacedAnchor(anchor, 0) for anchor in lowered.anchors)
     placed = Placed(finished, anchors, (0,) * len(graph.parameters), ((),))
     executable = compile_module(finished, device.target)
-    return _save(graph.model, [device], placed, executable, [chosen], Path(directory), linker, check)
+    return _save(graph, [device], placed, executable, [chosen], Path(directory), linker, check)
 
 
 def build_placed(
@@ -85,7 +83,7 @@ def build_placed(
 
     `choices`, if given, has one mapping for each device.
     """
-    linker = _prepared(directory)
+    linker = _prepared(directory, network, devices)
     chosen = []
     for i, device in enumerate(devices):
         steps = [s for s, d in zip(network.steps, placement, strict=True) if d == i and isinstance(s, AnchorStep)]
@@ -97,17 +95,19 @@ def build_placed(
     ]
     placed = lower_placed(network, places, placement)
     executable = compile_module(placed.module, host_of([device.target for device in devices]))
-    return _save(network.model, devices, placed, executable, chosen, Path(directory), linker, check)
+    return _save(network, devices, placed, executable, chosen, Path(directory), linker, check)
 
 
-def _prepared(directory: str | Path) -> str:
-    """The linker. Raises BadInput, before anything costs time, where nothing could be written in the end."""
+def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> str:
+    """The linker. Raises BadInput, before anything costs time, where nothing could be written or run in the end."""
     check_directory(Path(directory))
+    for device in devices:
+        check_storage(graph.dtype, device.target, f"{device.name} ({device.key.model})")
     return check_toolchain()
 
 
 def _save(
-    model: Model,
+    graph: FusedGraph,
     devices: Sequence[Device],
     placed: Placed,
     executable: Any,
@@ -116,6 +116,7 @@ def _save(
     linker: str,
     check: Check | None,
 ) -> Manifest:
+    model = graph.model
     functions = sum(isinstance(f, tirx.PrimFunc) for f in placed.module.functions.values())
 
     def describe(written: Written) -> Manifest:
@@ -129,6 +130,8 @@ def _save(
             cpu_features=required_features(host_of([device.target for device in devices])),
             operators=tuple(_operator(anchor, chosen[anchor.device]) for anchor in placed.anchors),
             versions={name: version(name) for name in _PACKAGES},
+            dtype=graph.dtype,
+            errors={},
             **vars(written),
         )
 

@@ -15,7 +15,7 @@ from tuning_db.record import Config, Workload
 
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Operator:
 class Manifest:
     """`model` has name, sha256 and source; `devices` are the virtual machine's, in order, and `input_devices` says on
     which of them each input is read. `kernels` (None if the network needs none), `network` and, for each device,
-    `constants` (None if it has no file of its own) name files; `files` maps every file to its SHA-256."""
+    `constants` (None if it has no file of its own) name files; `files` maps every file to its SHA-256. `dtype` is how
+    activations and weights are stored; `errors` has the largest error of every output relative to its largest value,
+    found when the module was built (empty: not verified)."""
 
     model: Mapping[str, str]
     inputs: tuple[TensorInfo, ...]
@@ -80,6 +82,8 @@ class Manifest:
     network: str
     constants: tuple[str | None, ...]
     files: Mapping[str, str]
+    dtype: str
+    errors: Mapping[str, float]
 
     @property
     def computes_on_host(self) -> bool:

@@ -6,8 +6,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ CONSTANTS = "constants-{device}.params"
 # LLVM ends the process when it cannot write, and TVM writes on without a word: this much room is claimed beforehand.
 _RESERVE_BYTES = 1 << 20
 _RESERVE_PER_FUNCTION_BYTES = 1 << 18
+
+
+# Looks at a finished module: the largest relative error of every output by name, or None where it measures none.
+Check = Callable[[Path], Mapping[str, float] | None]
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,10 @@ def save(
     directory: Path,
     linker: str,
     describe: Callable[[Written], Manifest],
-    check: Callable[[Path], object] | None,
+    check: Check | None,
 ) -> Manifest:
-    """Write a module and its manifest, which `describe` makes, let `check` look at it, put it in place.
+    """Write a module and its manifest, which `describe` makes, let `check` look at it, put it in place. The errors that
+    `check` finds are kept in the manifest.
 
     Raises BadInput if the directory cannot be written, and what `check` raises; nothing is left behind then.
     """
@@ -79,9 +84,11 @@ def save(
             (partial / FILE_NAME).write_text(manifest.to_json())
         except OSError as error:
             raise _unwritable(directory, error) from None
-        if check is not None:
-            check(partial)
+        errors = check(partial) if check is not None else None
         try:
+            if errors is not None:
+                manifest = replace(manifest, errors=dict(errors))
+                (partial / FILE_NAME).write_text(manifest.to_json())
             _replace(partial, directory)
         except OSError as error:
             raise _unwritable(directory, error) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,11 @@ import tvm
 from templates.gpu.limits import gpu_target
 from templates.reference import random_operands, reference, relative_error
 from templates.template import all_templates, search_space, template_named
-from templates.workloads import Conv2d
+from templates.workloads import Conv2d, Dense
 from tests.templates.gpu.support import GPUS, HOST, device_number, gpu
 from tests.templates.support import Compiled, host_target
 from tests.tuner.measure.offline.support import compiler_or_skip
-from tuning_db.record import tolerance_of
+from tuning_db.record import Workload, tolerance_of
 
 LIMITS = GPUS["mali"]
 TARGET = gpu("mali")
@@ -26,10 +27,20 @@ DEEP = Conv2d(1, 1024, 4, 4, 8, (1, 1))
 EPILOGUE = ("bias", "add", "relu")
 
 
+def made_for(name: str) -> Workload:
+    """A workload with odd sizes that the template applies to."""
+    if name == "gpu.dense":
+        return Dense(3, 130, 60).workload(EPILOGUE, "float16")
+    conv = {
+        "gpu.depthwise": replace(CONV, out_channels=24, groups=24),
+        "gpu.conv2d_direct_nchw": replace(CONV, in_channels=3),
+    }.get(name, CONV)
+    return conv.workload(EPILOGUE, "float16")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_only_rounding_is_the_results(name: str) -> None:
-    conv = replace(CONV, in_channels=3) if name.endswith("nchw") else CONV
-    template, workload = template_named(name), conv.workload(EPILOGUE, "float16")
+    template, workload = template_named(name), made_for(name)
     device = tvm.runtime.device("opencl", device_number("intel"))
     space, rng = template.space(workload, TARGET), random.Random(4)
     inputs = random_operands(workload, 0)
@@ -42,25 +53,27 @@ def test_the_only_rounding_is_the_results(name: str) -> None:
     assert rounded < tolerance_of("float16")
 
 
-@pytest.mark.parametrize("name", ["gpu.conv2d_direct", "mali.conv2d_spatial_pack"])
+@pytest.mark.parametrize("name", ["gpu.conv2d_direct", "mali.conv2d_spatial_pack", "gpu.dense"])
 def test_long_sums_keep_float32(name: str) -> None:
     """1024 equal products: in half precision the sum would stop growing."""
-    template, workload = template_named(name), DEEP.workload((), "float16")
+    anchor = Dense(1, 1024, 8) if name == "gpu.dense" else DEEP
+    template, workload = template_named(name), anchor.workload((), "float16")
     device = tvm.runtime.device("opencl", device_number("intel"))
     inputs = random_operands(workload, 0)
     ones = replace(inputs, data=np.ones_like(inputs.data), weight=np.full_like(inputs.weight, 2.01))
     config = template.space(workload, TARGET).seed_configs()[0]
-    result = Compiled(template, workload, TARGET, config, device).run(ones, DEEP.out_shape)
+    result = Compiled(template, workload, TARGET, config, device).run(ones, anchor.out_shape)
     np.testing.assert_array_equal(result, np.float16(1024 * float(np.float16(2.01))))
 
 
-@pytest.mark.parametrize("name", ["gpu.conv2d_direct", "mali.conv2d_spatial_pack"])
+@pytest.mark.parametrize("name", NAMES)
 def test_code_needs_no_more_than_the_half_extension(name: str) -> None:
     clang = compiler_or_skip("mali-t860", "clang")
-    template, workload = template_named(name), CONV.workload(EPILOGUE, "float16")
+    template, workload = template_named(name), made_for(name)
     for config in template.space(workload, TARGET).seed_configs():
         source = Compiled(template, workload, TARGET, config).build().imports[0].inspect_source()
-        assert "float4 conv_local_ptr[" in source
+        lanes = config["vec"] if name in ("gpu.dense", "gpu.depthwise") else 4
+        assert re.search(rf"\bfloat{lanes if lanes > 1 else ''} (conv|sums|parts)_local_ptr\[", source)
         clang.compile(source)
 
 

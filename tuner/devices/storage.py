@@ -1,0 +1,20 @@
+"""In which types a device can store activations and weights. Start at `check_storage`."""
+
+from __future__ import annotations
+
+from tvm.target import Target
+
+from templates.gpu.limits import gpu_limits
+from tuner.errors import BadInput
+
+
+def check_storage(dtype: str, target: Target, name: str) -> None:
+    """Raises BadInput unless kernels for a target read and write values of `dtype`. `name`: what a person calls the
+    device."""
+    if dtype == "float32":
+        return
+    limits = gpu_limits(target)
+    if limits is None:
+        raise BadInput(f"{dtype} on {name}: halves are for GPU devices only (opencl:N, cuda:N); use float32 here")
+    if not limits.stores(dtype):
+        raise BadInput(f"{dtype} on {name}: this device cannot store halves (`tune devices` shows fp16); use float32")
