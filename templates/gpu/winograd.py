@@ -152,9 +152,9 @@ class _Style:
 # In the order in which they are worth trying.
 _STYLES = {
     "cpu": (
-        _Style("global", 0, 1, 28, 16),
-        _Style("local", 0, 1, 28, 16, "kernel"),
-        _Style("global", 0, 1, 14, 16, "kernel"),
+        _Style("global", 0, 1, 28, 64),
+        _Style("local", 0, 1, 28, 64, "kernel"),
+        _Style("global", 0, 1, 14, 64, "kernel"),
     ),
     "nvidia": (
         _Style("shared", 1, 128, 16, 128),
