@@ -19,7 +19,7 @@ PLATFORMS = {"pocl": "Portable Computing Language", "intel": "Intel(R) OpenCL"}
 _REMEDIES = {"pocl": "apt-get install pocl-opencl-icd", "intel": "pip install 'edgetune[opencl]'"}
 # Devices that are not here: their kernels are compiled, or run with their limits on a driver that is.
 GPUS = {
-    "orin": GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True),
+    "orin": GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True, arch="sm_87"),
     "mali": GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True),
     "intel": GpuLimits("opencl", "intel", 256, 65536, 4, (8, 16, 32), fp16=True),
     "no_local_memory": GpuLimits("opencl", "other", 128, 0, 4),
@@ -44,7 +44,7 @@ class Driver:
     def like_nvidia(self) -> Target:
         """Kernels as for an Nvidia GPU, that this driver can run: large groups that share local memory."""
         shared = min(49152, self.info.local_memory_bytes)
-        return self.target(replace(GPUS["orin"], kind="opencl", subgroups=(), local_memory_bytes=shared))
+        return self.target(replace(GPUS["orin"], kind="opencl", subgroups=(), arch="", local_memory_bytes=shared))
 
 
 def device_number(name: str) -> int:
@@ -64,5 +64,4 @@ def driver(name: str) -> Driver:
 
 
 def gpu(name: str) -> Target:
-    limits = GPUS[name]
-    return gpu_target(limits, HOST, arch="sm_87" if limits.kind == "cuda" else None)
+    return gpu_target(GPUS[name], HOST)
