@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
@@ -61,6 +63,17 @@ def device_number(name: str) -> int:
 def driver(name: str) -> Driver:
     """The first device of a driver in PLATFORMS; the test is skipped where it is not installed."""
     return Driver(device_info(device_number(name)))
+
+
+def with_ordinary_copies(func: tirx.PrimFunc, pipelined: str) -> tirx.PrimFunc:
+    """A function for CUDA whose copies are asynchronous, in a loop around the stage `pipelined`, as OpenCL can run it:
+    in the same order, with the same barriers and two buffers."""
+    sch = Schedule(func)
+    key = "software_pipeline_async_stages"
+    loops = [loop for loop in sch.get_loops(sch.get_sblock(pipelined)) if key in sch.get(loop).annotations]
+    assert len(loops) == 1
+    sch.unannotate(loops[0], key)
+    return sch.mod["main"]
 
 
 def gpu(name: str) -> Target:

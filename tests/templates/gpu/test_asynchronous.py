@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pytest
 import tvm
-from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.gpu.checks import violations
@@ -22,7 +21,7 @@ from templates.reference import random_operands, reference, relative_error
 from templates.space import Knob
 from templates.template import template_named
 from templates.workloads import Conv2d
-from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
+from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu, with_ordinary_copies
 from tests.templates.support import Compiled
 from tests.tuner.measure.offline.support import compiler_or_skip
 from tuner.devices.profiles import profile_named
@@ -104,15 +103,8 @@ def test_the_pipeline_computes_right_numbers(conv: str, place: str, platform: st
     inputs = random_operands(workload, 0)
     expected = reference(workload, inputs)
     config = chosen(workload, gpu("orin"), place, 4 if platform == "pocl" else 2)
-    sch = Schedule(TEMPLATE.prim_func(workload, gpu("orin"), config))
-    pipelined = [
-        loop
-        for loop in sch.get_loops(sch.get_sblock("conv_update"))
-        if "software_pipeline_async_stages" in sch.get(loop).annotations
-    ]
-    assert len(pipelined) == 1
-    sch.unannotate(pipelined[0], "software_pipeline_async_stages")
+    func = with_ordinary_copies(TEMPLATE.prim_func(workload, gpu("orin"), config), "conv_update")
     with lowering_context():
-        built = tvm.tirx.build(sch.mod["main"], target=here.like_nvidia())
+        built = tvm.tirx.build(func, target=here.like_nvidia())
     compiled = Compiled(TEMPLATE, workload, gpu("orin"), config, here.device)
     assert relative_error(compiled.call(built["main"], inputs, expected.shape), expected) < 2e-6, dict(config.knobs)
