@@ -129,7 +129,7 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
 
 
 def _as_half(value: Any, dtype: str) -> Any:
-    """A value as the operand of a fragment."""
+    """A value as the operand of a fragment; half precision stands for tf32 too (templates.gpu.tf32)."""
     return value if dtype == HALF else value.astype(HALF)
 
 
