@@ -1,11 +1,13 @@
 """Convolutions on an Nvidia GPU: our templates beside cuDNN (through torch, in its benchmark mode), correctness first.
 
-    python benchmarks/conv2d_cuda.py [--quick] [--json] [--device cuda:N] [--set resnet18|wpk] [--dtype float32|float16]
-                                     [--trials 64] [--keep DIR]
+    python benchmarks/conv2d_cuda.py [--quick] [--json] [--device cuda:N] [--set resnet18|wpk]
+                                     [--dtype float32|float16|tf32] [--trials 64] [--keep DIR]
 
 ResNet-18's convolutions and those of Woodpecker-DL's Table 1, batch 1. Every layer (bias and ReLU included) is tuned by
-us, checked against a float64 reference, and takes turns with cuDNN's convolution alone (TF32 off; the faster of both
-memory formats) and with its fused convolution, bias and ReLU, each in a process of its own and with cold weights.
+us, checked against a float64 reference, and takes turns with cuDNN's convolution alone (the faster of both memory
+formats) and with its fused convolution, bias and ReLU, each in a process of its own and with cold weights. Tensor cores
+are ours and cuDNN's in float16, and in float32 only with `--dtype tf32`: then both may round operands to tf32, and the
+error allowed is that of our template for it.
 Ratios are times better than: above 1 is ours ahead. torch with CUDA is needed.
 """
 
@@ -23,15 +25,17 @@ from typing import Any
 
 from conv2d_cpu import EPILOGUE, QUICK, SETS, files_of, geomean, layer_name, plain_operands, time_all
 
+from templates.template import all_templates, template_named
 from templates.workloads import Conv2d
 from tuner.devices import Device, open_device, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions
 from tuner.session import Budget, Task, tune
-from tuning_db.record import Trial
+from tuning_db.record import Trial, tolerance_of
 from tuning_db.store import open_db
 
 CHILD = Path(__file__).with_name("conv2d_cuda_child.py")
 PEERS = ("cudnn", "cudnn_fused")
+TF32 = "gpu.conv2d_tensor_core_tf32"
 # Table 1 of "Woodpecker-DL": height, width, input and output channels, stride; 3x3, and nothing padded.
 WPK = [
     Conv2d(1, c, height, width, k, (3, 3), (stride, stride))
@@ -46,8 +50,32 @@ WPK = [
 
 
 @dataclass(frozen=True)
+class Mode:
+    """How a layer is computed. `dtype`: of what is stored. `tolerance`: of the error (None: the dtype's)."""
+
+    dtype: str
+    tolerance: float | None = None
+
+    @property
+    def tf32(self) -> bool:
+        return self.tolerance is not None
+
+    @property
+    def only(self) -> list[str] | None:
+        """The templates that may be used; None: all but those that must be asked for."""
+        return [template.name for template in all_templates()] if self.tf32 else None
+
+
+MODES = {
+    "float32": Mode("float32"),
+    "float16": Mode("float16"),
+    "tf32": Mode("float32", template_named(TF32).tolerance),
+}
+
+
+@dataclass(frozen=True)
 class Row:
-    """One layer in one dtype. Seconds are medians of the alternated blocks."""
+    """One layer in one mode (`dtype`). Seconds are medians of the alternated blocks."""
 
     set: str
     dtype: str
@@ -63,30 +91,34 @@ class Row:
         return self.seconds[peer] / self.seconds["ours"]
 
 
-def _tune(conv: Conv2d, dtype: str, device: Device, options: argparse.Namespace, folder: Path) -> list[Trial]:
+def _tune(conv: Conv2d, mode: Mode, device: Device, options: argparse.Namespace, folder: Path) -> list[Trial]:
     """All trials of the layer, the best first."""
-    workload = conv.workload(EPILOGUE, dtype)
+    workload = conv.workload(EPILOGUE, mode.dtype)
     with open_db(f"{folder}/b.db") as store:
-        with LocalRunner(device, MeasureOptions(seed=options.seed)) as runner:
+        with LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance)) as runner:
             task = Task(workload, 1, layer_name(conv))
-            tune([task], device, store, runner, budget=Budget(trials=options.trials), seed=options.seed)
-        best = store.best(workload, device.key)
+            budget = Budget(trials=options.trials)
+            tune([task], device, store, runner, budget=budget, seed=options.seed, only=mode.only)
+        best = store.best(workload, device.key, mode.tolerance)
         assert best is not None
         return [best, *(trial for trial in store.trials(workload, device.key) if trial != best)]
 
 
 def measure(name: str, conv: Conv2d, dtype: str, device: Device, options: argparse.Namespace, folder: Path) -> Row:
     folder.mkdir(parents=True, exist_ok=True)
-    best, *others = _tune(conv, dtype, device, options, folder)
+    mode = MODES[dtype]
+    best, *others = _tune(conv, mode, device, options, folder)
     common = {
         "cpus": usable_cpus(),
         "cold_bytes": 2 * device.cache_bytes,
         "conv": asdict(conv),
         "device": device.name,
-        "dtype": dtype,
+        "dtype": mode.dtype,
+        "tf32": mode.tf32,
+        "tolerance": tolerance_of(mode.dtype) if mode.tolerance is None else mode.tolerance,
     }
-    plain = {**common, "operands": plain_operands(conv, folder, dtype)}
-    specs: dict[str, Any] = {"ours": {**common, **files_of(conv, device, best.config, folder, "ours", dtype)}}
+    plain = {**common, "operands": plain_operands(conv, folder, mode.dtype)}
+    specs: dict[str, Any] = {"ours": {**common, **files_of(conv, device, best.config, folder, "ours", mode.dtype)}}
     specs |= {peer: {**plain, "kind": peer} for peer in PEERS}
     seconds = time_all(specs, folder, options.rounds, CHILD)
     kinds = [str(trial.failure.kind) for trial in others if trial.failure is not None]
@@ -137,7 +169,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--set", action="append", choices=("resnet18", "wpk"), help="default: both")
-    parser.add_argument("--dtype", action="append", choices=("float32", "float16"), help="default: both")
+    parser.add_argument("--dtype", action="append", choices=tuple(MODES), help="default: float32 and float16")
     parser.add_argument("--trials", type=int, help="per layer and dtype (default: 64)")
     parser.add_argument("--rounds", type=int, default=9, help="alternated blocks per contender")
     parser.add_argument("--seed", type=int, default=0)

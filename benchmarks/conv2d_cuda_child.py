@@ -11,7 +11,6 @@ from kernel_child import serve_kernel
 
 from templates.reference import Operands, reference, relative_error
 from templates.workloads import Conv2d
-from tuning_db.record import tolerance_of
 
 CALLS = 20  # between two events
 _SLEEP_CYCLES = 4_000_000  # of the GPU's clock: until all calls are queued, so that no time of the host's counts
@@ -69,14 +68,14 @@ def _cudnn(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray], la
     extra = (arrays["bias"],) if fused else ()
     expected = reference(workload, Operands(arrays["data"], arrays["weight"], extra))
     error = relative_error(call().cpu().numpy(), expected)
-    if error > tolerance_of(spec["dtype"]):
+    if error > spec["tolerance"]:
         raise SystemExit(f"cuDNN computes something else: relative error {error:.1e}")
     return call
 
 
 def _fastest_cudnn(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = spec["tf32"]
     runs = [_seconds_of(_cudnn(spec, conv, arrays, f)) for f in (torch.contiguous_format, torch.channels_last)]
     return min(runs, key=lambda run: min(run() for _ in range(5)))
 

@@ -7,6 +7,7 @@ from templates.cpu.winograd import Winograd
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
+from templates.gpu.tensor_core import GpuTensorCore, GpuTensorCoreTf32
 from templates.gpu.winograd import GpuWinograd
 from templates.intel.subgroup import SubgroupConv
 from templates.mali.spatial_pack import SpatialPack
@@ -23,6 +24,8 @@ for _template in (
     GpuDense(),
     GpuWinograd(),
     GpuDepthwise(),
+    GpuTensorCore(),
+    GpuTensorCoreTf32(),
     SubgroupConv(),
     SpatialPack(),
 ):

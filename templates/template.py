@@ -71,6 +71,8 @@ class Template(ABC):
     op: str  # the Workload.op that it computes
     dtypes: tuple[str, ...] = ("float32",)  # of a Workload: how values are stored; sums are always float32
     exact: bool = True  # False: rounds differently from the direct algorithm (Winograd); can be forbidden by the user
+    # The error that its results may have, where that is more than their dtype allows: it must be asked for by name.
+    tolerance: float | None = None
 
     @abstractmethod
     def space(self, workload: Workload, target: Target) -> Space | None:
@@ -127,7 +129,8 @@ def search_space(
 ) -> SearchSpace | None:
     """The union of all templates' spaces for a workload, or None if none applies.
 
-    `only`: names of templates to keep; `exact`: leave out templates that round differently (Winograd).
+    `only`: names of templates to keep (without them, those with a tolerance of their own are left out); `exact`: leave
+    out templates that round differently (Winograd).
     """
     spaces = []
     for template in all_templates():
@@ -137,7 +140,7 @@ def search_space(
             or (only is not None and template.name not in only)
         ):
             continue
-        if exact and not template.exact:
+        if (exact and not template.exact) or (only is None and template.tolerance is not None):
             continue
         space = template.space(workload, target)
         if space is not None:

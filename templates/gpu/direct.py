@@ -20,30 +20,29 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import Blocking, blocking, divisors, pack_oihw, tile_sizes
+from templates.blocking import blocking, divisors, pack_oihw, tile_sizes
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
-    Group,
     cooperate,
     cpu_sums_constraint,
     into_registers,
     launch,
     launch_features,
     limit_constraints,
+    overlap_copies,
     own_kernel,
     searched_widths,
     split_init,
-    vector_widths,
     write_back,
 )
+from templates.gpu.tiling import SHARED, Tiling
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, Layout, Layouts, Template
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
-SHARED = ("shared", "shared_local")  # places of the padded input in local memory
 STAGED = ("local", *SHARED)  # places that need a copy even where nothing is padded
 PAD_GROUP = 64
 # Pixels computed in vain, in relation to those needed: more is never fast.
@@ -56,75 +55,12 @@ _ITEM_TILES = 16
 MIN_ITEMS = 16
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """A problem on a device: what knob values mean for groups, registers and memory."""
-
-    problem: DirectProblem
-    limits: GpuLimits
-
-    def group(self, v: Values) -> Group:
-        return Group(v["kt"], v["yt"], v["xt"] * (self.problem.blocks.lanes // v["vec"]))
-
-    def tile(self, v: Values) -> tuple[int, int]:
-        """Rows and columns of a group."""
-        return v["yt"] * v["yi"], v["xt"] * v["xi"]
-
-    def blocks(self, v: Values) -> Blocking:
-        """The problem's blocks, the output's padded to whole groups."""
-        return self.problem.padded_blocks(v["kt"] * v["ki"])
-
-    def waste(self, v: Values) -> float:
-        """What is computed over what is needed."""
-        (th, tw), p = self.tile(v), self.problem
-        pixels = p.tall(th) * p.wide(tw) / (p.rows * p.columns)
-        return pixels * self.blocks(v).out_blocks / p.blocks.out_blocks
-
-    def groups(self, v: Values) -> int:
-        th, tw = self.tile(v)
-        p = self.problem
-        pixels = (p.tall(th) // th) * (p.wide(tw) // tw)
-        return p.conv.batch * self.blocks(v).all_out_blocks // (v["kt"] * v["ki"]) * pixels
-
-    def accumulators(self, v: Values) -> int:
-        """Vectors of `vec` sums that an item holds."""
-        return v["ki"] * v["yi"] * v["xi"]
-
-    def sums(self, v: Values) -> int:
-        """Values in registers: the sums, and on a GPU the input row beside them (a CPU reads it from its stack)."""
-        row = 0
-        if v["pad"] in ("local", "shared_local") and self.limits.family != "cpu":
-            _, reach_x = self.problem.reach(1, v["xi"])
-            row = v["yi"] * reach_x * self.row_lanes(v)
-        return self.accumulators(v) * v["vec"] + row
-
-    def row_lanes(self, v: Values) -> int:
-        """Input channels of an input row in registers: all of a block unless the order goes through them outside."""
-        return self.problem.blocks.in_lanes if v["order"] == "c.kh.kw.i" else v["ui"]
-
-    def unrolled(self, v: Values) -> int:
-        """Vector multiply-adds in the longest unrolled body."""
-        kh, kw = self.problem.conv.kernel
-        return self.accumulators(v) * v["ui"] * (kw if v["unroll_kw"] else 1) * (kh if v["unroll_kh"] else 1)
-
-    def local_bytes(self, v: Values) -> int:
-        """Local memory of a group."""
-        p = self.problem
-        values = 0
-        if v["pad"] in SHARED:
-            reach_y, reach_x = p.reach(*self.tile(v))
-            values += v["ct"] * p.blocks.in_lanes * reach_y * reach_x
-        if v["wshared"]:
-            kh, kw = p.conv.kernel
-            values += v["kt"] * v["ki"] * v["ct"] * kh * kw * p.blocks.in_lanes * p.blocks.lanes
-        return p.value_bytes * values
-
-
 class GpuDirectConv(Template):
     """Knobs: tile of an item (`ki` channel blocks, `yi` rows, `xi` columns) and of a group in items (`kt`, `yt`, `xt`);
     `vec` lanes of a vector; `pad`: where the padded input lives; `wshared`: weights in local memory; `ct` input blocks
     per copy into local memory; `order` of the reduction; `ui` input channels, `unroll_kw` and `unroll_kh` kernel
-    positions unrolled; `inner` order of a tile."""
+    positions unrolled; `inner` order of a tile; `asynchronous` copies of the next input blocks into local memory while
+    these are computed with (Nvidia from compute capability 8.0 on; compiled only, not run)."""
 
     name = "gpu.conv2d_direct"
     op = "conv2d"
@@ -208,6 +144,8 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("unroll_kw", (0, 1) if conv.kernel[1] > 1 else (0,)),
         Knob("unroll_kh", (0, 1) if conv.kernel[0] > 1 else (0,)),
         Knob("inner", ("pixels", "blocks")),
+        # not a knob of one value elsewhere: configs in databases stay what they are
+        *([Knob("asynchronous", (0, 1))] if limits.copies_asynchronously and blocks.in_blocks > 1 else []),
     )
 
 
@@ -232,6 +170,14 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
         inlined = v["pad"] == "inline" and problem.reads_outside(*tiling.tile(v))
         return tiling.unrolled(v) <= (MAX_CONDITIONS if inlined else limits.max_unrolled)
 
+    def copies_more(v: Values) -> bool:
+        copied = v["pad"] in SHARED or v["wshared"] == 1
+        return not tiling.asynchronous(v) or (copied and blocks.in_blocks >= 2 * v["ct"])
+
+    def copies_words(v: Values) -> bool:
+        used = zip((v["pad"] in SHARED, v["wshared"] == 1), tiling.copied_widths(v), strict=True)
+        return not tiling.asynchronous(v) or all(width * problem.value_bytes >= 4 for copied, width in used if copied)
+
     return (
         Constraint("the tile does not divide the channels", divides),
         *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
@@ -242,6 +188,8 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
         Constraint("registers cannot be indexed by a loop", constant_registers),
         Constraint("there is nothing to pad", lambda v: v["pad"] != "kernel" or problem.reads_outside(*tiling.tile(v))),
         Constraint("one order as there is one step", lambda v: v["order"] == "c.kh.kw.i" or v["ui"] < blocks.in_lanes),
+        Constraint("there are no next blocks to copy asynchronously", copies_more),
+        Constraint("asynchronous copies take 4 bytes at least", copies_words),
         Constraint("nothing is copied in blocks", lambda v: v["ct"] == 1 or v["pad"] in SHARED or v["wshared"] == 1),
     )
 
@@ -256,6 +204,7 @@ class _Style:
     items: int
     sums: int
     ki: int = 0
+    asynchronous: int = 0
 
 
 # In the order in which they are worth trying. CPU runtimes: one item fills the registers, its input row comes from the
@@ -272,6 +221,7 @@ _STYLES = {
     "nvidia": (
         _Style("shared", 1, 128, 16),
         _Style("shared", 1, 256, 8),
+        _Style("shared", 1, 128, 16, asynchronous=1),
         _Style("shared_local", 1, 128, 8),
         _Style("shared", 1, 128, 2),  # small layers: items are scarce
         _Style("inline", 0, 128, 16),
@@ -294,7 +244,10 @@ def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constrain
     for style in _STYLES.get(tiling.limits.family, _STYLES["other"]):
         if style.pad == "kernel" and not any(tiling.problem.conv.padding):
             continue
-        chosen = {"pad": style.pad, "wshared": style.wshared, "unroll_kw": int(tiling.limits.family != "cpu")}
+        if style.asynchronous not in values.get("asynchronous", (0,)):
+            continue
+        chosen = {"pad": style.pad, "wshared": style.wshared, "asynchronous": style.asynchronous}
+        chosen |= {"unroll_kw": int(tiling.limits.family != "cpu")}
         fixed = {name: chosen[name] if chosen.get(name) in known else known[0] for name, known in values.items()}
         ranked = sorted(items, key=lambda t: _item_cost(tiling, style, {**fixed, **t}))
         for item in ranked[:_ITEM_TILES]:
@@ -371,9 +324,11 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     row = io if k["order"] == "c.kh.i.kw" else kh
     _schedule_data(tiling, sch, k, co, row)
     if k["wshared"]:
-        cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group, k["vec"])
+        cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group, tiling.copied_widths(k)[1])
     unroll_tile(sch, [iu, *([kw] if k["unroll_kw"] else []), *([kh] if k["unroll_kh"] else []), *tile])
     split_init(sch, conv, co)
+    if tiling.asynchronous(k):
+        overlap_copies(sch, co, (k["pad"] in SHARED) + k["wshared"])
     return sch.mod["main"]
 
 
@@ -381,16 +336,15 @@ def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, chunk: Any, row: An
     """Put the padded input where the config wants it: `chunk` and `row` are the loops to copy it at."""
     if not has_block(sch, "pad"):
         return
-    pad, lanes = sch.get_sblock("pad"), tiling.row_lanes(k)
-    widths = vector_widths(tiling.limits, 1 if tiling.problem.plain_data else tiling.problem.blocks.in_lanes)
+    pad = sch.get_sblock("pad")
     if k["pad"] == "inline":
         sch.compute_inline(pad)
     elif k["pad"] == "kernel":
-        own_kernel(sch, pad, PAD_GROUP, widths[0])
+        own_kernel(sch, pad, PAD_GROUP, tiling.data_widths()[0])
     elif k["pad"] == "local":
-        into_registers(sch, pad, row, next(w for w in widths if lanes % w == 0))
+        into_registers(sch, pad, row, tiling.row_width(k))
     else:
-        cooperate(sch, pad, chunk, tiling.group(k), widths[0])
+        cooperate(sch, pad, chunk, tiling.group(k), tiling.copied_widths(k)[0])
         if k["pad"] == "shared_local":
             copy = sch.cache_read(sch.get_sblock("conv"), 0, "local")
-            into_registers(sch, copy, row, next(w for w in widths if lanes % w == 0))
+            into_registers(sch, copy, row, tiling.row_width(k))

@@ -21,12 +21,14 @@ FAMILIES = ("cpu", "intel", "mali", "adreno", "nvidia", "amd", "other")
 _SUMS = {"intel": 48, "mali": 48, "adreno": 48, "nvidia": 168, "amd": 128, "other": 48}
 _LANES = re.compile(r"lanes(\d+)")
 _SUBGROUP = re.compile(r"subgroup(\d+)")
+_ARCH = re.compile(r"sm_(\d+)")
 
 
 @dataclass(frozen=True)
 class GpuLimits:
     """`max_threads`: work-items in a group. `lanes`: float32 lanes of a vector worth using. `subgroups`: sizes that a
-    kernel may require (none: no subgroup functions). `fp16`: arithmetic and storage in half precision."""
+    kernel may require (none: no subgroup functions). `fp16`: arithmetic and storage in half precision. `arch`: a
+    CUDA device's ("sm_87"), which says what instructions it has; empty: not known."""
 
     kind: str
     family: str
@@ -35,6 +37,17 @@ class GpuLimits:
     lanes: int
     subgroups: tuple[int, ...] = ()
     fp16: bool = False
+    arch: str = ""
+
+    @property
+    def capability(self) -> int:
+        """CUDA's compute capability times ten, 87 for "sm_87"; 0: not known, or not CUDA."""
+        return int(found[1]) if (found := _ARCH.match(self.arch)) else 0
+
+    @property
+    def copies_asynchronously(self) -> bool:
+        """Whether items can copy into local memory without waiting (cp.async: PTX ISA, compute capability 8.0)."""
+        return self.shares_memory and self.capability >= 80
 
     @property
     def sums(self) -> int:
@@ -64,9 +77,9 @@ class GpuLimits:
         return 4 if self.kind == "cuda" else 16
 
 
-def gpu_target(limits: GpuLimits, host: Target | None = None, arch: str | None = None, model: str = "") -> Target:
-    """The target of a device with these limits. `arch`: of a CUDA device ("sm_87"). `host`: for the host code
-    (default: this machine's, by TVM's own default).
+def gpu_target(limits: GpuLimits, host: Target | None = None, model: str = "") -> Target:
+    """The target of a device with these limits. `host`: for the host code (default: this machine's, by TVM's own
+    default).
 
     Raises ValueError for an unknown kind or family.
     """
@@ -85,8 +98,8 @@ def gpu_target(limits: GpuLimits, host: Target | None = None, arch: str | None =
     }
     if model:
         options["model"] = model
-    if arch is not None:
-        options["arch"] = arch
+    if limits.arch:
+        options["arch"] = limits.arch
     if limits.kind == "opencl":
         options["device"] = limits.family
     target = Target(options)
@@ -110,6 +123,7 @@ def gpu_limits(target: Target) -> GpuLimits | None:
         lanes=next(iter(_numbers(_LANES, keys)), 4),
         subgroups=_numbers(_SUBGROUP, keys),
         fp16="fp16" in keys,
+        arch=str(target.attrs.get("arch", "")),
     )
 
 

@@ -21,8 +21,9 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from templates.lowering import lowering_context
 
 _AXES = "xyz"
+_WARP = 32  # items of a warp (CUDA)
 # A "warp" barrier is a barrier of the whole group in OpenCL; CUDA has one for a warp.
-_GROUP_BARRIERS = {"opencl": ("shared", "warp"), "cuda": ("shared",)}
+_GROUP_BARRIERS = {"opencl": ("shared", "warp"), "cuda": ("shared", "shared.dyn")}
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ def _bytes(buffer: Any) -> int:
     return math.prod(map(int, buffer.shape)) * element.lanes * (-(-element.bits // 8))
 
 
+def _private_bytes(buffer: Any) -> int:
+    """Of an item; fragments of matrices are spread over the items of a warp."""
+    return _bytes(buffer) // (_WARP if str(buffer.scope()).startswith("wmma.") else 1)
+
+
 def _kernel(func: tirx.PrimFunc, kind: str) -> Kernel:
     launches = [node for node in _all(tirx.AttrStmt, func) if node.attr_key == "thread_extent"]
     extents = {str(node.node.thread_tag): int(node.value) for node in launches}
@@ -109,7 +115,7 @@ def _kernel(func: tirx.PrimFunc, kind: str) -> Kernel:
         group=_along(extents, "threadIdx"),
         arguments=len(func.params),
         local_bytes=sum(map(_bytes, local)),
-        private_bytes=sum(_bytes(b) for b in buffers if b not in local),
+        private_bytes=sum(_private_bytes(b) for b in buffers if b not in local),
         types=tuple(sorted(types)),
         barriers=len(_barriers(func, kind)),
         divergent_barrier=any(_barriers(part, kind) for part in _divergent(func, launches)),

@@ -129,6 +129,27 @@ def cooperate(sch: Schedule, stage: Any, at: Any, group: Group, vector: int) -> 
     launch(sch, {"threadIdx.z": [z], "threadIdx.y": [y], "threadIdx.x": [x]})
 
 
+def copy_width(widths: Sequence[int], read: int) -> int:
+    """The longest of `widths` (longest first) for an asynchronous copy of what is read `read` values at a time.
+
+    TVM changes the type of local memory that is written and read in vectors of one length alone, and then fails to make
+    the copy asynchronous (0.27).
+    """
+    return next(width for width in widths if width == 1 or width != read)
+
+
+def overlap_copies(sch: Schedule, loop: Any, copies: int) -> None:
+    """Copy the next turn's values while this turn computes with its own: cp.async, and two buffers for every copy.
+
+    `copies`: how many stages `cooperate` put at the loop; what reads them comes after them. The loop turns at least
+    twice. TVM's software pipeline commits a group of copies per turn, waits for the one before it and puts barriers
+    around what reads it.
+    """
+    sch.annotate(loop, "software_pipeline_stage", [0] * copies + [1])
+    sch.annotate(loop, "software_pipeline_order", list(range(copies + 1)))
+    sch.annotate(loop, "software_pipeline_async_stages", [0])
+
+
 def into_registers(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
     """Compute a stage at a loop into an item's own registers: everything unrolled, `vector` values at a time.
 

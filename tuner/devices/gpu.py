@@ -53,9 +53,10 @@ def open_cuda(index: int) -> Device:
         lanes=_GPU_LANES,
         subgroups=(int(device.warp_size),),
         fp16=int(major) >= 6 or arch == "sm_53",
+        arch=arch,
     )
     key = device_key(limits, str(device.device_name), int(device.multi_processor_count), arch=arch)
-    return Device(f"cuda:{index}", gpu_target(limits, host_target(1), arch), key, 1, _cache_bytes(device))
+    return Device(f"cuda:{index}", gpu_target(limits, host_target(1)), key, 1, _cache_bytes(device))
 
 
 def _cache_bytes(device: tvm.runtime.Device) -> int:

@@ -38,8 +38,7 @@ class Profile:
         """TVM's target, with the limits that templates read and the board's host."""
         triple, cpu = self.host
         host = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
-        arch = self.architecture if self.limits.kind == "cuda" else None
-        return gpu_target(self.limits, host, arch, self.name)
+        return gpu_target(self.limits, host, self.name)
 
     def key(self) -> DeviceKey:
         """As the real device's, as far as it is known."""
@@ -79,8 +78,8 @@ def _mali(max_threads: int) -> GpuLimits:
     return GpuLimits("opencl", "mali", max_threads, 32 << 10, 4, fp16=True)
 
 
-def _cuda() -> GpuLimits:
-    return GpuLimits("cuda", "nvidia", 1024, 48 << 10, 4, (32,), fp16=True)
+def _cuda(arch: str) -> GpuLimits:
+    return GpuLimits("cuda", "nvidia", 1024, 48 << 10, 4, (32,), fp16=True, arch=arch)
 
 
 # Intel: "The Compute Architecture of Intel Processor Graphics Gen9" (64 KiB of local memory, SIMD 8, 16, 32) and ARK
@@ -152,7 +151,7 @@ _PROFILES = (
         "Nvidia Jetson Nano (Tegra X1)",
         "NVIDIA Tegra X1",
         "sm_53",
-        _cuda(),
+        _cuda("sm_53"),
         (_AARCH64, "cortex-a57"),
         1,
         921,
@@ -162,7 +161,7 @@ _PROFILES = (
         "Nvidia Jetson AGX Xavier",
         "Xavier",
         "sm_72",
-        _cuda(),
+        _cuda("sm_72"),
         (_AARCH64, "carmel"),
         8,
         1377,
@@ -172,13 +171,13 @@ _PROFILES = (
         "Nvidia Jetson AGX Orin 64GB",
         "Orin",
         "sm_87",
-        _cuda(),
+        _cuda("sm_87"),
         (_AARCH64, "cortex-a78ae"),
         16,
         1300,
     ),
-    Profile("h100", "Nvidia H100 SXM", "NVIDIA H100 80GB HBM3", "sm_90a", _cuda(), (_X86_64, "x86-64-v3"), 132),
-    Profile("h200", "Nvidia H200", "NVIDIA H200", "sm_90a", _cuda(), (_X86_64, "x86-64-v3"), 132),
+    Profile("h100", "Nvidia H100 SXM", "NVIDIA H100 80GB HBM3", "sm_90a", _cuda("sm_90a"), (_X86_64, "x86-64-v3"), 132),
+    Profile("h200", "Nvidia H200", "NVIDIA H200", "sm_90a", _cuda("sm_90a"), (_X86_64, "x86-64-v3"), 132),
 )
 
 

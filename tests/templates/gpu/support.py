@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
@@ -19,7 +21,7 @@ PLATFORMS = {"pocl": "Portable Computing Language", "intel": "Intel(R) OpenCL"}
 _REMEDIES = {"pocl": "apt-get install pocl-opencl-icd", "intel": "pip install 'edgetune[opencl]'"}
 # Devices that are not here: their kernels are compiled, or run with their limits on a driver that is.
 GPUS = {
-    "orin": GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True),
+    "orin": GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True, arch="sm_87"),
     "mali": GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True),
     "intel": GpuLimits("opencl", "intel", 256, 65536, 4, (8, 16, 32), fp16=True),
     "no_local_memory": GpuLimits("opencl", "other", 128, 0, 4),
@@ -44,7 +46,7 @@ class Driver:
     def like_nvidia(self) -> Target:
         """Kernels as for an Nvidia GPU, that this driver can run: large groups that share local memory."""
         shared = min(49152, self.info.local_memory_bytes)
-        return self.target(replace(GPUS["orin"], kind="opencl", subgroups=(), local_memory_bytes=shared))
+        return self.target(replace(GPUS["orin"], kind="opencl", subgroups=(), arch="", local_memory_bytes=shared))
 
 
 def device_number(name: str) -> int:
@@ -63,6 +65,16 @@ def driver(name: str) -> Driver:
     return Driver(device_info(device_number(name)))
 
 
+def with_ordinary_copies(func: tirx.PrimFunc, pipelined: str) -> tirx.PrimFunc:
+    """A function for CUDA whose copies are asynchronous, in a loop around the stage `pipelined`, as OpenCL can run it:
+    in the same order, with the same barriers and two buffers."""
+    sch = Schedule(func)
+    key = "software_pipeline_async_stages"
+    loops = [loop for loop in sch.get_loops(sch.get_sblock(pipelined)) if key in sch.get(loop).annotations]
+    assert len(loops) == 1
+    sch.unannotate(loops[0], key)
+    return sch.mod["main"]
+
+
 def gpu(name: str) -> Target:
-    limits = GPUS[name]
-    return gpu_target(limits, HOST, arch="sm_87" if limits.kind == "cuda" else None)
+    return gpu_target(GPUS[name], HOST)

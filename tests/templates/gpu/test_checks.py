@@ -13,11 +13,11 @@ from templates.gpu.limits import GpuLimits, gpu_target
 from templates.gpu.lowered import Lowered, lower
 
 MALI = GpuLimits("opencl", "mali", 256, 16384, 4, fp16=False)
-NANO = GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True)
+NANO = GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True, arch="sm_53")
 
 
 def lowered(func: tirx.PrimFunc, limits: GpuLimits = MALI) -> Lowered:
-    return lower(func, gpu_target(limits, Target("llvm"), "sm_53" if limits.kind == "cuda" else None))
+    return lower(func, gpu_target(limits, Target("llvm")))
 
 
 def lines(func: tirx.PrimFunc, limits: GpuLimits = MALI) -> list[str]:

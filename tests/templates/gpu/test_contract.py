@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from zlib import crc32
 
 import pytest
@@ -16,19 +17,26 @@ from templates.template import Template, all_templates
 from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
 from tests.templates.support import Compiled, host_target
 from tests.templates.workloads import WORKLOADS
-from tuning_db.record import Config
+from tuning_db.record import Config, tolerance_of
 
 TEMPLATES = {t.name: t for t in all_templates()}
 
 
+# A few of those above in half precision.
+HALF = ("conv3x3_odd_sizes", "conv1x1_prime", "conv_grouped")
+ALL_WORKLOADS = WORKLOADS | {f"{name}_float16": replace(WORKLOADS[name], dtype="float16") for name in HALF}
+
+
 def applies(template: Template, name: str, target: Target) -> bool:
-    return template.op == WORKLOADS[name].op and template.space(WORKLOADS[name], target) is not None
+    workload = ALL_WORKLOADS[name]
+    suits = template.op == workload.op and workload.dtype in template.dtypes
+    return suits and template.space(workload, target) is not None
 
 
 CASES = [
     (template, name)
     for template in TEMPLATES
-    for name in WORKLOADS
+    for name in ALL_WORKLOADS
     if any(applies(TEMPLATES[template], name, gpu(limits)) for limits in GPUS)
 ]
 # With local memory, groups, and sizes that nothing divides: they run with a GPU's limits too.
@@ -46,9 +54,9 @@ HARD = (
 def chosen(template: str, name: str, target: Target, place: int) -> list[Config]:
     """One of the author's seeds or a random config, by turns from case to case and from `place` (a driver, a device)
     to place: of a few the one with the shortest unrolled body, for a driver takes a second to compile a long one."""
-    space = TEMPLATES[template].space(WORKLOADS[name], target)
-    if space is None:
-        pytest.skip("does not apply with this vector width")
+    if not applies(TEMPLATES[template], name, target):
+        pytest.skip("does not apply to this device")
+    space = TEMPLATES[template].space(ALL_WORKLOADS[name], target)
     rng = random.Random(crc32(f"{template} {name}".encode()))
     turn = CASES.index((template, name)) + place
     known = space.seed_configs()
@@ -64,8 +72,11 @@ def chosen(template: str, name: str, target: Target, place: int) -> list[Config]
 
 def check(template: str, name: str, target: Target, configs: list[Config], device: object) -> None:
     for config in configs:
-        error = Compiled(TEMPLATES[template], WORKLOADS[name], target, config, device).error()
-        assert error < (3e-5 if not TEMPLATES[template].exact else 2e-6), dict(config.knobs)
+        error = Compiled(TEMPLATES[template], ALL_WORKLOADS[name], target, config, device).error()
+        allowed = 3e-5 if not TEMPLATES[template].exact else 2e-6
+        assert error < (tolerance_of("float16") if ALL_WORKLOADS[name].dtype == "float16" else allowed), dict(
+            config.knobs
+        )
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -91,9 +102,9 @@ def test_lowered_code_keeps_to_the_limits(template: str, name: str, limits: str)
     target = gpu(limits)
     if not applies(TEMPLATES[template], name, target):
         pytest.skip("does not apply to this device")
-    space = TEMPLATES[template].space(WORKLOADS[name], target)
+    space = TEMPLATES[template].space(ALL_WORKLOADS[name], target)
     for config in chosen(template, name, target, list(GPUS).index(limits)):
-        lowered = lower(TEMPLATES[template].prim_func(WORKLOADS[name], target, config), target)
+        lowered = lower(TEMPLATES[template].prim_func(ALL_WORKLOADS[name], target, config), target)
         assert violations(lowered, GPUS[limits]) == [], dict(config.knobs)
         claimed = space.encode(config).get("local_bytes", 0.0)
         assert max(kernel.local_bytes for kernel in lowered.kernels) <= claimed, dict(config.knobs)
@@ -103,7 +114,7 @@ def test_lowered_code_keeps_to_the_limits(template: str, name: str, limits: str)
 @pytest.mark.parametrize(("template", "name"), CASES)
 def test_samples_and_neighbours_are_valid(template: str, name: str) -> None:
     for limits in GPUS:
-        space = TEMPLATES[template].space(WORKLOADS[name], gpu(limits))
+        space = TEMPLATES[template].space(ALL_WORKLOADS[name], gpu(limits))
         if space is None:
             continue
         assert space.seed_configs()
@@ -117,7 +128,7 @@ def test_samples_and_neighbours_are_valid(template: str, name: str) -> None:
 
 @pytest.mark.parametrize(("template", "name"), CASES)
 def test_weights_with_equal_keys_are_equal(template: str, name: str) -> None:
-    workload, rng = WORKLOADS[name], random.Random(5)
+    workload, rng = ALL_WORKLOADS[name], random.Random(5)
     target = next(gpu(limits) for limits in GPUS if applies(TEMPLATES[template], name, gpu(limits)))
     space = TEMPLATES[template].space(workload, target)
     packed: dict[str, bytes] = {}

@@ -9,13 +9,13 @@ CASES = [
     GpuLimits("opencl", "cpu", 4096, 32768, 16),
     GpuLimits("opencl", "intel", 256, 65536, 4, subgroups=(8, 16, 32), fp16=True),
     GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True),
-    GpuLimits("cuda", "nvidia", 1024, 49152, 4, subgroups=(32,)),
+    GpuLimits("cuda", "nvidia", 1024, 49152, 4, subgroups=(32,), arch="sm_87"),
 ]
 
 
 @pytest.mark.parametrize("limits", CASES, ids=lambda limits: limits.family)
 def test_limits_survive_the_targets_text(limits: GpuLimits) -> None:
-    target = gpu_target(limits, Target("llvm"), arch="sm_87" if limits.kind == "cuda" else None)
+    target = gpu_target(limits, Target("llvm"))
     assert gpu_limits(target) == limits
     assert gpu_limits(Target(str(target))) == limits
     assert Target(str(target)).host.kind.name == "llvm"

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,18 @@ class Nvrtc:
 
     def compile(self, source: str) -> Mapping[str, Resources]:
         """See contract.Compiler.compile."""
+        with self._compiled(source) as (program, log):
+            return resources(log, len(self._text(program, "CUBIN")))
+
+    def ptx(self, source: str) -> str:
+        """The instructions before registers are assigned (PTX): which of an architecture's are used. Raises
+        CompileError."""
+        with self._compiled(source) as (program, _):
+            return self._text(program, "PTX").decode()
+
+    @contextmanager
+    def _compiled(self, source: str) -> Iterator[tuple[ctypes.c_void_p, str]]:
+        """The program, while it exists, and the compiler's log."""
         library, program = self._library, ctypes.c_void_p()
         names, texts = _strings(list(_HEADERS)), _strings(list(_HEADERS.values()))
         self._check(
@@ -77,7 +90,7 @@ class Nvrtc:
             log = self._text(program, "ProgramLog").decode(errors="replace")
             if status:
                 raise CompileError(f"nvrtc: {first_error(log)}")
-            return resources(log, len(self._text(program, "CUBIN")))
+            yield program, log
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -143,7 +156,7 @@ def _installations() -> Iterator[_Installation]:
         if toolkit := os.environ.get(variable):
             yield from _at(Path(toolkit) / "lib64", Path(toolkit) / "include", Path(toolkit) / "include" / "cccl")
     for root in roots:
-        headers = [root / part / "include" for part in ("cuda_runtime", "cuda_cccl")]
+        headers = [root / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_cccl")]
         yield from _at(root / "cuda_nvrtc" / "lib", *headers)
 
 

@@ -35,9 +35,10 @@ class KernelReport:
 
     @property
     def local_bytes(self) -> int:
-        """Per group: what the compiler takes, else what the code declares."""
+        """Per group: what the compiler takes or the code declares (a compiler counts no memory whose size the launch
+        says)."""
         taken = self.resources.local_bytes if self.resources else None
-        return self.kernel.local_bytes if taken is None else taken
+        return max(self.kernel.local_bytes, taken or 0)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self.kernel), "compiled": asdict(self.resources) if self.resources else None}

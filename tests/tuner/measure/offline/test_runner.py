@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from templates.template import template_named
+from templates.workloads import Conv2d
 from tests.tuner.measure.offline.faulty import KINDS, candidate
 from tests.tuner.measure.offline.support import compilers_or_skip
 from tuner.devices.profiles import profile_named
 from tuner.errors import BadInput
+from tuner.measure import Candidate
 from tuner.measure.offline import CandidateReport, OfflineOptions, OfflineRunner, Verdict
 
 OPTIONS = OfflineOptions(compile_seconds=60, builders=2, plugins=("tests.tuner.measure.offline.faulty",))
@@ -102,3 +105,25 @@ def test_a_report_is_plain_data(reports):
     assert found["config"]["template"] == "test.faulty"
     assert found["verdict"] == "ok"
     assert found["kernels"][0]["group"] == (32, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "template"),
+    [
+        ("jetson-xavier", "float16", "gpu.conv2d_tensor_core"),
+        ("jetson-orin", "float32", "gpu.conv2d_tensor_core_tf32"),
+        ("h100", "float16", "gpu.conv2d_tensor_core"),
+    ],
+)
+def test_tensor_cores_are_compiled_for(name, dtype, template):
+    """The memory that the launch adds to what the compiler counts is in the report."""
+    profile = profile_named(name)
+    compilers_or_skip(profile)
+    workload = Conv2d(1, 64, 14, 14, 64, (3, 3), padding=(1, 1, 1, 1)).workload(("bias", "relu"), dtype)
+    space = template_named(template).space(workload, profile.target())
+    with OfflineRunner(profile, replace(OPTIONS, builders=1, plugins=())) as runner:
+        found = runner.check([Candidate(workload, config) for config in space.seed_configs()[:2]])
+    for report in found:
+        assert report.verdict is Verdict.OK, report.message
+        (kernel,) = report.kernels
+        assert kernel.local_bytes == kernel.kernel.local_bytes > kernel.resources.local_bytes

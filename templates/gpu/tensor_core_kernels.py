@@ -1,0 +1,227 @@
+"""What `templates.gpu.tensor_core` computes, as tensor expressions, and its schedule; see there for the layouts.
+
+The product is that of an implicit matrix: its row p is an output pixel, and its columns are what a kernel position
+reads of a block of input channels ("columns", which exists in local memory alone, a tile at a time). The
+innermost loops become operations of warps on fragments (templates.gpu.fragments); without them (`tensorize=False`) the
+same schedule runs anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+
+from templates.blocking import Blocking
+from templates.gpu.fragments import HALF, SCOPES, STORED, fragment_intrinsics
+from templates.gpu.limits import GpuLimits
+from templates.gpu.stages import Group, cooperate, launch, overlap_copies, own_loops, vector_widths
+from templates.space import Values
+from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero
+from templates.workloads import Conv2d
+
+FRAGMENT = 16  # rows (pixels) and columns (output channels) of a fragment of sums, and channels of a block
+WARP = 32
+_DEPTHS = {"float16": 16, "float32": 8}  # input channels of a fragment: half precision, and tf32
+# Bytes added to every row in local memory, so that the eight rows that a warp loads at a time lie in different banks.
+_SKEW_BYTES = 16
+_COPY_BYTES = 16  # of the widest load
+
+
+@dataclass(frozen=True)
+class TensorCoreProblem:
+    """A convolution on tensor cores. `dtype`: "float16", or "float32", which is rounded to tf32."""
+
+    conv: Conv2d
+    blocks: Blocking
+    dtype: str
+    limits: GpuLimits
+
+    @property
+    def depth(self) -> int:
+        return _DEPTHS[self.dtype]
+
+    @property
+    def value_bytes(self) -> int:
+        return 2 if self.dtype == "float16" else 4
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of all images: rows of the matrix product."""
+        return self.conv.batch * self.conv.out_height * self.conv.out_width
+
+    @property
+    def copy_width(self) -> int:
+        """Values that an item copies into local memory at a time."""
+        return _COPY_BYTES // self.value_bytes
+
+    def tile(self, v: Values) -> tuple[int, int]:
+        """Pixels and blocks of output channels of a group."""
+        return v["mt"] * v["mi"] * FRAGMENT, v["nt"] * v["ni"]
+
+    def covered(self, v: Values) -> int:
+        """Pixels rounded up to whole tiles."""
+        pixels, _ = self.tile(v)
+        return -(-self.pixels // pixels) * pixels
+
+    def waste(self, v: Values) -> float:
+        """Pixels that are computed, in relation to those needed."""
+        return self.covered(v) / self.pixels
+
+    def group(self, v: Values) -> Group:
+        return Group(v["nt"], v["mt"], WARP)
+
+    def groups(self, v: Values) -> int:
+        pixels, blocks = self.tile(v)
+        return self.covered(v) // pixels * (self.blocks.all_out_blocks // blocks)
+
+    def turns(self, v: Values) -> int:
+        """How often local memory is filled."""
+        kh, kw = self.conv.kernel
+        return self.blocks.in_blocks // v["ct"] * kh * kw
+
+    def registers(self, v: Values) -> int:
+        """32-bit registers of an item that its share of the fragments takes."""
+        held = FRAGMENT * FRAGMENT * v["mi"] * v["ni"] * 4
+        read = FRAGMENT * self.depth * (v["mi"] + v["ni"]) * self.value_bytes
+        return (held + read) // (4 * WARP)
+
+    def row_values(self, v: Values) -> int:
+        """Values from one row in local memory to the next."""
+        return FRAGMENT + (_SKEW_BYTES // self.value_bytes if v["skew"] else 0)
+
+    def local_bytes(self, v: Values) -> int:
+        """Local memory of a group: input and weights of a turn (two, if asynchronous), and all sums."""
+        pixels, blocks = self.tile(v)
+        copied = v["ct"] * (pixels + blocks * FRAGMENT) * self.row_values(v) * self.value_bytes
+        return copied * (2 if v.get("asynchronous", 0) else 1) + pixels * blocks * FRAGMENT * 4
+
+
+def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Values) -> tirx.PrimFunc:
+    """columns -> conv on whole tiles of pixels -> out with the epilogue."""
+    conv, b, dtype = p.conv, p.blocks, p.dtype
+    data_shape = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, FRAGMENT)
+    data = te.placeholder(data_shape, name="data", dtype=dtype)
+    packed = (b.all_out_blocks, b.in_blocks, *conv.kernel, FRAGMENT, FRAGMENT)
+    weight = te.placeholder(packed, name="weight", dtype=dtype)
+    out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, FRAGMENT)
+    extra = epilogue_operands(epilogue, out_shape, dtype)
+    columns = _columns(p, data, p.covered(v))
+    left = te.compute(columns.shape, lambda *index: _as_half(columns[index], dtype), name="a")
+    right = te.compute(weight.shape, lambda *index: _as_half(weight[index], dtype), name="b")
+    ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
+    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, FRAGMENT), "ii")
+
+    def total(o: Any, pixel: Any, lane: Any) -> Any:
+        block = ic if b.groups == 1 else (o // b.out_blocks) * b.in_blocks + ic
+        row = left[block, kh, kw, pixel, ii].astype("float32")
+        return te.sum(row * right[o, ic, kh, kw, ii, lane].astype("float32"), axis=[ic, kh, kw, ii])
+
+    sums = te.compute((b.all_out_blocks, p.covered(v), FRAGMENT), total, name="conv")
+
+    def result(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
+        pixel = (n * conv.out_height + y) * conv.out_width + x
+        return epilogue_value(epilogue, sums[o, pixel, lane], extra, (n, o, y, x, lane), dtype)
+
+    return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def _as_half(value: Any, dtype: str) -> Any:
+    """A value as the operand of a fragment; half precision stands for tf32 too (templates.gpu.tf32)."""
+    return value if dtype == HALF else value.astype(HALF)
+
+
+def _columns(p: TensorCoreProblem, data: te.Tensor, covered: int) -> te.Tensor:
+    """(input blocks, kernel rows, kernel columns, pixels, lanes): what each output pixel reads, 0 outside the image."""
+    conv = p.conv
+    (sy, sx), (dy, dx), (top, left) = conv.strides, conv.dilation, conv.padding[:2]
+    image = conv.out_height * conv.out_width
+
+    def read(c: Any, kh: Any, kw: Any, pixel: Any, lane: Any) -> Any:
+        y = pixel % image // conv.out_width * sy + kh * dy - top
+        x = pixel % conv.out_width * sx + kw * dx - left
+        value = data[pixel // image, c, y, x, lane]
+        inside = [pixel < p.pixels] if covered > p.pixels else []
+        if any(conv.padding):
+            inside += [y >= 0, y < conv.height, x >= 0, x < conv.width]
+        return tirx.if_then_else(tirx.all(*inside), value, zero(p.dtype)) if inside else value
+
+    shape = (p.blocks.groups * p.blocks.in_blocks, *conv.kernel, covered, FRAGMENT)
+    return te.compute(shape, read, name="columns")
+
+
+def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, tensorize: bool = True) -> tirx.PrimFunc:
+    """Groups | warps | copies into local memory | fragments.
+
+    Without `tensorize` every item of a warp computes all of its fragments, in loops: slow, and the same numbers.
+    """
+    sch = new_schedule(func)
+    conv = sch.get_sblock("conv")
+    o, pixel, lane, ic, kh, kw, ii = sch.get_loops(conv)
+    ob, ot, oi = sch.split(o, [None, k["nt"], k["ni"]])
+    pb, pt, pi, row = sch.split(pixel, [None, k["mt"], k["mi"], FRAGMENT])
+    co, ci = sch.split(ic, [None, k["ct"]])
+    step, depth = sch.split(ii, [None, p.depth])
+    sch.reorder(ob, pb, ot, pt, co, kh, kw, ci, step, oi, pi, row, lane, depth)
+    turn = sch.fuse(co, kh, kw)
+    tags = {"blockIdx.y": [ob], "blockIdx.x": [pb], "threadIdx.z": [ot], "threadIdx.y": [pt]}
+    bound = launch(sch, tags)
+    names = fragment_intrinsics(FRAGMENT, FRAGMENT, p.depth, p.dtype) if tensorize else {}
+    _schedule_output(p, sch, k, bound["blockIdx.x"], bound["threadIdx.y"], names)
+    for name in ("a", "b"):
+        fragment = sch.get_sblock(name)
+        sch.set_scope(fragment, 0, SCOPES[name] if tensorize else "local")
+        sch.compute_at(fragment, step, preserve_unit_loops=True)
+    _schedule_copies(p, sch, k, turn)
+    _on_fragments(sch, sch.get_sblock("a"), (FRAGMENT, p.depth), names.get("a"))
+    _on_fragments(sch, sch.get_sblock("b"), (p.depth, FRAGMENT), names.get("b"))
+    for loop in (ci, step, oi, pi):
+        sch.unroll(loop)
+    init = sch.decompose_reduction(conv, turn)
+    if tensorize:
+        sch.tensorize(sch.get_loops(init)[-2], names["clear"])
+        sch.tensorize(row, names["multiply"])
+    if k.get("asynchronous", 0):
+        overlap_copies(sch, turn, 2)
+    return sch.mod["main"]
+
+
+def _schedule_copies(p: TensorCoreProblem, sch: Schedule, k: Values, turn: Any) -> None:
+    """All items of a group copy what a turn needs of the input and the weights into local memory."""
+    for stage in (sch.get_sblock("columns"), sch.cache_read(sch.get_sblock("b"), 0, "shared")):
+        cooperate(sch, stage, turn, p.group(k), p.copy_width)
+        if k["skew"]:
+            sch.storage_align(stage, 0, -2, FRAGMENT, p.row_values(k) - FRAGMENT)
+
+
+def _schedule_output(
+    p: TensorCoreProblem, sch: Schedule, k: Values, tile: Any, warp: Any, names: dict[str, str]
+) -> None:
+    """Fragments of sums | their copy in local memory | all items of the group: the epilogue."""
+    conv = sch.get_sblock("conv")
+    write = sch.cache_write(conv, 0, STORED if names else "shared")
+    sch.reverse_compute_at(write, tile, preserve_unit_loops=True)
+    sch.reverse_compute_inline(sch.get_sblock("out"))
+    *outer, last = own_loops(sch, write)
+    group, width = p.group(k), vector_widths(p.limits, FRAGMENT)[0]
+    last, vector = sch.split(last, [None, width])
+    _, z, y, x = sch.split(sch.fuse(*outer, last), [None, group.z, group.y, group.x])
+    launch(sch, {"threadIdx.z": [z], "threadIdx.y": [y], "threadIdx.x": [x]})
+    unroll_tile(sch, [vector])
+    store = sch.cache_write(conv, 0, SCOPES["sums"] if names else "local")
+    sch.reverse_compute_at(store, warp, preserve_unit_loops=True)
+    _on_fragments(sch, store, (FRAGMENT, FRAGMENT), names.get("store"))
+
+
+def _on_fragments(sch: Schedule, stage: Any, shape: tuple[int, int], intrinsic: str | None) -> None:
+    """Copy a stage a fragment at a time: by an intrinsic, or (None) in loops."""
+    *outer, row, column = own_loops(sch, stage)
+    rows, row = sch.split(row, [None, shape[0]])
+    columns, column = sch.split(column, [None, shape[1]])
+    sch.reorder(*outer, rows, columns, row, column)
+    for loop in (*outer, rows, columns):
+        sch.unroll(loop)
+    if intrinsic is not None:
+        sch.tensorize(row, intrinsic)

@@ -1,0 +1,39 @@
+"""Fragments of tf32, which TVM's code for CUDA has not (0.27), added to the text of a kernel.
+
+In TVM's eyes they are fragments of half precision of 16 x 16 x 8, a shape that CUDA has not: that type becomes CUDA's
+fragment of tf32 (8 bits of exponent, 10 of mantissa), loaded from float32 and rounded as CUDA wants it. Source: CUDA
+C++ Programming Guide, "Warp Matrix Functions", "Alternate Floating Point". Importing this module registers the hook
+through which TVM passes all CUDA code; kernels without such fragments are not changed.
+"""
+
+from __future__ import annotations
+
+import re
+
+import tvm
+from tvm.target import Target
+
+_INCLUDE = "#include <mma.h>\n"
+_TYPE = re.compile(r"fragment<nvcuda::wmma::matrix_[ab], 16, 16, 8, half, nvcuda::wmma::row_major>")
+_OPERAND = """template <> class fragment<{operand}, 16, 16, 8, __half, row_major>
+    : public fragment<{operand}, 16, 16, 8, precision::tf32, row_major> {{}};
+static __device__ __forceinline__ void load_matrix_sync(
+    fragment<{operand}, 16, 16, 8, __half, row_major>& to, const float* from, unsigned stride) {{
+  fragment<{operand}, 16, 16, 8, precision::tf32, row_major>& loaded = to;
+  load_matrix_sync(loaded, from, stride);
+  for (int i = 0; i < loaded.num_elements; ++i) loaded.x[i] = __float_to_tf32(loaded.x[i]);
+}}
+"""
+_PRELUDE = (
+    "namespace nvcuda { namespace wmma {\n"
+    + "".join(_OPERAND.format(operand=operand) for operand in ("matrix_a", "matrix_b"))
+    + "} }\n"
+)
+
+
+def with_tf32(code: str, _target: Target) -> str:
+    """The text of CUDA code with the fragments of tf32 that it uses."""
+    return code.replace(_INCLUDE, _INCLUDE + _PRELUDE, 1) if _TYPE.search(code) else code
+
+
+tvm.register_global_func("tvm_callback_cuda_postproc", with_tf32)

@@ -1,0 +1,97 @@
+"""What the knob values of a direct convolution mean on a GPU: groups, registers, local memory. Start at `Tiling`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from templates.blocking import Blocking
+from templates.direct import DirectProblem
+from templates.gpu.limits import GpuLimits
+from templates.gpu.stages import Group, copy_width, vector_widths
+from templates.space import Values
+
+SHARED = ("shared", "shared_local")  # places of the padded input in local memory
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A problem on a device: what knob values mean for groups, registers and memory."""
+
+    problem: DirectProblem
+    limits: GpuLimits
+
+    def group(self, v: Values) -> Group:
+        return Group(v["kt"], v["yt"], v["xt"] * (self.problem.blocks.lanes // v["vec"]))
+
+    def tile(self, v: Values) -> tuple[int, int]:
+        """Rows and columns of a group."""
+        return v["yt"] * v["yi"], v["xt"] * v["xi"]
+
+    def blocks(self, v: Values) -> Blocking:
+        """The problem's blocks, the output's padded to whole groups."""
+        return self.problem.padded_blocks(v["kt"] * v["ki"])
+
+    def waste(self, v: Values) -> float:
+        """What is computed over what is needed."""
+        (th, tw), p = self.tile(v), self.problem
+        pixels = p.tall(th) * p.wide(tw) / (p.rows * p.columns)
+        return pixels * self.blocks(v).out_blocks / p.blocks.out_blocks
+
+    def groups(self, v: Values) -> int:
+        th, tw = self.tile(v)
+        p = self.problem
+        pixels = (p.tall(th) // th) * (p.wide(tw) // tw)
+        return p.conv.batch * self.blocks(v).all_out_blocks // (v["kt"] * v["ki"]) * pixels
+
+    def accumulators(self, v: Values) -> int:
+        """Vectors of `vec` sums that an item holds."""
+        return v["ki"] * v["yi"] * v["xi"]
+
+    def sums(self, v: Values) -> int:
+        """Values in registers: the sums, and on a GPU the input row beside them (a CPU reads it from its stack)."""
+        row = 0
+        if v["pad"] in ("local", "shared_local") and self.limits.family != "cpu":
+            _, reach_x = self.problem.reach(1, v["xi"])
+            row = v["yi"] * reach_x * self.row_lanes(v)
+        return self.accumulators(v) * v["vec"] + row
+
+    def row_lanes(self, v: Values) -> int:
+        """Input channels of an input row in registers: all of a block unless the order goes through them outside."""
+        return self.problem.blocks.in_lanes if v["order"] == "c.kh.kw.i" else v["ui"]
+
+    def unrolled(self, v: Values) -> int:
+        """Vector multiply-adds in the longest unrolled body."""
+        kh, kw = self.problem.conv.kernel
+        return self.accumulators(v) * v["ui"] * (kw if v["unroll_kw"] else 1) * (kh if v["unroll_kh"] else 1)
+
+    def local_bytes(self, v: Values) -> int:
+        """Local memory of a group."""
+        p = self.problem
+        values = 0
+        if v["pad"] in SHARED:
+            reach_y, reach_x = p.reach(*self.tile(v))
+            values += v["ct"] * p.blocks.in_lanes * reach_y * reach_x
+        if v["wshared"]:
+            kh, kw = p.conv.kernel
+            values += v["kt"] * v["ki"] * v["ct"] * kh * kw * p.blocks.in_lanes * p.blocks.lanes
+        return p.value_bytes * values * (2 if self.asynchronous(v) else 1)
+
+    def asynchronous(self, v: Values) -> bool:
+        """Whether the next input blocks are copied while these are computed with."""
+        return bool(v.get("asynchronous", 0))
+
+    def data_widths(self) -> tuple[int, ...]:
+        """Lengths of vectors of the padded input, longest first."""
+        return vector_widths(self.limits, 1 if self.problem.plain_data else self.problem.blocks.in_lanes)
+
+    def row_width(self, v: Values) -> int:
+        """Values of an input row that go into registers at a time."""
+        return next(w for w in self.data_widths() if self.row_lanes(v) % w == 0)
+
+    def copied_widths(self, v: Values) -> tuple[int, int]:
+        """Values of the input and of the weights that an item copies into local memory at a time."""
+        if not self.asynchronous(v):
+            return self.data_widths()[0], v["vec"]
+        read = self.row_width(v) if v["pad"] == "shared_local" else 1
+        weights = vector_widths(self.limits, self.problem.blocks.lanes)
+        return copy_width(self.data_widths(), read), copy_width(weights, v["vec"])
