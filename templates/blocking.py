@@ -6,7 +6,7 @@ the packed weight holds zeros where a merged group has no connection, so every g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,10 @@ class Blocking:
     @property
     def all_out_blocks(self) -> int:
         return self.groups * self.out_blocks
+
+    def padded(self, ob: int) -> Blocking:
+        """With as many (zero) output blocks more as register tiles of `ob` blocks need."""
+        return replace(self, out_blocks=-(-self.out_blocks // ob) * ob)
 
 
 def blocking(conv: Conv2d, lanes: int) -> Blocking:

@@ -8,7 +8,7 @@ Rows and columns that a tile does not divide are computed on a padded image and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -74,11 +74,6 @@ class DirectProblem:
             return reach_x > self.columns
         return any(self.conv.padding) or reach_y > self.conv.height or reach_x > self.conv.width
 
-    def padded_blocks(self, ob: int) -> Blocking:
-        """The blocks with as many (zero) output blocks more as register tiles of `ob` blocks need."""
-        count = self.blocks.out_blocks
-        return self.blocks if count % ob == 0 else replace(self.blocks, out_blocks=-(-count // ob) * ob)
-
     @property
     def value_bytes(self) -> int:
         """Bytes of a stored value."""
@@ -105,7 +100,7 @@ def direct_compute(
     input blocks is less than all, a stage "part" has the sums of each chunk, which conv adds up.
     """
     conv, b, dtype = problem.conv, problem.blocks, problem.dtype
-    weight_blocks = problem.padded_blocks(ob).all_out_blocks
+    weight_blocks = problem.blocks.padded(ob).all_out_blocks
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     blocked = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, b.in_lanes)
     data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=dtype)

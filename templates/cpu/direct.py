@@ -68,7 +68,7 @@ class DirectConv(Template):
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._problem(workload, target)
-        return pack_oihw(problem.conv, problem.padded_blocks(config["ob"]), weight)
+        return pack_oihw(problem.conv, problem.blocks.padded(config["ob"]), weight)
 
     def weight_key(self, config: Config) -> str:
         return f"oihw ob={config['ob']}"
@@ -183,7 +183,7 @@ def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
         "body_fmas": float(acc * v["ui"] * (conv.kernel[1] if v["unroll_kw"] else 1)),
         "weight_block_bytes": problem.weight_bytes * v["ob"] / b.all_out_blocks,
         "data_sweep_bytes": 4.0 * conv.in_channels / b.groups * conv.width * (sweep_rows * conv.strides[0]),
-        "waste": problem.padded_blocks(v["ob"]).out_blocks / b.out_blocks,
+        "waste": problem.blocks.padded(v["ob"]).out_blocks / b.out_blocks,
         "tail": float(problem.columns % v["tw"]) / problem.columns,
         "chunks": float(conv.batch * v["groups"] * (b.all_out_blocks // v["ob"])),
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import Blocking, blocking, divisors, tile_sizes
+from templates.blocking import blocking, divisors, tile_sizes
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, peel_tail, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
@@ -41,10 +41,6 @@ class _Problem(WinogradTiles):
     @property
     def tiles(self) -> int:
         return self.tile_rows * self.tiles_x
-
-    def padded_blocks(self, ob: int) -> Blocking:
-        """The blocks with as many (zero) output blocks more as register tiles of `ob` blocks need."""
-        return replace(self.blocks, out_blocks=-(-self.blocks.out_blocks // ob) * ob)
 
 
 class Winograd(Template):
@@ -83,7 +79,7 @@ class Winograd(Template):
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._problem(workload, target, config["m"])
-        return transformed_weight(problem.m, problem.padded_blocks(config["ob"]), weight)
+        return transformed_weight(problem.m, problem.blocks.padded(config["ob"]), weight)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target, config["m"])
@@ -155,7 +151,7 @@ def _best_tiles(p: _Problem, accumulators: int) -> list[Values]:
     """Register tiles, those with the fewest loads per useful multiply-add first."""
 
     def cost(ob: int, tiles: int) -> float:
-        steps = -(-p.tiles // tiles) * p.padded_blocks(ob).out_blocks // ob
+        steps = -(-p.tiles // tiles) * p.blocks.padded(ob).out_blocks // ob
         return steps * (ob + tiles) / (p.tiles * p.blocks.out_blocks)
 
     pairs = [(ob, tiles) for ob in tile_sizes(p.blocks.out_blocks, 4) for tiles in range(1, accumulators // ob + 1)]
@@ -185,7 +181,7 @@ def _compute(p: _Problem, epilogue: tuple[str, ...], ob: int) -> tirx.PrimFunc:
     conv, b, a, m = p.conv, p.blocks, p.a, p.m
     bt, _, at = MATRICES[m]
     lanes, ny, nx = b.lanes, p.tiles_y, p.tiles_x
-    padded = p.padded_blocks(ob).out_blocks
+    padded = p.blocks.padded(ob).out_blocks
     data = te.placeholder((conv.batch, b.in_blocks, conv.height, conv.width, lanes), name="data")
     weight = te.placeholder((a, a, padded, b.in_blocks, lanes, lanes), name="weight")
     out_shape = (conv.batch, b.out_blocks, conv.out_height, conv.out_width, lanes)

@@ -29,7 +29,7 @@ class Tiling:
 
     def blocks(self, v: Values) -> Blocking:
         """The problem's blocks, the output's padded to whole groups."""
-        return self.problem.padded_blocks(v["kt"] * v["ki"])
+        return self.problem.blocks.padded(v["kt"] * v["ki"])
 
     def waste(self, v: Values) -> float:
         """What is computed over what is needed."""
