@@ -90,8 +90,8 @@ class Template(ABC):
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         """The weight (OIHW, or (out, in)) as the function reads it: laid out once, when a module is built."""
 
-    def weight_key(self, config: Config) -> str:
-        """Configs with equal keys share one packed weight: what `pack_weight` reads of the config."""
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
+        """Configs with equal keys share one packed weight: what of the config changes the result of `pack_weight`."""
         return config.key
 
     def pack_bias(self, workload: Workload, target: Target, bias: np.ndarray) -> np.ndarray:

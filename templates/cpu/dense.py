@@ -62,7 +62,7 @@ class PackedDense(Template):
         )
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(dense, unit.lanes, v))
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return f"nb={config['nb']}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

@@ -73,7 +73,7 @@ class Depthwise(Template):
         )
         return Space(self.name, knobs, constraints, _seeds(conv, limit, padded), lambda v: _features(conv, v))
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "blocked"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

@@ -70,8 +70,8 @@ class DirectConv(Template):
         problem = self._problem(workload, target)
         return pack_oihw(problem.conv, problem.blocks.padded(config["ob"]), weight)
 
-    def weight_key(self, config: Config) -> str:
-        return f"oihw ob={config['ob']}"
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
+        return f"oihw blocks={self._problem(workload, target).blocks.padded(config['ob']).out_blocks}"
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target)

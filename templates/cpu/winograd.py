@@ -74,8 +74,9 @@ class Winograd(Template):
         knobs = _knobs(problems, unit.accumulators)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
 
-    def weight_key(self, config: Config) -> str:
-        return f"m={config['m']} ob={config['ob']}"
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
+        padded = self._problem(workload, target, config["m"]).blocks.padded(config["ob"])
+        return f"m={config['m']} blocks={padded.out_blocks}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._problem(workload, target, config["m"])

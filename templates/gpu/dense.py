@@ -81,7 +81,7 @@ class GpuDense(Template):
         seeds = tuple({k: max(x for x in values[k] if x <= v) for k, v in {**s, "ri": rows}.items()} for s in wanted)
         return Space(self.name, knobs, constraints, (*seeds, {}), lambda v: _features(dense, limits, v))
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return " ".join(f"{name}={config[name]}" for name in ("nb", "ot", "vec", "ks", "ki"))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

@@ -124,7 +124,7 @@ class GpuDepthwise(Template):
         knobs = _knobs(tiling)
         return Space(self.name, knobs, _constraints(tiling), _seeds(tiling, knobs), lambda v: _features(tiling, v))
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "blocked"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

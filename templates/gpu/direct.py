@@ -95,8 +95,9 @@ class GpuDirectConv(Template):
         tiling = self._tiling(workload, gpu_limits_of(target))
         return pack_oihw(tiling.problem.conv, tiling.blocks(config.knobs), weight)
 
-    def weight_key(self, config: Config) -> str:
-        return f"oihw ob={config['kt'] * config['ki']}"
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
+        tiling = self._tiling(workload, gpu_limits_of(target))
+        return f"oihw blocks={tiling.blocks(config.knobs).out_blocks}"
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling = self._tiling(workload, gpu_limits_of(target))

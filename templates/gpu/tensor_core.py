@@ -75,7 +75,7 @@ class GpuTensorCore(Template):
             return None
         return Space(self.name, knobs, _constraints(problem), _seeds(knobs), lambda v: _features(problem, v))
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "oihw"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

@@ -70,7 +70,7 @@ class GpuWinograd(Template):
         seeds = _seeds(problems, limits, knobs, constraints)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return f"m={config['m']}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

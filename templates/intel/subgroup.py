@@ -93,7 +93,7 @@ class SubgroupConv(Template):
             self.name, _knobs(problem, limits), constraints, _seeds(problem, limits), partial(_features, problem)
         )
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return f"size{config['size']}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

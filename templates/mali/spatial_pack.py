@@ -126,7 +126,7 @@ class SpatialPack(Template):
         knobs, constraints = _knobs(tiling), _constraints(tiling)
         return Space(self.name, knobs, constraints, _seeds(tiling, knobs, constraints), partial(_features, tiling))
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return f"vec{config['vec']}"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

@@ -113,6 +113,6 @@ def test_weights_with_equal_keys_are_equal() -> None:
         for config in (space.sample(rng) for _ in range(6)):
             if config is None:
                 continue
-            key = TEMPLATES[template].weight_key(config)
+            key = TEMPLATES[template].weight_key(workload, target, config)
             value = TEMPLATES[template].pack_weight(workload, target, config, weight).tobytes()
             assert packed.setdefault(key, value) == value

@@ -112,7 +112,8 @@ class Executor:
         return self._operands[workload.key]
 
     def _cold_weight(self, template: Template, candidate: Candidate, kept: int) -> ColdWeight:
-        key = candidate.workload.key, template.name, template.weight_key(candidate.config)
+        packed_as = template.weight_key(candidate.workload, self._target, candidate.config)
+        key = candidate.workload.key, template.name, packed_as
         if key not in self._cold:
             while len(self._cold) >= kept:
                 self._cold.popitem(last=False)

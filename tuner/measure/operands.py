@@ -54,7 +54,7 @@ class Operands:
         return sum(a.nbytes for a in arrays) + sum(tensors)
 
     def packed_weight(self, template: Template, config: Config) -> np.ndarray:
-        key = template.name, template.weight_key(config)
+        key = template.name, template.weight_key(self.workload, self._target, config)
         if key not in self._packed:
             while len(self._packed) >= _PACKED_KEPT:
                 self._packed.popitem(last=False)

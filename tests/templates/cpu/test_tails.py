@@ -75,6 +75,16 @@ def test_winograd_over_several_images() -> None:
     assert _error(Winograd(), workload, **chosen) < 3e-5
 
 
+@pytest.mark.parametrize("template", [DirectConv(), Winograd()])
+def test_only_blocks_of_zeros_need_a_weight_of_their_own(template: Template) -> None:
+    target, space = host_target(), template.space(SQUARE, host_target())
+    assert space is not None
+    first = space.seed_configs()[0]
+    configs = [Config(template.name, {**first.knobs, "ob": ob}) for ob in (1, 2, 4, 3)]
+    keys = [template.weight_key(SQUARE, target, config) for config in configs]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
 def test_a_group_takes_only_whole_tiles() -> None:
     space = Winograd().space(SQUARE, host_target())
     assert space is not None

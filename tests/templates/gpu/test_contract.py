@@ -134,7 +134,7 @@ def test_weights_with_equal_keys_are_equal(template: str, name: str) -> None:
     packed: dict[str, bytes] = {}
     weight = random_operands(workload, 0).weight
     for config in filter(None, (space.sample(rng) for _ in range(6))):
-        key = TEMPLATES[template].weight_key(config)
+        key = TEMPLATES[template].weight_key(workload, target, config)
         value = TEMPLATES[template].pack_weight(workload, target, config, weight).tobytes()
         assert packed.setdefault(key, value) == value
 

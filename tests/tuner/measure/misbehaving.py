@@ -85,7 +85,7 @@ class Misbehaving(Template):
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         return Layouts(PLAIN, PLAIN)
 
-    def weight_key(self, config: Config) -> str:
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return ""
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
