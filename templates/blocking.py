@@ -7,6 +7,7 @@ the packed weight holds zeros where a merged group has no connection, so every g
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,24 @@ class Blocking:
     def padded(self, ob: int) -> Blocking:
         """With as many (zero) output blocks more as register tiles of `ob` blocks need."""
         return replace(self, out_blocks=-(-self.out_blocks // ob) * ob)
+
+    def out_tiles(self, limit: int) -> tuple[int, ...]:
+        """How many output blocks a register tile may take: padding is for convolutions without groups only."""
+        return tile_sizes(self.out_blocks, limit) if self.groups == 1 else divisors(self.out_blocks, limit)
+
+    def register_tiles(self, extent: int, registers: int) -> list[tuple[int, int]]:
+        """Tiles of (output blocks, positions out of `extent`) that fit into `registers` vectors, those with the
+        fewest loads per useful multiply-add first."""
+
+        def loads(tile: tuple[int, int]) -> int:
+            return -(-self.out_blocks // tile[0]) * -(-extent // tile[1]) * sum(tile)
+
+        tiles = [(ob, t) for ob in self.out_tiles(4) for t in range(1, min(extent, registers // ob) + 1)]
+        return sorted(tiles, key=loads)
+
+    def first_input(self, out_block: Any) -> Any:
+        """The first input block of an output block's group (an int or a TVM expression)."""
+        return 0 if self.groups == 1 else out_block // self.out_blocks * self.in_blocks
 
 
 def blocking(conv: Conv2d, lanes: int) -> Blocking:

@@ -92,12 +92,12 @@ def direct_compute(
     tw: int,
     staged: bool = False,
     ob: int = 1,
-    chunk: int | None = None,
+    chunk: int = 0,
 ) -> tirx.PrimFunc:
     """pad -> conv on whole tiles of `ob` blocks by th x tw pixels -> out with the epilogue.
 
-    There is a stage "pad" where pixels outside the image are read, and always where it is `staged`. Where a `chunk` of
-    input blocks is less than all, a stage "part" has the sums of each chunk, which conv adds up.
+    There is a stage "pad" where pixels outside the image are read, and always where it is `staged`. Where there is
+    a `chunk` of input blocks (0: all), a stage "part" has the sums of each chunk, which conv adds up.
     """
     conv, b, dtype = problem.conv, problem.blocks, problem.dtype
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
@@ -116,8 +116,7 @@ def direct_compute(
 
     def total(first: Any, n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         """The sum over a chunk of input blocks."""
-        group = 0 if b.groups == 1 else (o // b.out_blocks) * b.in_blocks
-        value = read(n, group + first + ic, y * sy + kh * dy, x * sx + kw * dx, ii)
+        value = read(n, b.first_input(o) + first + ic, y * sy + kh * dy, x * sx + kw * dx, ii)
         tap = as_float32(value, dtype) * as_float32(weight[o, first + ic, kh, kw, ii, v], dtype)
         return te.sum(tap, axis=[ic, kh, kw, ii])
 

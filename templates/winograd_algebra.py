@@ -106,6 +106,16 @@ class WinogradTiles:
     def tiles_x(self) -> int:
         return -(-self.conv.out_width // self.m)
 
+    @property
+    def tile_rows(self) -> int:
+        """Of all images."""
+        return self.conv.batch * self.tiles_y
+
+    @property
+    def tiles(self) -> int:
+        """Of all images."""
+        return self.tile_rows * self.tiles_x
+
 
 def suits_winograd(conv: Conv2d, lanes: int) -> bool:
     """Whether the templates compute it: 3x3 without stride, dilation or groups, whole vectors of channels, and images

@@ -15,10 +15,10 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import blocking, divisors, pack_oihw, tile_sizes
+from templates.blocking import blocking, divisors, pack_oihw
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, guard, mark, peel_tail, prefetch, wrap_marked_loop
-from templates.cpu.stages import MAX_CHUNK, add_chunks, pad_at_root
+from templates.cpu.stages import pad_at_root
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
@@ -30,6 +30,10 @@ from tuning_db.record import Config, Workload
 MAX_UNROLLED = 350
 # Prefetching pays only where a layer's weights do not stay in a core's first caches anyway.
 PREFETCH_BYTES = 128 * 1024
+# Input blocks whose weights, for a register tile's output blocks, a first-level cache may hold.
+MAX_CHUNK = 16
+# Numbers of row groups: parts of the images' heights that networks have.
+GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
 
 
 class DirectConv(Template):
@@ -75,7 +79,8 @@ class DirectConv(Template):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target)
-        func = _schedule(problem, _compute(problem, workload.epilogue, config.knobs), config.knobs)
+        compute = direct_compute(problem, workload.epilogue, 1, 1, ob=config["ob"], chunk=config["chunk"])
+        func = _schedule(problem, compute, config.knobs)
         if config["skip"]:
             func = _skip_padded_rows(func, problem.conv, "part_update" if config["chunk"] else "conv_update")
         if config["prefetch"]:
@@ -98,6 +103,12 @@ def _tiles(problem: DirectProblem, tw: int, th: int) -> int:
     return problem.columns // tw if problem.flat else problem.rows // th
 
 
+def _groups_divide(problem: DirectProblem, tw: int, th: int, groups: int) -> bool:
+    if problem.flat:  # a narrower last tile can be told apart in one group only
+        return groups == 1 or problem.columns % (tw * groups) == 0
+    return _tiles(problem, tw, th) % groups == 0
+
+
 def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
     conv, blocks = problem.conv, problem.blocks
     spatial = conv.kernel != (1, 1)
@@ -107,7 +118,7 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
     # The write of flat pixels cannot be moved behind the chunks: its image rows are none of the tiles'.
     chunks = () if problem.flat else divisors(blocks.in_blocks, min(MAX_CHUNK, blocks.in_blocks - 1))
     return (
-        Knob("ob", tile_sizes(blocks.out_blocks, 8) if blocks.groups == 1 else divisors(blocks.out_blocks, 8)),
+        Knob("ob", blocks.out_tiles(8)),
         Knob("tw", widths),
         Knob("th", divisors(problem.rows, 4)),
         Knob("chunk", (0, *chunks)),
@@ -115,7 +126,7 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
         Knob("order", tuple(ORDERS) if spatial else ("c.kh.kw.i",)),
         Knob("unroll_kw", (0, 1) if conv.kernel[1] > 1 else (0,)),
         Knob("inner", ("pixels", "blocks")),
-        Knob("groups", tuple(g for g in (1, 2, 4, 7, 8, 14, 16, 28, 56, 112) if g <= most)),
+        Knob("groups", tuple(g for g in GROUPS if g <= most)),
         Knob("skip", (0, 1) if skippable else (0,)),
         Knob("prefetch", (0, 1) if problem.weight_bytes > PREFETCH_BYTES and not problem.plain_data else (0,)),
     )
@@ -128,11 +139,7 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
         return v["ob"] * v["tw"] * v["th"] * v["ui"] * (kernel_width if v["unroll_kw"] else 1)
 
     def grouped(v: Values) -> bool:
-        if v["groups"] == 1:
-            return True
-        if problem.flat:  # a narrower last tile can be told apart in one group only
-            return problem.columns % (v["tw"] * v["groups"]) == 0
-        return _tiles(problem, v["tw"], v["th"]) % v["groups"] == 0
+        return _groups_divide(problem, v["tw"], v["th"], v["groups"])
 
     return (
         Constraint("the register tile does not fit", lambda v: v["ob"] * v["tw"] * v["th"] <= accumulators),
@@ -145,30 +152,16 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
 
 def _seeds(problem: DirectProblem, accumulators: int) -> tuple[Values, ...]:
     """Tiles that fill the registers best, with and without skipping, prefetching and row groups."""
-    best = _best_tiles(problem, accumulators)[:3]
     ui = max(divisors(problem.blocks.in_lanes, 4))
     seeds = []
-    for tile in best:
-        count = _tiles(problem, tile["tw"], 1) if not problem.flat or problem.columns % tile["tw"] == 0 else 1
-        for groups in (1, max(g for g in (1, 2, 4, 7, 8, 14, 28, 56, 112) if count % g == 0)):
+    for ob, tw in problem.blocks.register_tiles(problem.columns, accumulators)[:3]:
+        tile = {"ob": ob, "tw": tw}
+        for groups in (1, max(g for g in GROUPS if _groups_divide(problem, tw, 1, g))):
             for skip in (1, 0):
                 seeds.append({**tile, "ui": ui, "groups": groups, "skip": skip, "prefetch": int(groups == 1)})
         seeds.insert(-3, {**tile, "ui": ui, "groups": 1, "skip": 1, "prefetch": 0, "chunk": 1})
     known = {k.name: k.values for k in _knobs(problem, accumulators)}
     return tuple({k: v if v in known[k] else known[k][0] for k, v in seed.items()} for seed in seeds)
-
-
-def _best_tiles(problem: DirectProblem, accumulators: int) -> list[Values]:
-    """Register tiles of one row, those with the fewest loads per useful multiply-add first."""
-    blocks = problem.blocks.out_blocks
-
-    def cost(ob: int, tw: int) -> float:
-        steps = -(-blocks // ob) * -(-problem.columns // tw)
-        return steps * (ob + tw) / (blocks * problem.columns)
-
-    sizes = tile_sizes(blocks, 4) if problem.blocks.groups == 1 else divisors(blocks, 4)
-    pairs = [(ob, tw) for ob in sizes for tw in range(1, min(problem.columns, accumulators // ob) + 1)]
-    return [{"ob": ob, "tw": tw} for ob, tw in sorted(pairs, key=lambda pair: cost(*pair))]
 
 
 def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
@@ -189,10 +182,6 @@ def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
     }
 
 
-def _compute(problem: DirectProblem, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFunc:
-    return direct_compute(problem, epilogue, 1, 1, ob=k["ob"], chunk=k["chunk"] or None)
-
-
 def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     """Row groups | output blocks | (chunks |) rows | columns | reduction | register tile."""
     sch = new_schedule(func)
@@ -211,7 +200,7 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.Pr
     sch.parallel(outer)
     peel_tail(sch, xo)
     if k["chunk"]:
-        sums, written = add_chunks(sch, conv, "part", steps[0], xo), "out"
+        sums, written = _add_chunks(sch, conv, steps[0], xo), "out"
         out = sch.get_sblock("out")
         sch.reverse_compute_at(out, outer, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(out)[-1])
@@ -224,6 +213,17 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.Pr
     _schedule_sums(sch, sums, k)
     _schedule_pad(problem, sch)
     return guard(sch.mod["main"], written, {1: problem.blocks.all_out_blocks, 3: problem.columns})
+
+
+def _add_chunks(sch: Schedule, conv: Any, step: Any, tile: Any) -> Any:
+    """Make a chunk's sums (stage `part`) in registers inside the loop over register tiles, `tile`, and add them to
+    `conv`, whose sums stay in the first-level cache while all tiles use the chunk's weights. Returns `part`."""
+    part = sch.get_sblock("part")
+    sch.compute_at(part, tile, preserve_unit_loops=True)
+    sch.set_scope(part, 0, "local")
+    unroll_tile(sch, sch.get_loops(conv)[-4:])
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(conv, step))[-1])
+    return part
 
 
 def _schedule_sums(sch: Schedule, sums: Any, k: Values) -> None:
@@ -255,7 +255,7 @@ def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d, block: str) -> tirx.Pri
     """Run a kernel row only where it meets the image: at 7x7 with padding 1 this saves a tenth of the work."""
 
     def guarded(loop: Any, index: Any) -> Any:
-        row = index[3 if block == "part_update" else 2]
+        row = index[-7]  # of (n, o, y, x, v, ic, kh, kw, ii), after the number of the chunk if there are chunks
         y = row * conv.strides[0] + loop.loop_var * conv.dilation[0]
         inside = tirx.all(y >= conv.padding[0], y < conv.height + conv.padding[0])
         return tirx.IfThenElse(inside, loop.body, None)

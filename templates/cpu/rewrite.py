@@ -1,4 +1,5 @@
-"""Rewrites of a scheduled function that schedule primitives cannot express: skipped rows and software prefetch."""
+"""Rewrites of a scheduled function that schedule primitives cannot express: skipped rows,
+software prefetch, and guards that scheduling loses."""
 
 from __future__ import annotations
 

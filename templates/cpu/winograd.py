@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import blocking, divisors, tile_sizes
+from templates.blocking import blocking, divisors
 from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, peel_tail, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
@@ -32,17 +31,6 @@ from tuning_db.record import Config, Workload
 MAX_UNROLLED = 350
 
 
-@dataclass(frozen=True)
-class _Problem(WinogradTiles):
-    @property
-    def tile_rows(self) -> int:
-        return self.conv.batch * self.tiles_y
-
-    @property
-    def tiles(self) -> int:
-        return self.tile_rows * self.tiles_x
-
-
 class Winograd(Template):
     """Knobs: `m`; `at` ("group": all stages run per group of `rows` tile rows, "root": one after the other); register
     tile of `ob` output blocks by `tiles` tiles, in the order of rows (neither needs to divide: a last tile is
@@ -54,9 +42,9 @@ class Winograd(Template):
     exact = False
     version = 2
 
-    def _problem(self, workload: Workload, target: Target, m: int) -> _Problem:
+    def _problem(self, workload: Workload, target: Target, m: int) -> WinogradTiles:
         conv = conv_of(workload)
-        return _Problem(conv, blocking(conv, vector_unit(target).lanes), m)
+        return WinogradTiles(conv, blocking(conv, vector_unit(target).lanes), m)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         block = Layout(vector_unit(target).lanes)
@@ -88,8 +76,8 @@ class Winograd(Template):
         return _prefetch_weights(func, problem, config.knobs) if config["prefetch"] else func
 
 
-def _knobs(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Knob, ...]:
-    def union(values: Callable[[_Problem], Sequence[int]]) -> tuple[int, ...]:
+def _knobs(problems: Mapping[int, WinogradTiles], accumulators: int) -> tuple[Knob, ...]:
+    def union(values: Callable[[WinogradTiles], Sequence[int]]) -> tuple[int, ...]:
         return tuple(sorted({v for p in problems.values() for v in values(p)}))
 
     blocks = problems[2].blocks
@@ -98,7 +86,7 @@ def _knobs(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Knob, .
         Knob("at", ("root", "group")),
         Knob("rows", union(lambda p: divisors(p.tiles_y, 14))),
         Knob("tiles", union(lambda p: range(1, min(p.tiles, accumulators) + 1))),
-        Knob("ob", tile_sizes(blocks.out_blocks, 8)),
+        Knob("ob", blocks.out_tiles(8)),
         Knob("ui", divisors(blocks.in_lanes, 16)),
         Knob("blocks", ("outer", "inner")),
         Knob("inner", ("pixels", "blocks")),
@@ -107,8 +95,8 @@ def _knobs(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Knob, .
     )
 
 
-def _constraints(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Constraint, ...]:
-    def of(v: Values) -> _Problem:
+def _constraints(problems: Mapping[int, WinogradTiles], accumulators: int) -> tuple[Constraint, ...]:
+    def of(v: Values) -> WinogradTiles:
         return problems[v["m"]]
 
     def tile(v: Values) -> int:
@@ -125,20 +113,21 @@ def _constraints(problems: Mapping[int, _Problem], accumulators: int) -> tuple[C
     )
 
 
-def _divides_group(p: _Problem, v: Values) -> bool:
+def _divides_group(p: WinogradTiles, v: Values) -> bool:
     # A narrower last tile of a group would write into the next group's tiles.
     return v["rows"] * p.tiles_x % v["tiles"] == 0 and p.blocks.out_blocks % v["ob"] == 0
 
 
-def _seeds(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Values, ...]:
+def _seeds(problems: Mapping[int, WinogradTiles], accumulators: int) -> tuple[Values, ...]:
     """Per m the register tiles with the fewest loads per multiply-add, all stages at the root and in row groups."""
     seeds: list[Values] = []
     for rank, m in itertools.product(range(2), (4, 2)):
         p = problems[m]
-        tiles = _best_tiles(p, accumulators)
+        tiles = p.blocks.register_tiles(p.tiles, accumulators)
         rows = p.tiles_y if p.tiles_y <= 14 else max(divisors(p.tiles_y, 14))
         common = {"m": m, "rows": rows, "ui": max(divisors(p.blocks.in_lanes, 4)), "inner": "pixels"}
-        seed = {**common, **tiles[min(rank, len(tiles) - 1)], "at": "root", "pad": "root", "prefetch": 0}
+        tile = dict(zip(("ob", "tiles"), tiles[min(rank, len(tiles) - 1)], strict=True))
+        seed = {**common, **tile, "at": "root", "pad": "root", "prefetch": 0}
         seeds.append({**seed, "blocks": "outer"})
         group = {**seed, "at": "group", "rows": 1, "blocks": "inner"}
         if _divides_group(p, group):
@@ -148,19 +137,7 @@ def _seeds(problems: Mapping[int, _Problem], accumulators: int) -> tuple[Values,
     return tuple(seeds)
 
 
-def _best_tiles(p: _Problem, accumulators: int) -> list[Values]:
-    """Register tiles, those with the fewest loads per useful multiply-add first."""
-
-    def cost(ob: int, tiles: int) -> float:
-        steps = -(-p.tiles // tiles) * p.blocks.padded(ob).out_blocks // ob
-        return steps * (ob + tiles) / (p.tiles * p.blocks.out_blocks)
-
-    pairs = [(ob, tiles) for ob in tile_sizes(p.blocks.out_blocks, 4) for tiles in range(1, accumulators // ob + 1)]
-    fitting = [(ob, tiles) for ob, tiles in pairs if tiles <= p.tiles]
-    return [{"ob": ob, "tiles": tiles} for ob, tiles in sorted(fitting, key=lambda pair: cost(*pair))]
-
-
-def _features(p: _Problem, v: Values) -> Mapping[str, float]:
+def _features(p: WinogradTiles, v: Values) -> Mapping[str, float]:
     tile = v["ob"] * v["tiles"]
     squares = p.a * p.a
     rows = v["rows"] if v["at"] == "group" else p.tiles_y
@@ -177,7 +154,7 @@ def _features(p: _Problem, v: Values) -> Mapping[str, float]:
     }
 
 
-def _compute(p: _Problem, epilogue: tuple[str, ...], ob: int) -> tirx.PrimFunc:
+def _compute(p: WinogradTiles, epilogue: tuple[str, ...], ob: int) -> tirx.PrimFunc:
     """pad -> t1, vv (input) -> mm -> t2, out (output and epilogue)."""
     conv, b, a, m = p.conv, p.blocks, p.a, p.m
     bt, _, at = MATRICES[m]
@@ -224,7 +201,7 @@ def _compute(p: _Problem, epilogue: tuple[str, ...], ob: int) -> tirx.PrimFunc:
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _schedule(p: _Problem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+def _schedule(p: WinogradTiles, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     sch = new_schedule(func)
     at_root = k["at"] == "root"
     group = _schedule_output(p, sch, k, at_root)
@@ -236,7 +213,7 @@ def _schedule(p: _Problem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _schedule_output(p: _Problem, sch: Schedule, k: Values, at_root: bool) -> Any:
+def _schedule_output(p: WinogradTiles, sch: Schedule, k: Values, at_root: bool) -> Any:
     """Tile by tile, with t2 in registers; returns the loop over row groups."""
     out, t2 = sch.get_sblock("out"), sch.get_sblock("t2")
     n, o, y, x, v = sch.get_loops(out)
@@ -307,7 +284,7 @@ def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
     unroll_tile(sch, sch.get_loops(sch.get_sblock("mm_init"))[-3:])
 
 
-def _prefetch_weights(func: tirx.PrimFunc, p: _Problem, k: Values) -> tirx.PrimFunc:
+def _prefetch_weights(func: tirx.PrimFunc, p: WinogradTiles, k: Values) -> tirx.PrimFunc:
     """While weight block b is reused over S tiles, fetch 1/S of the next in each: the next output blocks where those
     are the outer loop, else the same blocks of the next matrix product."""
     at_once = p.tiles if k["at"] == "root" else k["rows"] * p.tiles_x

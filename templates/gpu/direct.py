@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.blocking import blocking, divisors, pack_oihw, tile_sizes
+from templates.blocking import blocking, divisors, pack_oihw
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
@@ -126,11 +126,10 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
     def up_to(extent: int, *values: int) -> tuple[int, ...]:
         return tuple(v for v in values if v <= extent)
 
-    padded = limits.family == "cpu" and blocks.groups == 1
     pads = ("local", "inline", "kernel", *(SHARED if limits.shares_memory else ()))
     return (
         # Three blocks of four pixels fill a processor's 16 registers with few loads: zeros are worth that.
-        Knob("ki", tile_sizes(blocks.out_blocks, 8) if padded else divisors(blocks.out_blocks, 8)),
+        Knob("ki", blocks.out_tiles(8) if limits.family == "cpu" else divisors(blocks.out_blocks, 8)),
         Knob("yi", up_to(problem.rows, 1, 2, 4)),
         Knob("xi", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28)),
         Knob("kt", divisors(blocks.out_blocks, 16)),

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
-from templates.gpu import tf32
+from templates.gpu import tf32  # noqa: F401  registers its hook
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import launch_features, limit_constraints
 from templates.gpu.tensor_core_kernels import (
@@ -30,8 +30,6 @@ from templates.space import Constraint, Knob, Space, Values
 from templates.template import Layout, Layouts, Template
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
-
-assert tf32 is not None  # imported for the hook that it registers
 
 # Pixels computed in vain, in relation to those needed: a tensor core is at least four times as fast as the rest.
 MAX_WASTE = 2.0

@@ -115,7 +115,7 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, FRAGMENT), "ii")
 
     def total(o: Any, pixel: Any, lane: Any) -> Any:
-        block = ic if b.groups == 1 else (o // b.out_blocks) * b.in_blocks + ic
+        block = b.first_input(o) + ic
         row = left[block, kh, kw, pixel, ii].astype("float32")
         return te.sum(row * right[o, ic, kh, kw, ii, lane].astype("float32"), axis=[ic, kh, kw, ii])
 

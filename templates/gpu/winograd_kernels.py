@@ -34,10 +34,6 @@ class WinogradProblem(WinogradTiles):
 
     limits: GpuLimits
 
-    @property
-    def tiles(self) -> int:
-        return self.conv.batch * self.tiles_y * self.tiles_x
-
     def covered(self, v: Values) -> int:
         """Tiles that whole groups of the matrix products take."""
         tile = v["pt"] * v["pi"]

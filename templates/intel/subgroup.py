@@ -194,7 +194,7 @@ def _compute(problem: _Problem, epilogue: tuple[str, ...], k: Values) -> tirx.Pr
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, LANES), "ii")
 
     def tap(n: Any, o: Any, y: Any, x: Any, row: Any, lane: Any) -> Any:
-        block = ic if b.groups == 1 else (o // b.out_blocks) * b.in_blocks + ic
+        block = b.first_input(o) + ic
         return read(n, block, y * sy + kh * dy, x * sx + kw * dx, ii) * weight[o, ic, kh, kw, row, ii, lane]
 
     sums = te.compute(

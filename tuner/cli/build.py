@@ -73,7 +73,7 @@ def build_verified(
 
     started = time.perf_counter()
     target = open_device(device, threads)
-    check_storage(dtype, target.target, f"{target.name} ({target.key.model})")
+    check_storage(dtype, target.target, target.title)
     graph = load_graph(model, dtype)
 
     def check(folder: Path) -> dict[str, float]:

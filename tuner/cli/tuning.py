@@ -51,7 +51,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     searcher = check_searcher(request.searcher or DEFAULT)
     budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
     device = open_device(request.device, request.threads)
-    check_storage(request.dtype, device.target, f"{device.name} ({device.key.model})")
+    check_storage(request.dtype, device.target, device.title)
     plugins = import_plugins(request.plugins)
     check_templates(request.only)
     tasks = make_tasks()

@@ -31,6 +31,11 @@ class Device:
     def is_host(self) -> bool:
         return self.key.kind == "cpu"
 
+    @property
+    def title(self) -> str:
+        """Its name and model, for a person."""
+        return f"{self.name} ({self.key.model})"
+
     def tvm_device(self) -> tvm.runtime.Device:
         return runtime_device(self.name)
 

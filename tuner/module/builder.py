@@ -102,7 +102,7 @@ def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device
     """The linker. Raises BadInput, before anything costs time, where nothing could be written or run in the end."""
     check_directory(Path(directory))
     for device in devices:
-        check_storage(graph.dtype, device.target, f"{device.name} ({device.key.model})")
+        check_storage(graph.dtype, device.target, device.title)
     return check_toolchain()
 
 

@@ -31,7 +31,7 @@ def device_for(processor: Processor) -> Device:
     for device in here:
         if _allows(device.target, target):
             return device
-    models = ", ".join(f"{device.name} ({device.key.model})" for device in here)
+    models = ", ".join(device.title for device in here)
     raise BadInput(f"{named}, whose kernels may use more than {models} allows; build it here")
 
 

@@ -164,8 +164,7 @@ class _Session:
             for s in self._tunable
             if s is not state and (s.task.workload.op, s.task.workload.attrs) == (anchor.op, anchor.attrs)
         ]
-        leading = [trial.config for s in siblings for trial in s.standing()[:most]]
-        return [c for c in leading if state.space is not None and state.space.is_valid(c)]
+        return [trial.config for s in siblings for trial in s.standing()[:most]]
 
     def _measure(self, state: TaskState, configs: Sequence[Config]) -> list[Trial]:
         """Measure and record; fewer trials than configs where the time is up."""
