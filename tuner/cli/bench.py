@@ -21,11 +21,11 @@ def command(
     against: Annotated[str, typer.Option("--against", help="Peers, separated by commas: ort, openvino, default.")],
     model: Annotated[
         Path | None,
-        typer.Option("--model", metavar="M.onnx", help="What the peers run [default: the file it was built from]."),
+        typer.Option("--model", metavar="M.onnx", help="What the peers run (default: the file it was built from)."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", min=1, help="Threads of every contender [default: as built, or all for a GPU]."),
+        typer.Option("--threads", min=1, help="Threads of every contender (default: as built, or all for a GPU)."),
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Blocks of each contender.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Time for all timed blocks together.")] = None,

@@ -30,13 +30,13 @@ WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed int
 DeviceOption = Annotated[str, typer.Option("--device", "-d", metavar="D", help="The device: cpu, opencl:N or cuda:N.")]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="Threads of the CPU [default: TVM_NUM_THREADS, or one a physical core]."),
+    typer.Option("--threads", min=1, help="Threads of the CPU (default: TVM_NUM_THREADS, or one a physical core)."),
 ]
 DbOption = Annotated[
     str, typer.Option("--db", metavar="URL", help="The tuning database: a file, sqlite:///FILE or postgresql://...")
 ]
 SearcherOption = Annotated[
-    str | None, typer.Option("--searcher", help="How configs are chosen [default: model_guided].")
+    str | None, typer.Option("--searcher", help="How configs are chosen (default: model_guided).")
 ]
 TrialsOption = Annotated[
     int | None, typer.Option("--trials", min=1, help="Try this many configs in all, those in the database included.")
@@ -73,7 +73,7 @@ class Preset(StrEnum):
 
 PresetOption = Annotated[
     Preset | None,
-    typer.Option("--preset", help="How thoroughly to search [default: normal, without --trials and --minutes]."),
+    typer.Option("--preset", help="How thoroughly to search (default: normal, without --trials and --minutes)."),
 ]
 
 

@@ -12,7 +12,7 @@ from tuner.cli.common import JsonOption, Output
 
 def command(
     name: Annotated[str | None, typer.Argument(help="The architecture; none: list them.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file [default: NAME.onnx].")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file (default: NAME.onnx).")] = None,
     batch: Annotated[int, typer.Option("--batch", help="Images at once.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Same seed, same weights.")] = 0,
     as_json: JsonOption = False,
