@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -137,9 +137,14 @@ class Space:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """All templates that can compute one workload: a union of spaces. `len(spaces)` is at least one."""
+    """All templates that can compute one workload: a union of spaces. `len(spaces)` is at least one.
+
+    `context`: named numbers of the workload itself, beside every config's features: a model that has met other
+    workloads needs them.
+    """
 
     spaces: tuple[Space, ...]
+    context: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.spaces:
@@ -180,7 +185,9 @@ class SearchSpace:
     def encode(self, configs: Sequence[Config]) -> tuple[list[str], list[list[float]]]:
         """Feature names and one row per config; NaN where a feature does not exist for a config's template."""
         rows = [self._by_template[c.template].encode(c) for c in configs]
-        names = sorted({name for row in rows for name in row} | {f"is.{s.template}" for s in self.spaces})
+        templates = {f"is.{s.template}" for s in self.spaces}
+        names = sorted({name for row in rows for name in row} | templates | set(self.context))
         for row, config in zip(rows, configs, strict=True):
             row.update({f"is.{s.template}": float(s.template == config.template) for s in self.spaces})
+            row.update(self.context)
         return names, [[row.get(name, math.nan) for name in names] for row in rows]

@@ -8,6 +8,7 @@ the template's layouts; weights and biases are packed once, when a module is bui
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,6 +125,16 @@ def all_templates() -> list[Template]:
     return [_REGISTRY[name] for name in sorted(_REGISTRY)]
 
 
+def context_of(workload: Workload) -> dict[str, float]:
+    """A workload's own features: log2 of its sizes, for cost models that meet several workloads."""
+    found = {}
+    for name, value in workload.attrs.items():
+        for i, number in enumerate(value if isinstance(value, list | tuple) else [value]):
+            if isinstance(number, int | float):
+                found[f"workload.{name}.{i}"] = math.log2(1 + number)
+    return found
+
+
 def search_space(
     workload: Workload, target: Target, only: Sequence[str] | None = None, exact: bool = False
 ) -> SearchSpace | None:
@@ -145,4 +156,4 @@ def search_space(
         space = template.space(workload, target)
         if space is not None:
             spaces.append(space)
-    return SearchSpace(tuple(spaces)) if spaces else None
+    return SearchSpace(tuple(spaces), context_of(workload)) if spaces else None

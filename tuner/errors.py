@@ -25,3 +25,7 @@ class VerificationFailed(TuneError):
     """A built module does not compute what its model says."""
 
     exit_status = 4
+
+
+class SearchFailed(Exception):
+    """A library that a searcher uses has failed. Another searcher can go on: it ends no command by itself."""

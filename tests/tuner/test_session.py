@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,14 +23,19 @@ import templates  # noqa: F401  registers the templates
 from templates.template import all_templates, search_space
 from templates.workloads import Conv2d, Dense
 from tuner.devices import Device, open_device
-from tuner.errors import BadInput, NothingMeasured
+from tuner.errors import BadInput, NothingMeasured, SearchFailed
 from tuner.measure import LocalRunner
 from tuner.measure.contract import Candidate
 from tuner.measure.replay import ReplayRunner, computed
+from tuner.search import DEFAULT
+from tuner.search.model_guided import ModelGuidedSearcher
+from tuner.search.transfer import fitted
 from tuner.session import PRESETS, Budget, Progress, SessionReport, Stopped, Task, tune
 from tuner.session.budget import FLOOR
+from tuner.session.experience import Library
+from tuner.session.task import TaskState
 from tuning_db import schema
-from tuning_db.record import Trial
+from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db
 
 CONV = Task(Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias", "relu")), 4, "conv")
@@ -89,7 +95,7 @@ BUDGETS = [
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("searcher", ["model_guided", "random"])
+@pytest.mark.parametrize("searcher", ["auto", "model_guided", "random"])
 def test_a_second_session_with_the_same_budget_measures_nothing(
     device: Device, store: Store, budget: Budget, searcher: str
 ) -> None:
@@ -263,7 +269,7 @@ def test_trials_are_recorded_with_their_origin_before_the_next_is_known(device: 
     replayed(device, store, [CONV], Budget(trials=24), seed=5, progress=look)
     assert [recorded for recorded, _ in counts] == list(range(1, len(counts) + 1))
     assert [waiting for _, waiting in counts[:24]] == [*range(7, -1, -1), *range(15, -1, -1)]
-    assert {(t.seed, t.searcher) for t in store.trials()} == {(5, "model_guided")}
+    assert {(t.seed, t.searcher) for t in store.trials()} == {(5, DEFAULT)}
 
 
 def test_progress_says_where_the_session_is(device: Device, store: Store) -> None:
@@ -410,3 +416,57 @@ def test_the_best_of_a_task_is_tried_on_one_that_differs_in_the_epilogue(device:
     replayed(device, store, [CONV, sibling], Budget(trials=20), seconds)
     tried = [t.config for t in store.trials(sibling.workload)]
     assert best in tried[:2]
+
+
+def test_a_searcher_whose_library_fails_is_replaced_and_the_report_says_so(
+    device: Device, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> list[Config]:
+        raise SearchFailed("xgboost: out of cheese")
+
+    monkeypatch.setattr(ModelGuidedSearcher, "propose", fail)
+    report = replayed(device, store, [CONV], Budget(trials=40), searcher="model_guided")
+    assert report.new_trials == 40
+    assert report.remarks == ("conv: model_guided failed (xgboost: out of cheese); going on with genetic",)
+    assert report.as_dict()["remarks"] == list(report.remarks)
+    report = replayed(device, store, [CONV], Budget(trials=80), searcher="auto")
+    assert report.new_trials == 40
+    assert report.remarks == ("conv: auto goes on without model, which failed: xgboost: out of cheese",)
+
+
+def test_a_new_task_starts_with_the_best_of_the_nearest_workload(device: Device, store: Store) -> None:
+    """What the database knows of the like is tried at once: the best config, with each knob at the nearest value."""
+    wider = Task(Conv2d(1, 32, 28, 28, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias", "relu")), 1, "wider")
+    space = search_space(CONV.workload, device.target)
+    assert space is not None
+    best = space.sample(random.Random(4))
+    assert best is not None
+
+    def seconds(candidate: Candidate) -> float:
+        equal = sum(candidate.config.knobs.get(name) == value for name, value in best.knobs.items())
+        return 1e-3 / (1 + equal) if candidate.config.template == best.template else 1e-2
+
+    replayed(device, store, [CONV], Budget(trials=8), seconds)
+    store.add(replace(records(store)[0], config=best, times=(seconds(Candidate(CONV.workload, best)),), failure=None))
+    replayed(device, store, [wider], Budget(trials=4), seconds)
+    tried = [t.config for t in store.trials(wider.workload)]
+    other = search_space(wider.workload, device.target)
+    assert other is not None
+    assert fitted(other, best) in tried[:2]
+
+
+def test_the_nearest_workloads_come_first_and_those_of_relatives_behind(device: Device, store: Store) -> None:
+    def conv(size: int) -> Task:
+        return Task(Conv2d(1, 32, size, size, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(), 1, str(size))
+
+    relative = replace(device, key=replace(device.key, model="another"))
+    for size in (7, 10, 56):
+        replayed(device, store, [conv(size)], Budget(trials=4))
+    replayed(relative, store, [conv(14)], Budget(trials=4))
+    library = Library(store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
+    state = TaskState(conv(14), search_space(conv(14).workload, device.target), [])
+    found = library.nearest(state, [state])
+    sizes = [e.space.context["workload.height.0"] for e in found]
+    assert sizes == pytest.approx([math.log2(1 + s) for s in (10, 14, 7, 56)])
+    assert [e.distance for e in found] == sorted(e.distance for e in found)
+    assert all(len(e.trials) == 4 for e in found)

@@ -36,7 +36,12 @@ DbOption = Annotated[
     str, typer.Option("--db", metavar="URL", help="The tuning database: a file, sqlite:///FILE or postgresql://...")
 ]
 SearcherOption = Annotated[
-    str | None, typer.Option("--searcher", help="How configs are chosen (default: model_guided).")
+    str | None,
+    typer.Option(
+        "--searcher",
+        metavar="NAME[:OPTION=VALUE,...]",
+        help="How configs are chosen (default: auto, a portfolio of the others; `tune replay --help` lists them).",
+    ),
 ]
 TrialsOption = Annotated[
     int | None, typer.Option("--trials", min=1, help="Try this many configs in all, those in the database included.")

@@ -78,6 +78,8 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
             )
     out.show(task_table(report))
     out.show(session_summary(report))
+    for remark in report.remarks:
+        out.remark(remark)
     return report
 
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,6 +23,7 @@ from tvm.target import Target
 import templates
 from templates.template import Template, template_named
 from tuner.devices import keep_binaries_in, pin_threads
+from tuner.devices.parallel import Pool, open_pool
 from tuner.measure.cold import ColdWeight
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
@@ -46,26 +48,37 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
     if settings.binaries is not None:
         keep_binaries_in(settings.binaries)
     place = open_place(settings.device)
-    problem = preflight(settings, place)
+    pool = None if settings.pool is None else open_pool(Path(settings.pool))
+    if pool is not None:
+        pool.threads(settings.threads)
+    problem = preflight(settings, place, pool)
     if place.pinned:
         pin_threads(settings.cpus)
     connection.send(Prepared(problem))
     gc.collect()
     gc.disable()  # no collection within a measurement; jobs leave no cycles behind
-    executor = Executor(settings, place)
+    executor = Executor(settings, place, pool)
     while True:
         job = connection.recv()
         limit_memory(settings.memory_bytes)
         connection.send(executor.answer(job))
 
 
-def preflight(settings: ExecutorSettings, place: Place) -> str | None:
+def load_kernels(library: str, pool: Pool | None) -> Any:
+    """The entry of a built library, its parallel loops run by the pool (None: by TVM's)."""
+    module = tvm.runtime.load_module(library)
+    if pool is not None:
+        pool.serve(library)
+    return module[ENTRY]
+
+
+def preflight(settings: ExecutorSettings, place: Place, pool: Pool | None) -> str | None:
     """Run the preflight kernel, which starts the thread pool. One line if it cannot be loaded or computes nonsense."""
     try:
         count = preflight_length(settings.threads)
         data = np.arange(count, dtype=np.float32).reshape(settings.threads, -1)
         out = place.tensor(np.zeros_like(data))
-        tvm.runtime.load_module(settings.preflight)[ENTRY](place.tensor(data), out)
+        load_kernels(settings.preflight, pool)(place.tensor(data), out)
         return None if np.array_equal(place.array(out), data + 1) else "a kernel that adds one computed something else"
     except Exception as error:
         return describe(error)
@@ -83,8 +96,9 @@ class _Loaded:
 class Executor:
     """Caches operands and cold weights between jobs."""
 
-    def __init__(self, settings: ExecutorSettings, place: Place) -> None:
+    def __init__(self, settings: ExecutorSettings, place: Place, pool: Pool | None) -> None:
         self._settings = settings
+        self._pool = pool
         self._place = place
         self._target = Target(settings.target)
         self._rng = random.Random(settings.seed)
@@ -126,7 +140,7 @@ class Executor:
         template = template_named(candidate.config.template)
         data, behind = self._operands_of(candidate.workload).around_weight(template)
         weights = self._cold_weight(template, candidate, kept)
-        function = tvm.runtime.load_module(library)[ENTRY]
+        function = load_kernels(library, self._pool)
 
         def once() -> float:
             return self._place.seconds(function, data, weights.next(), *behind)

@@ -41,7 +41,7 @@ class BuildDone:
 @dataclass(frozen=True)
 class ExecutorSettings:
     """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool. `binaries`: as
-    of BuilderSettings."""
+    of BuilderSettings. `pool`: the library that runs parallel loops (None: TVM does)."""
 
     device: str
     target: str
@@ -53,6 +53,7 @@ class ExecutorSettings:
     memory_bytes: int
     seed: int
     binaries: str | None
+    pool: str | None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import Self
 
 from templates.template import template_named
 from tuner.devices import Device, usable_cpus
+from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob
@@ -97,6 +98,7 @@ class LocalRunner:
             memory_bytes=memory,
             seed=options.seed,
             binaries=binaries,
+            pool=str(pool) if device.is_host and (pool := pool_library()) is not None else None,
         )
         self._laboratory = Laboratory(self._server, settings, options.run_seconds)
         self._laboratory.start()

@@ -40,7 +40,8 @@ class ReplayRunner:
     """See tuner.measure.contract.Runner.
 
     `template_versions`: by template, as trials note it (1 by default). `trial_seconds`: what a trial takes on the
-    virtual clock, `clock()`, which stands still otherwise; a session on that clock plays hours in moments.
+    virtual clock, `clock()`, which stands still otherwise; a session on that clock plays hours in moments. A recorded
+    space answers with its own results and costs (`tuner.measure.recorded.RecordedSpace.answer`).
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ReplayRunner:
         device: DeviceKey,
         answer: Answer,
         template_versions: Mapping[str, int] | None = None,
-        trial_seconds: float = 0.12,
+        trial_seconds: float | Callable[[Candidate], float] = 0.12,
     ) -> None:
         self._device = device
         self._answer = answer
@@ -68,7 +69,8 @@ class ReplayRunner:
         return [self._trial(c) for c in candidates]
 
     def _trial(self, candidate: Candidate) -> Trial:
-        self._now += self._trial_seconds
+        took = self._trial_seconds
+        self._now += took(candidate) if callable(took) else took
         found = self._answer(candidate)
         failure = found if isinstance(found, Failure) else None
         return Trial(

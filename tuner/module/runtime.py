@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from tuner.devices import usable_cpus
+from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.errors import BadInput
 from tuner.graph import COPY, TensorInfo
 from tuner.module.cpu_features import missing_features
@@ -60,10 +61,22 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         )
     devices = [_opened(directory, processor) for processor in manifest.devices]
     executable = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(directory / manifest.network))
+    pool = None
     if manifest.kernels is not None:
-        executable.import_module(tvm.runtime.load_module(str((directory / manifest.kernels).resolve())))
+        kernels = (directory / manifest.kernels).resolve()
+        executable.import_module(tvm.runtime.load_module(str(kernels)))
+        pool = _pool(directory, kernels) if manifest.computes_on_host else None
     machine = relax.VirtualMachine(executable, list(devices))
-    return Module(manifest, machine, devices, list(_placed_constants(directory, manifest, devices)), pin)
+    return Module(manifest, machine, devices, list(_placed_constants(directory, manifest, devices)), pin, pool)
+
+
+def _pool(directory: Path, kernels: Path) -> Pool | None:
+    """The module's own thread pool, serving its kernels; None where it has none that runs here: TVM's does then."""
+    pools = (open_pool(path.resolve()) for path in sorted(directory.glob(PATTERN)))
+    pool = next(filter(None, pools), None)
+    if pool is not None:
+        pool.serve(kernels)
+    return pool
 
 
 def _opened(directory: Path, processor: Processor) -> tvm.runtime.Device:
@@ -106,6 +119,7 @@ class Module:
         devices: Sequence[tvm.runtime.Device],
         constants: Sequence[tvm.runtime.Tensor],
         pin: bool,
+        pool: Pool | None,
     ) -> None:
         self.manifest = manifest
         self.inputs = _shapes(manifest.inputs)
@@ -118,7 +132,7 @@ class Module:
         ]
         self._arguments = [*self._buffers, *constants]
         self._has_drivers = not all(processor.is_host for processor in manifest.devices)
-        self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin) if manifest.computes_on_host else None
+        self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin, pool) if manifest.computes_on_host else None
         self._started = threading.local()
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

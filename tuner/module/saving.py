@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module
 
@@ -102,8 +103,8 @@ def _unwritable(directory: Path, error: OSError) -> BadInput:
 
 
 def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str | None:
-    """Write network and kernels; returns the library's name, None if there are no kernels. It has its checksum in
-    it: the system's loader takes two libraries of one name for the same."""
+    """Write network, kernels and thread pool; returns the kernels' library, None if there are none. Its name has its
+    checksum in it: the system's loader takes two libraries of one name for the same."""
     network, compiled, library = folder / NETWORK, folder / "kernels.o", folder / "kernels.so"
     module.write_to_file(str(network), "ro")
     _claim(compiled, _RESERVE_BYTES + functions * _RESERVE_PER_FUNCTION_BYTES)
@@ -120,6 +121,9 @@ def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str 
         part.unlink()
     named = folder / f"kernels-{checksum(library)[:12]}.so"
     library.rename(named)
+    pool = pool_library()
+    if pool is not None:
+        shutil.copyfile(pool, folder / pool.name)
     return named.name
 
 

@@ -1,7 +1,7 @@
-"""Keeping TVM's threads each on a core of its own while a module runs. Start at `PoolThreads`.
+"""Keeping the threads of a module each on a core of its own while it runs. Start at `PoolThreads`.
 
-Two of TVM's threads on one core wait for each other for seconds. Its workers are pinned for good: they do nothing
-else. The calling thread belongs to the caller: it is pinned during a call and gets its own mask back.
+Two threads of a pool on one core wait for each other. Workers are pinned for good: they do nothing else. The calling
+thread belongs to the caller: it is pinned during a call and gets its own mask back.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import tvm
 
+from tuner.devices.parallel import Pool
+
 _TASKS = Path("/proc/self/task")
 # TVM's mode "threads share all the cores given": our own binding comes on top. Only the modes that take cores also
 # raise TVM's limit on threads, which otherwise is half of the logical cores.
@@ -22,32 +24,45 @@ _workers = threading.local()  # TVM keeps one pool per calling thread
 
 
 class PoolThreads:
-    """`calling()` wraps every call: the pool has `threads` threads, on the cores `cpus` if there are enough."""
+    """`calling()` wraps every call: the pool has `threads` threads, on the cores `cpus` if there are enough. `pool` is
+    None where TVM's is used."""
 
-    def __init__(self, threads: int, cpus: Sequence[int], pin: bool) -> None:
+    def __init__(self, threads: int, cpus: Sequence[int], pin: bool, pool: Pool | None) -> None:
         self.threads = threads
+        self._pool = pool
         self._cpus = list(cpus[:threads])
         self._pin = pin and threads > 1 and len(self._cpus) == threads and hasattr(os, "sched_setaffinity")
 
     def start(self) -> None:
-        """Size the calling thread's pool and start it; afterwards its workers are pinned. No kernel runs here: threads
+        """Start the calling thread's pool at its size; afterwards its workers are pinned. No kernel runs here: threads
         that a device's driver starts are not the pool's."""
-        before, mask = _tasks(), os.sched_getaffinity(0)
+        before = _tasks()
+        if self._pool is not None:
+            self._pool.threads(self.threads)
+            started = sorted(_tasks() - before)
+        else:
+            started = self._start_tvms(before)
+        if self._pin:
+            for cpu, tid in zip(self._cpus[1:], started, strict=False):
+                os.sched_setaffinity(tid, {cpu})
+
+    def _start_tvms(self, before: set[int]) -> list[int]:
+        """Size and start TVM's pool of the calling thread; all its workers."""
+        mask = os.sched_getaffinity(0)
         if "TVM_NUM_THREADS" not in os.environ:
             tvm.get_global_func("runtime.config_threadpool")(
                 _SHARE_CORES, self.threads, [str(cpu) for cpu in self._cpus]
             )
         tvm.get_global_func("runtime.NumThreads")()  # starts the pool
         os.sched_setaffinity(0, mask)  # TVM has bound the calling thread to one core
-        started = sorted(_tasks() - before)
-        _workers.tids = [*getattr(_workers, "tids", []), *started]
-        if self._pin:
-            for cpu, tid in zip(self._cpus[1:], _workers.tids, strict=False):
-                os.sched_setaffinity(tid, {cpu})
+        _workers.tids = [*getattr(_workers, "tids", []), *sorted(_tasks() - before)]
+        return _workers.tids
 
     @contextmanager
     def calling(self) -> Iterator[None]:
         """The calling thread on the first core, for the time of a call."""
+        if self._pool is not None:
+            self._pool.threads(self.threads)  # another module's number may differ
         if not self._pin:
             yield
             return

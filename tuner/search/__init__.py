@@ -1,14 +1,27 @@
-"""Searchers: which config to measure next. Start at base.Searcher; `model_guided` is the default."""
+"""Searchers: which config to measure next. Start at base.Searcher; `auto`, a portfolio of them, is the default."""
 
 from __future__ import annotations
 
-from tuner.search.base import Searcher, check_searcher, make_searcher, register, searcher_names
-from tuner.search.model_guided import ModelGuidedSearcher
+from tuner.search.annealing import AnnealingOptions, AnnealingSearcher
+from tuner.search.base import Experience, Searcher
+from tuner.search.genetic import GeneticOptions, GeneticSearcher
+from tuner.search.grid import GridSearcher
+from tuner.search.model_guided import ModelGuidedSearcher, ModelOptions
+from tuner.search.portfolio import PortfolioOptions, PortfolioSearcher
 from tuner.search.random import RandomSearcher
+from tuner.search.registry import check_searcher, make_searcher, register, searcher_names
+from tuner.search.reinforcement import ReinforcementOptions, ReinforcementSearcher
 
-DEFAULT = "model_guided"
+DEFAULT = "auto"
+# Goes on where a searcher's library fails: it uses none.
+FALLBACK = "genetic"
 
 register("random", RandomSearcher)
-register(DEFAULT, ModelGuidedSearcher)
+register("grid", GridSearcher)
+register("annealing", AnnealingSearcher, AnnealingOptions)
+register("genetic", GeneticSearcher, GeneticOptions)
+register("model_guided", ModelGuidedSearcher, ModelOptions)
+register("reinforcement", ReinforcementSearcher, ReinforcementOptions)
+register(DEFAULT, PortfolioSearcher, PortfolioOptions)
 
-__all__ = ["DEFAULT", "Searcher", "check_searcher", "make_searcher", "searcher_names"]
+__all__ = ["DEFAULT", "FALLBACK", "Experience", "Searcher", "check_searcher", "make_searcher", "searcher_names"]

@@ -1,25 +1,44 @@
-"""The contract of a searcher, the registry, and the record of what was already proposed. Start at `Searcher`.
+"""The contract of a searcher, and what most of them share. Start at `Searcher`; `registry` knows them by name.
 
-A new searcher is one file with a class `(space, seed, history)` and one line in `tuner/search/__init__.py`.
+A new searcher is one file with a class `(space, seed, history)`, or `(space, seed, history, options)` where it has
+options, and one line in `tuner/search/__init__.py`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from templates.space import SearchSpace, Space
-from tuner.errors import BadInput
+from templates.space import SearchSpace
+from tuner.search.allocation import shares
+from tuner.search.unseen import Unseen
 from tuning_db.record import Config, Trial
 
 
+@dataclass(frozen=True)
+class Experience:
+    """What was measured of another workload, or of this one on another device: `space` is the one that it was
+    searched in, `distance` how far it is from the workload at hand (0: only the device differs)."""
+
+    space: SearchSpace
+    trials: Sequence[Trial]
+    distance: float = 0.0
+
+
 class Searcher(Protocol):
-    """Decides what to measure next. Same seed and same observations: same proposals."""
+    """Decides what to measure next. Same seed and same observations: same proposals.
+
+    `failures`: by part, what a library that it uses said when it failed; the searcher goes on without that part.
+    """
+
+    failures: dict[str, str]
 
     def propose(self, n: int) -> list[Config]:
         """Up to `n` valid configs, none of them proposed, observed or in the history before; fewer than `n` only
-        where the space has no more, so that an empty list means: exhausted."""
+        where the space has no more, so that an empty list means: exhausted. Raises SearchFailed if a library that it
+        uses fails: another searcher can go on."""
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Learn from trials, failures included; they need not be ones that this searcher proposed."""
@@ -28,31 +47,9 @@ class Searcher(Protocol):
         """Configs that did well on a similar workload, best first. A searcher may try them soon, or ignore them;
         those that are not valid here are ignored."""
 
-
-SearcherFactory = Callable[[SearchSpace, int, Sequence[Trial]], Searcher]
-_REGISTRY: dict[str, SearcherFactory] = {}
-
-
-def register(name: str, factory: SearcherFactory) -> None:
-    """Make a searcher known under its name. Another factory under the same name raises ValueError."""
-    if _REGISTRY.setdefault(name, factory) is not factory:
-        raise ValueError(f"searcher {name!r} is registered twice")
-
-
-def searcher_names() -> list[str]:
-    return sorted(_REGISTRY)
-
-
-def check_searcher(name: str) -> str:
-    """The name, if a searcher has it. Raises BadInput with the known names otherwise."""
-    if name not in _REGISTRY:
-        raise BadInput(f"no searcher is named {name!r} (known: {', '.join(searcher_names())})")
-    return name
-
-
-def make_searcher(name: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
-    """A searcher over `space` that has observed `history`. Raises BadInput for an unknown name."""
-    return _REGISTRY[check_searcher(name)](space, seed, history)
+    def learn_from(self, experience: Sequence[Experience]) -> None:
+        """What is known of other workloads, the nearest first. A searcher may ignore it. To be called, if at all,
+        before the first proposal."""
 
 
 def rng_of(seed: int, history: Sequence[Trial]) -> random.Random:
@@ -61,64 +58,83 @@ def rng_of(seed: int, history: Sequence[Trial]) -> random.Random:
     return random.Random(f"{seed}/{len(history)}")
 
 
-class Unseen:
-    """Which configs were met so far, and random ones that were not.
+class Basis:
+    """What searchers share: the configs that were met, the trials that count, and what a search opens with: the very
+    first seed, which says what no tuning would give, then suggestions, then the first seeds of every template.
 
-    Configs are drawn by rejection; where that keeps meeting known ones, what is left of the template is listed.
+    A subclass proposes by `_opening` and goes on by itself.
     """
 
-    # This many known configs in a row: less than half of the space can be left.
-    MISSES = 12
-    # Listing (and shuffling) more combinations than this takes more than about a second: go in order instead.
-    SHUFFLED = 100_000
+    seeds_per_template = 6
 
-    def __init__(self, space: SearchSpace, rng: random.Random) -> None:
+    def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         self._space = space
-        self._rng = rng
-        self._keys: set[str] = set()
-        self._open: dict[str, Space] = {s.template: s for s in space.spaces}
-        self._rest: dict[str, Iterator[Config]] = {}
+        self._rng = rng_of(seed, history)
+        self._unseen = Unseen(space, self._rng)
+        self._trials: list[Trial] = []
+        self._suggested: list[Config] = []
+        self._start = self._first_seeds()
+        self.failures: dict[str, str] = {}
+        self.observe(history)
 
-    def __contains__(self, config: Config) -> bool:
-        return config.key in self._keys
+    def observe(self, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            self._unseen.add(trial.config)
+            # A config of another version of the space (a template changed its knobs) says nothing about this one.
+            if self._space.is_valid(trial.config):
+                self._trials.append(trial)
 
-    def add(self, config: Config) -> bool:
-        """Mark as met; true if it was new."""
-        known = len(self._keys)
-        self._keys.add(config.key)
-        return len(self._keys) > known
+    def suggest(self, configs: Sequence[Config]) -> None:
+        self._suggested += [c for c in configs if self._space.is_valid(c)]
 
-    @property
-    def open_templates(self) -> list[str]:
-        """Templates that are not known to be exhausted."""
-        return list(self._open)
+    def learn_from(self, experience: Sequence[Experience]) -> None:
+        """Ignored, unless a subclass can use it."""
 
-    def take(self, template: str | None = None) -> Config | None:
-        """A random valid config that was not met, now marked: of `template`, or of any (all equally likely, whatever
-        the size of their spaces). None if there is none left."""
-        while self._open and (template is None or template in self._open):
-            space = self._open[template or self._rng.choice(self.open_templates)]
-            config = self._take_from(space)
+    def _first_seeds(self) -> list[Config]:
+        """The first seeds of every template, taken in turn."""
+        start: list[Config] = []
+        count: dict[str, int] = {}
+        for config in self._space.seed_configs():
+            count[config.template] = count.get(config.template, 0) + 1
+            if count[config.template] <= self.seeds_per_template:
+                start.append(config)
+        return start
+
+    def _weights(self) -> Mapping[str, float]:
+        """What each template has shown (see `allocation`)."""
+        return shares([s.template for s in self._space.spaces], self._trials)
+
+    def _opening(self, n: int, weights: Mapping[str, float]) -> list[Config]:
+        """Up to `n` of what a search opens with; seeds of a template that has shown itself slow are mostly dropped."""
+        batch: list[Config] = []
+        if not self._trials:
+            self._take_start(batch, min(n, 1), weights)
+        while self._suggested and len(batch) < n:
+            self._add(batch, self._suggested.pop(0))
+        self._take_start(batch, n, weights)
+        return batch
+
+    def _take_start(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> None:
+        while self._start and len(batch) < n:
+            config = self._start.pop(0)
+            if self._rng.random() < weights[config.template]:
+                self._add(batch, config)
+
+    def _add(self, batch: list[Config], config: Config) -> None:
+        if self._unseen.add(config):
+            batch.append(config)
+
+    def _random_unseen(self, weights: Mapping[str, float]) -> Config | None:
+        """A random config that was not met, templates by weight; None where the whole space was met."""
+        while templates := self._unseen.open_templates:
+            template = self._rng.choices(templates, [weights[t] for t in templates])[0]
+            config = self._unseen.take(template)
             if config is not None:
-                self.add(config)
                 return config
-            del self._open[space.template]
         return None
 
-    def _take_from(self, space: Space) -> Config | None:
-        if space.template not in self._rest:
-            for _ in range(self.MISSES):
-                config = space.sample(self._rng)
-                if config is None:
-                    break
-                if config not in self:
-                    return config
-            self._rest[space.template] = self._list_rest(space)
-        return next((c for c in self._rest[space.template] if c not in self), None)
-
-    def _list_rest(self, space: Space) -> Iterator[Config]:
-        if space.raw_size > self.SHUFFLED:
-            return iter(space)
-        rest = [c for c in space if c not in self]
-        self._rng.shuffle(rest)
-        return iter(rest)
+    def _fill(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> list[Config]:
+        """The batch with random unseen configs up to `n`."""
+        while len(batch) < n and (fresh := self._random_unseen(weights)) is not None:
+            batch.append(fresh)
+        return batch

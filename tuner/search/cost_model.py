@@ -1,7 +1,7 @@
 """The learned cost model: gradient-boosted trees over the features of `SearchSpace.encode`.
 
 Only the order of its scores means anything: higher is faster. Features that a template does not have are missing
-values, which the trees handle themselves, so one model covers all templates of a workload.
+values, which the trees handle themselves, so one model covers all templates of a workload, and all workloads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 import xgboost
 
 from templates.space import SearchSpace
+from tuner.errors import SearchFailed
+from tuner.search.base import Experience
 from tuning_db.record import Config, Trial
 
 # One thread: the other cores measure. On recorded convolutions (64 to 256 trials, ranking the rest) shallow trees rank
@@ -28,6 +30,9 @@ _PARAMETERS = {
     "verbosity": 0,
 }
 _ROUNDS = 40
+# What a trial of another workload counts: it says what is good there. More of them than this change nothing.
+_FOREIGN = 0.3
+_MOST_FOREIGN = 600
 
 
 def throughput(trials: Sequence[Trial]) -> np.ndarray:
@@ -49,12 +54,32 @@ class CostModel:
     def fitted(self) -> bool:
         return self._booster is not None
 
-    def fit(self, trials: Sequence[Trial]) -> None:
-        """Trials of valid configs, at least one of which has a time."""
-        names, rows = self._space.encode([t.config for t in trials])
-        self._columns = {name: i for i, name in enumerate(names)}
-        data = xgboost.DMatrix(np.array(rows, dtype=np.float32), label=throughput(trials), missing=math.nan, nthread=1)
-        self._booster = xgboost.train(_PARAMETERS, data, _ROUNDS)
+    def fit(self, trials: Sequence[Trial], experience: Sequence[Experience] = ()) -> None:
+        """Trials of valid configs of this space and of others; at least one of them has a time. Throughput is in
+        relation to the best of the same workload. Raises SearchFailed if the library fails."""
+        parts = [(self._space, trials, 1.0)] if trials else []
+        left = _MOST_FOREIGN
+        for other in experience:
+            parts.append((other.space, other.trials[:left], _FOREIGN / (1 + other.distance)))
+            left -= len(parts[-1][1])
+        parts = [part for part in parts if part[1]]
+        tables = [space.encode([t.config for t in measured]) for space, measured, _ in parts]
+        self._columns = {name: i for i, name in enumerate(sorted({n for names, _ in tables for n in names}))}
+        matrix = np.concatenate([self._matrix(names, rows) for names, rows in tables])
+        label = np.concatenate([throughput(measured) for _, measured, _ in parts])
+        weight = np.concatenate([np.full(len(measured), w) for _, measured, w in parts])
+        try:
+            data = xgboost.DMatrix(matrix, label=label, weight=weight, missing=math.nan, nthread=1)
+            self._booster = xgboost.train(_PARAMETERS, data, _ROUNDS)
+        except xgboost.core.XGBoostError as error:
+            raise SearchFailed(f"xgboost: {str(error).strip().splitlines()[0]}") from error
+
+    def _matrix(self, names: Sequence[str], rows: Sequence[Sequence[float]]) -> np.ndarray:
+        matrix = np.full((len(rows), len(self._columns)), math.nan, dtype=np.float32)
+        # Features of templates that no trial has yet are unknown to the trees.
+        known = [i for i, name in enumerate(names) if name in self._columns]
+        matrix[:, [self._columns[names[i]] for i in known]] = np.array(rows, dtype=np.float32)[:, known]
+        return matrix
 
     def scores(self, configs: Sequence[Config]) -> np.ndarray:
         """One score per config, higher is faster. `fit` must have been called."""
@@ -62,10 +87,8 @@ class CostModel:
             raise RuntimeError("the cost model was not fitted")
         if not configs:
             return np.zeros(0)
-        names, rows = self._space.encode(configs)
-        matrix = np.full((len(configs), len(self._columns)), math.nan, dtype=np.float32)
-        # Features of templates that no trial has yet are unknown to the trees.
-        known = [i for i, name in enumerate(names) if name in self._columns]
-        matrix[:, [self._columns[names[i]] for i in known]] = np.array(rows, dtype=np.float32)[:, known]
-        scores: np.ndarray = self._booster.inplace_predict(matrix)
+        try:
+            scores: np.ndarray = self._booster.inplace_predict(self._matrix(*self._space.encode(configs)))
+        except xgboost.core.XGBoostError as error:
+            raise SearchFailed(f"xgboost: {str(error).strip().splitlines()[0]}") from error
         return scores

@@ -1,4 +1,4 @@
-"""Model-guided search, the default: measure the seeds and a spread-out set, then what a learned cost model ranks best.
+"""Model-guided search: measure the seeds and a spread-out set, then what a learned cost model ranks best.
 
 Each batch evolves a population from the best measured configs, random ones and unused seeds (mutation, crossover,
 steps to neighbours), scored by the model alone, and takes the best unseen ones that also differ from each other; a
@@ -13,18 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from templates.space import SearchSpace
-from tuner.search.allocation import shares
-from tuner.search.base import Unseen, rng_of
+from tuner.search.base import Basis, Experience
 from tuner.search.cost_model import CostModel
 from tuner.search.diversity import diverse_batch, spread_out
+from tuner.search.transfer import adapted
 from tuning_db.record import Config, Trial
 
 
 @dataclass(frozen=True)
-class Options:
+class ModelOptions:
     """Counts are configs. Results depend little on them: halving or doubling one moves a search less than its seed."""
 
     seeds_per_template: int = 6  # measured first; the rest competes under the model
+    seeds_after_experience: int = 4  # of all templates, where the model knows other workloads
+    adapted: int = 4  # the best of other workloads, measured first too
     spread_per_template: int = 4
     spread_pool: int = 48
     fit_from: int = 12  # trials, before which a model knows too little
@@ -38,64 +40,35 @@ class Options:
     epsilon: float = 0.08
 
 
-class ModelGuidedSearcher:
+class ModelGuidedSearcher(Basis):
     def __init__(
-        self, space: SearchSpace, seed: int, history: Sequence[Trial] = (), options: Options | None = None
+        self, space: SearchSpace, seed: int, history: Sequence[Trial] = (), options: ModelOptions | None = None
     ) -> None:
-        self._space = space
-        self._options = options or Options()
-        self._rng = rng_of(seed, history)
-        self._unseen = Unseen(space, self._rng)
-        self._trials: list[Trial] = []
+        self._options = options or ModelOptions()
+        self.seeds_per_template = self._options.seeds_per_template
         self._model = CostModel(space)
         self._fitted_trials = 0
         self._seeds = space.seed_configs()
-        self._suggested: list[Config] = []
-        self._start = self._starting_seeds()
+        self._experience: list[Experience] = []
+        super().__init__(space, seed, history)
         if len(history) < self._options.fit_from:
             self._start += self._spread(self._start)
-        self.observe(history)
 
-    def observe(self, trials: Sequence[Trial]) -> None:
-        for trial in trials:
-            self._unseen.add(trial.config)
-            # A config of another version of the space (a template changed its knobs) says nothing about this one.
-            if self._space.is_valid(trial.config):
-                self._trials.append(trial)
-
-    def suggest(self, configs: Sequence[Config]) -> None:
-        """They come first in the next proposal, behind the very first seed, which says what no tuning would give."""
-        self._suggested += [c for c in configs if self._space.is_valid(c)]
+    def learn_from(self, experience: Sequence[Experience]) -> None:
+        """The model starts with what it says; the best configs of the nearest workloads are among the first tried."""
+        self._experience = [e for e in experience if any(t.ok for t in e.trials)]
+        if self._experience and not self._trials and not self._suggested:
+            self._start = self._start[: self._options.seeds_after_experience]
+            self.suggest(adapted(self._space, self._experience, self._options.adapted))
 
     def propose(self, n: int) -> list[Config]:
-        weights = shares([s.template for s in self._space.spaces], self._trials)
-        batch: list[Config] = []
-        if not self._trials:
-            self._take_start(batch, min(n, 1), weights)
-        while self._suggested and len(batch) < n:
-            self._add(batch, self._suggested.pop(0))
-        self._take_start(batch, n, weights)
+        weights = self._weights()
+        batch = self._opening(n, weights)
         if len(batch) < n and self._ready():
             explore = sum(self._rng.random() < self._options.epsilon for _ in range(n - len(batch)))
             for config in self._ranked(n - len(batch) - explore, weights):
                 self._add(batch, config)
-        while len(batch) < n and (fresh := self._random_unseen(weights)) is not None:
-            batch.append(fresh)
-        return batch
-
-    def _add(self, batch: list[Config], config: Config) -> None:
-        if self._unseen.add(config):
-            batch.append(config)
-
-    def _starting_seeds(self) -> list[Config]:
-        """The first seeds of every template, taken in turn."""
-        start: list[Config] = []
-        count: dict[str, int] = {}
-        for config in self._seeds:
-            count[config.template] = count.get(config.template, 0) + 1
-            if count[config.template] <= self._options.seeds_per_template:
-                start.append(config)
-        return start
+        return self._fill(batch, n, weights)
 
     def _spread(self, seeds: Sequence[Config]) -> list[Config]:
         """Random configs of every template, far from the seeds and from each other."""
@@ -106,28 +79,13 @@ class ModelGuidedSearcher:
             found += spread_out(space, pool, taken, self._options.spread_per_template)
         return found
 
-    def _take_start(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> None:
-        """Move starting configs into the batch; those of a template that has shown itself slow are mostly dropped."""
-        while self._start and len(batch) < n:
-            config = self._start.pop(0)
-            if self._rng.random() < weights[config.template]:
-                self._add(batch, config)
-
-    def _random_unseen(self, weights: Mapping[str, float]) -> Config | None:
-        """A random config that was not met, templates by weight; None where the whole space was met."""
-        while templates := self._unseen.open_templates:
-            template = self._rng.choices(templates, [weights[t] for t in templates])[0]
-            config = self._unseen.take(template)
-            if config is not None:
-                return config
-        return None
-
     def _ready(self) -> bool:
         """Fit the model if enough is new. False while there is too little to learn from."""
-        if len(self._trials) < self._options.fit_from or not any(t.ok for t in self._trials):
+        enough = len(self._trials) >= self._options.fit_from and any(t.ok for t in self._trials)
+        if not enough and not self._experience:
             return False
         if not self._model.fitted or len(self._trials) - self._fitted_trials >= self._options.refit_after:
-            self._model.fit(self._trials)
+            self._model.fit(self._trials, self._experience)
             self._fitted_trials = len(self._trials)
         return True
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from templates.space import SearchSpace
-from tuner.search.base import Unseen, rng_of
+from tuner.search.base import Experience, rng_of
+from tuner.search.unseen import Unseen
 from tuning_db.record import Config, Trial
 
 
 class RandomSearcher:
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         self._unseen = Unseen(space, rng_of(seed, history))
+        self.failures: dict[str, str] = {}
         self.observe(history)
 
     def propose(self, n: int) -> list[Config]:
@@ -25,4 +27,7 @@ class RandomSearcher:
             self._unseen.add(trial.config)
 
     def suggest(self, configs: Sequence[Config]) -> None:
+        """Ignored: the baseline is not helped."""
+
+    def learn_from(self, experience: Sequence[Experience]) -> None:
         """Ignored: the baseline is not helped."""

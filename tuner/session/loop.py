@@ -16,10 +16,11 @@ from typing import Literal
 
 from templates.template import search_space, template_named
 from tuner.devices import Device
-from tuner.errors import BadInput, NothingMeasured
+from tuner.errors import BadInput, NothingMeasured, SearchFailed
 from tuner.measure.contract import Candidate, Runner
-from tuner.search import DEFAULT, check_searcher, make_searcher
+from tuner.search import DEFAULT, FALLBACK, Searcher, check_searcher, make_searcher
 from tuner.session.budget import FLOOR, Allowance, Budget, allowance
+from tuner.session.experience import Library
 from tuner.session.final import finalists
 from tuner.session.gain import most_promising
 from tuner.session.journal import release, release_dead
@@ -92,6 +93,9 @@ class _Session:
         self._states = [self._state(t, only, exact) for t in tasks]
         self._tunable = [s for s in self._states if s.space is not None]
         self._left = self._allowance(budget)
+        ops = {s.task.workload.op for s in self._tunable}
+        self._library = Library(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
+        self._remarks: list[str] = []
 
     def _state(self, task: Task, only: Sequence[str] | None, exact: bool) -> TaskState:
         space = search_space(task.workload, self._device.target, only, exact)
@@ -143,17 +147,28 @@ class _Session:
         if state.searcher is None:
             seed = task_seed(self._seed, state.task)
             state.searcher = make_searcher(self._searcher, state.space, seed, state.trials)
+            state.searcher.learn_from(self._library.nearest(state, self._tunable))
         size = min(BATCH, self._left.trials - self._new_trials)
         if self._preset.trials is not None:
             size = min(size, self._preset.trials - state.tried)
         if state.below_floor:
             size = min(size, FLOOR - state.tried)
         state.searcher.suggest(self._advice(state, ADVICE))
-        configs = state.searcher.propose(int(size))
+        configs = self._proposals(state, state.searcher, int(size))
         if not configs:
             state.exhausted = True
             return
         state.searcher.observe(self._measure(state, configs))
+
+    def _proposals(self, state: TaskState, searcher: Searcher, n: int) -> list[Config]:
+        """Where a library that the searcher uses fails, the task goes on with another searcher."""
+        try:
+            return searcher.propose(n)
+        except SearchFailed as error:
+            assert state.space is not None
+            self._remarks.append(f"{state.task.name}: {self._searcher} failed ({error}); going on with {FALLBACK}")
+            state.searcher = make_searcher(FALLBACK, state.space, task_seed(self._seed, state.task), state.trials)
+            return state.searcher.propose(n)
 
     def _advice(self, state: TaskState, most: int) -> list[Config]:
         """The best configs of tasks that differ in the epilogue alone, up to `most` of each: what is good for one is
@@ -228,6 +243,16 @@ class _Session:
             state.comparison_failure = str(trials[0].failure and trials[0].failure.message)
         self._charge(state)
 
+    def _all_remarks(self) -> tuple[str, ...]:
+        """What failed and was done without."""
+        parts = [
+            f"{s.task.name}: {self._searcher} goes on without {part}, which failed: {why}"
+            for s in self._tunable
+            if s.searcher is not None
+            for part, why in s.searcher.failures.items()
+        ]
+        return (*self._remarks, *parts)
+
     def _report(self, stopped: Stopped) -> SessionReport:
         report = SessionReport(
             device=self._device.key,
@@ -237,6 +262,7 @@ class _Session:
             failures=dict(self._failures),
             seconds=self._elapsed,
             stopped=stopped,
+            remarks=self._all_remarks(),
         )
         nothing = self._states and len(report.unmeasured) == len(self._states)
         if nothing and stopped is not Stopped.INTERRUPTED:

@@ -88,7 +88,8 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class SessionReport:
-    """A session. `seconds`: wall time; `failures`: by kind, of this session, as are the trials per second."""
+    """A session. `seconds`: wall time; `failures`: by kind, of this session, as are the trials per second; `remarks`:
+    what a person should know of it, a line each."""
 
     device: DeviceKey
     searcher: str
@@ -97,6 +98,7 @@ class SessionReport:
     failures: Mapping[str, int]
     seconds: float
     stopped: Stopped
+    remarks: tuple[str, ...] = ()
 
     @property
     def new_trials(self) -> int:
@@ -140,6 +142,7 @@ class SessionReport:
             "failures": dict(self.failures),
             "seconds": self.seconds,
             "stopped": str(self.stopped),
+            "remarks": list(self.remarks),
             "first_seconds": self.first_seconds,
             "best_seconds": self.best_seconds,
             "unmeasured": [t.name for t in self.unmeasured],

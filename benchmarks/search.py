@@ -1,0 +1,243 @@
+"""Searchers on recorded spaces: trials and simulated seconds to 90, 95 and 99 % of the best, and the score P.
+
+    python benchmarks/search.py [--quick] [--json] [--seeds 20] [--trials 400] [--searchers NAME ...]
+                                [--spaces FILE ...] [--plots DIR]
+
+Every searcher runs on every space with every seed; measurements are drawn anew from the recorded times. "bare" has no
+seeds of the templates' authors and no suggestions: what the search itself is worth. "transfer" is `auto` with the other
+spaces of the same device recorded (it knows their trials, never its own) against `auto` without. P compares what random
+search has found after t trials, P(t) = (random(t) - found(t)) / (random(t) - optimum), as a mean over trial counts that
+double: 1 is perfect, 0 as good as random. A searcher whose extra is missing is skipped and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from tuner.errors import BadInput
+from tuner.measure.recorded import RecordedSpace, read
+from tuner.search import Experience, make_searcher, searcher_names
+from tuner.session.replaying import Replayed
+from tuner.session.replaying import replay as run_replay
+
+FOLDER = Path(__file__).with_name("spaces")
+SHARES = (0.9, 0.95, 0.99)
+MODES = ("seeds", "bare")
+
+
+@dataclass(frozen=True)
+class Job:
+    path: Path
+    searcher: str
+    seed: int
+    trials: int
+    mode: str  # "seeds", "bare" or "transfer"
+    others: tuple[Path, ...] = ()
+
+
+@cache
+def _space(path: Path, bare: bool) -> RecordedSpace:
+    found = read(path)
+    return replace(found, spaces=tuple(replace(s, seeds=()) for s in found.spaces)) if bare else found
+
+
+@cache
+def _experience(path: Path) -> Experience:
+    """Of one space: every tenth trial, as an earlier session with few trials would have left it."""
+    space = _space(path, False)
+    return Experience(space.space, sorted(space.trials(), key=lambda t: t.seconds)[::10][:150])
+
+
+def _run(job: Job) -> tuple[Job, Replayed]:
+    space = _space(job.path, job.mode == "bare")
+    known = [replace(_experience(p), distance=_distance(space, _space(p, False))) for p in job.others]
+    known.sort(key=lambda e: e.distance)
+    return job, run_replay(space, job.searcher, job.seed, job.trials, experience=known[:4])
+
+
+def _distance(a: RecordedSpace, b: RecordedSpace) -> float:
+    names = set(a.context) | set(b.context)
+    return math.dist([a.context.get(n, 0.0) for n in names], [b.context.get(n, 0.0) for n in names])
+
+
+def _jobs(given: argparse.Namespace, searchers: Sequence[str]) -> list[Job]:
+    jobs = []
+    for path in given.spaces:
+        for seed in range(given.seeds):
+            for mode in MODES:
+                jobs += [Job(path, name, seed, given.trials, mode) for name in searchers]
+            kin = tuple(p for p in given.spaces if p != path and _related(p, path))
+            if kin:
+                jobs.append(Job(path, "auto", seed, given.trials, "transfer", kin))
+    return jobs
+
+
+def _related(a: Path, b: Path) -> bool:
+    one, other = _space(a, False), _space(b, False)
+    return one.device == other.device and one.workload.op == other.workload.op
+
+
+def _usable(names: Sequence[str], path: Path) -> tuple[list[str], dict[str, str]]:
+    """Those that can be made here, and why the others cannot."""
+    good, skipped = [], {}
+    for name in names:
+        try:
+            make_searcher(name, _space(path, False).space, 0)
+            good.append(name)
+        except BadInput as error:
+            skipped[name] = str(error)
+    return good, skipped
+
+
+def _score(found: Sequence[Replayed], chance: Sequence[Replayed], trials: int) -> float:
+    """P of the module's docstring."""
+    points = [2**i for i in range(3, trials.bit_length()) if 2**i <= trials]
+
+    def at(runs: Sequence[Replayed], t: int) -> float:
+        reached = [r.delivered[min(t, len(r.delivered)) - 1] for r in runs]
+        finite = [s for s in reached if math.isfinite(s)]
+        return mean(finite) if finite else math.inf
+
+    scores = []
+    for t in points:
+        base, optimum = at(chance, t), chance[0].optimum
+        if math.isfinite(base) and base > optimum:
+            scores.append((base - at(found, t)) / (base - optimum))
+    return mean(scores) if scores else 0.0
+
+
+def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) -> list[dict[str, Any]]:
+    rows = []
+    for (path, mode, name), runs in results.items():
+        chance = results.get((path, "bare" if mode == "bare" else "seeds", "random"), runs)
+        rows.append(
+            {
+                "space": path.name.removesuffix(".jsonl.xz"),
+                "mode": mode,
+                "searcher": name,
+                "trials_to": {str(s): _capped(r.trials_to(s) for r in runs) for s in SHARES},
+                "seconds_to": {str(s): _capped(r.seconds_to(s) for r in runs) for s in SHARES},
+                "censored_at": trials,
+                "p_score": _score(runs, chance, trials),
+                "own_share_of_time": median(r.own_seconds / r.clock[-1] for r in runs if r.clock[-1] > 0),
+            }
+        )
+    return rows
+
+
+def _capped(values: Any) -> float | None:
+    """The median; None where half of the searches never got there."""
+    found = median(values)
+    return found if math.isfinite(found) else None
+
+
+def _ratio(rows: list[dict[str, Any]], ours: tuple[str, str], base: tuple[str, str]) -> float | None:
+    """Geometric mean over spaces of ours' trials to 95 % in relation to base's; a search that never got there counts as
+    one more than all trials, so that the ratio is a bound in ours' disfavour."""
+    found: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
+    for row in rows:
+        value = row["trials_to"]["0.95"]
+        found[row["space"]][(row["mode"], row["searcher"])] = value if value is not None else row["censored_at"] + 1
+    logs = [math.log(v[ours] / v[base]) for v in found.values() if ours in v and base in v]
+    return math.exp(mean(logs)) if logs else None
+
+
+def _summary(rows: list[dict[str, Any]], searchers: Sequence[str]) -> dict[str, Any]:
+    def score(name: str, mode: str) -> float | None:
+        scores = [r["p_score"] for r in rows if r["searcher"] == name and r["mode"] == mode]
+        return mean(scores) if scores else None
+
+    gain = _ratio(rows, ("seeds", "auto"), ("transfer", "auto"))
+    return {
+        "trials_to_95_auto_vs_random": _ratio(rows, ("seeds", "auto"), ("seeds", "random")),
+        "trials_to_95_auto_vs_genetic": _ratio(rows, ("seeds", "auto"), ("seeds", "genetic")),
+        "trials_to_95_auto_vs_random_bare": _ratio(rows, ("bare", "auto"), ("bare", "random")),
+        "trials_to_95_auto_vs_genetic_bare": _ratio(rows, ("bare", "auto"), ("bare", "genetic")),
+        "transfer_gain": gain,
+        **{f"p_score_{name}": score(name, "seeds") for name in searchers},
+        **{f"p_score_{name}_bare": score(name, "bare") for name in searchers},
+    }
+
+
+def _plot(results: Mapping[tuple[Path, str, str], list[Replayed]], folder: Path) -> None:
+    """One picture a space and mode: the median share of the best over trials, with the quartiles."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted({p for p, _, _ in results}):
+        for mode in MODES:
+            figure, axes = pyplot.subplots(figsize=(7, 4.5))
+            for (_, _, name), runs in sorted((k, v) for k, v in results.items() if k[:2] == (path, mode)):
+                length = min(len(r.delivered) for r in runs)
+                shares = [sorted(r.optimum / r.delivered[t] for r in runs) for t in range(length)]
+                trials = range(1, length + 1)
+                (line,) = axes.plot(trials, [s[len(s) // 2] for s in shares], label=name)
+                low, high = [s[len(s) // 4] for s in shares], [s[-len(s) // 4] for s in shares]
+                axes.fill_between(trials, low, high, alpha=0.12, color=line.get_color())
+            stem = path.name.removesuffix(".jsonl.xz")
+            axes.set(title=f"{stem} ({mode})", xlabel="trials", ylabel="share of the best throughput", ylim=(0.5, 1.01))
+            axes.set_xscale("log", base=2)
+            axes.grid(alpha=0.3)
+            axes.legend()
+            figure.tight_layout()
+            figure.savefig(folder / f"{stem}.{mode}.png", dpi=110)
+            pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three seeds, 128 trials, two spaces")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--searchers", nargs="*", default=[n for n in searcher_names() if n != "grid"])
+    parser.add_argument("--spaces", nargs="*", type=Path, default=sorted(FOLDER.glob("*.jsonl.xz")))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--plots", type=Path)
+    given = parser.parse_args()
+    if given.quick:
+        given.seeds, given.trials, given.spaces = 3, 128, given.spaces[:2]
+    if not given.spaces:
+        sys.exit(f"no recorded spaces in {FOLDER}: see benchmarks/record_spaces.py")
+    searchers, skipped = _usable(given.searchers, given.spaces[0])
+    for name, why in skipped.items():
+        print(f"skipped {name}: {why}", file=sys.stderr)
+    results: dict[tuple[Path, str, str], list[Replayed]] = defaultdict(list)
+    with ProcessPoolExecutor(given.workers) as pool:
+        for done, (job, found) in enumerate(pool.map(_run, jobs := _jobs(given, searchers)), 1):
+            results[(job.path, job.mode, job.searcher)].append(found)
+            if done % 50 == 0:
+                print(f"{done} of {len(jobs)} searches", file=sys.stderr, flush=True)
+    rows = _rows(results, given.trials)
+    for row in rows:
+        reached = "  ".join(f"{s}: {'never' if v is None else f'{v:g}':>6}" for s, v in row["trials_to"].items())
+        print(
+            f"{row['space']:34} {row['mode']:9} {row['searcher']:14} {reached}  P {row['p_score']:.2f}", file=sys.stderr
+        )
+    summary = _summary(rows, searchers)
+    for name, value in summary.items():
+        print(f"{name:40} {'-' if value is None else f'{value:.3f}'}", file=sys.stderr)
+    if given.plots:
+        _plot(results, given.plots)
+    if given.json:
+        machine = {"platform": platform.platform(), "seeds": given.seeds, "trials": given.trials, "skipped": skipped}
+        print(json.dumps({"summary": summary, "rows": rows, "machine": machine}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""`tune replay`: searchers compared on recorded spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.cli.conftest import Done
+from tests.tuner.measure.test_recorded import made
+from tuner.measure.recorded import write
+
+Tune = Callable[..., Done]
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Path:
+    path = tmp_path / "space.jsonl.xz"
+    write(made(400), path)
+    return path
+
+
+def test_searchers_are_compared_and_the_better_one_is_seen(tune: Tune, space: Path) -> None:
+    done = tune("replay", space, "--searcher", "random", "--searcher", "auto", "--trials", 120, "--seeds", 3, "--json")
+    assert done.status == 0
+    chance, auto = done.json()["rows"]
+    assert (chance["searcher"], auto["searcher"]) == ("random", "auto")
+    assert auto["trials_to"]["0.95"] < (chance["trials_to"]["0.95"] or 121)
+    assert auto["share_at_end"] >= chance["share_at_end"]
+    assert auto["seconds_to"]["0.9"] == pytest.approx(0.3 * auto["trials_to"]["0.9"])
+    again = tune("replay", space, "--searcher", "auto", "--trials", 120, "--seeds", 3, "--json").json()["rows"][0]
+    assert again["trials_to"] == auto["trials_to"]
+    assert "never" in tune("replay", space, "--searcher", "random", "--trials", 1, "--seeds", 1).out
+
+
+def test_what_cannot_be_replayed_is_refused(tune: Tune, space: Path, tmp_path: Path) -> None:
+    done = tune("replay", tmp_path / "gone.jsonl.xz")
+    assert (done.status, "gone.jsonl.xz: No such file" in done.error) == (2, True)
+    done = tune("replay", space, "--searcher", "genetic:colour=red")
+    assert (done.status, "genetic has no option 'colour'" in done.error) == (2, True)
+    space.write_bytes(space.read_bytes()[:200])
+    done = tune("replay", space)
+    assert (done.status, "not a recorded space, or cut short" in done.error) == (2, True)

@@ -1,0 +1,93 @@
+"""`tune replay FILE ...`: compare searchers on recorded spaces, without a device."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tuner.cli.common import JsonOption, Output
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.measure.recorded import RecordedSpace
+    from tuner.session.replaying import Replayed
+
+SHARES = (0.9, 0.95, 0.99)
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recorded spaces (.jsonl.xz).")],
+    searcher: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--searcher",
+            metavar="NAME[:OPTION=VALUE,...]",
+            help="May be repeated: random, grid, annealing, genetic, reinforcement, model_guided, auto "
+            "(default: random, genetic and auto).",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of one search.")] = 200,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches with each searcher.")] = 5,
+    noise: Annotated[
+        bool, typer.Option("--noise/--no-noise", help="Measurements are drawn anew from the recorded times.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare searchers on recorded spaces: trials until 90, 95 and 99 % of the best throughput, as medians."""
+    from tuner.measure.recorded import read
+    from tuner.search import check_searcher
+    from tuner.session.replaying import replay
+
+    names = [check_searcher(name) for name in searcher or ("random", "genetic", "auto")]
+    spaces = [(path, read(path)) for path in files]
+    with Output(as_json) as out:
+        rows: list[dict[str, Any]] = []
+        for path, space in spaces:
+            for name in names:
+                rows.append(_row(path, space, name, [replay(space, name, s, trials, noise) for s in range(seeds)]))
+                out.remark(_told(rows[-1]))
+        out.show(_table(rows))
+        out.result({"trials": trials, "seeds": seeds, "noise": noise, "rows": rows})
+
+
+def _row(path: Path, space: RecordedSpace, name: str, runs: list[Replayed]) -> dict[str, Any]:
+    if not math.isfinite(space.best_seconds):
+        raise BadInput(f"{path}: every config failed: there is nothing to search for")
+    return {
+        "space": path.name.removesuffix(".jsonl.xz"),
+        "configs": len(space.configs),
+        "searcher": name,
+        "trials_to": {str(share): _finite(median(r.trials_to(share) for r in runs)) for share in SHARES},
+        "seconds_to": {str(share): _finite(median(r.seconds_to(share) for r in runs)) for share in SHARES},
+        "share_at_end": median(r.optimum / r.delivered[-1] for r in runs),
+        "own_milliseconds_a_trial": median(1e3 * r.own_seconds / len(r.delivered) for r in runs),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _told(row: dict[str, Any]) -> str:
+    return f"{row['space']}, {row['searcher']}: {100 * row['share_at_end']:.1f} % of the best at the end"
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("space", "configs", "searcher", *(f"to {share:.0%}" for share in SHARES), "at the end", "ms a trial")
+    for row in rows:
+        reached = ["never" if row["trials_to"][str(s)] is None else f"{row['trials_to'][str(s)]:g}" for s in SHARES]
+        table.add_row(
+            row["space"],
+            str(row["configs"]),
+            row["searcher"],
+            *reached,
+            f"{100 * row['share_at_end']:.1f} %",
+            f"{row['own_milliseconds_a_trial']:.1f}",
+        )
+    return table

@@ -1,0 +1,8 @@
+"""Our thread pool for compiled kernels (`pool.c` says why): compiled once, then given to every library. Start at
+`pool_library` and `Pool`."""
+
+from __future__ import annotations
+
+from tuner.devices.parallel.pool import PATTERN, Pool, open_pool, pool_library
+
+__all__ = ["PATTERN", "Pool", "open_pool", "pool_library"]

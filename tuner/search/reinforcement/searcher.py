@@ -1,0 +1,171 @@
+"""Search by reinforcement learning as Woodpecker-DL has it (section 2.4): PPO predicts actions, each of which sets one
+knob; after some rounds the config is measured, and the run time against its moving average is the reward.
+
+Beyond the paper: every template has an agent of its own, and trials go to templates by what they have shown
+(`allocation`); an action that leads out of the space changes nothing; an episode that ends at a config that is known is
+learnt from at once, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from templates.space import SearchSpace, Space
+from tuner.errors import BadInput, SearchFailed
+from tuner.search.base import Basis
+from tuner.search.reinforcement.observation import (
+    fits_paper,
+    general_observation,
+    next_average,
+    paper_observation,
+    reward,
+)
+from tuner.search.reinforcement.options import ReinforcementOptions
+from tuning_db.record import Config, Trial
+
+if TYPE_CHECKING:
+    from tuner.search.reinforcement.agent import Agent, Step
+
+
+@dataclass
+class _Episode:
+    config: Config
+    average: float  # alpha when it began, in relation to which it is rewarded
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass
+class _Player:
+    """An agent on one template, and its episodes: those whose config is being measured, and those to learn from."""
+
+    space: Space
+    actions: list[tuple[str, object]]  # each sets a knob to a value
+    agent: Agent | None = None
+    average: float = 0.0  # alpha, in seconds
+    first: float = 0.0  # the first time, the unit of alpha as it is observed
+    step: int = 0
+    waiting: dict[str, _Episode] = field(default_factory=dict)
+    done: list[tuple[_Episode, float]] = field(default_factory=list)
+
+
+class ReinforcementSearcher(Basis):
+    # Parallel episodes are played so often for a batch; what is missing then is random.
+    WAVES = 6
+    # Episodes that are learnt from at a time, at least: advantages of fewer cannot be compared.
+    LEAST = 8
+
+    def __init__(
+        self, space: SearchSpace, seed: int, history: Sequence[Trial] = (), options: ReinforcementOptions | None = None
+    ) -> None:
+        self._options = options or ReinforcementOptions()
+        _check_installed()
+        self._known: dict[str, float] = {}
+        self._players = {
+            s.template: _Player(s, [(k.name, v) for k in s.knobs if len(k.values) > 1 for v in k.values])
+            for s in space.spaces
+        }
+        super().__init__(space, seed, history)
+
+    def observe(self, trials: Sequence[Trial]) -> None:
+        super().observe(trials)
+        for trial in trials:
+            player = self._players.get(trial.config.template)
+            if player is None or not self._space.is_valid(trial.config):
+                continue
+            self._known[trial.config.key] = trial.seconds
+            episode = player.waiting.pop(trial.config.key, None)
+            if episode is not None:
+                player.done.append((episode, trial.seconds))
+            self._average(player, trial.seconds)
+
+    def _average(self, player: _Player, seconds: float) -> None:
+        if math.isfinite(seconds):
+            player.step += 1
+            player.average = next_average(player.average, seconds, player.step, self._options.printed)
+            player.first = player.first or seconds
+
+    def propose(self, n: int) -> list[Config]:
+        weights = self._weights()
+        batch = self._opening(n, weights)
+        if len(batch) < n and any(p.first and p.actions for p in self._players.values()):
+            try:
+                self._play(batch, n, weights)
+            except RuntimeError as error:  # torch's
+                raise SearchFailed(f"torch: {str(error).strip().splitlines()[0]}") from error
+        return self._fill(batch, n, weights)
+
+    def _play(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> None:
+        players = [p for p in self._players.values() if p.first and p.actions]
+        for player in players:
+            self._learn(player)
+        for _ in range(self.WAVES):
+            missing = n - len(batch)
+            if missing <= 0:
+                break
+            chosen = self._rng.choices(players, [weights[p.space.template] for p in players], k=missing)
+            for player in players:
+                self._wave(player, chosen.count(player), batch)
+
+    def _learn(self, player: _Player) -> None:
+        if len(player.done) >= self.LEAST:
+            rewards = [reward(e.average, seconds, self._options.printed) for e, seconds in player.done]
+            self._agent(player).learn([e.steps for e, _ in player.done], rewards, self._rng.getrandbits(63))
+            player.done.clear()
+
+    def _wave(self, player: _Player, count: int, batch: list[Config]) -> None:
+        """Play `count` episodes side by side."""
+        if count == 0:
+            return
+        agent = self._agent(player)
+        episodes = [_Episode(self._beginning(player), player.average) for _ in range(count)]
+        for _ in range(self._options.rounds):
+            seen = [self._observation(player, e.config) for e in episodes]
+            for episode, step in zip(episodes, agent.act(seen, self._rng.getrandbits(63)), strict=True):
+                episode.steps.append(step)
+                episode.config = self._after(player, episode.config, step.action)
+        for episode in episodes:
+            known = self._known.get(episode.config.key)
+            if known is not None:
+                player.done.append((episode, known))
+            elif self._unseen.add(episode.config):
+                player.waiting[episode.config.key] = episode
+                batch.append(episode.config)
+
+    def _agent(self, player: _Player) -> Agent:
+        if player.agent is None:
+            from tuner.search.reinforcement.agent import Agent
+
+            size = len(self._observation(player, self._beginning(player)))
+            player.agent = Agent(size, len(player.actions), self._options, self._rng.getrandbits(63))
+        return player.agent
+
+    def _beginning(self, player: _Player) -> Config:
+        """The best config known, or any of the template that ran."""
+        ran = [t for t in self._trials if t.ok and t.config.template == player.space.template]
+        if self._rng.random() < self._options.best:
+            return min(ran, key=lambda t: t.seconds).config
+        return self._rng.choice(ran).config
+
+    def _observation(self, player: _Player, config: Config) -> list[float]:
+        context = self._space.context
+        paper = self._options.observation == "paper" and fits_paper(context)
+        observe = paper_observation if paper else general_observation
+        return observe(player.space, config, context, player.average / player.first)
+
+    def _after(self, player: _Player, config: Config, action: int) -> Config:
+        name, value = player.actions[action]
+        changed = Config(config.template, {**config.knobs, name: value})
+        return changed if player.space.is_valid(changed) else config
+
+
+def _check_installed() -> None:
+    """Raises BadInput where the extra is missing."""
+    try:
+        import stable_baselines3  # noqa: F401
+    except ImportError as error:
+        raise BadInput(
+            f"the searcher reinforcement needs the extra rl ({error.name or error}): pip install 'edgetune[rl]'"
+        ) from None

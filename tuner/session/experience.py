@@ -1,0 +1,94 @@
+"""What a session knows of other workloads, for the searcher of a task. Start at `Library`.
+
+Trials of the same operator on this device and on its relatives (the same family: a config that is good on one is worth
+trying on the other): of the session's other tasks as they go, and from the database. Nearest first, by the sizes of the
+workloads in powers of two; only what is near is ever read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from templates.space import SearchSpace
+from templates.template import context_of
+from tuner.search import Experience
+from tuner.session.task import TaskState, is_current
+from tuning_db.lookup import relatives
+from tuning_db.record import DeviceKey, Trial, Workload
+from tuning_db.store import Store
+
+# Workloads that a searcher is told of, and trials of each, evenly from the best to the worst.
+NEAREST = 4
+TRIALS = 150
+# What a different device adds to the distance: as much as twice the size in one dimension.
+_OTHER_DEVICE = 1.0
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """What the database has of a workload on a device."""
+
+    workload: Workload
+    device: DeviceKey
+    extra: float
+
+
+class Library:
+    """`space_of`: the search space of a workload on the session's device, None where no template applies."""
+
+    def __init__(
+        self, store: Store, device: DeviceKey, ops: set[str], space_of: Callable[[Workload], SearchSpace | None]
+    ) -> None:
+        self._store, self._space_of = store, space_of
+        devices = [(device, 0.0), *((d, _OTHER_DEVICE) for d in relatives(store, device))]
+        self._shelves = [_Shelf(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
+        self._read: dict[_Shelf, Experience | None] = {}
+
+    def nearest(self, state: TaskState, states: Sequence[TaskState]) -> list[Experience]:
+        """For the searcher of `state`; `states` are the session's tasks: their trials are newer than the database's."""
+        own, here = state.task.workload, context_of(state.task.workload)
+        found = [
+            Experience(s.space, _spread(s.space, s.trials), _distance(here, s.space.context))
+            for s in states
+            if s is not state and s.space is not None and s.task.workload.op == own.op and s.standing()
+        ]
+        newer = {s.task.workload for s in states}
+        shelves = [s for s in self._shelves if s.workload.op == own.op and (s.extra or s.workload not in newer)]
+        shelves.sort(key=lambda s: _distance(here, context_of(s.workload)) + s.extra)
+        for shelf in shelves[: 2 * NEAREST]:
+            experience = self._experience(shelf, here)
+            if experience is not None:
+                found.append(experience)
+        return sorted(found, key=lambda e: e.distance)[:NEAREST]
+
+    def _experience(self, shelf: _Shelf, here: Mapping[str, float]) -> Experience | None:
+        if shelf not in self._read:
+            self._read[shelf] = self._load(shelf)
+        known = self._read[shelf]
+        if known is None:
+            return None
+        return Experience(known.space, known.trials, _distance(here, known.space.context) + shelf.extra)
+
+    def _load(self, shelf: _Shelf) -> Experience | None:
+        space = self._space_of(shelf.workload)
+        if space is None:
+            return None
+        templates = {s.template for s in space.spaces}
+        trials = [t for t in self._store.trials(shelf.workload, shelf.device) if is_current(t, templates)]
+        return Experience(space, _spread(space, trials)) if any(t.ok for t in trials) else None
+
+
+def _distance(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+    names = set(a) | set(b)
+    return math.dist([a.get(n, 0.0) for n in names], [b.get(n, 0.0) for n in names])
+
+
+def _spread(space: SearchSpace, trials: Sequence[Trial]) -> list[Trial]:
+    """Up to TRIALS trials of valid configs, the latest of each, evenly from the fastest to the failures."""
+    latest = {t.config.key: t for t in trials if space.is_valid(t.config)}
+    valid = sorted(latest.values(), key=lambda t: t.seconds)
+    if len(valid) <= TRIALS:
+        return valid
+    return [valid[i * len(valid) // TRIALS] for i in range(TRIALS)]

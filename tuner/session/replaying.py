@@ -1,0 +1,75 @@
+"""A search on a recorded space, without a device: `replay` runs one, `Replayed` says how it went."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.measure.contract import Candidate
+from tuner.measure.recorded import RecordedSpace
+from tuner.measure.replay import ReplayRunner
+from tuner.search import Experience, make_searcher
+from tuning_db.record import Config
+
+# As a session proposes.
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """`delivered`: after each trial, the recorded median of the config that was measured fastest so far (infinity while
+    none ran); `clock`: simulated seconds of building and measuring up to it; `own_seconds`: what the searcher itself
+    took, on this machine; `optimum`: the least recorded median."""
+
+    delivered: Sequence[float]
+    clock: Sequence[float]
+    own_seconds: float
+    optimum: float
+
+    def trials_to(self, share: float) -> float:
+        """Trials until what is delivered has `share` of the best throughput; infinity if it never has."""
+        return next((i for i, s in enumerate(self.delivered, 1) if self.optimum >= share * s), math.inf)
+
+    def seconds_to(self, share: float) -> float:
+        """The same in simulated seconds."""
+        trials = self.trials_to(share)
+        return self.clock[int(trials) - 1] if math.isfinite(trials) else math.inf
+
+
+def replay(
+    recorded: RecordedSpace,
+    searcher: str,
+    seed: int,
+    trials: int,
+    noise: bool = True,
+    experience: Sequence[Experience] = (),
+) -> Replayed:
+    """Search with `searcher` (a name with its options) until `trials` configs are measured or the space is exhausted.
+
+    `noise`: every measurement is drawn anew from the recorded times. Raises BadInput for an unknown searcher.
+    """
+    began = time.perf_counter()
+    search = make_searcher(searcher, recorded.space, seed)
+    if experience:
+        search.learn_from(experience)
+    answer = recorded.answer(seed if noise else None)
+    truth = recorded.medians
+    runner = ReplayRunner(recorded.device, answer, recorded.versions, answer.cost)
+    delivered: list[float] = []
+    clock: list[float] = []
+    best, chosen = math.inf, math.inf
+    while len(delivered) < trials:
+        configs: list[Config] = search.propose(min(BATCH, trials - len(delivered)))
+        if not configs:
+            break
+        measured = []
+        for trial in runner.measure([Candidate(recorded.workload, c) for c in configs]):
+            measured.append(trial)
+            if trial.seconds < best:
+                best, chosen = trial.seconds, truth[trial.config.key]
+            delivered.append(chosen)
+            clock.append(runner.clock())
+        search.observe(measured)
+    return Replayed(delivered, clock, time.perf_counter() - began, recorded.best_seconds)
