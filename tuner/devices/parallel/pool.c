@@ -22,7 +22,7 @@ typedef struct {
 typedef int (*Lambda)(int task, Group* group, void* data);
 
 #define MOST_THREADS 256
-#define PARTS 32             /* of a loop, per thread */
+#define PARTS 16             /* of a loop, per thread */
 #define SPINS 20000          /* of a worker before it sleeps: about the time between two kernels, many times over */
 #define CLOSING_SPINS 2000   /* of the caller before it yields its core */
 
