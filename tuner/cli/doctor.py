@@ -60,6 +60,7 @@ def examine() -> list[Finding]:
         _python,
         _tvm,
         _linker,
+        _threads,
         _cpu,
         _pinning,
         _memory,
@@ -106,6 +107,15 @@ def _linker() -> Finding:
         return Finding("linker", "ok", check_toolchain())
     except BadInput as error:
         return Finding("linker", "missing", str(error), "apt-get install gcc (or binutils)")
+
+
+def _threads() -> Finding:
+    from tuner.devices.parallel import open_pool, pool_library
+
+    library = pool_library()
+    if library is None or open_pool(library) is None:
+        return Finding("threads", "optional", "TVM's pool, which waits for every busy core", "apt-get install gcc")
+    return Finding("threads", "ok", "a pool of our own, compiled here")
 
 
 def _cpu() -> Finding:

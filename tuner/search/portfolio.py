@@ -32,7 +32,7 @@ class PortfolioOptions:
     annealing: float = 0.1
     floor: float = 0.05
     memory: int = 48
-    opening: int = 16
+    opening: int = 48
 
     def __post_init__(self) -> None:
         if not any((self.model, self.genetic, self.annealing)):

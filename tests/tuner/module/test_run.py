@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -273,3 +274,22 @@ def test_threads_that_are_no_number(built: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TVM_NUM_THREADS", "many")
     with pytest.raises(BadInput, match="many"):
         load(built)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_with_its_own_pool_or_tvms_it_computes_the_same(
+    model: Path, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """TVM's pool is used where the module has none that runs here: made for another system, say."""
+    directory = tmp_path / "shared"
+    shutil.copytree(built, directory)
+    (pool,) = directory.glob("parallel-*.so")
+    if not kept:
+        pool.write_bytes(b"\x7fELF of another machine")
+        pool.rename(directory / "parallel-strange.so")
+    monkeypatch.setenv("TVM_NUM_THREADS", "2")
+    module = load(directory, check_files=False)
+    inputs = inputs_of(module)
+    for name, value in OnnxReference(model)(inputs).items():
+        np.testing.assert_allclose(module(inputs)[name], value, rtol=1e-4, atol=1e-5)
+    assert module.threads == 2

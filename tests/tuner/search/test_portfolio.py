@@ -17,7 +17,7 @@ def fail(*_: object, **__: object) -> list[Config]:
 
 def test_weights_follow_recent_gains_and_none_is_abandoned() -> None:
     scape = landscape(winograd_base=90e-6)
-    searcher = PortfolioSearcher(scape.space, 0, (), PortfolioOptions(memory=8))
+    searcher = PortfolioSearcher(scape.space, 0, (), PortfolioOptions(memory=8, opening=16))
     before = searcher.weights()
     assert before == pytest.approx({"model": 0.8, "genetic": 0.1, "annealing": 0.1})
     first = searcher.propose(16)
