@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -76,6 +76,8 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
                 exact=request.exact,
                 only=request.only or None,
             )
+            spent = {"build": runner.spent.build_seconds, "run": runner.spent.run_seconds}
+    report = replace(report, spent=spent)
     out.show(task_table(report))
     out.show(session_summary(report))
     for remark in report.remarks:

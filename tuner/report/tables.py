@@ -93,12 +93,18 @@ def _weight(task: TaskReport) -> float:
 
 
 def session_summary(report: SessionReport) -> str:
-    """One or two lines: how much was measured, and what it gained."""
+    """A few lines: how much was measured, where the time went, and what it gained."""
     rate = f", {report.trials_per_second:.1f} a second" if report.new_trials else ""
     lines = [
         f"{report.new_trials} configs tried in {report.seconds:.0f} s{rate} ({report.trials} in the database), "
         f"stopped: {report.stopped}"
     ]
+    if report.new_trials and report.spent:
+        own = max(0.0, report.seconds - sum(report.spent.values()))
+        lines.append(
+            f"of that {report.spent['build']:.0f} s building, {report.spent['run']:.0f} s checking and timing, "
+            f"{own:.1f} s ({own / report.seconds:.1%}) choosing and recording"
+        )
     if report.first_seconds and report.best_seconds:
         gain = report.first_seconds / report.best_seconds
         lines.append(

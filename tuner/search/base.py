@@ -48,8 +48,8 @@ class Searcher(Protocol):
         those that are not valid here are ignored."""
 
     def learn_from(self, experience: Sequence[Experience]) -> None:
-        """What is known of other workloads, the nearest first. A searcher may ignore it. To be called, if at all,
-        before the first proposal."""
+        """What is known of other workloads, the nearest first. A searcher may ignore it. A later call
+        replaces what an earlier one said."""
 
 
 def rng_of(seed: int, history: Sequence[Trial]) -> random.Random:

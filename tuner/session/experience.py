@@ -49,10 +49,12 @@ class Library:
     def nearest(self, state: TaskState, states: Sequence[TaskState]) -> list[Experience]:
         """For the searcher of `state`; `states` are the session's tasks: their trials are newer than the database's."""
         own, here = state.task.workload, context_of(state.task.workload)
+        others = [s for s in states if s is not state and s.task.workload.op == own.op and s.best_seconds < math.inf]
+        others.sort(key=lambda s: _distance(here, context_of(s.task.workload)))
         found = [
             Experience(s.space, _spread(s.space, s.trials), _distance(here, s.space.context))
-            for s in states
-            if s is not state and s.space is not None and s.task.workload.op == own.op and s.standing()
+            for s in others[:NEAREST]
+            if s.space is not None
         ]
         newer = {s.task.workload for s in states}
         shelves = [s for s in self._shelves if s.workload.op == own.op and (s.extra or s.workload not in newer)]

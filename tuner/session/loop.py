@@ -147,12 +147,12 @@ class _Session:
         if state.searcher is None:
             seed = task_seed(self._seed, state.task)
             state.searcher = make_searcher(self._searcher, state.space, seed, state.trials)
-            state.searcher.learn_from(self._library.nearest(state, self._tunable))
         size = min(BATCH, self._left.trials - self._new_trials)
         if self._preset.trials is not None:
             size = min(size, self._preset.trials - state.tried)
         if state.below_floor:
             size = min(size, FLOOR - state.tried)
+        state.searcher.learn_from(self._library.nearest(state, self._tunable))
         state.searcher.suggest(self._advice(state, ADVICE))
         configs = self._proposals(state, state.searcher, int(size))
         if not configs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -89,7 +89,8 @@ class TaskReport:
 @dataclass(frozen=True)
 class SessionReport:
     """A session. `seconds`: wall time; `failures`: by kind, of this session, as are the trials per second; `remarks`:
-    what a person should know of it, a line each."""
+    what a person should know of it, a line each; `spent`: wall seconds by what they went to ("build", "run"), where the
+    runner tells; the rest is the tuner's own."""
 
     device: DeviceKey
     searcher: str
@@ -99,6 +100,7 @@ class SessionReport:
     seconds: float
     stopped: Stopped
     remarks: tuple[str, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def new_trials(self) -> int:
@@ -143,6 +145,7 @@ class SessionReport:
             "seconds": self.seconds,
             "stopped": str(self.stopped),
             "remarks": list(self.remarks),
+            "spent": dict(self.spent),
             "first_seconds": self.first_seconds,
             "best_seconds": self.best_seconds,
             "unmeasured": [t.name for t in self.unmeasured],
