@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -201,3 +202,32 @@ def test_suggestions_are_taken_once_or_ignored(name: str) -> None:
     if name not in FIXED:
         assert set(wanted) <= set(batch)
         assert batch[0] == space.seed_configs()[0]
+
+
+@every_searcher
+def test_spaces_of_one_config_and_of_none(name: str) -> None:
+    point = Space("point", (Knob("x", (7,)),), (), ({"x": 7},))
+    searcher = make_searcher(name, SearchSpace((point,)), 0)
+    (config,) = searcher.propose(16)
+    searcher.observe([trial_of(config, 1e-6)])
+    assert searcher.propose(16) == []
+    nothing = Space("nothing", (Knob("x", (1, 2)), Knob("y", (1, 2))), (Constraint("never", lambda _: False),))
+    assert make_searcher(name, SearchSpace((nothing,)), 0).propose(16) == []
+
+
+@every_searcher
+@unhurried
+@given(order=st.randoms(use_true_random=False), late=st.integers(0, 5))
+def test_observations_may_come_late_and_in_any_order(name: str, order: random.Random, late: int) -> None:
+    """Some trials are only known several batches later, as from a slow board."""
+    space = tiny_space()
+    searcher = make_searcher(name, space, 1)
+    found: list[Config] = []
+    waiting: list[Trial] = []
+    while batch := searcher.propose(3):
+        found += batch
+        waiting += [trial_of(c, seconds_of(c, 5)) for c in batch]
+        order.shuffle(waiting)
+        searcher.observe(waiting[late:])
+        del waiting[late:]
+    assert len({c.key for c in found}) == len(found) == TINY
