@@ -63,11 +63,12 @@ def _cache_bytes(device: tvm.runtime.Device) -> int:
     return max(int(device.l2_cache_size_bytes or 0), _LEAST_CACHE_BYTES)
 
 
-def list_gpus() -> list[Device]:
-    """Every OpenCL and CUDA device that can be opened here."""
-    found = [open_opencl(index) for index in range(len(opencl.devices()))]
+def list_gpus(kind: str | None = None) -> list[Device]:
+    """Every OpenCL and CUDA device that can be opened here, or those of one kind. Raises BadInput where the OpenCL
+    runtime is needed and cannot be compiled."""
+    found = [open_opencl(index) for index in range(0 if kind == "cuda" else len(opencl.devices()))]
     count = 0
-    while tvm.runtime.device("cuda", count).exist:
+    while kind != "opencl" and tvm.runtime.device("cuda", count).exist:
         found.append(open_cuda(count))
         count += 1
     return found

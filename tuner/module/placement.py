@@ -21,7 +21,7 @@ def device_for(processor: Processor) -> Device:
     built = DeviceKey.from_dict(processor.key)
     named = f"was built for {processor.name} ({built.model})"
     try:
-        here = [device for device in list_gpus() if device.key.kind == built.kind]
+        here = list_gpus(built.kind)
         if not here:
             open_device(processor.name)
     except BadInput as error:

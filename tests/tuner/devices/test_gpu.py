@@ -62,3 +62,13 @@ def test_a_call_is_timed_by_the_device() -> None:
     out = tvm.runtime.empty((4, 64), "float32", place)
     assert 0 < timed_call(place, function, data, out) < 60
     np.testing.assert_array_equal(out.numpy(), 1)
+
+
+def test_cuda_devices_are_found_without_the_opencl_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> list[Device]:
+        raise BadInput("OpenCL needs a C++ compiler once")
+
+    monkeypatch.setattr("tuner.devices.gpu.opencl.devices", unavailable)
+    assert list_gpus("cuda") == [device for device in FOUND if device.key.kind == "cuda"]
+    with pytest.raises(BadInput, match="C\\+\\+ compiler"):
+        list_gpus("opencl")
