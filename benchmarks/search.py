@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -215,6 +216,8 @@ def main() -> None:
     if not given.spaces:
         sys.exit(f"no recorded spaces in {FOLDER}: see benchmarks/record_spaces.py")
     searchers, skipped = _usable(given.searchers, given.spaces[0])
+    if given.plots and find_spec("matplotlib") is None:
+        skipped["plots"], given.plots = "pip install matplotlib", None
     for name, why in skipped.items():
         print(f"skipped {name}: {why}", file=sys.stderr)
     results: dict[tuple[Path, str, str], list[Replayed]] = defaultdict(list)
