@@ -17,14 +17,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from templates.space import Space
 from templates.template import search_space, template_named
 from templates.workloads import Conv2d, Dense
 from tuner.devices import Device, open_device
 from tuner.measure import LocalRunner, MeasureOptions, recorded
 from tuner.measure.contract import Candidate
-from tuner.measure.recorded import Record, RecordedSpace, thinned
-from tuning_db.record import Config, Failure, FailureKind, Workload
+from tuner.measure.recorded import SUFFIX, Record, RecordedSpace, decoded, encoded, thinned
+from tuning_db.record import Config, Failure, Workload
 
 FOLDER = Path(__file__).with_name("spaces")
 BATCH = 32
@@ -59,11 +58,11 @@ class Recorder:
         self.workload, self.device = WORKLOADS[name], device
         label = device.key.model if device.is_host else device.key.attrs.get("driver", device.key.model)
         stem = f"{name}.{device.key.kind}.{''.join(c if c.isalnum() else '-' for c in str(label).lower())[:24]}"
-        self.path, self.journal = folder / f"{stem}.jsonl.xz", folder / f"{stem}.journal"
+        self.path, self.journal = folder / f"{stem}{SUFFIX}", folder / f"{stem}.journal"
         space = search_space(self.workload, device.target)
         assert space is not None
         share = most // len(space.spaces)
-        self.spaces = [_hull(thinned(s, share), s) for s in space.spaces]
+        self.spaces = [thinned(s, share) for s in space.spaces]
         self.whole = space
         self.configs = [c for s in self.spaces for c in s]
         self.known: dict[str, Record] = {}
@@ -90,9 +89,9 @@ class Recorder:
             best = trial.seconds if trial.ok and (best is None or trial.seconds < best) else best
         build = (runner.spent.build_seconds - built) / len(configs)
         for trial, run in found:
-            result = list(trial.times) if trial.failure is None else f"{trial.failure.kind}: {trial.failure.message}"
-            self._note(trial.config, result, build, run)
-            out.write(json.dumps([trial.config.as_dict(), result, build, run]) + "\n")
+            failure = trial.failure and replace(trial.failure, message=trial.failure.message[:200])
+            self._note(trial.config, failure or trial.times, build, run)
+            out.write(json.dumps([trial.config.as_dict(), encoded(failure or trial.times), build, run]) + "\n")
         out.flush()
         print(
             f"{self.path.name}: {len(self.known)} of {len(self.configs)}, best {1e6 * (best or 0):.1f} us,"
@@ -102,19 +101,16 @@ class Recorder:
         )
         return best
 
-    def _note(self, config: Config, result, build: float, run: float) -> None:
-        if isinstance(result, str):
-            kind, _, message = result.partition(": ")
-            result = Failure(FailureKind(kind), message[:200])
+    def _note(self, config: Config, result: tuple[float, ...] | Failure, build: float, run: float) -> None:
         features = self.whole.space_of(config).features
         values = features(config.knobs) if features else {}
-        self.known[config.key] = Record(tuple(result) if isinstance(result, list) else result, build, run, values)
+        self.known[config.key] = Record(result, build, run, values)
 
     def _resume(self) -> None:
         if self.journal.exists():
             for line in self.journal.read_text().splitlines():
-                config, *rest = json.loads(line)
-                self._note(Config.from_dict(config), *rest)
+                config, result, build, run = json.loads(line)
+                self._note(Config.from_dict(config), decoded(result), build, run)
 
     def _write(self) -> None:
         context = self.whole.context
@@ -131,11 +127,6 @@ class Recorder:
             ),
             self.path,
         )
-
-
-def _hull(space: Space, whole: Space) -> Space:
-    """With the whole space's features."""
-    return replace(space, features=whole.features)
 
 
 def main() -> None:

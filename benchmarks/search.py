@@ -27,14 +27,15 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from templates.space import context_distance
 from tuner.errors import BadInput
-from tuner.measure.recorded import RecordedSpace, read
+from tuner.measure.recorded import SUFFIX, RecordedSpace, read
 from tuner.search import Experience, make_searcher, searcher_names
-from tuner.session.replaying import Replayed
+from tuner.session.experience import NEAREST, TRIALS
+from tuner.session.replaying import Replayed, reached
 from tuner.session.replaying import replay as run_replay
 
 FOLDER = Path(__file__).with_name("spaces")
-SHARES = (0.9, 0.95, 0.99)
 MODES = ("seeds", "bare")
 
 
@@ -58,19 +59,16 @@ def _space(path: Path, bare: bool) -> RecordedSpace:
 def _experience(path: Path) -> Experience:
     """Of one space: every tenth trial, as an earlier session with few trials would have left it."""
     space = _space(path, False)
-    return Experience(space.space, sorted(space.trials(), key=lambda t: t.seconds)[::10][:150])
+    return Experience(space.space, sorted(space.trials(), key=lambda t: t.seconds)[::10][:TRIALS])
 
 
 def _run(job: Job) -> tuple[Job, Replayed]:
     space = _space(job.path, job.mode == "bare")
-    known = [replace(_experience(p), distance=_distance(space, _space(p, False))) for p in job.others]
+    known = [
+        replace(_experience(p), distance=context_distance(space.context, _space(p, False).context)) for p in job.others
+    ]
     known.sort(key=lambda e: e.distance)
-    return job, run_replay(space, job.searcher, job.seed, job.trials, experience=known[:4])
-
-
-def _distance(a: RecordedSpace, b: RecordedSpace) -> float:
-    names = set(a.context) | set(b.context)
-    return math.dist([a.context.get(n, 0.0) for n in names], [b.context.get(n, 0.0) for n in names])
+    return job, run_replay(space, job.searcher, job.seed, job.trials, experience=known[:NEAREST])
 
 
 def _jobs(given: argparse.Namespace, searchers: Sequence[str]) -> list[Job]:
@@ -125,23 +123,16 @@ def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) 
         chance = results.get((path, "bare" if mode == "bare" else "seeds", "random"), runs)
         rows.append(
             {
-                "space": path.name.removesuffix(".jsonl.xz"),
+                "space": path.name.removesuffix(SUFFIX),
                 "mode": mode,
                 "searcher": name,
-                "trials_to": {str(s): _capped(r.trials_to(s) for r in runs) for s in SHARES},
-                "seconds_to": {str(s): _capped(r.seconds_to(s) for r in runs) for s in SHARES},
+                **reached(runs),
                 "censored_at": trials,
                 "p_score": _score(runs, chance, trials),
                 "own_share_of_time": median(r.own_seconds / r.clock[-1] for r in runs if r.clock[-1] > 0),
             }
         )
     return rows
-
-
-def _capped(values: Any) -> float | None:
-    """The median; None where half of the searches never got there."""
-    found = median(values)
-    return found if math.isfinite(found) else None
 
 
 def _ratio(rows: list[dict[str, Any]], ours: tuple[str, str], base: tuple[str, str]) -> float | None:
@@ -190,7 +181,7 @@ def _plot(results: Mapping[tuple[Path, str, str], list[Replayed]], folder: Path)
                 (line,) = axes.plot(trials, [s[len(s) // 2] for s in shares], label=name)
                 low, high = [s[len(s) // 4] for s in shares], [s[-len(s) // 4] for s in shares]
                 axes.fill_between(trials, low, high, alpha=0.12, color=line.get_color())
-            stem = path.name.removesuffix(".jsonl.xz")
+            stem = path.name.removesuffix(SUFFIX)
             axes.set(title=f"{stem} ({mode})", xlabel="trials", ylabel="share of the best throughput", ylim=(0.5, 1.01))
             axes.set_xscale("log", base=2)
             axes.grid(alpha=0.3)
@@ -207,7 +198,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--searchers", nargs="*", default=[n for n in searcher_names() if n != "grid"])
-    parser.add_argument("--spaces", nargs="*", type=Path, default=sorted(FOLDER.glob("*.jsonl.xz")))
+    parser.add_argument("--spaces", nargs="*", type=Path, default=sorted(FOLDER.glob(f"*{SUFFIX}")))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--plots", type=Path)
     given = parser.parse_args()
@@ -228,9 +219,9 @@ def main() -> None:
                 print(f"{done} of {len(jobs)} searches", file=sys.stderr, flush=True)
     rows = _rows(results, given.trials)
     for row in rows:
-        reached = "  ".join(f"{s}: {'never' if v is None else f'{v:g}':>6}" for s, v in row["trials_to"].items())
+        shares = "  ".join(f"{s}: {'never' if v is None else f'{v:g}':>6}" for s, v in row["trials_to"].items())
         print(
-            f"{row['space']:34} {row['mode']:9} {row['searcher']:14} {reached}  P {row['p_score']:.2f}", file=sys.stderr
+            f"{row['space']:34} {row['mode']:9} {row['searcher']:14} {shares}  P {row['p_score']:.2f}", file=sys.stderr
         )
     summary = _summary(rows, searchers)
     for name, value in summary.items():

@@ -118,9 +118,14 @@ class Space:
                         found.append(candidate)
         return found
 
-    def crossover(self, a: Config, b: Config, rng: random.Random) -> Config | None:
-        """Each knob from one of two parents at random; None if the child is invalid."""
-        child = Config(self.template, {k.name: rng.choice((a, b))[k.name] for k in self.knobs})
+    def crossover(self, a: Config, b: Config, rng: random.Random, mutation: float = 0.0) -> Config | None:
+        """Each knob from one of two parents at random, or, with the probability `mutation`, of any value; None if the
+        child is invalid."""
+        values = {k.name: rng.choice((a, b))[k.name] for k in self.knobs}
+        for knob in self.knobs if mutation else ():
+            if len(knob.values) > 1 and rng.random() < mutation:
+                values[knob.name] = rng.choice(knob.values)
+        child = Config(self.template, values)
         return child if self.is_valid(child) else None
 
     def encode(self, config: Config) -> dict[str, float]:
@@ -133,6 +138,12 @@ class Space:
         if self.features is not None:
             row.update(self.features(config.knobs))
         return row
+
+
+def context_distance(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+    """Between the contexts of two search spaces: how far their workloads' sizes are apart, in powers of two."""
+    names = sorted(set(a) | set(b))
+    return math.dist([a.get(n, 0.0) for n in names], [b.get(n, 0.0) for n in names])
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tuner.measure.recorded import RecordedSpace
     from tuner.session.replaying import Replayed
 
-SHARES = (0.9, 0.95, 0.99)
-
 
 def command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recorded spaces (.jsonl.xz).")],
@@ -55,21 +53,19 @@ def command(
 
 
 def _row(path: Path, space: RecordedSpace, name: str, runs: list[Replayed]) -> dict[str, Any]:
+    from tuner.measure.recorded import SUFFIX
+    from tuner.session.replaying import reached
+
     if not math.isfinite(space.best_seconds):
         raise BadInput(f"{path}: every config failed: there is nothing to search for")
     return {
-        "space": path.name.removesuffix(".jsonl.xz"),
+        "space": path.name.removesuffix(SUFFIX),
         "configs": len(space.configs),
         "searcher": name,
-        "trials_to": {str(share): _finite(median(r.trials_to(share) for r in runs)) for share in SHARES},
-        "seconds_to": {str(share): _finite(median(r.seconds_to(share) for r in runs)) for share in SHARES},
+        **reached(runs),
         "share_at_end": median(r.optimum / r.delivered[-1] for r in runs),
         "own_milliseconds_a_trial": median(1e3 * r.own_seconds / len(r.delivered) for r in runs),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _told(row: dict[str, Any]) -> str:
@@ -79,9 +75,11 @@ def _told(row: dict[str, Any]) -> str:
 def _table(rows: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
-    table = Table("space", "configs", "searcher", *(f"to {share:.0%}" for share in SHARES), "at the end", "ms a trial")
+    shares = rows[0]["trials_to"]
+    titles = (f"to {float(share):.0%}" for share in shares)
+    table = Table("space", "configs", "searcher", *titles, "at the end", "ms a trial")
     for row in rows:
-        reached = ["never" if row["trials_to"][str(s)] is None else f"{row['trials_to'][str(s)]:g}" for s in SHARES]
+        reached = ["never" if trials is None else f"{trials:g}" for trials in row["trials_to"].values()]
         table.add_row(
             row["space"],
             str(row["configs"]),

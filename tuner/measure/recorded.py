@@ -26,9 +26,11 @@ from typing import Any
 from templates.space import Constraint, Knob, SearchSpace, Space, Values
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate
+from tuner.measure.replay import trial_of
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
 
 FORMAT = 1
+SUFFIX = ".jsonl.xz"
 _NOT_RECORDED = "it was not recorded"
 
 
@@ -87,17 +89,8 @@ class RecordedSpace:
 
     def trial(self, config: Config) -> Trial:
         """Raises KeyError for a config that was not recorded."""
-        result = self.records[config.key].result
-        failed = isinstance(result, Failure)
-        return Trial(
-            self.workload,
-            self.device,
-            config,
-            self.versions.get(config.template, 1),
-            times=() if isinstance(result, Failure) else result,
-            failure=result if isinstance(result, Failure) else None,
-            error=None if failed else 0.0,
-        )
+        version = self.versions.get(config.template, 1)
+        return trial_of(Candidate(self.workload, config), self.device, version, self.records[config.key].result)
 
     def answer(self, noise: int | None = None) -> Answerer:
         return Answerer(self, noise)
@@ -187,13 +180,30 @@ def _described(space: Space, versions: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
+def encoded(result: tuple[float, ...] | Failure) -> list[float] | str:
+    """A result as JSON has it, times with five digits."""
+    return f"{result.kind}: {result.message}" if isinstance(result, Failure) else [float(f"{s:.5g}") for s in result]
+
+
+def decoded(value: Sequence[float] | str) -> tuple[float, ...] | Failure:
+    """The result that `encoded` wrote. Raises ValueError for a kind of failure that there is not."""
+    if isinstance(value, str):
+        kind, _, message = value.partition(": ")
+        return Failure(FailureKind(kind), message)
+    return tuple(value)
+
+
 def _line(number: int, space: Space, config: Config, record: Record, names: Sequence[str]) -> list[Any]:
     places = [k.values.index(config[k.name]) for k in space.knobs]
-    failed = isinstance(record.result, Failure)
-    result = f"{record.result.kind}: {record.result.message}" if isinstance(record.result, Failure) else record.result
-    rounded = result if failed else [float(f"{s:.5g}") for s in result]
     features = [float(f"{record.features[name]:.6g}") if name in record.features else None for name in names]
-    return [number, places, rounded, round(record.build_seconds, 4), round(record.run_seconds, 4), features]
+    return [
+        number,
+        places,
+        encoded(record.result),
+        round(record.build_seconds, 4),
+        round(record.run_seconds, 4),
+        features,
+    ]
 
 
 def read(path: Path) -> RecordedSpace:
@@ -248,7 +258,4 @@ def _record(spaces: Sequence[Space], row: Sequence[Any], names: Sequence[str]) -
     space = spaces[number]
     config = Config(space.template, {k.name: k.values[place] for k, place in zip(space.knobs, places, strict=True)})
     features = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-    if isinstance(result, str):
-        kind, _, message = result.partition(": ")
-        return config, Record(Failure(FailureKind(kind), message), build, run, features)
-    return config, Record(tuple(result), build, run, features)
+    return config, Record(decoded(result), build, run, features)

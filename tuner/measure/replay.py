@@ -36,6 +36,13 @@ def computed(seconds: Callable[[Candidate], float]) -> Answer:
     return answer
 
 
+def trial_of(candidate: Candidate, device: DeviceKey, version: int, result: tuple[float, ...] | Failure) -> Trial:
+    """The trial of a candidate whose result, times or a failure, is known; its output is taken for right."""
+    if isinstance(result, Failure):
+        return Trial(candidate.workload, device, candidate.config, version, failure=result)
+    return Trial(candidate.workload, device, candidate.config, version, times=result, error=0.0)
+
+
 class ReplayRunner:
     """See tuner.measure.contract.Runner.
 
@@ -71,17 +78,8 @@ class ReplayRunner:
     def _trial(self, candidate: Candidate) -> Trial:
         took = self._trial_seconds
         self._now += took(candidate) if callable(took) else took
-        found = self._answer(candidate)
-        failure = found if isinstance(found, Failure) else None
-        return Trial(
-            workload=candidate.workload,
-            device=self._device,
-            config=candidate.config,
-            template_version=self._template_versions.get(candidate.config.template, 1),
-            times=() if isinstance(found, Failure) else found,
-            failure=failure,
-            error=None if failure else 0.0,
-        )
+        version = self._template_versions.get(candidate.config.template, 1)
+        return trial_of(candidate, self._device, version, self._answer(candidate))
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -135,7 +135,8 @@ def _save(
             **vars(written),
         )
 
-    return save(Contents(executable.mod, functions, placed.constants), directory, linker, describe, check)
+    parallel = any(device.is_host for device in devices)
+    return save(Contents(executable.mod, functions, placed.constants, parallel), directory, linker, describe, check)
 
 
 def _operator(placed: PlacedAnchor, chosen: Mapping[Workload, Choice]) -> Operator:

@@ -32,11 +32,13 @@ Check = Callable[[Path], Mapping[str, float] | None]
 
 @dataclass(frozen=True)
 class Contents:
-    """What is to be saved: a VM executable with so many functions, and the constants that are parameters, by device."""
+    """What is to be saved: a VM executable with so many functions, and the constants that are parameters, by device.
+    `parallel`: kernels of the host are among them, whose loops a thread pool runs."""
 
     module: Any
     functions: int
     constants: Sequence[Sequence[np.ndarray]]
+    parallel: bool
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def save(
         try:
             os.chmod(partial, 0o755)
             kernels = _write_files(contents.module, contents.functions, partial, linker)
+            if contents.parallel:
+                _write_pool(partial)
             constants = tuple(_write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
             files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
             manifest = describe(Written(kernels, NETWORK, constants, files))
@@ -103,8 +107,8 @@ def _unwritable(directory: Path, error: OSError) -> BadInput:
 
 
 def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str | None:
-    """Write network, kernels and thread pool; returns the kernels' library, None if there are none. Its name has its
-    checksum in it: the system's loader takes two libraries of one name for the same."""
+    """Write network and kernels; returns the kernels' library, None if there are none. Its name has its checksum in it:
+    the system's loader takes two libraries of one name for the same."""
     network, compiled, library = folder / NETWORK, folder / "kernels.o", folder / "kernels.so"
     module.write_to_file(str(network), "ro")
     _claim(compiled, _RESERVE_BYTES + functions * _RESERVE_PER_FUNCTION_BYTES)
@@ -121,10 +125,14 @@ def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str 
         part.unlink()
     named = folder / f"kernels-{checksum(library)[:12]}.so"
     library.rename(named)
+    return named.name
+
+
+def _write_pool(folder: Path) -> None:
+    """The library that runs the kernels' parallel loops, if there is one."""
     pool = pool_library()
     if pool is not None:
         shutil.copyfile(pool, folder / pool.name)
-    return named.name
 
 
 def _write_device_code(host: Any, folder: Path) -> list[Path]:

@@ -45,14 +45,12 @@ class AnnealingSearcher(Basis):
         self._pending: dict[str, int] = {}  # by config: the chain that waits for it
         super().__init__(space, seed, history)
 
-    def observe(self, trials: Sequence[Trial]) -> None:
-        super().observe(trials)
+    def _take_in(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
-            if self._space.is_valid(trial.config):
-                self._known[trial.config.key] = trial.seconds
-                chain = self._pending.pop(trial.config.key, None)
-                if chain is not None and chain < len(self._chains):
-                    self._step(chain, trial.config)
+            self._known[trial.config.key] = trial.seconds
+            chain = self._pending.pop(trial.config.key, None)
+            if chain is not None:
+                self._step(chain, trial.config)
 
     def propose(self, n: int) -> list[Config]:
         weights = self._weights()

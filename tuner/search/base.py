@@ -7,11 +7,13 @@ options, and one line in `tuner/search/__init__.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from templates.space import SearchSpace
+from tuner.errors import SearchFailed
 from tuner.search.allocation import shares
 from tuner.search.unseen import Unseen
 from tuning_db.record import Config, Trial
@@ -58,6 +60,29 @@ def rng_of(seed: int, history: Sequence[Trial]) -> random.Random:
     return random.Random(f"{seed}/{len(history)}")
 
 
+@contextmanager
+def library_calls(name: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raises SearchFailed, in one line, instead of these errors of a library."""
+    try:
+        yield
+    except errors as error:
+        text = str(error).strip() or type(error).__name__
+        raise SearchFailed(f"{name}: {text.splitlines()[0]}") from error
+
+
+class Unadvised:
+    """What searchers share that nobody influences."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, str] = {}
+
+    def suggest(self, configs: Sequence[Config]) -> None:
+        """Ignored."""
+
+    def learn_from(self, experience: Sequence[Experience]) -> None:
+        """Ignored."""
+
+
 class Basis:
     """What searchers share: the configs that were met, the trials that count, and what a search opens with: the very
     first seed, which says what no tuning would give, then suggestions, then the first seeds of every template.
@@ -80,9 +105,13 @@ class Basis:
     def observe(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
             self._unseen.add(trial.config)
-            # A config of another version of the space (a template changed its knobs) says nothing about this one.
-            if self._space.is_valid(trial.config):
-                self._trials.append(trial)
+        # A config of another version of the space (a template changed its knobs) says nothing about this one.
+        valid = [t for t in trials if self._space.is_valid(t.config)]
+        self._trials += valid
+        self._take_in(valid)
+
+    def _take_in(self, trials: Sequence[Trial]) -> None:
+        """What a subclass does with trials of valid configs, which are among `_trials` by now."""
 
     def suggest(self, configs: Sequence[Config]) -> None:
         self._suggested += [c for c in configs if self._space.is_valid(c)]

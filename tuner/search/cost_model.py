@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import xgboost
 
 from templates.space import SearchSpace
-from tuner.errors import SearchFailed
-from tuner.search.base import Experience
+from tuner.search.base import Experience, library_calls
 from tuning_db.record import Config, Trial
 
 # One thread: the other cores measure. On recorded convolutions (64 to 256 trials, ranking the rest) shallow trees rank
@@ -68,11 +68,9 @@ class CostModel:
         matrix = np.concatenate([self._matrix(names, rows) for names, rows in tables])
         label = np.concatenate([throughput(measured) for _, measured, _ in parts])
         weight = np.concatenate([np.full(len(measured), w) for _, measured, w in parts])
-        try:
+        with _xgboost():
             data = xgboost.DMatrix(matrix, label=label, weight=weight, missing=math.nan, nthread=1)
             self._booster = xgboost.train(_PARAMETERS, data, _ROUNDS)
-        except xgboost.core.XGBoostError as error:
-            raise SearchFailed(f"xgboost: {str(error).strip().splitlines()[0]}") from error
 
     def _matrix(self, names: Sequence[str], rows: Sequence[Sequence[float]]) -> np.ndarray:
         matrix = np.full((len(rows), len(self._columns)), math.nan, dtype=np.float32)
@@ -87,8 +85,10 @@ class CostModel:
             raise RuntimeError("the cost model was not fitted")
         if not configs:
             return np.zeros(0)
-        try:
+        with _xgboost():
             scores: np.ndarray = self._booster.inplace_predict(self._matrix(*self._space.encode(configs)))
-        except xgboost.core.XGBoostError as error:
-            raise SearchFailed(f"xgboost: {str(error).strip().splitlines()[0]}") from error
         return scores
+
+
+def _xgboost() -> AbstractContextManager[None]:
+    return library_calls("xgboost", xgboost.core.XGBoostError)

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from templates.space import SearchSpace, Space
+from templates.space import SearchSpace
 from tuner.search.base import Basis
 from tuning_db.record import Config, Trial
 
@@ -59,18 +59,17 @@ class GeneticSearcher(Basis):
     ) -> None:
         self._options = options or GeneticOptions()
         self._population: list[Trial] = []  # the elites of the last generation, and what was measured of this one
-        self._left = 0  # of this generation, to be proposed
         self._parents: list[Trial] = []
         self._wheel: list[float] = []
         self.generation = 0
         self.converged = False
         super().__init__(space, seed, history)
         self._population = _fittest(self._trials)[: self._options.population]
+        # Of this generation, to be proposed.
         self._left = 0 if self._population else self._options.population
 
-    def observe(self, trials: Sequence[Trial]) -> None:
-        super().observe(trials)
-        self._population += [t for t in trials if self._space.is_valid(t.config)]
+    def _take_in(self, trials: Sequence[Trial]) -> None:
+        self._population += trials
 
     def propose(self, n: int) -> list[Config]:
         weights = self._weights()
@@ -126,15 +125,7 @@ class GeneticSearcher(Basis):
         assert space is not None  # the population's configs are valid
         if mother.template != father.template or mother == father:
             return space.mutate(mother, self._rng)
-        child = {k.name: self._rng.choice((mother, father))[k.name] for k in space.knobs}
-        return self._mutated(space, child)
-
-    def _mutated(self, space: Space, values: dict[str, object]) -> Config | None:
-        for knob in space.knobs:
-            if len(knob.values) > 1 and self._rng.random() < self._options.mutation:
-                values[knob.name] = self._rng.choice(knob.values)
-        config = Config(space.template, values)
-        return config if space.is_valid(config) else None
+        return space.crossover(mother, father, self._rng, self._options.mutation)
 
 
 def _fittest(trials: Sequence[Trial]) -> list[Trial]:

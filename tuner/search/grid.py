@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from templates.space import SearchSpace
-from tuner.search.base import Experience
+from tuner.search.base import Unadvised
 from tuning_db.record import Config, Trial
 
 
-class GridSearcher:
+class GridSearcher(Unadvised):
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
+        super().__init__()
         self._known: set[str] = set()
         self._left = [iter(s) for s in space.spaces]
-        self.failures: dict[str, str] = {}
         self.observe(history)
 
     def propose(self, n: int) -> list[Config]:
@@ -32,9 +32,3 @@ class GridSearcher:
 
     def observe(self, trials: Sequence[Trial]) -> None:
         self._known.update(t.config.key for t in trials)
-
-    def suggest(self, configs: Sequence[Config]) -> None:
-        """Ignored: the order is fixed."""
-
-    def learn_from(self, experience: Sequence[Experience]) -> None:
-        """Ignored: the order is fixed."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from templates.space import SearchSpace
-from tuner.search.base import Experience, rng_of
+from tuner.search.base import Unadvised, rng_of
 from tuner.search.unseen import Unseen
 from tuning_db.record import Config, Trial
 
 
-class RandomSearcher:
+class RandomSearcher(Unadvised):
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
+        super().__init__()
         self._unseen = Unseen(space, rng_of(seed, history))
-        self.failures: dict[str, str] = {}
         self.observe(history)
 
     def propose(self, n: int) -> list[Config]:
@@ -25,9 +25,3 @@ class RandomSearcher:
     def observe(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
             self._unseen.add(trial.config)
-
-    def suggest(self, configs: Sequence[Config]) -> None:
-        """Ignored: the baseline is not helped."""
-
-    def learn_from(self, experience: Sequence[Experience]) -> None:
-        """Ignored: the baseline is not helped."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from templates.space import SearchSpace
+from templates.space import SearchSpace, context_distance
 from templates.template import context_of
 from tuner.search import Experience
 from tuner.session.task import TaskState, is_current
@@ -45,46 +45,46 @@ class Library:
         devices = [(device, 0.0), *((d, _OTHER_DEVICE) for d in relatives(store, device))]
         self._shelves = [_Shelf(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
         self._read: dict[_Shelf, Experience | None] = {}
+        self._recorded: dict[Workload, list[Experience]] = {}
 
     def nearest(self, state: TaskState, states: Sequence[TaskState]) -> list[Experience]:
         """For the searcher of `state`; `states` are the session's tasks: their trials are newer than the database's."""
-        own, here = state.task.workload, context_of(state.task.workload)
-        others = [s for s in states if s is not state and s.task.workload.op == own.op and s.best_seconds < math.inf]
-        others.sort(key=lambda s: _distance(here, context_of(s.task.workload)))
-        found = [
-            Experience(s.space, _spread(s.space, s.trials), _distance(here, s.space.context))
-            for s in others[:NEAREST]
-            if s.space is not None
+        assert state.space is not None  # it has a searcher
+        own, here = state.task.workload, state.space.context
+        others = [
+            (context_distance(here, s.space.context), s.space, s)
+            for s in states
+            if s is not state and s.space is not None and s.task.workload.op == own.op and math.isfinite(s.best_seconds)
         ]
-        newer = {s.task.workload for s in states}
-        shelves = [s for s in self._shelves if s.workload.op == own.op and (s.extra or s.workload not in newer)]
-        shelves.sort(key=lambda s: _distance(here, context_of(s.workload)) + s.extra)
-        for shelf in shelves[: 2 * NEAREST]:
-            experience = self._experience(shelf, here)
-            if experience is not None:
-                found.append(experience)
-        return sorted(found, key=lambda e: e.distance)[:NEAREST]
+        others.sort(key=lambda other: other[0])
+        live = [Experience(space, _spread(space, s.trials), distance) for distance, space, s in others[:NEAREST]]
+        if own not in self._recorded:  # the database's part does not change within a session
+            self._recorded[own] = self._from_database(own, here, {s.task.workload for s in states})
+        return sorted([*live, *self._recorded[own]], key=lambda e: e.distance)[:NEAREST]
 
-    def _experience(self, shelf: _Shelf, here: Mapping[str, float]) -> Experience | None:
-        if shelf not in self._read:
-            self._read[shelf] = self._load(shelf)
-        known = self._read[shelf]
-        if known is None:
-            return None
-        return Experience(known.space, known.trials, _distance(here, known.space.context) + shelf.extra)
+    def _from_database(self, own: Workload, here: Mapping[str, float], newer: set[Workload]) -> list[Experience]:
+        near = [
+            (context_distance(here, context_of(shelf.workload)) + shelf.extra, shelf)
+            for shelf in self._shelves
+            if shelf.workload.op == own.op and (shelf.extra or shelf.workload not in newer)
+        ]
+        near.sort(key=lambda found: found[0])
+        loaded = ((self._load(shelf), distance) for distance, shelf in near[: 2 * NEAREST])
+        return [replace(known, distance=distance) for known, distance in loaded if known is not None][:NEAREST]
 
     def _load(self, shelf: _Shelf) -> Experience | None:
+        """Read at most once in a session: several tasks are near to it."""
+        if shelf not in self._read:
+            self._read[shelf] = self._of(shelf)
+        return self._read[shelf]
+
+    def _of(self, shelf: _Shelf) -> Experience | None:
         space = self._space_of(shelf.workload)
         if space is None:
             return None
         templates = {s.template for s in space.spaces}
         trials = [t for t in self._store.trials(shelf.workload, shelf.device) if is_current(t, templates)]
         return Experience(space, _spread(space, trials)) if any(t.ok for t in trials) else None
-
-
-def _distance(a: Mapping[str, float], b: Mapping[str, float]) -> float:
-    names = set(a) | set(b)
-    return math.dist([a.get(n, 0.0) for n in names], [b.get(n, 0.0) for n in names])
 
 
 def _spread(space: SearchSpace, trials: Sequence[Trial]) -> list[Trial]:

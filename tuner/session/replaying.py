@@ -6,15 +6,18 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from tuner.measure.contract import Candidate
 from tuner.measure.recorded import RecordedSpace
 from tuner.measure.replay import ReplayRunner
 from tuner.search import Experience, make_searcher
+from tuner.session.loop import BATCH
+from tuner.session.report import finite
 from tuning_db.record import Config
 
-# As a session proposes.
-BATCH = 16
+# Of the best throughput: what searches are judged by.
+SHARES = (0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,14 @@ class Replayed:
         """The same in simulated seconds."""
         trials = self.trials_to(share)
         return self.clock[int(trials) - 1] if math.isfinite(trials) else math.inf
+
+
+def reached(runs: Sequence[Replayed]) -> dict[str, dict[str, float | None]]:
+    """Median trials and simulated seconds to each of SHARES; None where half of the searches never got there."""
+    return {
+        "trials_to": {str(share): finite(median(r.trials_to(share) for r in runs)) for share in SHARES},
+        "seconds_to": {str(share): finite(median(r.seconds_to(share) for r in runs)) for share in SHARES},
+    }
 
 
 def replay(

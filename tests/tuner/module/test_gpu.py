@@ -16,7 +16,7 @@ import tvm
 
 from tests.templates.gpu.support import PLATFORMS, device_number, gpu
 from tests.tuner.tiny_network import write_tiny_network
-from tuner.devices import Device, open_device, opencl
+from tuner.devices import Device, open_device, opencl, parallel
 from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, fuse, load_onnx
 from tuner.module import (
@@ -84,12 +84,14 @@ def test_a_module_for_a_gpu_is_right_and_says_what_it_needs(built: Path, model: 
     assert manifest.constants == (None,)
     assert not manifest.computes_on_host
     assert {p.name for p in built.iterdir()} == {"manifest.json", *manifest.files}
+    assert not any(Path(name).match(parallel.PATTERN) for name in manifest.files)  # it has no loops for threads
     assert max(verify(load(built), OnnxReference(model)).values()) < 1e-5
 
 
 def test_a_part_on_the_cpu_and_a_part_on_a_gpu(half: Path, model: Path, graph: FusedGraph) -> None:
     manifest = read_manifest(half)
     assert [p.is_host for p in manifest.devices] == [True, False]
+    assert any(Path(name).match(parallel.PATTERN) for name in manifest.files)
     assert manifest.constants[0] is None
     assert manifest.constants[1] in manifest.files
     assert [operator.device for operator in manifest.operators] == [0, 0, 0, 1]

@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 
 import tvm_ffi
 
+from tuner.devices.compiled import cache_folder, digest, made_whole
 from tuner.errors import BadInput
 
 SOURCES = Path(__file__).with_name("runtime")
@@ -36,29 +35,10 @@ _LOADED = "edgetune.opencl.device_info"
 _ANY_RUNTIME = "device_api.opencl"
 
 
-def cache_folder() -> Path:
-    """Where compiled things are kept: $XDG_CACHE_HOME/edgetune, by default ~/.cache/edgetune. Raises BadInput if there
-    is no such place."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(named):
-        return Path(named) / "edgetune"
-    try:
-        return Path.home() / ".cache/edgetune"
-    except RuntimeError as error:
-        raise BadInput("there is no home folder to keep compiled things in: set XDG_CACHE_HOME") from error
-
-
 def find_compiler() -> str | None:
     """The path of a C++ compiler: $CXX, else the first of the usual names that is there."""
     named = os.environ.get("CXX")
     return next(filter(None, map(shutil.which, (named,) if named else _COMPILERS)), None)
-
-
-def _digest(parts: Iterator[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()[:16]
 
 
 def _source_files() -> list[Path]:
@@ -83,10 +63,10 @@ def _compiler_identity(compiler: str) -> Iterator[bytes]:
 def library_path(compiler: str | None) -> Path | None:
     """Where the library for this TVM, compiled from these sources by `compiler`, is or will be. Without a compiler any
     copy that was made from the same will do; None if there is none."""
-    folder, stem = cache_folder(), _PREFIX + _digest(_made_from())
+    folder, stem = cache_folder(), _PREFIX + digest(_made_from())
     if compiler is None:
         return next(iter(sorted(folder.glob(f"{stem}-*.so"))), None)
-    return folder / f"{stem}-{_digest(_compiler_identity(compiler))}.so"
+    return folder / f"{stem}-{digest(_compiler_identity(compiler))}.so"
 
 
 def compile_library(compiler: str, library: Path, flags: Sequence[str] = ()) -> None:
@@ -96,9 +76,7 @@ def compile_library(compiler: str, library: Path, flags: Sequence[str] = ()) -> 
     packages = (Path(str(package.__file__)).parent for package in (tvm, tvm_ffi))
     includes = [SOURCES, SOURCES / "shim", *(package / "include" for package in packages)]
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=library.parent) as folder:
-            made = Path(folder) / library.name
+        with made_whole(library) as made:
             command = [compiler, *_FLAGS, *flags, *(f"-I{path}" for path in includes)]
             command += [str(SOURCES / "runtime.cc"), "-o", str(made), "-ldl"]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
@@ -106,7 +84,6 @@ def compile_library(compiler: str, library: Path, flags: Sequence[str] = ()) -> 
                 errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
                 reason = errors[0].strip() if errors else f"status {done.returncode}"
                 raise BadInput(f"the OpenCL runtime cannot be compiled: {compiler}: {reason}")
-            made.rename(library)
     except OSError as error:
         raise BadInput(f"the OpenCL runtime cannot be compiled to {library}: {error.strerror}") from error
 

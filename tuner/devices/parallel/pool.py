@@ -5,15 +5,12 @@ from __future__ import annotations
 import _ctypes
 import contextlib
 import ctypes
-import hashlib
-import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
-from tuner.devices.opencl.library import cache_folder
+from tuner.devices.compiled import cache_folder, digest, made_whole
 from tuner.errors import BadInput
 
 SOURCE = Path(__file__).with_name("pool.c")
@@ -72,14 +69,12 @@ def pool_library() -> Path | None:
 
 
 def _compiled(compiler: str, folder: Path) -> Path | None:
-    made_from = f"{platform.machine()} {platform.libc_ver()} {_FLAGS}".encode() + SOURCE.read_bytes()
-    library = folder / PATTERN.replace("*", hashlib.sha256(made_from).hexdigest()[:16])
+    made_from = (platform.machine(), str(platform.libc_ver()), str(_FLAGS))
+    name = digest([*(part.encode() for part in made_from), SOURCE.read_bytes()])
+    library = folder / PATTERN.replace("*", name)
     if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="parallel-", dir=folder) as scratch:
-            made = Path(scratch) / library.name
+        with made_whole(library) as made:
             command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE)]
             if subprocess.run(command, capture_output=True, check=False).returncode:
                 return None
-            os.replace(made, library)
     return library

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from templates.space import SearchSpace, Space
-from tuner.errors import BadInput, SearchFailed
-from tuner.search.base import Basis
+from tuner.errors import BadInput
+from tuner.search.base import Basis, library_calls
 from tuner.search.reinforcement.observation import (
     fits_paper,
     general_observation,
@@ -69,12 +69,9 @@ class ReinforcementSearcher(Basis):
         }
         super().__init__(space, seed, history)
 
-    def observe(self, trials: Sequence[Trial]) -> None:
-        super().observe(trials)
+    def _take_in(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
-            player = self._players.get(trial.config.template)
-            if player is None or not self._space.is_valid(trial.config):
-                continue
+            player = self._players[trial.config.template]
             self._known[trial.config.key] = trial.seconds
             episode = player.waiting.pop(trial.config.key, None)
             if episode is not None:
@@ -91,10 +88,8 @@ class ReinforcementSearcher(Basis):
         weights = self._weights()
         batch = self._opening(n, weights)
         if len(batch) < n and any(p.first and p.actions for p in self._players.values()):
-            try:
+            with library_calls("torch", RuntimeError):
                 self._play(batch, n, weights)
-            except RuntimeError as error:  # torch's
-                raise SearchFailed(f"torch: {str(error).strip().splitlines()[0]}") from error
         return self._fill(batch, n, weights)
 
     def _play(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> None:
@@ -120,7 +115,8 @@ class ReinforcementSearcher(Basis):
         if count == 0:
             return
         agent = self._agent(player)
-        episodes = [_Episode(self._beginning(player), player.average) for _ in range(count)]
+        ran = self._ran(player)
+        episodes = [_Episode(self._beginning(ran), player.average) for _ in range(count)]
         for _ in range(self._options.rounds):
             seen = [self._observation(player, e.config) for e in episodes]
             for episode, step in zip(episodes, agent.act(seen, self._rng.getrandbits(63)), strict=True):
@@ -138,13 +134,15 @@ class ReinforcementSearcher(Basis):
         if player.agent is None:
             from tuner.search.reinforcement.agent import Agent
 
-            size = len(self._observation(player, self._beginning(player)))
+            size = len(self._observation(player, self._beginning(self._ran(player))))
             player.agent = Agent(size, len(player.actions), self._options, self._rng.getrandbits(63))
         return player.agent
 
-    def _beginning(self, player: _Player) -> Config:
-        """The best config known, or any of the template that ran."""
-        ran = [t for t in self._trials if t.ok and t.config.template == player.space.template]
+    def _ran(self, player: _Player) -> list[Trial]:
+        return [t for t in self._trials if t.ok and t.config.template == player.space.template]
+
+    def _beginning(self, ran: Sequence[Trial]) -> Config:
+        """The best config known, or any that ran."""
         if self._rng.random() < self._options.best:
             return min(ran, key=lambda t: t.seconds).config
         return self._rng.choice(ran).config

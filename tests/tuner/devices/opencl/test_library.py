@@ -179,12 +179,6 @@ def test_the_name_depends_on_versions_sources_and_compiler(monkeypatch, tmp_path
     assert len(paths) == 4
 
 
-def test_a_relative_cache_folder_is_ignored(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", "/home/of/nobody")
-    assert library.cache_folder() == Path("/home/of/nobody/.cache/edgetune")
-
-
 def test_sources_travel_with_an_installation():
     """What the compiler reads is what setuptools installs."""
     patterns = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
