@@ -3,6 +3,7 @@
     python benchmarks/record_spaces.py --device cpu|opencl:N [--only NAME ...] [--configs 2000] [--quick] [--out DIR]
 
 Every space is thinned to about so many valid configs, every one of which is built, checked and timed as the tuner does.
+The fastest are timed again, alternately: the best of thousands is partly luck, and searchers are judged by it.
 What was measured is kept after every batch: the same command goes on where it was stopped. Names: see WORKLOADS.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import random
 import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 from templates.template import search_space, template_named
 from templates.workloads import Conv2d, Dense
@@ -27,6 +30,8 @@ from tuning_db.record import Config, Failure, Workload
 
 FOLDER = Path(__file__).with_name("spaces")
 BATCH = 32
+# Of the fastest: so many are compared, until these first ones all have been.
+COMPARED, SETTLED = 16, 4
 
 
 def _conv(c: int, h: int, w: int, k: int, kernel: int, stride: int = 1, groups: int = 1) -> Workload:
@@ -72,11 +77,12 @@ class Recorder:
             return
         self._resume()
         todo = [c for c in self.configs if c.key not in self.known]
-        if todo:
-            with LocalRunner(self.device, MeasureOptions()) as runner, self.journal.open("a") as out:
-                best = min((r.result[0] for r in self.known.values() if isinstance(r.result, tuple)), default=None)
-                for start in range(0, len(todo), BATCH):
-                    best = self._measure(runner, todo[start : start + BATCH], best, out)
+        random.Random(0).shuffle(todo)  # a machine that drifts then does so along no knob
+        with LocalRunner(self.device, MeasureOptions()) as runner, self.journal.open("a") as out:
+            best = min((r.result[0] for r in self.known.values() if isinstance(r.result, tuple)), default=None)
+            for start in range(0, len(todo), BATCH):
+                best = self._measure(runner, todo[start : start + BATCH], best, out)
+            self._settle(runner)
         self._write()
         self.journal.unlink(missing_ok=True)
 
@@ -100,6 +106,19 @@ class Recorder:
             flush=True,
         )
         return best
+
+    def _settle(self, runner: LocalRunner) -> None:
+        compared: set[str] = set()
+        while any(c.key not in compared for c in self._fastest(SETTLED)):
+            chosen = self._fastest(COMPARED)
+            for trial in runner.compare([Candidate(self.workload, c) for c in chosen]):
+                before = self.known[trial.config.key]
+                self.known[trial.config.key] = replace(before, result=trial.failure or trial.times)
+                compared.add(trial.config.key)
+
+    def _fastest(self, count: int) -> list[Config]:
+        timed = [(median(r.result), c) for c in self.configs if isinstance((r := self.known[c.key]).result, tuple)]
+        return [c for _, c in sorted(timed, key=lambda t: t[0])[:count]]
 
     def _note(self, config: Config, result: tuple[float, ...] | Failure, build: float, run: float) -> None:
         features = self.whole.space_of(config).features

@@ -76,11 +76,17 @@ class Space:
     def is_valid(self, config: Config) -> bool:
         return self.why_invalid(config) is None
 
+    def _valid(self, values: Values) -> Config | None:
+        """The config with those values, all of them its knobs', if they meet every constraint: a search asks this far
+        more often than the answer is yes, and a Config costs more than its constraints."""
+        return Config(self.template, values) if all(c.holds(values) for c in self.constraints) else None
+
     def __iter__(self) -> Iterator[Config]:
         """Every valid config, in a fixed order."""
+        names = [k.name for k in self.knobs]
         for combination in itertools.product(*(k.values for k in self.knobs)):
-            config = Config(self.template, dict(zip((k.name for k in self.knobs), combination, strict=True)))
-            if self.is_valid(config):
+            config = self._valid(dict(zip(names, combination, strict=True)))
+            if config is not None:
                 yield config
 
     def seed_configs(self) -> list[Config]:
@@ -89,8 +95,8 @@ class Space:
     def sample(self, rng: random.Random, attempts: int = 200) -> Config | None:
         """A random valid config, uniform over valid ones; None if none was met in `attempts` draws."""
         for _ in range(attempts):
-            config = Config(self.template, {k.name: rng.choice(k.values) for k in self.knobs})
-            if self.is_valid(config):
+            config = self._valid({k.name: rng.choice(k.values) for k in self.knobs})
+            if config is not None:
                 return config
         return None
 
@@ -101,8 +107,8 @@ class Space:
             values = dict(config.knobs)
             for knob in rng.sample(free, min(len(free), 1 if rng.random() < 0.7 else 2)):
                 values[knob.name] = rng.choice([v for v in knob.values if v != values[knob.name]])
-            candidate = Config(self.template, values)
-            if self.is_valid(candidate):
+            candidate = self._valid(values)
+            if candidate is not None:
                 return candidate
         return None
 
@@ -113,10 +119,8 @@ class Space:
             at = knob.values.index(config[knob.name])
             for step in (at - 1, at + 1):
                 if 0 <= step < len(knob.values):
-                    candidate = Config(self.template, {**config.knobs, knob.name: knob.values[step]})
-                    if self.is_valid(candidate):
-                        found.append(candidate)
-        return found
+                    found.append(self._valid({**config.knobs, knob.name: knob.values[step]}))
+        return [c for c in found if c is not None]
 
     def crossover(self, a: Config, b: Config, rng: random.Random, mutation: float = 0.0) -> Config | None:
         """Each knob from one of two parents at random, or, with the probability `mutation`, of any value; None if the
@@ -125,8 +129,7 @@ class Space:
         for knob in self.knobs if mutation else ():
             if len(knob.values) > 1 and rng.random() < mutation:
                 values[knob.name] = rng.choice(knob.values)
-        child = Config(self.template, values)
-        return child if self.is_valid(child) else None
+        return self._valid(values)
 
     def encode(self, config: Config) -> dict[str, float]:
         """Named features: each knob's value (its place in the order where not a number) and `features`."""

@@ -28,8 +28,13 @@ def canonical_json(value: Any) -> str:
     return _ENCODER.encode(value)
 
 
+_PLAIN = frozenset((int, str, bool))
+
+
 def _freeze(value: Any) -> Value:
     """Built-in scalars and tuples of them. Whole floats become ints: 1 and 1.0 are one value, so they have one key."""
+    if type(value) in _PLAIN:
+        return value  # type: ignore[no-any-return]
     if isinstance(value, list | tuple):
         return tuple(_freeze(v) for v in value)  # type: ignore[misc]
     if isinstance(value, float):
@@ -46,8 +51,9 @@ def _freeze(value: Any) -> Value:
 class _Attrs(Mapping[str, Value]):
     """An immutable, hashable mapping of names to scalars or tuples of scalars, sorted by name."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_hash", "_items")
     _items: dict[str, Value]
+    _hash: int
 
     def __init__(self, items: Mapping[str, Any]) -> None:
         self._items = {name: _freeze(items[name]) for name in sorted(items)}
@@ -62,12 +68,21 @@ class _Attrs(Mapping[str, Value]):
         return len(self._items)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if isinstance(other, _Attrs):  # True == 1 in Python, but their keys differ; repr tells them apart
             return self._items == other._items and repr(self._items) == repr(other._items)
         return Mapping.__eq__(self, other)
 
     def __hash__(self) -> int:
-        return hash(tuple(self._items.items()))
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash(tuple(self._items.items()))
+            return self._hash
+
+    def __reduce__(self) -> tuple[type[_Attrs], tuple[dict[str, Value]]]:
+        return _Attrs, (self._items,)  # without the hash: strings' differ between processes
 
     def __repr__(self) -> str:
         return repr(self._items)

@@ -63,14 +63,20 @@ class RecordedSpace:
         return SearchSpace(tuple(self._admitted(space) for space in self.spaces), self.context)
 
     def _admitted(self, space: Space) -> Space:
-        features = {c: self.records[c.key].features for c in self.configs if c.template == space.template}
+        names = [k.name for k in space.knobs]
+
+        def place(values: Values) -> tuple[Any, ...]:
+            return tuple(values[name] for name in names)
+
+        configs = tuple(c for c in self.configs if c.template == space.template)
+        features = {place(c.knobs): self.records[c.key].features for c in configs}
         return ListedSpace(
             space.template,
             space.knobs,
-            (Constraint(_NOT_RECORDED, lambda v: Config(space.template, v) in features),),
+            (Constraint(_NOT_RECORDED, lambda v: place(v) in features),),
             space.seeds,
-            lambda v: features[Config(space.template, v)],
-            tuple(features),
+            lambda v: features[place(v)],
+            configs,
         )
 
     @cached_property

@@ -20,7 +20,7 @@ from tuning_db.record import Config, Trial
 # One thread: the other cores measure. On recorded convolutions (64 to 256 trials, ranking the rest) shallow trees rank
 # as well as deep ones and fit in half the time; the objectives rank:pairwise and regression are equal in the trials
 # that matter, the first few, and regression has a scale, which choosing a diverse batch needs.
-_PARAMETERS = {
+PARAMETERS = {
     "objective": "reg:squarederror",
     "tree_method": "hist",
     "max_depth": 4,
@@ -29,7 +29,7 @@ _PARAMETERS = {
     "nthread": 1,
     "verbosity": 0,
 }
-_ROUNDS = 40
+ROUNDS = 40
 # What a trial of another workload counts: it says what is good there. More of them than this change nothing.
 _FOREIGN = 0.3
 _MOST_FOREIGN = 600
@@ -70,7 +70,7 @@ class CostModel:
         weight = np.concatenate([np.full(len(measured), w) for _, measured, w in parts])
         with _xgboost():
             data = xgboost.DMatrix(matrix, label=label, weight=weight, missing=math.nan, nthread=1)
-            self._booster = xgboost.train(_PARAMETERS, data, _ROUNDS)
+            self._booster = xgboost.train(PARAMETERS, data, ROUNDS)
 
     def _matrix(self, names: Sequence[str], rows: Sequence[Sequence[float]]) -> np.ndarray:
         matrix = np.full((len(rows), len(self._columns)), math.nan, dtype=np.float32)

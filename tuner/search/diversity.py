@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import eq
+from typing import Any
 
 import numpy as np
 
@@ -33,11 +35,10 @@ def spread_out(space: Space, pool: Sequence[Config], taken: Sequence[Config], n:
     return chosen
 
 
-def same_knobs(a: Config, b: Config) -> float:
-    """The share of knobs with equal values; 0 between templates."""
-    if a.template != b.template:
-        return 0.0
-    return sum(a[name] == b[name] for name in a.knobs) / max(1, len(a.knobs))
+def _likeness(a: tuple[Any, ...], b: tuple[Any, ...]) -> float:
+    """The share of knobs with equal values between two tuples of a template and its knobs' values, by name; 0 between
+    templates."""
+    return (sum(map(eq, a, b)) - 1) / max(1, len(a) - 1) if a[0] == b[0] else 0.0
 
 
 def diverse_batch(ranked: Sequence[Config], scores: Sequence[float], n: int, weight: float) -> list[Config]:
@@ -45,6 +46,7 @@ def diverse_batch(ranked: Sequence[Config], scores: Sequence[float], n: int, wei
 
     `scores` are in units of the best throughput (1 is the best measured), so `weight` is what being new is worth.
     """
+    rows = [(c.template, *c.knobs.values()) for c in ranked]
     left = list(range(len(ranked)))
     likeness = [0.0] * len(ranked)
     chosen: list[Config] = []
@@ -53,5 +55,5 @@ def diverse_batch(ranked: Sequence[Config], scores: Sequence[float], n: int, wei
         left.remove(at)
         chosen.append(ranked[at])
         for i in left:
-            likeness[i] = max(likeness[i], same_knobs(ranked[i], ranked[at]))
+            likeness[i] = max(likeness[i], _likeness(rows[i], rows[at]))
     return chosen

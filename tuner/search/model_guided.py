@@ -31,6 +31,7 @@ class ModelOptions:
     spread_pool: int = 48
     fit_from: int = 12  # trials, before which a model knows too little
     refit_after: int = 4  # new trials
+    refit_share: float = 1 / 16  # or this share of the trials, if it is more: by then a few change little
     elite: int = 16
     population: int = 64
     generations: int = 4
@@ -84,7 +85,8 @@ class ModelGuidedSearcher(Basis):
         enough = len(self._trials) >= self._options.fit_from and any(t.ok for t in self._trials)
         if not enough and not self._experience:
             return False
-        if not self._model.fitted or len(self._trials) - self._fitted_trials >= self._options.refit_after:
+        wait = max(self._options.refit_after, self._options.refit_share * self._fitted_trials)
+        if not self._model.fitted or len(self._trials) - self._fitted_trials >= wait:
             self._model.fit(self._trials, self._experience)
             self._fitted_trials = len(self._trials)
         return True

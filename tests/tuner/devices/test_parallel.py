@@ -112,20 +112,25 @@ def test_a_failure_of_a_part_is_the_loops(pool: Pool) -> None:
 
 def test_a_forked_child_computes_alone() -> None:
     program = """
-import os, sys
+import os, sys, time
 sys.path.insert(0, %r)
 from tests.tuner.devices.test_parallel import launch, open_pool, pool_library
 pool = open_pool(pool_library())
 pool.threads(2)
 launch(pool, lambda part, parts: 0)
+time.sleep(0.2)  # the worker sleeps by now: what it waits for is copied
 child = os.fork()
 if child == 0:
     ran = []
     assert launch(pool, lambda part, parts: ran.append(part) or 0) == 0
     assert pool.threads(2) == 2
-    again = []
-    assert launch(pool, lambda part, parts: again.append(part) or 0) == 0
-    os._exit(0 if len(ran) == 1 and sorted(again) == list(range(len(again))) and len(again) > 2 else 1)
+    whole = True
+    for _ in range(4):
+        time.sleep(0.1)
+        again = []
+        assert launch(pool, lambda part, parts: again.append(part) or 0) == 0
+        whole = whole and sorted(again) == list(range(len(again))) and len(again) > 2
+    os._exit(0 if len(ran) == 1 and whole else 1)
 sys.exit(os.waitpid(child, 0)[1])
 """
     root = str(Path(__file__).parents[3])

@@ -166,10 +166,12 @@ int edgetune_launch(Lambda function, void* argument, int tasks) {
 /* A forked child has no workers. */
 static void reset(void) {
   started = 1;
+  atomic_store(&epoch, 0); /* a loop of another thread may have been open */
   atomic_store(&active, 0);
   atomic_store(&sleeping, 0);
   pthread_mutex_init(&launching, 0);
   pthread_mutex_init(&sleep_mutex, 0);
+  pthread_cond_init(&wake, 0); /* it remembers who waited */
 }
 
 /* Loops that the calling thread launches from now on are shared by `count` threads, itself included; those that do not
