@@ -34,7 +34,7 @@ _PLAIN = frozenset((int, str, bool))
 def _freeze(value: Any) -> Value:
     """Built-in scalars and tuples of them. Whole floats become ints: 1 and 1.0 are one value, so they have one key."""
     if type(value) in _PLAIN:
-        return value  # type: ignore[no-any-return]
+        return value
     if isinstance(value, list | tuple):
         return tuple(_freeze(v) for v in value)  # type: ignore[misc]
     if isinstance(value, float):

@@ -2,6 +2,7 @@
 
 from tuner.devices.base import Device, compile_kernels, keep_binaries_in, runtime_device, timed_call
 from tuner.devices.device import list_devices, open_device
+from tuner.devices.memory import large_pages, placed_in_large_pages
 from tuner.devices.storage import check_storage
 from tuner.devices.topology import (
     last_level_cache_bytes,
@@ -15,11 +16,13 @@ __all__ = [
     "check_storage",
     "compile_kernels",
     "keep_binaries_in",
+    "large_pages",
     "last_level_cache_bytes",
     "list_devices",
     "open_device",
     "pin_current_process",
     "pin_threads",
+    "placed_in_large_pages",
     "runtime_device",
     "timed_call",
     "usable_cpus",

@@ -1,8 +1,8 @@
 """A network on several devices: each step is computed where a placement says. Start at `lower_placed`.
 
 Runs of steps on one device are lowered and finished like networks of their own and put together in one function, with
-a copy where a value crosses devices (in the form in which it was made). The virtual machine keeps constants on the
-first device: those of the others become parameters, to be placed once, when a module is loaded.
+a copy where a value crosses devices (in the form in which it was made). Constants become parameters, to be placed
+once, when a module is loaded: the host's in memory of our own. Only a first device that is not the host keeps them.
 """
 
 from __future__ import annotations
@@ -187,9 +187,13 @@ class _Assembly:
             return relax.TupleType([self._placed(field, device) for field in ty.fields])
         return ty
 
+    def _lifts(self, device: int) -> bool:
+        """Whether a device's constants become parameters. The virtual machine keeps its first device's."""
+        return device > 0 or device == self._host
+
     def _lift(self, segment: Segment, lowered: Lowered) -> None:
-        """Make parameters of a segment's constants, but on the first device."""
-        if segment.device == 0:
+        """Make parameters of a segment's constants."""
+        if not self._lifts(segment.device):
             return
         held = self._constants[segment.device]
         for value in Bindings.of(lowered.module["main"]).values:
@@ -225,7 +229,7 @@ class _Assembly:
             return functions[expr]
         if isinstance(expr, Var):
             return values[expr]
-        if isinstance(expr, GenericConst) and device:
+        if isinstance(expr, GenericConst) and self._lifts(device):
             array = constant(expr)
             assert array is not None
             return self._constants[device][_digest(array)][1]

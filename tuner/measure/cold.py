@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import tvm
 
+from tuner.devices import large_pages
+
 _ALIGN = 64  # of every copy, like TVM's own allocations
 _MOST_BUFFERS = 1024  # of a device: each is an object of the driver's
 
@@ -33,9 +35,7 @@ class HostColdWeight:
         self._shape, self._dtype = packed.shape, packed.dtype
         self._stride = -(-packed.nbytes // _ALIGN) * _ALIGN
         self._copies = max(1, -(-cold_bytes // self._stride))
-        # Allocated by TVM, as a module's parameters are: NumPy would ask for huge pages.
-        self._memory = tvm.runtime.empty((self._copies * self._stride,), "uint8", tvm.cpu())
-        self._bytes = np.from_dlpack(self._memory)
+        self._bytes = large_pages(self._copies * self._stride)  # as a module's weights are
         rows = self._bytes.reshape(self._copies, self._stride)
         rows[:, : packed.nbytes] = np.ascontiguousarray(packed).reshape(-1).view(np.uint8)
         self._used = packed.nbytes

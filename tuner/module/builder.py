@@ -24,10 +24,8 @@ from tuner.graph import (
     Placed,
     PlacedAnchor,
     compile_module,
-    finish,
     fuse,
     host_of,
-    lower,
     lower_placed,
 )
 from tuner.measure.toolchain import check_toolchain
@@ -59,14 +57,9 @@ def build(
     device cannot run an operator or store the network's values; DatabaseError if the store cannot be read.
     """
     graph = network if isinstance(network, FusedGraph) else fuse(network)
-    linker = _prepared(directory, graph, [device])
-    chosen = {**choose((s.workload for s in graph.anchors), device, store, exact), **(choices or {})}
-    lowered = lower(graph, {w: c.config for w, c in chosen.items()}, device.target)
-    finished = finish(lowered.module, device.target)
-    anchors = tuple(PlacedAnchor(anchor, 0) for anchor in lowered.anchors)
-    placed = Placed(finished, anchors, (0,) * len(graph.parameters), ((),))
-    executable = compile_module(finished, device.target)
-    return _save(graph, [device], placed, executable, [chosen], Path(directory), linker, check)
+    everything_here = [0] * len(graph.steps)
+    given = None if choices is None else [choices]
+    return build_placed(graph, [device], everything_here, directory, store, exact, given, check)
 
 
 def build_placed(

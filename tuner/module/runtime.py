@@ -16,7 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.devices import usable_cpus
+from tuner.devices import placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.errors import BadInput
 from tuner.graph import COPY, TensorInfo
@@ -92,9 +92,14 @@ def _placed_constants(
     directory: Path, manifest: Manifest, devices: Sequence[tvm.runtime.Device]
 ) -> Iterable[tvm.runtime.Tensor]:
     """The constants that are parameters, each on its device."""
-    for device, name in zip(devices, manifest.constants, strict=True):
-        if name is not None:
-            yield from (tensor.copyto(device) for tensor in read_constants(directory / name))
+    for processor, device, name in zip(manifest.devices, devices, manifest.constants, strict=True):
+        if name is None:
+            continue
+        read = read_constants(directory / name)
+        if processor.is_host:
+            yield from placed_in_large_pages([np.from_dlpack(tensor) for tensor in read])
+        else:
+            yield from (tensor.copyto(device) for tensor in read)
 
 
 def _threads(manifest: Manifest) -> int:

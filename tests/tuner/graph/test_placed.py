@@ -102,18 +102,25 @@ def test_three_devices(tmp_path: Path, cpu: Device, gpu: Device, other: Device) 
     assert_placed(net, tmp_path, [gpu, cpu, other], lambda i: i % 3, output)
 
 
-def test_weights_of_other_devices_are_parameters(tmp_path: Path, cpu: Device, gpu: Device) -> None:
+def test_weights_are_parameters(tmp_path: Path, cpu: Device, gpu: Device) -> None:
     net, output = branches()
     graph = net.graph(tmp_path, output)
     last = len(graph.steps) - 1
     for device in (0, 1):
         whole = placed(graph, [cpu, gpu], [device if i == last else 1 - device for i in range(len(graph.steps))])
-        assert not whole.constants[0]
         weights = [step.weight.size for step in graph.steps if isinstance(step, AnchorStep)]
-        there = weights[-1:] if device == 1 else weights[:-1]
-        assert sum(array.size for array in whole.constants[1]) >= sum(there)
-        assert len(whole.module["main"].params) == 1 + len(whole.constants[1])
+        for i, there in ((device, weights[-1:]), (1 - device, weights[:-1])):
+            assert sum(array.size for array in whole.constants[i]) >= sum(there)
+        assert len(whole.module["main"].params) == 1 + sum(map(len, whole.constants))
         assert [anchor.device for anchor in whole.anchors][-1] == device
+
+
+def test_a_first_device_that_is_not_the_host_keeps_its_weights(tmp_path: Path, cpu: Device, gpu: Device) -> None:
+    net, output = branches()
+    graph = net.graph(tmp_path, output)
+    whole = placed(graph, [gpu, cpu], [i % 2 for i in range(len(graph.steps))])
+    assert not whole.constants[0]
+    assert whole.constants[1]
 
 
 def test_a_weight_used_twice_is_placed_once(tmp_path: Path, cpu: Device, gpu: Device) -> None:

@@ -92,8 +92,7 @@ def test_a_part_on_the_cpu_and_a_part_on_a_gpu(half: Path, model: Path, graph: F
     manifest = read_manifest(half)
     assert [p.is_host for p in manifest.devices] == [True, False]
     assert any(Path(name).match(parallel.PATTERN) for name in manifest.files)
-    assert manifest.constants[0] is None
-    assert manifest.constants[1] in manifest.files
+    assert set(manifest.constants) <= set(manifest.files)
     assert [operator.device for operator in manifest.operators] == [0, 0, 0, 1]
     assert max(verify(load(half), OnnxReference(model), graph=graph).values()) < 1e-5
 
