@@ -37,7 +37,7 @@ from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cp
 from tuner.measure import LocalRunner, MeasureOptions
 from tuner.measure.toolchain import build_shared, check_toolchain
 from tuner.report.alternation import Contender, alternate
-from tuner.session import Budget, Task, tune
+from tuner.session import Budget, Stopped, Task, tune
 from tuning_db.record import Config
 from tuning_db.store import open_db
 
@@ -125,7 +125,7 @@ def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Pat
         if not speed.exists():
             with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
                 start = time.perf_counter()
-                tune(
+                report = tune(
                     [Task(workload, 1, layer_name(conv))],
                     device,
                     store,
@@ -133,6 +133,8 @@ def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Pat
                     budget=Budget(trials=trials),
                     seed=seed,
                 )
+                if report.stopped is Stopped.INTERRUPTED:
+                    raise KeyboardInterrupt
                 seconds = time.perf_counter() - start
             tried = {t.config for t in store.trials(workload, device.key)}
             speed.write_text(json.dumps(len(tried) / seconds))

@@ -43,7 +43,7 @@ def per_store(path: Path, configs: Sequence[Config]) -> tuple[list[list[float]],
     from tvm.s_tir import meta_schedule as ms
 
     space = read(path)
-    target = open_device(space.device.kind if space.device.kind == "cpu" else "opencl:0", 1).target
+    target = (open_device("cpu", 1) if space.device.kind == "cpu" else open_device("opencl:0")).target
     extractor, rows, took = ms.feature_extractor.PerStoreFeature(), [], []
     for config in configs:
         started = time.perf_counter()
@@ -97,7 +97,7 @@ def judge(path: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
         features["all"] = np.concatenate([features["knobs and loops"], stores], axis=1)
     rows = []
     for name, matrix in features.items():
-        for train in given.train:
+        for train in [t for t in given.train if t + FIRST <= len(configs)]:
             for objective in OBJECTIVES:
                 results = [judged(matrix, speed, train, objective, seed) for seed in range(given.seeds)]
                 rows.append(
@@ -134,6 +134,8 @@ def main() -> None:
         for train in given.train:
             for objective in OBJECTIVES:
                 same = [r for r in rows if (r["features"], r["train"], r["objective"]) == (name, train, objective)]
+                if not same:
+                    continue
                 found, order = mean(r["found"] for r in same), mean(r["order"] for r in same)
                 print(f"{name:16} {train:4} {objective:17} {found:.3f} {order:.3f}", file=sys.stderr)
     if given.json:

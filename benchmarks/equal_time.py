@@ -25,7 +25,7 @@ from conv2d_cpu import EPILOGUE, SETS, files_of, geomean, layer_name, plain_oper
 from templates.workloads import Conv2d
 from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget, Task, tune
+from tuner.session import Budget, Stopped, Task, tune
 from tuning_db.record import Config
 from tuning_db.store import open_db
 
@@ -42,8 +42,10 @@ def tune_ours(conv: Conv2d, device: Device, seconds: float, file: Path) -> tuple
         if not took.exists():
             started = time.perf_counter()
             with LocalRunner(device, MeasureOptions()) as runner:
-                left = seconds - (time.perf_counter() - started)
-                tune([Task(workload, 1, layer_name(conv))], device, store, runner, budget=Budget(seconds=left))
+                left = max(1.0, seconds - (time.perf_counter() - started))
+                task = Task(workload, 1, layer_name(conv))
+                if tune([task], device, store, runner, budget=Budget(seconds=left)).stopped is Stopped.INTERRUPTED:
+                    raise KeyboardInterrupt
             took.write_text(json.dumps(time.perf_counter() - started))
         best = store.best(workload, device.key)
         assert best is not None
@@ -88,7 +90,7 @@ def main() -> None:
     given = parser.parse_args()
     device = open_device("cpu", 1)
     with tempfile.TemporaryDirectory() as temporary:
-        keep = Path(given.keep or temporary).absolute()
+        keep = Path(given.keep or temporary).absolute() / str(given.trials)
         convs = [SETS["resnet18"][i] for i in LAYERS]
         found = [measure(c, device, given.trials, keep / layer_name(c).replace(" ", "_")) for c in convs]
     rows = [row for row in found if row is not None]

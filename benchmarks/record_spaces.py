@@ -62,7 +62,8 @@ class Recorder:
     def __init__(self, name: str, device: Device, most: int, folder: Path) -> None:
         self.workload, self.device = WORKLOADS[name], device
         label = device.key.model if device.is_host else device.key.attrs.get("driver", device.key.model)
-        stem = f"{name}.{device.key.kind}.{''.join(c if c.isalnum() else '-' for c in str(label).lower())[:24]}"
+        kind = f"cpu{device.threads}" if device.is_host else device.key.kind
+        stem = f"{name}.{kind}.{''.join(c if c.isalnum() else '-' for c in str(label).lower())[:24]}"
         self.path, self.journal = folder / f"{stem}{SUFFIX}", folder / f"{stem}.journal"
         space = search_space(self.workload, device.target)
         assert space is not None
@@ -74,6 +75,7 @@ class Recorder:
 
     def run(self) -> None:
         if self.path.exists():
+            print(f"{self.path.name}: is there already", file=sys.stderr)
             return
         self._resume()
         todo = [c for c in self.configs if c.key not in self.known]
@@ -111,7 +113,10 @@ class Recorder:
         compared: set[str] = set()
         while any(c.key not in compared for c in self._fastest(SETTLED)):
             chosen = self._fastest(COMPARED)
-            for trial in runner.compare([Candidate(self.workload, c) for c in chosen]):
+            trials = runner.compare([Candidate(self.workload, c) for c in chosen])
+            if not any(trial.ok for trial in trials):
+                raise SystemExit(f"{self.path.name}: comparing failed ({trials[0].failure}): run the command again")
+            for trial in trials:
                 before = self.known[trial.config.key]
                 self.known[trial.config.key] = replace(before, result=trial.failure or trial.times)
                 compared.add(trial.config.key)

@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import platform
+import random
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -57,9 +58,10 @@ def _space(path: Path, bare: bool) -> RecordedSpace:
 
 @cache
 def _experience(path: Path) -> Experience:
-    """Of one space: every tenth trial, as an earlier session with few trials would have left it."""
+    """Of one space: a tenth of its trials, drawn at random; an earlier session would have left better ones."""
     space = _space(path, False)
-    return Experience(space.space, sorted(space.trials(), key=lambda t: t.seconds)[::10][:TRIALS])
+    trials = list(space.trials())
+    return Experience(space.space, random.Random(path.name).sample(trials, min(TRIALS, len(trials) // 10)))
 
 
 def _run(job: Job) -> tuple[Job, Replayed]:
@@ -100,19 +102,17 @@ def _usable(names: Sequence[str], path: Path) -> tuple[list[str], dict[str, str]
     return good, skipped
 
 
-def _score(found: Sequence[Replayed], chance: Sequence[Replayed], trials: int) -> float:
-    """P of the module's docstring."""
+def _score(found: Sequence[Replayed], chance: Sequence[Replayed], trials: int, worst: float) -> float:
+    """P of the module's docstring; a search that has found nothing yet has found the `worst`."""
     points = [2**i for i in range(3, trials.bit_length()) if 2**i <= trials]
 
     def at(runs: Sequence[Replayed], t: int) -> float:
-        reached = [r.delivered[min(t, len(r.delivered)) - 1] for r in runs]
-        finite = [s for s in reached if math.isfinite(s)]
-        return mean(finite) if finite else math.inf
+        return mean(min(r.delivered[min(t, len(r.delivered)) - 1], worst) for r in runs)
 
     scores = []
     for t in points:
         base, optimum = at(chance, t), chance[0].optimum
-        if math.isfinite(base) and base > optimum:
+        if base > optimum:
             scores.append((base - at(found, t)) / (base - optimum))
     return mean(scores) if scores else 0.0
 
@@ -120,7 +120,8 @@ def _score(found: Sequence[Replayed], chance: Sequence[Replayed], trials: int) -
 def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) -> list[dict[str, Any]]:
     rows = []
     for (path, mode, name), runs in results.items():
-        chance = results.get((path, "bare" if mode == "bare" else "seeds", "random"), runs)
+        chance = results.get((path, "bare" if mode == "bare" else "seeds", "random"))
+        worst = max(s for s in _space(path, False).medians.values() if math.isfinite(s))
         rows.append(
             {
                 "space": path.name.removesuffix(SUFFIX),
@@ -128,7 +129,7 @@ def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) 
                 "searcher": name,
                 **reached(runs),
                 "censored_at": trials,
-                "p_score": _score(runs, chance, trials),
+                "p_score": None if chance is None else _score(runs, chance, trials, worst),
                 "own_share_of_time": median(r.own_seconds / r.clock[-1] for r in runs if r.clock[-1] > 0),
             }
         )
@@ -136,8 +137,8 @@ def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) 
 
 
 def _ratio(rows: list[dict[str, Any]], ours: tuple[str, str], base: tuple[str, str]) -> float | None:
-    """Geometric mean over spaces of ours' trials to 95 % in relation to base's; a search that never got there counts as
-    one more than all trials, so that the ratio is a bound in ours' disfavour."""
+    """Geometric mean over spaces of ours' trials to 95 % in relation to base's: below 1 ours needs fewer. A search that
+    never got there counts as one more than all trials."""
     found: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     for row in rows:
         value = row["trials_to"]["0.95"]
@@ -148,7 +149,7 @@ def _ratio(rows: list[dict[str, Any]], ours: tuple[str, str], base: tuple[str, s
 
 def _summary(rows: list[dict[str, Any]], searchers: Sequence[str]) -> dict[str, Any]:
     def score(name: str, mode: str) -> float | None:
-        scores = [r["p_score"] for r in rows if r["searcher"] == name and r["mode"] == mode]
+        scores = [r["p_score"] for r in rows if (r["searcher"], r["mode"]) == (name, mode) and r["p_score"] is not None]
         return mean(scores) if scores else None
 
     gain = _ratio(rows, ("seeds", "auto"), ("transfer", "auto"))
@@ -220,9 +221,8 @@ def main() -> None:
     rows = _rows(results, given.trials)
     for row in rows:
         shares = "  ".join(f"{s}: {'never' if v is None else f'{v:g}':>6}" for s, v in row["trials_to"].items())
-        print(
-            f"{row['space']:34} {row['mode']:9} {row['searcher']:14} {shares}  P {row['p_score']:.2f}", file=sys.stderr
-        )
+        score = "-" if row["p_score"] is None else f"{row['p_score']:.2f}"
+        print(f"{row['space']:34} {row['mode']:9} {row['searcher']:14} {shares}  P {score}", file=sys.stderr)
     summary = _summary(rows, searchers)
     for name, value in summary.items():
         print(f"{name:40} {'-' if value is None else f'{value:.3f}'}", file=sys.stderr)

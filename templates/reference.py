@@ -74,8 +74,16 @@ def reference(workload: Workload, inputs: Operands) -> np.ndarray:
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
-    """Largest absolute error over the largest absolute expected value; infinity if anything is not finite."""
-    if result.shape != expected.shape or not np.isfinite(result).all():
+    """Largest absolute error over the largest absolute expected value, of values of any type; infinity where one is
+    finite and the other is not, or they are not the same infinity."""
+    if result.shape != expected.shape:
         return float("inf")
-    scale = float(np.abs(expected).max()) or 1.0
-    return float(np.abs(result - expected).max()) / scale
+    result, expected = np.asarray(result, np.float64), np.asarray(expected, np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(result - expected)
+    if not np.isfinite(difference.max(initial=0.0)):
+        same = (result == expected) | (np.isnan(result) & np.isnan(expected))
+        difference, expected = np.where(same, 0.0, difference), expected[np.isfinite(expected)]
+        if not np.isfinite(difference.max()):
+            return float("inf")
+    return float(difference.max(initial=0.0)) / (float(np.abs(expected).max(initial=0.0)) or 1.0)

@@ -77,3 +77,17 @@ def test_layouts_round_trip(batch: int, channels: int, size: int, block: int) ->
     packed = layout.pack(array)
     assert packed.shape == layout.shape(array.shape)
     np.testing.assert_array_equal(layout.unpack(packed, channels), array)
+
+
+def test_errors_of_values_that_are_not_finite_or_not_numbers() -> None:
+    special = np.array([np.nan, np.inf, -np.inf, 2.0])
+    assert relative_error(special, special.copy()) == 0.0
+    assert relative_error(np.array([np.nan, np.inf, -np.inf, 1.0]), special) == 0.5
+    for place in range(3):
+        other = special.copy()
+        other[place] = 0.0
+        assert relative_error(other, special) == float("inf")
+        assert relative_error(special, other) == float("inf")
+    assert relative_error(np.array([True, False]), np.array([True, True])) == 1.0
+    assert relative_error(np.array([0], np.uint8), np.array([255], np.uint8)) == 1.0
+    assert relative_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0

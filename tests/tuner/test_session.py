@@ -31,7 +31,7 @@ from tuner.search import DEFAULT
 from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.search.transfer import fitted
 from tuner.session import PRESETS, Budget, Progress, SessionReport, Stopped, Task, tune
-from tuner.session.budget import FLOOR
+from tuner.session.budget import FLOOR, allowance
 from tuner.session.experience import Library
 from tuner.session.task import TaskState
 from tuning_db import schema
@@ -154,6 +154,25 @@ def test_new_tasks_bring_their_share_of_a_used_up_budget(device: Device, store: 
             assert least <= both.new_trials <= most
             assert both.tasks[1].new_trials >= FLOOR
             assert replayed(device, other, [CONV, POINT], budget).new_trials == 0
+
+
+def test_one_new_task_of_many_is_searched_for_in_the_time_that_it_brings() -> None:
+    left = allowance(Budget(seconds=540), 2000, 600, tasks=20, new_tasks=1)
+    assert left.seconds == pytest.approx(27)
+    assert 20 < left.search_seconds < 27
+    assert allowance(Budget(seconds=540), 2000, 600, tasks=20, new_tasks=0).search_seconds <= 0
+
+
+def test_an_interrupted_session_keeps_the_share_of_tasks_that_it_has_not_come_to(device: Device, store: Store) -> None:
+    budget = Budget(trials=60)
+    replayed(device, store, [CONV], budget)
+
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    assert replayed(device, store, [CONV, POINT, SMALL], budget, progress=interrupt).stopped is Stopped.INTERRUPTED
+    assert replayed(device, store, [CONV, POINT, SMALL], budget).new_trials == 20
+    assert replayed(device, store, [CONV, POINT, SMALL], budget).new_trials == 0
 
 
 def test_the_seconds_of_a_budget_are_kept(device: Device, store: Store) -> None:

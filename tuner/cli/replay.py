@@ -46,8 +46,11 @@ def command(
         rows: list[dict[str, Any]] = []
         for path, space in spaces:
             for name in names:
-                rows.append(_row(path, space, name, [replay(space, name, s, trials, noise) for s in range(seeds)]))
+                runs = [replay(space, name, s, trials, noise) for s in range(seeds)]
+                rows.append(_row(path, space, name, runs))
                 out.remark(_told(rows[-1]))
+                for part, why in {failure for run in runs for failure in run.failures.items()}:
+                    out.remark(f"{name} went on without {part}, which failed: {why}")
         out.show(_table(rows))
         out.result({"trials": trials, "seeds": seeds, "noise": noise, "rows": rows})
 

@@ -1,4 +1,4 @@
-"""From a fused graph and a config per workload to a Relax module of scheduled functions. Start at `lower`.
+"""From steps of a fused graph and a kernel per workload to a Relax module of functions. Start at `lower_steps`.
 
 Every anchor becomes a call of its template's function, with weights packed into constants; values stay in blocked
 layout between anchors and are converted only where somebody needs the other form. `passes.finish` does the rest.
@@ -21,7 +21,7 @@ from tuner.graph.blocked import emit_blocked
 from tuner.graph.concat import Joints, write
 from tuner.graph.emit import OPAQUE, Emitter, Forms
 from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep, Step
-from tuner.graph.kernels import Choices, Kernel, kernels_of
+from tuner.graph.kernels import Kernel
 from tuner.graph.plain import emit_plain, emit_plain_anchor
 from tuning_db.record import Config, Workload
 
@@ -44,19 +44,6 @@ class Lowered:
 
     module: IRModule
     anchors: tuple[LoweredAnchor, ...]
-
-
-def lower(graph: FusedGraph, choices: Choices, target: Target) -> Lowered:
-    """Put a function in place of every anchor.
-
-    `choices` maps a workload to its config, or to None where it is to be computed without a template; workloads that
-    are not in it get their default config. Raises BadInput if a config cannot be applied.
-    """
-    kernels = kernels_of((step.workload for step in graph.anchors), choices, target)
-    given = [Given(parameter, parameter) for parameter in graph.parameters]
-    return lower_steps(
-        graph, graph.steps, given, lambda forms: [forms.plain(output) for output in graph.outputs], kernels, target
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,17 +60,17 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     return func
 
 
-def compile_module(module: IRModule, target: Target) -> Any:
-    """A relax.VMExecutable of a finished module. `target`: the device's; with several (`lower_placed`), the host's."""
+def compile_module(module: IRModule, host: Target, devices: int) -> Any:
+    """A relax.VMExecutable of a module that computes on so many devices. `host`: see `lower_placed`."""
     passes = relax.transform
     # TVM plans storage without regard to devices: tensors of two of them would share it. Its pools take over then.
-    several = "vdevice" in module.global_infos
+    plan = [passes.StaticPlanBlockMemory()] if devices == 1 else []
     lowering = tvm.transform.Sequential(
         [
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
-            *([] if several else [passes.StaticPlanBlockMemory()]),
+            *plan,
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),
@@ -79,5 +79,5 @@ def compile_module(module: IRModule, target: Target) -> Any:
             passes.AttachGlobalSymbol(),
         ]
     )
-    with target, lowering_context():
-        return relax.build(module, target, relax_pipeline=lowering)
+    with host, lowering_context():
+        return relax.build(module, host, relax_pipeline=lowering)

@@ -196,7 +196,8 @@ class _Assembly:
         if not self._lifts(segment.device):
             return
         held = self._constants[segment.device]
-        for value in Bindings.of(lowered.module["main"]).values:
+        bindings = Bindings.of(lowered.module["main"])
+        for value in (*bindings.values, relax.Tuple(list(bindings.outputs))):
             for leaf in operands(value):
                 array = constant(leaf)
                 if array is not None and _digest(array) not in held:

@@ -87,13 +87,16 @@ class Laboratory:
             self._discard()
         return done
 
-    def compare(self, job: CompareJob) -> tuple[tuple[float, ...], ...] | Failure:
-        """Seconds per call for each candidate in each round, or why there are none."""
+    def compare(self, job: CompareJob, call_seconds: float) -> tuple[tuple[float, ...], ...] | Failure:
+        """Seconds per call for each candidate in each round, or why there are none. `call_seconds`: what one call of
+        every candidate takes, all together."""
         try:
             worker = self._prepare(job.candidates[0].workload)
             worker.send(job)
             self._used = True
-            done: CompareDone = self._receive(self._run_seconds * len(job.candidates))
+            # A round makes four calls of a slow kernel, each twice where others disturb it.
+            calls_seconds = 8 * job.rounds * call_seconds
+            done: CompareDone = self._receive(self._run_seconds * len(job.candidates) + calls_seconds)
         except _Lost as lost:
             return Failure(lost.failure.kind, f"while compared with others: {lost.failure.message}")
         return done.times

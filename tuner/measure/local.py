@@ -159,7 +159,7 @@ class LocalRunner:
         job = CompareJob(
             tuple(candidates[i] for i in good), tuple(str(libraries[i]) for i in good), self.options.compare_rounds
         )
-        result = self._laboratory.compare(job)
+        result = self._laboratory.compare(job, sum(checked[i].seconds for i in good))
         self.spent.run_seconds += time.perf_counter() - started
         trials = list(checked)
         for place, i in enumerate(good):

@@ -87,7 +87,7 @@ def build_placed(
         for device, configs in zip(devices, chosen, strict=True)
     ]
     placed = lower_placed(network, places, placement)
-    executable = compile_module(placed.module, host_of([device.target for device in devices]))
+    executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices))
     return _save(network, devices, placed, executable, chosen, Path(directory), linker, check)
 
 

@@ -66,7 +66,7 @@ def verify(
         for name in errors:
             errors[name] = max(errors[name], relative_error(results[name], np.asarray(references[name])))
         worst = max(errors, key=lambda name: errors[name])
-        if errors[worst] > tolerance:
+        if not errors[worst] <= tolerance:
             blame = "" if graph is None else _blame(operator_errors(module, graph, inputs))
             raise VerificationFailed(
                 f"{module.manifest.model['name']}: output {worst!r} is off by {errors[worst]:.2g} of its largest value "
@@ -81,7 +81,7 @@ def _check_operators(errors: Sequence[OperatorError]) -> None:
     """Raises VerificationFailed where a kernel alone is off by more than its own rounding."""
     for found in errors:
         allowed = tolerance_of(found.operator.workload.dtype)
-        if found.error > allowed:
+        if not found.error <= allowed:
             raise VerificationFailed(
                 f"node {found.operator.node!r} is off by {found.error:.2g} of its largest value alone "
                 f"(allowed: {allowed:g})"

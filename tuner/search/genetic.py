@@ -41,8 +41,8 @@ class GeneticOptions:
     def __post_init__(self) -> None:
         if self.elites < 1 or min(self.population, self.smallest) <= self.elites:
             raise ValueError("population and smallest must be larger than elites, which is at least 1")
-        if not (0 <= self.mutation <= 1 and self.growth > 0 and self.sharpness > 0 and self.tolerance >= 0):
-            raise ValueError("mutation is between 0 and 1, growth and sharpness are positive, tolerance not negative")
+        if not (0 <= self.mutation <= 1 and 0 < self.growth <= 4 and self.sharpness > 0 and self.tolerance >= 0):
+            raise ValueError("mutation is from 0 to 1, growth up to 4, sharpness positive, tolerance not negative")
 
     def size(self, generation: int) -> int:
         return max(self.smallest, round(self.population * self.growth**generation))
@@ -75,6 +75,8 @@ class GeneticSearcher(Basis):
         weights = self._weights()
         batch = self._opening(n, weights)
         self._left = max(0, self._left - len(batch))
+        if self.generation == 0 and len(_fittest(self._population)) >= self._options.population:
+            self._left = 0  # others have measured a first generation
         while len(batch) < n:
             if self._left == 0 and not self._ended:
                 self._next_generation()

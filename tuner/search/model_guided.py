@@ -40,6 +40,13 @@ class ModelOptions:
     novelty: float = 0.05
     epsilon: float = 0.08
 
+    def __post_init__(self) -> None:
+        counts = (self.fit_from, self.refit_after, self.elite, self.population, self.children, self.batch_pool)
+        if min(counts) < 1 or min(self.seeds_per_template, self.generations, self.adapted) < 0:
+            raise ValueError("counts are at least 1, those of seeds and generations at least 0")
+        if not (0 <= self.epsilon <= 1 and self.novelty >= 0 and self.refit_share >= 0):
+            raise ValueError("epsilon is between 0 and 1, novelty and refit_share are not negative")
+
 
 class ModelGuidedSearcher(Basis):
     def __init__(
@@ -105,6 +112,8 @@ class ModelGuidedSearcher(Basis):
         self._score([*elite, *self._fresh(weights), *self._seeds, *self._steps_from(elite[:2])], scored)
         for _ in range(self._options.generations):
             parents = sorted(scored, key=lambda c: -scored[c])[: self._options.population]
+            if not parents:
+                break  # no valid config was met
             self._score([c for c in self._children(parents) if c is not None], scored)
         return scored
 

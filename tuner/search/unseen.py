@@ -15,7 +15,8 @@ class Unseen:
     Configs are drawn by rejection; where that keeps meeting known ones, what is left of the template is listed.
     """
 
-    # This many known configs in a row: less than half of the space can be left.
+    # This many draws in a row that were known, or met nothing valid: less than half of the space can be left, or valid
+    # configs are so rare that listing is faster.
     MISSES = 12
     # Listing (and shuffling) more combinations than this takes more than about a second: go in order instead.
     SHUFFLED = 100_000
@@ -57,9 +58,7 @@ class Unseen:
         if space.template not in self._rest:
             for _ in range(self.MISSES):
                 config = space.sample(self._rng)
-                if config is None:
-                    break
-                if config not in self:
+                if config is not None and config not in self:
                     return config
             self._rest[space.template] = self._list_rest(space)
         return next((c for c in self._rest[space.template] if c not in self), None)

@@ -90,8 +90,8 @@ class Allowance:
 def allowance(budget: Budget, trials: int, seconds: float, tasks: int, new_tasks: int) -> Allowance:
     """What is left after `trials` and `seconds` that the `tasks` have had; `new_tasks` of them no session has met.
 
-    The reserve depends on the budget alone, not on what is left: a session ended by time has used all but the reserve
-    at least, so the next one with the same budget does not search.
+    Without new tasks the reserve depends on the budget alone, not on what is left: a session ended by time has used all
+    but the reserve at least, so the next one with the same budget does not search.
     """
     share = new_tasks / tasks if tasks else 0.0
     left_trials = math.inf if budget.trials is None else max(budget.trials - trials, math.ceil(budget.trials * share))
@@ -99,4 +99,6 @@ def allowance(budget: Budget, trials: int, seconds: float, tasks: int, new_tasks
         return Allowance(left_trials)
     left_seconds = max(budget.seconds - seconds, budget.seconds * share)
     reserve = min(_COMPARING_SHARE * budget.seconds, _COMPARING_SECONDS * tasks)
+    if new_tasks:  # a few of many: what they bring may be less than all tasks' comparisons are worth
+        reserve = min(reserve, _COMPARING_SHARE * left_seconds)
     return Allowance(left_trials, left_seconds, reserve)

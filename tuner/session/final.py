@@ -23,7 +23,7 @@ def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
     standing = [t.config for t in state.standing()]
     if len(standing) < 2 or state.comparison_failure is not None or state.repeats >= ENOUGH:
         return []
-    valid = [c for c in advice if state.space is not None and state.space.is_valid(c)]
+    valid = [c for c in dict.fromkeys(advice) if state.space is not None and state.space.is_valid(c)]
     advised = [c for c in valid if not state.has_tried(c) or (c in standing and not state.is_confirmed(c))]
     if state.is_confirmed(standing[0]) and not advised:
         return []

@@ -114,9 +114,10 @@ class _Session:
     def run(self) -> SessionReport:
         try:
             release_dead(self._store, self._device.key)
-            # From now on these tasks are known to a session: they bring no share of the budget again.
-            add_effort(self._store, {s.task.workload: 0.0 for s in self._tunable}, self._device.key)
             stopped = self._search()
+            # Now these tasks are known to a session, and bring no share of the budget again. Those that an interrupted
+            # one has not come to still do.
+            add_effort(self._store, {s.task.workload: 0.0 for s in self._tunable}, self._device.key)
             self._compare()
         except KeyboardInterrupt:
             stopped = Stopped.INTERRUPTED
@@ -251,7 +252,12 @@ class _Session:
             if s.searcher is not None
             for part, why in s.searcher.failures.items()
         ]
-        return (*self._remarks, *parts)
+        failed = [
+            f"{s.task.name}: the best were not measured against each other: {s.comparison_failure}"
+            for s in self._tunable
+            if s.comparison_failure is not None
+        ]
+        return (*self._remarks, *parts, *failed)
 
     def _report(self, stopped: Stopped) -> SessionReport:
         report = SessionReport(

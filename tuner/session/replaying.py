@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
+from tuner.errors import SearchFailed, TuneError
 from tuner.measure.contract import Candidate
 from tuner.measure.recorded import RecordedSpace
 from tuner.measure.replay import ReplayRunner
-from tuner.search import Experience, make_searcher
+from tuner.search import Experience, Searcher, make_searcher
 from tuner.session.loop import BATCH
 from tuner.session.report import finite
 from tuning_db.record import Config
@@ -24,12 +25,13 @@ SHARES = (0.9, 0.95, 0.99)
 class Replayed:
     """`delivered`: after each trial, the recorded median of the config that was measured fastest so far (infinity while
     none ran); `clock`: simulated seconds of building and measuring up to it; `own_seconds`: what the searcher itself
-    took, on this machine; `optimum`: the least recorded median."""
+    took, on this machine; `optimum`: the least recorded median; `failures`: what it went on without, and why."""
 
     delivered: Sequence[float]
     clock: Sequence[float]
     own_seconds: float
     optimum: float
+    failures: Mapping[str, str] = field(default_factory=dict)
 
     def trials_to(self, share: float) -> float:
         """Trials until what is delivered has `share` of the best throughput; infinity if it never has."""
@@ -49,6 +51,13 @@ def reached(runs: Sequence[Replayed]) -> dict[str, dict[str, float | None]]:
     }
 
 
+def _proposed(search: Searcher, name: str, n: int) -> list[Config]:
+    try:
+        return search.propose(n)
+    except SearchFailed as error:
+        raise TuneError(f"{name} failed: {error}") from error
+
+
 def replay(
     recorded: RecordedSpace,
     searcher: str,
@@ -59,7 +68,8 @@ def replay(
 ) -> Replayed:
     """Search with `searcher` (a name with its options) until `trials` configs are measured or the space is exhausted.
 
-    `noise`: every measurement is drawn anew from the recorded times. Raises BadInput for an unknown searcher.
+    `noise`: every measurement is drawn anew from the recorded times. Raises BadInput for an unknown
+    searcher, TuneError where a library fails that it cannot do without.
     """
     began = time.perf_counter()
     search = make_searcher(searcher, recorded.space, seed)
@@ -72,7 +82,7 @@ def replay(
     clock: list[float] = []
     best, chosen = math.inf, math.inf
     while len(delivered) < trials:
-        configs: list[Config] = search.propose(min(BATCH, trials - len(delivered)))
+        configs = _proposed(search, searcher, min(BATCH, trials - len(delivered)))
         if not configs:
             break
         measured = []
@@ -83,4 +93,4 @@ def replay(
             delivered.append(chosen)
             clock.append(runner.clock())
         search.observe(measured)
-    return Replayed(delivered, clock, time.perf_counter() - began, recorded.best_seconds)
+    return Replayed(delivered, clock, time.perf_counter() - began, recorded.best_seconds, search.failures)

@@ -9,7 +9,11 @@ import pytest
 
 from tests.tuner.cli.conftest import Done
 from tests.tuner.measure.test_recorded import made
+from tuner.errors import SearchFailed, TuneError
 from tuner.measure.recorded import write
+from tuner.search.model_guided import ModelGuidedSearcher
+from tuner.session.replaying import replay
+from tuning_db.record import Config
 
 Tune = Callable[..., Done]
 
@@ -42,3 +46,13 @@ def test_what_cannot_be_replayed_is_refused(tune: Tune, space: Path, tmp_path: P
     space.write_bytes(space.read_bytes()[:200])
     done = tune("replay", space)
     assert (done.status, "not a recorded space, or cut short" in done.error) == (2, True)
+
+
+def test_a_library_that_fails_is_one_line_or_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[Config]:
+        raise SearchFailed("xgboost: out of cheese")
+
+    monkeypatch.setattr(ModelGuidedSearcher, "propose", fail)
+    with pytest.raises(TuneError, match=r"^model_guided failed: xgboost: out of cheese$"):
+        replay(made(200), "model_guided", 0, 20)
+    assert replay(made(200), "auto", 0, 20).failures == {"model": "xgboost: out of cheese"}

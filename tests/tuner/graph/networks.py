@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 from tvm.target import Target
 
-from tuner.graph import FusedGraph, compile_module, finish, fuse, load_onnx, lower
+from tuner.graph import FusedGraph, Place, Placed, compile_module, fuse, host_of, load_onnx, lower_placed
 from tuning_db.record import Config, Workload
 
 
@@ -77,6 +77,11 @@ class Net:
         return fuse(load_onnx(self.save(folder / "net.onnx", *outputs)))
 
 
+def lowered(graph: FusedGraph, target: Target, choices: Mapping[Workload, Config | None] | None = None) -> Placed:
+    """All on one device."""
+    return lower_placed(graph, [Place(target, choices or {})], [0] * len(graph.steps))
+
+
 def run(
     graph: FusedGraph,
     target: Target,
@@ -86,9 +91,10 @@ def run(
 ) -> dict[str, np.ndarray]:
     """Lower, compile in memory and run; on the CPU unless `device` is given."""
     place = device or tvm.cpu()
-    module = finish(lower(graph, choices or {}, target).module, target)
-    machine = relax.VirtualMachine(compile_module(module, target), place)
-    results = machine["main"](*(tvm.runtime.tensor(inputs[t.name], place) for t in graph.model.inputs))
+    whole = lowered(graph, target, choices)
+    machine = relax.VirtualMachine(compile_module(whole.module, host_of([target]), 1), place)
+    arrays = [*(inputs[t.name] for t in graph.model.inputs), *whole.constants[0]]
+    results = machine["main"](*(tvm.runtime.tensor(array, place) for array in arrays))
     return {t.name: r.numpy() for t, r in zip(graph.model.outputs, results, strict=True)}
 
 

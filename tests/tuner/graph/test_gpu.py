@@ -12,11 +12,12 @@ from tvm import relax, te, tirx
 from templates import default
 from templates.gpu.opaque import host_accesses
 from tests.templates.gpu.support import device_number, gpu
-from tests.tuner.graph.networks import Net, assert_close, assert_computes, expected, random_inputs, run
+from tests.tuner.graph.networks import Net, assert_close, assert_computes, expected, lowered, random_inputs, run
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, compile_module, finish, lower
+from tuner.graph import FusedGraph, compile_module, host_of
+from tuner.graph.passes import finish
 
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])
@@ -106,7 +107,7 @@ def test_sorting(tmp_path: Path, device: Device) -> None:
 
 
 def finished(graph: FusedGraph, target_of: Device) -> list[tirx.PrimFunc]:
-    module = finish(lower(graph, {}, target_of.target).module, target_of.target)
+    module = lowered(graph, target_of.target).module
     return [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
 
 
@@ -141,8 +142,8 @@ def test_a_function_that_would_run_on_the_host_is_refused(pocl: Device) -> None:
 def test_a_network_compiles_for_a_device_that_is_not_here(tmp_path: Path, name: str) -> None:
     target = gpu(name)
     net, output = residual_network(16)
-    module = finish(lower(net.graph(tmp_path, output), {}, target).module, target)
-    (host,) = compile_module(module, target).mod.imports
+    module = lowered(net.graph(tmp_path, output), target).module
+    (host,) = compile_module(module, host_of([target]), 1).mod.imports
     (kernels,) = host.imports
     assert kernels.kind == target.kind.name
     keyword = "__global__ void" if name == "orin" else "__kernel void"

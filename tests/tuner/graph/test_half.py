@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.templates.gpu.support import device_number, gpu
-from tests.tuner.graph.networks import Net, assert_close, expected, random_inputs, run
+from tests.tuner.graph.networks import Net, assert_close, expected, lowered, random_inputs, run
 from tests.tuner.graph.test_gpu import residual_network
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, compile_module, default_config, finish, halved, lower, tasks_of
+from tuner.graph import FusedGraph, compile_module, default_config, halved, host_of, tasks_of
 from tuner.graph.bindings import Bindings, dtype_of, operands
 from tuner.graph.simplify import constant
 
@@ -46,7 +46,7 @@ def test_a_residual_network(tmp_path: Path, device: Device, channels: int) -> No
 def test_everything_between_the_borders_is_stored_in_halves(tmp_path: Path, device: Device) -> None:
     net, output = residual_network(16)
     graph = halved(net.graph(tmp_path, output))
-    main = Bindings.of(finish(lower(graph, {}, device.target).module, device.target)["main"])
+    main = Bindings.of(lowered(graph, device.target).module["main"])
     assert [dtype_of(var) for var in main.variables] == ["float16"] * (len(main.variables) - 1) + ["float32"]
     constants = [leaf for call in main.values for leaf in operands(call) if constant(leaf) is not None]
     assert len(constants) == 2 * len(graph.anchors)
@@ -145,8 +145,8 @@ def test_a_weight_beyond_the_largest_half(tmp_path: Path) -> None:
 def test_a_network_compiles_for_a_device_that_is_not_here(tmp_path: Path, name: str) -> None:
     target = gpu(name)
     net, output = residual_network(16)
-    module = finish(lower(halved(net.graph(tmp_path, output)), {}, target).module, target)
-    (host,) = compile_module(module, target).mod.imports
+    module = lowered(halved(net.graph(tmp_path, output)), target).module
+    (host,) = compile_module(module, host_of([target]), 1).mod.imports
     assert "half" in host.imports[0].inspect_source()
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tvm import tirx
 from tvm.target import Target
 
-from tests.tuner.graph.networks import Net, assert_computes, expected, random_inputs, run
+from tests.tuner.graph.networks import Net, assert_computes, expected, lowered, random_inputs, run
 from tuner.devices import open_device
-from tuner.graph import FusedGraph, compile_module, default_config, finish, lower
+from tuner.graph import FusedGraph, compile_module, default_config
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def target() -> Target:
 
 def calls(graph: FusedGraph, target: Target) -> list[str]:
     """The functions that the finished module calls, in order."""
-    module = finish(lower(graph, {}, target).module, target)
+    module = lowered(graph, target).module
     values = [b.value for block in module["main"].body.blocks for b in block.bindings]
     named = [v for v in values if getattr(getattr(v, "op", None), "name", "").startswith("relax.call_tir")]
     return [v.args[0].name_hint for v in named]
@@ -85,7 +85,7 @@ def test_a_network_compiles_for_another_architecture(tmp_path: Path) -> None:
     x = net.op("Relu", net.conv(net.input(1, 3, 9, 11), (3, 12)))
     x = net.op("MaxPool", net.op("Concat", x, net.conv(x, (12, 8), 1, pads=[0, 0, 0, 0]), axis=1), kernel_shape=[2, 2])
     graph = net.graph(tmp_path, net.op("Softmax", net.op("Flatten", net.op("GlobalAveragePool", x))))
-    executable = compile_module(finish(lower(graph, {}, target).module, target), target)
+    executable = compile_module(lowered(graph, target).module, target, 1)
     compiled = tmp_path / "kernels.o"
     executable.mod.imports[0].write_to_file(str(compiled), "o")
     assert int.from_bytes(compiled.read_bytes()[18:20], "little") == 183  # ELF's number of AArch64
@@ -259,14 +259,27 @@ def test_equal_operators_share_function_and_constants(tmp_path: Path, target: Ta
         net.nodes[-1].input[1:] = net.nodes[0].input[1:]
         x = node
     graph = net.graph(tmp_path, net.op("Relu", x))
-    lowered = lower(graph, {}, target)
-    names = [anchor.function for anchor in lowered.anchors]
+    whole = lowered(graph, target)
+    names = [placed.anchor.function for placed in whole.anchors]
     assert len(names) == 4
     assert len(set(names)) == 1
-    values = [b.value for block in lowered.module["main"].body.blocks for b in block.bindings]
+    values = [b.value for block in whole.module["main"].body.blocks for b in block.bindings]
     weights = [v.args[1].fields[1] for v in values if hasattr(v, "op") and len(v.args[1].fields) == 3]
     assert len(weights) == 4
     assert all(weight.same_as(weights[0]) for weight in weights)
+
+
+def test_storage_is_planned(tmp_path: Path, target: Target) -> None:
+    """Values that do not live at the same time share it."""
+    net = Net()
+    x = net.input(1, 8, 12, 12)
+    for channels in (16, 24, 16, 8, 16, 8):
+        x = net.op("Relu", net.conv(x, (8, channels), 1))
+        x = net.op("Relu", net.conv(x, (channels, 8), 1))
+    whole = lowered(net.graph(tmp_path, x), target)
+    texts = [compile_module(whole.module, target, n).as_text() for n in (1, 2)]
+    planned, unplanned = (text.count("call  vm.builtin.alloc_storage") for text in texts)
+    assert 0 < planned < unplanned / 2
 
 
 def test_workloads_without_a_template_are_computed_all_the_same(tmp_path: Path, target: Target) -> None:
@@ -286,7 +299,7 @@ def test_every_function_is_scheduled(tmp_path: Path, target: Target) -> None:
     x = net.op("Softmax", net.conv(net.input(1, 4, 8, 8), (4, 24)), axis=1)
     x = net.op("Transpose", net.op("Exp", x), perm=[0, 2, 3, 1])
     graph = net.graph(tmp_path, x)
-    module = finish(lower(graph, {}, target).module, target)
+    module = lowered(graph, target).module
     functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
     assert len(functions) >= 3
     assert all("tirx.is_scheduled" in f.attrs for f in functions)

@@ -45,7 +45,7 @@ def calls(whole: Placed, name: str) -> int:
 
 
 def run(graph: FusedGraph, devices: Sequence[Device], whole: Placed, inputs: dict) -> dict[str, np.ndarray]:
-    executable = compile_module(whole.module, host_of([device.target for device in devices]))
+    executable = compile_module(whole.module, host_of([device.target for device in devices]), len(devices))
     places = [device.tvm_device() for device in devices]
     machine = relax.VirtualMachine(executable, list(places))
     given = [

@@ -26,6 +26,15 @@ def run(searcher: GeneticSearcher, seconds: dict[str, float] | None, batches: in
     return found
 
 
+def test_a_first_generation_may_be_somebody_elses() -> None:
+    """In a portfolio others have measured one before this searcher has a turn: it breeds at once."""
+    searcher = GeneticSearcher(LINE, 0, (), GeneticOptions(mutation=0.0, sharpness=0.01))
+    searcher.observe([trial_of(config(i, i), 1.0 + i) for i in range(32)])
+    children = searcher.propose(8)
+    assert searcher.generation == 1
+    assert sum(c["i"] < 32 and c["j"] < 32 for c in children) >= 6  # a parent drawn twice is mutated
+
+
 def test_the_wheel_favours_the_fit_in_proportion_to_their_fitness() -> None:
     options = GeneticOptions(sharpness=1.0)
     history = [

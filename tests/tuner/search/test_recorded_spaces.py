@@ -29,7 +29,7 @@ def recorded(path: Path) -> RecordedSpace:
 
 
 def failing(space: RecordedSpace, configs: Sequence[Config]) -> list[Trial]:
-    why = Failure(FailureKind.TIMEOUT, "the board does not answer")
+    why = Failure(FailureKind.RUN_TIMEOUT, "the board does not answer")
     return [trial_of(Candidate(space.workload, c), space.device, 1, why) for c in configs]
 
 

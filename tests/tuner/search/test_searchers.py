@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from templates.space import Constraint, Knob, SearchSpace, Space
 from tests.tuner.search.landscape import landscape, tiny_space, trial_of
-from tuner.search import DEFAULT, make_searcher
+from tuner.search import DEFAULT, Experience, make_searcher
 from tuner.search import searcher_names as all_names
 from tuning_db.record import Config, Trial
 
@@ -213,6 +213,26 @@ def test_spaces_of_one_config_and_of_none(name: str) -> None:
     assert searcher.propose(16) == []
     nothing = Space("nothing", (Knob("x", (1, 2)), Knob("y", (1, 2))), (Constraint("never", lambda _: False),))
     assert make_searcher(name, SearchSpace((nothing,)), 0).propose(16) == []
+
+
+@every_searcher
+def test_what_others_know_of_a_space_without_configs_changes_nothing(name: str) -> None:
+    scape = landscape(winograd_base=90e-6)
+    known = Experience(scape.space, scape.trials(make_searcher("random", scape.space, 0).propose(16)))
+    nothing = Space("nothing", (Knob("x", (1, 2)),), (Constraint("never", lambda _: False),))
+    searcher = make_searcher(name, SearchSpace((nothing,)), 0)
+    searcher.learn_from([known])
+    assert searcher.propose(16) == []
+
+
+def test_random_search_stays_random_where_valid_configs_are_rare() -> None:
+    """A hundredth is valid: some draws of a sample meet none, and what they could not find is not all in one corner."""
+    knobs = tuple(Knob(f"k{i}", tuple(range(60))) for i in range(3))
+    rare = Constraint("a hundredth", lambda v: (v["k0"] * 7 + v["k1"] * 13 + v["k2"] * 29) % 100 == 0)
+    found = make_searcher("random", SearchSpace((Space("rare", knobs, (rare,)),)), 3).propose(120)
+    assert len({c.key for c in found}) == 120
+    for knob in knobs:
+        assert 22 < sum(c[knob.name] for c in found) / 120 < 37
 
 
 @every_searcher

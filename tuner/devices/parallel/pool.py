@@ -76,5 +76,6 @@ def _compiled(compiler: str, folder: Path) -> Path | None:
         with made_whole(library) as made:
             command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE)]
             if subprocess.run(command, capture_output=True, check=False).returncode:
+                made.unlink(missing_ok=True)
                 return None
     return library

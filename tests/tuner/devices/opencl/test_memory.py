@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
-from tvm import te
+from tvm import te, tirx
 from tvm.s_tir import Schedule
+from tvm.target import Target
 
 from tests.tuner.devices.opencl.support import TARGET, Child, add_one, device, error_of, tensor
 from tuner.devices import opencl
+from tuner.measure.toolchain import ENTRY, build_shared, check_toolchain
 
 _OPENCL = 4  # DLPack's number of the device type
 
@@ -72,6 +75,35 @@ def test_too_much_memory_gives_one_line(child):
     assert str(4 * info.global_memory_bytes) in text
     assert str(info.max_alloc_bytes) in text
     assert "\n" not in text
+
+
+def _with_workspace(folder: str, size: int) -> object:
+    """Two kernels with `size` floats between them, in a library as the tuner links it."""
+    wide = tirx.IntImm("int64", size)
+    data = te.placeholder((64,), name="data")
+    between = te.compute((wide,), lambda i: data[i % 64] + 1.0, name="between")
+    out = te.compute((64,), lambda i: between[i] + between[wide - 1 - i], name="out")
+    schedule = Schedule(te.create_prim_func([data, out]))
+    for block in ("between", "out"):
+        (loop,) = schedule.get_loops(schedule.get_sblock(block))
+        groups, items = schedule.split(loop, [None, 64])
+        schedule.bind(groups, "blockIdx.x")
+        schedule.bind(items, "threadIdx.x")
+    target = Target(TARGET)
+    path = Path(folder) / f"workspace{size}.so"
+    build_shared(schedule.mod["main"], target, path, check_toolchain())
+    x, y = tensor(np.zeros(64, np.float32)), tensor(np.zeros(64, np.float32))
+    tvm.runtime.load_module(str(path))[ENTRY](x, y)
+    return float(y.numpy().sum())
+
+
+def test_a_workspace_that_there_is_no_memory_for_is_one_line(child, tmp_path):
+    assert child(_with_workspace, str(tmp_path), 4096) == 128
+    size = child(opencl.devices)[0].global_memory_bytes
+    kind, text = child(error_of, _with_workspace, str(tmp_path), size)
+    assert kind == "MemoryError"
+    assert f"a buffer of {4 * size} bytes cannot be allocated" in text
+    assert child(_with_workspace, str(tmp_path), 4096) == 128
 
 
 def _freed_while_in_use() -> bool:

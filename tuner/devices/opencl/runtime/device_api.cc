@@ -65,8 +65,14 @@ void OpenCLDeviceAPI::FreeDataSpace(tvm::Device device, void* data) {
   if (Registry::Alive()) FreeBuffer(Registry::Get().At(device.device_id), static_cast<cl_mem>(data));
 }
 
+// Compiled code calls this through C and looks for a null: it cannot be unwound.
 void* OpenCLDeviceAPI::AllocWorkspace(tvm::Device device, size_t size, DLDataType) {
-  return WorkspacePool::Global().Take(StreamOf(Registry::Get().At(device.device_id)), size);
+  try {
+    return WorkspacePool::Global().Take(StreamOf(Registry::Get().At(device.device_id)), size);
+  } catch (const tvm::ffi::Error& error) {
+    tvm::ffi::details::SetSafeCallRaised(error);
+    return nullptr;
+  }
 }
 
 void OpenCLDeviceAPI::FreeWorkspace(tvm::Device device, void* data) {
