@@ -3,6 +3,7 @@
 from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
+from templates.cpu.gathered import GatheredConv
 from templates.cpu.winograd import Winograd
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
@@ -16,6 +17,7 @@ from templates.template import register
 for _template in (
     DirectConv(),
     DirectConvPlain(),
+    GatheredConv(),
     Winograd(),
     Depthwise(),
     PackedDense(),

@@ -28,13 +28,15 @@ ORDERS = {
 
 @dataclass(frozen=True)
 class DirectProblem:
-    """A convolution as templates see it. Pixels are one flat axis where the kernel is 1x1 without stride."""
+    """A convolution as templates see it. Pixels are one flat axis where the kernel is 1x1 without stride. `gathered`:
+    the one with a stride whose pixels are gathered to make this one."""
 
     conv: Conv2d
     blocks: Blocking
     plain_data: bool
     plain_out: bool = False
     dtype: str = "float32"  # of all that is stored; sums are float32
+    gathered: Conv2d | None = None
 
     @property
     def flat(self) -> bool:
@@ -102,14 +104,16 @@ def direct_compute(
     conv, b, dtype = problem.conv, problem.blocks, problem.dtype
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
-    blocked = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, b.in_lanes)
+    given = problem.gathered or conv
+    blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, b.in_lanes)
     data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=dtype)
     packed = (weight_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes)
     weight = te.placeholder(packed, name="weight", dtype=dtype)
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, dtype)
-    read = reader(problem, data, th, tw, staged or problem.reads_outside(th, tw))
+    values = data if problem.gathered is None else gather(data, problem.gathered)
+    read = reader(problem, values, th, tw, staged or problem.reads_outside(th, tw))
     chunk = chunk or b.in_blocks
     ic, kh = te.reduce_axis((0, chunk), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
@@ -136,6 +140,13 @@ def direct_compute(
         return epilogue_value(epilogue, sums[n, at[0], *pixel, at[1]], extra, index, dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def gather(data: te.Tensor, conv: Conv2d) -> te.Tensor:
+    """The pixels that a 1x1 convolution with a stride reads, as a stage "pad"."""
+    n, c, _, _, lanes = data.shape
+    (sy, sx), shape = conv.strides, (n, c, conv.out_height, conv.out_width, lanes)
+    return te.compute(shape, lambda n, c, y, x, v: data[n, c, y * sy, x * sx, v], name="pad")
 
 
 def reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bool) -> Callable[..., Any]:

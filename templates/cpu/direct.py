@@ -63,9 +63,9 @@ class DirectConv(Template):
         if target.kind.name != "llvm":
             return None
         unit = vector_unit(target)
-        problem = self._problem(workload, target)
-        if not self.applies(problem.conv, unit.lanes):
+        if not self.applies(conv_of(workload), unit.lanes):
             return None
+        problem = self._problem(workload, target)
         knobs = _knobs(problem, unit.accumulators)
         constraints = _constraints(problem, unit.accumulators)
         return Space(self.name, knobs, constraints, _seeds(problem, unit.accumulators), lambda v: _features(problem, v))

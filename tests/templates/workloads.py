@@ -16,6 +16,7 @@ WORKLOADS: dict[str, Workload] = {
     "conv1x1": Conv2d(1, 64, 7, 7, 48, (1, 1)).workload(("bias", "add", "relu")),
     "conv1x1_prime": Conv2d(1, 16, 17, 19, 40, (1, 1)).workload(("bias", "silu")),
     "conv1x1_strided": Conv2d(1, 32, 14, 14, 64, (1, 1), (2, 2)).workload(("bias",)),
+    "conv1x1_strides": Conv2d(2, 32, 15, 13, 48, (1, 1), (3, 2), groups=2).workload(("bias", "add", "relu")),
     "conv_grouped": Conv2d(1, 32, 9, 9, 64, (3, 3), padding=SAME3, groups=2).workload(("bias", "hardswish")),
     "conv_small_groups": Conv2d(1, 32, 9, 9, 32, (3, 3), padding=SAME3, groups=8).workload(("bias", "sigmoid")),
     "conv_uneven_groups": Conv2d(1, 24, 6, 6, 36, (3, 3), padding=SAME3, groups=3).workload(("bias", "tanh")),

@@ -1,6 +1,6 @@
 """Devices that kernels are tuned for. Start at `open_device`; `topology` knows the host's cores and caches."""
 
-from tuner.devices.base import Device, compile_kernels, keep_binaries_in, runtime_device, timed_call
+from tuner.devices.base import Device, compile_kernels, keep_binaries_in, pocl_cache, runtime_device, timed_call
 from tuner.devices.device import list_devices, open_device
 from tuner.devices.memory import large_pages, placed_in_large_pages
 from tuner.devices.storage import check_storage
@@ -23,6 +23,7 @@ __all__ = [
     "pin_current_process",
     "pin_threads",
     "placed_in_large_pages",
+    "pocl_cache",
     "runtime_device",
     "timed_call",
     "usable_cpus",

@@ -78,9 +78,14 @@ def compile_kernels(name: str, module: tvm.runtime.Module) -> None:
             tvm.get_global_func("edgetune.opencl.compile")(int(number), child.inspect_source())
 
 
+def pocl_cache(folder: str) -> str:
+    """Where the driver PoCL, which has a cache of its own besides, keeps what it compiles; see `keep_binaries_in`."""
+    return f"{folder}-pocl"
+
+
 def keep_binaries_in(folder: str) -> None:
     """Where this process looks for compiled OpenCL programs and leaves them, instead of the user's cache: candidates
     are compiled once and never again. To be called before a driver is opened."""
     opencl.load()
-    os.environ["POCL_CACHE_DIR"] = f"{folder}-pocl"  # this driver has a cache of its own besides
+    os.environ["POCL_CACHE_DIR"] = pocl_cache(folder)
     tvm.get_global_func("edgetune.opencl.set_binary_cache")(folder)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from templates.template import template_named
-from tuner.devices import Device, usable_cpus
+from tuner.devices import Device, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
@@ -217,6 +217,12 @@ class LocalRunner:
             library.unlink(missing_ok=True)
         if self._binaries is not None:
             shutil.rmtree(self._binaries, ignore_errors=True)
+            # Not the cache itself, which the driver has open.
+            for left in Path(pocl_cache(str(self._binaries))).glob("*"):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
 
     def close(self) -> None:
         """See contract.Runner.close."""

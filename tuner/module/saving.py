@@ -53,6 +53,8 @@ class Written:
 
 def check_directory(directory: Path) -> None:
     """Raises BadInput unless a module may be written to `directory`."""
+    if directory.resolve() == Path.cwd() or os.path.ismount(directory):
+        raise BadInput(f"{directory}: cannot be replaced as a whole; give a directory inside it")
     if directory.exists() and not (directory.is_dir() and (is_module(directory) or not any(directory.iterdir()))):
         raise BadInput(f"{directory}: exists and is not a built module; give another directory")
     if not directory.parent.is_dir():
@@ -73,6 +75,7 @@ def save(
 
     Raises BadInput if the directory cannot be written, and what `check` raises; nothing is left behind then.
     """
+    directory = directory.resolve()  # not a link to it
     try:
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".partial", dir=directory.parent))
     except OSError as error:

@@ -142,6 +142,22 @@ def test_a_stored_config_that_cannot_be_applied(device: Device, graph: FusedGrap
     assert not (tmp_path / "m").exists()
 
 
+def test_a_link_to_a_module_stays_one_and_the_current_folder_is_refused(
+    tmp_path: Path, device: Device, graph: FusedGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    for _ in range(2):
+        build(graph, device, tmp_path / "link")
+    assert {p.name for p in tmp_path.iterdir()} == {"there", "link"}
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there/manifest.json").exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(BadInput, match=r"^\.: cannot be replaced as a whole"):
+        build(graph, device, ".")
+
+
 def test_a_module_is_replaced_and_anything_else_is_not(tmp_path: Path, device: Device, graph: FusedGraph) -> None:
     build(graph, device, tmp_path / "m")
     (tmp_path / "m" / "stale").write_text("old")

@@ -110,12 +110,20 @@ Fields::Map CounterValues() {
   return fields.map();
 }
 
+struct TracedLaunches {
+  std::vector<TracedLaunch> all;
+  ~TracedLaunches() {
+    for (const TracedLaunch& launch : all) launch.device->cl.clReleaseEvent(launch.event);
+  }
+};
+
 // [kernel, stream, queued, submitted, started, ended] of every launch since the trace was started; nanoseconds of the
 // device's clock. Streams are numbered as they appear.
 ffi::Array<ffi::Array<ffi::Any>> StopTrace() {
   ffi::Array<ffi::Array<ffi::Any>> rows;
   std::vector<const void*> streams;
-  for (const TracedLaunch& launch : Trace::Global().Stop()) {
+  const TracedLaunches launches{Trace::Global().Stop()};
+  for (const TracedLaunch& launch : launches.all) {
     const Device& device = *launch.device;
     auto known = std::find(streams.begin(), streams.end(), launch.stream);
     ffi::Array<ffi::Any> row{ffi::String(launch.kernel), int64_t(known - streams.begin())};
@@ -128,7 +136,6 @@ ffi::Array<ffi::Array<ffi::Any>> StopTrace() {
                    "clGetEventProfilingInfo");
       row.push_back(int64_t(time));
     }
-    device.cl.clReleaseEvent(launch.event);
     rows.push_back(row);
   }
   return rows;

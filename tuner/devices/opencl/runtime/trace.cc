@@ -1,5 +1,7 @@
 #include "trace.h"
 
+#include <utility>
+
 namespace edgetune::opencl {
 
 Trace& Trace::Global() {
@@ -7,15 +9,24 @@ Trace& Trace::Global() {
   return *trace;
 }
 
-std::vector<TracedLaunch> Trace::Stop() {
-  on_ = false;
+void Trace::Start() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::move(launches_);
+  on_ = true;
+}
+
+std::vector<TracedLaunch> Trace::Stop() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  on_ = false;
+  return std::exchange(launches_, {});
 }
 
 void Trace::Add(const std::string& kernel, const Stream& stream, cl_event event) {
   std::lock_guard<std::mutex> lock(mutex_);
-  launches_.push_back({kernel, &stream.device, &stream, event});
+  if (on_) {
+    launches_.push_back({kernel, &stream.device, &stream, event});
+  } else {
+    stream.device.cl.clReleaseEvent(event);
+  }
 }
 
 }  // namespace edgetune::opencl
