@@ -38,8 +38,8 @@ from tuner.measure import LocalRunner, MeasureOptions
 from tuner.measure.toolchain import build_shared, check_toolchain
 from tuner.report.alternation import Contender, alternate
 from tuner.session import Budget, Stopped, Task, tune
-from tuning_db.record import Config
-from tuning_db.store import open_db
+from tuning_db.record import Config, Workload
+from tuning_db.store import Store, open_db
 
 CHILD = Path(__file__).with_name("conv2d_cpu_child.py")
 EPILOGUE = ("bias", "relu")
@@ -118,6 +118,15 @@ def layer_name(conv: Conv2d) -> str:
     return f"{kind} {conv.in_channels}x{conv.height} -> {conv.out_channels} k{conv.kernel[0]} s{conv.strides[0]}"
 
 
+def tune_layer(
+    conv: Conv2d, workload: Workload, device: Device, store: Store, runner: LocalRunner, budget: Budget, **more: Any
+) -> None:
+    """A session for one layer. An interrupt ends the benchmark: what was tuned so far is not taken for all."""
+    report = tune([Task(workload, 1, layer_name(conv))], device, store, runner, budget=budget, **more)
+    if report.stopped is Stopped.INTERRUPTED:
+        raise KeyboardInterrupt
+
+
 def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Path) -> tuple[Config, float, float]:
     """The best config, its error, and trials per second of the whole session (start of the workers excluded)."""
     workload, speed = conv.workload(EPILOGUE), folder / "ours.json"
@@ -125,16 +134,7 @@ def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Pat
         if not speed.exists():
             with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
                 start = time.perf_counter()
-                report = tune(
-                    [Task(workload, 1, layer_name(conv))],
-                    device,
-                    store,
-                    runner,
-                    budget=Budget(trials=trials),
-                    seed=seed,
-                )
-                if report.stopped is Stopped.INTERRUPTED:
-                    raise KeyboardInterrupt
+                tune_layer(conv, workload, device, store, runner, Budget(trials=trials), seed=seed)
                 seconds = time.perf_counter() - start
             tried = {t.config for t in store.trials(workload, device.key)}
             speed.write_text(json.dumps(len(tried) / seconds))
@@ -173,12 +173,16 @@ def plain_operands(conv: Conv2d, folder: Path, dtype: str = "float32") -> str:
     return str(folder / "plain.npz")
 
 
-def tune_metaschedule(conv: Conv2d, trials: int, folder: Path, seed: int, device: str = "cpu") -> float | None:
-    """Leaves MetaSchedule's best kernel in ms.so; trials per second, or None if it found nothing."""
+def tune_metaschedule(
+    conv: Conv2d, trials: int, folder: Path, seed: int, device: str = "cpu", helped: bool = False
+) -> float | None:
+    """Leaves MetaSchedule's best kernel in ms.so; trials per second, or None if it found nothing. `helped`: its
+    processes start sooner (metaschedule_child)."""
     kept = folder / "ms.json"
     if kept.exists():
         return json.loads(kept.read_text())
     spec = {"conv": asdict(conv), "trials": trials, "folder": str(folder), "seed": seed, "device": device}
+    spec |= {"helped": helped}
     command = [sys.executable, str(CHILD.with_name("metaschedule_child.py")), json.dumps(spec)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

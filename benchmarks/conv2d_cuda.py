@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conv2d_cpu import EPILOGUE, QUICK, SETS, files_of, geomean, layer_name, plain_operands, time_all
+from conv2d_cpu import EPILOGUE, QUICK, SETS, files_of, geomean, layer_name, plain_operands, time_all, tune_layer
 
 from templates.template import all_templates, template_named
 from templates.workloads import Conv2d
 from tuner.devices import Device, open_device, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget, Task, tune
+from tuner.session import Budget
 from tuning_db.record import Trial, tolerance_of
 from tuning_db.store import open_db
 
@@ -96,9 +96,8 @@ def _tune(conv: Conv2d, mode: Mode, device: Device, options: argparse.Namespace,
     workload = conv.workload(EPILOGUE, mode.dtype)
     with open_db(f"{folder}/b.db") as store:
         with LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance)) as runner:
-            task = Task(workload, 1, layer_name(conv))
             budget = Budget(trials=options.trials)
-            tune([task], device, store, runner, budget=budget, seed=options.seed, only=mode.only)
+            tune_layer(conv, workload, device, store, runner, budget, seed=options.seed, only=mode.only)
         best = store.best(workload, device.key, mode.tolerance)
         assert best is not None
         return [best, *(trial for trial in store.trials(workload, device.key) if trial != best)]

@@ -20,12 +20,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from conv2d_cpu import EPILOGUE, SETS, files_of, geomean, layer_name, plain_operands, time_all, tune_metaschedule
+from conv2d_cpu import (
+    EPILOGUE,
+    SETS,
+    files_of,
+    geomean,
+    layer_name,
+    plain_operands,
+    time_all,
+    tune_layer,
+    tune_metaschedule,
+)
 
 from templates.workloads import Conv2d
 from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget, Stopped, Task, tune
+from tuner.session import Budget
 from tuning_db.record import Config
 from tuning_db.store import open_db
 
@@ -43,9 +53,7 @@ def tune_ours(conv: Conv2d, device: Device, seconds: float, file: Path) -> tuple
             started = time.perf_counter()
             with LocalRunner(device, MeasureOptions()) as runner:
                 left = max(1.0, seconds - (time.perf_counter() - started))
-                task = Task(workload, 1, layer_name(conv))
-                if tune([task], device, store, runner, budget=Budget(seconds=left)).stopped is Stopped.INTERRUPTED:
-                    raise KeyboardInterrupt
+                tune_layer(conv, workload, device, store, runner, Budget(seconds=left))
             took.write_text(json.dumps(time.perf_counter() - started))
         best = store.best(workload, device.key)
         assert best is not None

@@ -41,8 +41,6 @@ def _freeze(value: Any) -> Value:
         if not math.isfinite(value):
             raise ValueError(f"{value!r} cannot be part of a key: it is not finite")
         return int(value) if value.is_integer() else float(value)
-    if isinstance(value, bool):
-        return value
     if isinstance(value, int | str):
         return int(value) if isinstance(value, int) else str(value)
     raise TypeError(f"{value!r} cannot be part of a key: only numbers, strings and lists of them can")

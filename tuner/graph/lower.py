@@ -52,7 +52,7 @@ class Given:
 
     var: Var
     parameter: Var
-    layout: Layout = PLAIN
+    layout: Layout
 
 
 def lower_steps(

@@ -148,6 +148,7 @@ class _Assembly:
         self._devices = [VDevice(target, i, "global") for i, target in enumerate(extended)]
         self._builder = relax.BlockBuilder()
         self._constants: list[dict[bytes, tuple[np.ndarray, Var]]] = [{} for _ in targets]
+        self._lifted: dict[tuple[int, GenericConst], Var] = {}  # the parameters in their places, by device
         self._home: dict[Var, int] = {}
         self._held: dict[tuple[Var, int], Any] = {}  # values of the graph by device
         self._anchors: list[PlacedAnchor] = []
@@ -187,22 +188,22 @@ class _Assembly:
             return relax.TupleType([self._placed(field, device) for field in ty.fields])
         return ty
 
-    def _lifts(self, device: int) -> bool:
-        """Whether a device's constants become parameters. The virtual machine keeps its first device's."""
-        return device > 0 or device == self._host
-
     def _lift(self, segment: Segment, lowered: Lowered) -> None:
-        """Make parameters of a segment's constants."""
-        if not self._lifts(segment.device):
+        """Make parameters of a segment's constants, but on a first device that is not the host."""
+        if segment.device == 0 and self._host != 0:
             return
         held = self._constants[segment.device]
         bindings = Bindings.of(lowered.module["main"])
         for value in (*bindings.values, relax.Tuple(list(bindings.outputs))):
             for leaf in operands(value):
-                array = constant(leaf)
-                if array is not None and _digest(array) not in held:
+                array = None if (segment.device, leaf) in self._lifted else constant(leaf)
+                if array is None:
+                    continue
+                key = _digest(array)
+                if key not in held:
                     ty = self._placed(leaf.ty, segment.device)
-                    held[_digest(array)] = array, relax.Var(f"constant_{segment.device}_{len(held)}", ty)
+                    held[key] = array, relax.Var(f"constant_{segment.device}_{len(held)}", ty)
+                self._lifted[segment.device, leaf] = held[key][1]
 
     def _add(self, segment: Segment, lowered: Lowered) -> None:
         main, device = lowered.module["main"], segment.device
@@ -230,10 +231,8 @@ class _Assembly:
             return functions[expr]
         if isinstance(expr, Var):
             return values[expr]
-        if isinstance(expr, GenericConst) and self._lifts(device):
-            array = constant(expr)
-            assert array is not None
-            return self._constants[device][_digest(array)][1]
+        if isinstance(expr, GenericConst):
+            return self._lifted.get((device, expr), expr)
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([again(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):

@@ -21,7 +21,7 @@ _TASKS = Path("/proc/self/task")
 # raise TVM's limit on threads, which otherwise is half of the logical cores.
 _SHARE_CORES = -3
 _workers = threading.local()  # TVM keeps one pool per calling thread
-_shared: dict[int, list[int]] = {}  # workers of ours, one pool for all, by its id
+_shared: dict[Pool, list[int]] = {}  # ours is one for all
 
 
 class PoolThreads:
@@ -40,7 +40,7 @@ class PoolThreads:
         before = _tasks()
         if self._pool is not None:
             self._pool.threads(self.threads)
-            started = _shared.setdefault(id(self._pool), [])
+            started = _shared.setdefault(self._pool, [])
             started += sorted(_tasks() - before)
         else:
             started = self._start_tvms(before)

@@ -64,18 +64,16 @@ def pool_library() -> Path | None:
         return None
     try:
         return _compiled(compiler, cache_folder())
-    except (OSError, BadInput):
+    except (OSError, BadInput, subprocess.CalledProcessError):
         return None
 
 
-def _compiled(compiler: str, folder: Path) -> Path | None:
+def _compiled(compiler: str, folder: Path) -> Path:
     made_from = (platform.machine(), str(platform.libc_ver()), str(_FLAGS))
     name = digest([*(part.encode() for part in made_from), SOURCE.read_bytes()])
     library = folder / PATTERN.replace("*", name)
     if not library.exists():
         with made_whole(library) as made:
             command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE)]
-            if subprocess.run(command, capture_output=True, check=False).returncode:
-                made.unlink(missing_ok=True)
-                return None
+            subprocess.run(command, capture_output=True, check=True)
     return library

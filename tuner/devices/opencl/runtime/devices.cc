@@ -126,10 +126,12 @@ void Device::FreeStream(Stream* stream) {
   Check(cl.clReleaseCommandQueue(owned->queue), "clReleaseCommandQueue");
 }
 
-void Device::Finish(const Stream& stream) {
+cl_int Device::TryFinish(const Stream& stream) {
   counters.finishes.fetch_add(1, std::memory_order_relaxed);
-  Check(cl.clFinish(stream.queue), "clFinish");
+  return cl.clFinish(stream.queue);
 }
+
+void Device::Finish(const Stream& stream) { Check(TryFinish(stream), "clFinish"); }
 
 void Device::Finish() {
   std::lock_guard<std::mutex> lock(streams_mutex_);
@@ -140,10 +142,7 @@ void Device::ReleaseBuffer(cl_mem buffer) {
   // Destructors of tensors come here: nothing may be thrown. The next call that waits for the device says what failed.
   if (releases_early_) {
     std::lock_guard<std::mutex> lock(streams_mutex_);
-    for (const auto& stream : streams_) {
-      counters.finishes.fetch_add(1, std::memory_order_relaxed);
-      cl.clFinish(stream->queue);
-    }
+    for (const auto& stream : streams_) TryFinish(*stream);
   }
   cl.clReleaseMemObject(buffer);
 }

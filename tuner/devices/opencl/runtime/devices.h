@@ -42,6 +42,7 @@ class Device {
   void FreeStream(Stream* stream);
   void Finish();  // waits for every stream
   void Finish(const Stream& stream);
+  cl_int TryFinish(const Stream& stream);
 
   // Releases a buffer that enqueued commands may still use.
   void ReleaseBuffer(cl_mem buffer);

@@ -88,6 +88,7 @@ cl_program BuildProgram(Device& device, const std::string& source) {
   }
   cl_program program = Compile(device, options, source);
   counters.programs_compiled.fetch_add(1, std::memory_order_relaxed);
+  if (cache.folder().empty()) return program;
   const std::string binary = Binary(device, program);
   if (!binary.empty()) cache.Store(key, binary);
   return program;

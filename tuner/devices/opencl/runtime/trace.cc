@@ -9,11 +9,6 @@ Trace& Trace::Global() {
   return *trace;
 }
 
-void Trace::Start() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  on_ = true;
-}
-
 std::vector<TracedLaunch> Trace::Stop() {
   std::lock_guard<std::mutex> lock(mutex_);
   on_ = false;

@@ -21,7 +21,7 @@ class Trace {
   static Trace& Global();
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
-  void Start();
+  void Start() { on_ = true; }
   // Stops, and hands out what was launched since the start. The caller waits for the events and releases them.
   std::vector<TracedLaunch> Stop();
   // Takes the event over. One of a launch that had begun before the trace was stopped is dropped.
