@@ -26,6 +26,7 @@ from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     cooperate,
     cpu_sums_constraint,
+    into_own_memory,
     into_registers,
     launch,
     launch_features,
@@ -36,19 +37,21 @@ from templates.gpu.stages import (
     split_init,
     write_back,
 )
-from templates.gpu.tiling import SHARED, Tiling
+from templates.gpu.tiling import PATCH, SHARED, Tiling, turns
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, Layout, Layouts, Template
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
-STAGED = ("local", *SHARED)  # places that need a copy even where nothing is padded
+STAGED = ("local", PATCH, *SHARED)  # places that need a copy even where nothing is padded
 PAD_GROUP = 64
 # Pixels computed in vain, in relation to those needed: more is never fast.
 MAX_WASTE = 1.34
 # An unrolled multiply-add with a condition of its own takes far longer to compile.
 MAX_CONDITIONS = 128
+# An item's own copy of its input: beyond the second cache level it would be read from memory again and again.
+MAX_PATCH_BYTES = 96 << 10
 # So many tiles of an item are tried as a seed, best first, until one has a valid group.
 _ITEM_TILES = 16
 # Fewer items leave most lanes of a GPU's SIMD unit idle.
@@ -60,7 +63,8 @@ class GpuDirectConv(Template):
     `vec` lanes of a vector; `pad`: where the padded input lives; `wshared`: weights in local memory; `ct` input blocks
     per copy into local memory; `order` of the reduction; `ui` input channels, `unroll_kw` and `unroll_kh` kernel
     positions unrolled; `inner` order of a tile; `asynchronous` copies of the next input blocks into local memory while
-    these are computed with (Nvidia from compute capability 8.0 on; compiled only, not run)."""
+    these are computed with (Nvidia from compute capability 8.0 on; compiled only, not run); `turns`: tiles of channels
+    that an item makes one after the other, on the same pixels (processors)."""
 
     name = "gpu.conv2d_direct"
     op = "conv2d"
@@ -103,7 +107,7 @@ class GpuDirectConv(Template):
         tiling = self._tiling(workload, gpu_limits_of(target))
         k = config.knobs
         (th, tw), staged = tiling.tile(k), k["pad"] in STAGED
-        func = direct_compute(tiling.problem, workload.epilogue, th, tw, staged, ob=k["kt"] * k["ki"])
+        func = direct_compute(tiling.problem, workload.epilogue, th, tw, staged, ob=tiling.channel_blocks(k))
         return _schedule(tiling, func, k)
 
 
@@ -127,6 +131,7 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         return tuple(v for v in values if v <= extent)
 
     pads = ("local", "inline", "kernel", *(SHARED if limits.shares_memory else ()))
+    on_cpu = limits.family == "cpu"
     return (
         # Three blocks of four pixels fill a processor's 16 registers with few loads: zeros are worth that.
         Knob("ki", blocks.out_tiles(8) if limits.family == "cpu" else divisors(blocks.out_blocks, 8)),
@@ -136,7 +141,7 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("yt", up_to(problem.rows, 1, 2, 3, 4, 5, 6, 7, 8, 14, 16)),
         Knob("xt", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 28, 32, 64)),
         Knob("vec", searched_widths(limits, blocks.lanes)),
-        Knob("pad", pads),
+        Knob("pad", (*pads, PATCH) if on_cpu else pads),
         Knob("wshared", (0, 1) if limits.shares_memory else (0,)),
         Knob("ct", tuple(d for d in (1, 2, 4, 8) if blocks.in_blocks % d == 0)),
         Knob("order", tuple(ORDERS) if ordered else ("c.kh.kw.i",)),
@@ -146,6 +151,7 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("inner", ("pixels", "blocks")),
         # not a knob of one value elsewhere: configs in databases stay what they are
         *([Knob("asynchronous", (0, 1))] if limits.copies_asynchronously and blocks.in_blocks > 1 else []),
+        *([Knob("turns", divisors(blocks.out_blocks, 32))] if on_cpu and blocks.out_blocks > 1 else []),
     )
 
 
@@ -164,11 +170,14 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
     fewest = 1 if limits.family == "cpu" or most < 4 * MIN_ITEMS else MIN_ITEMS
 
     def divides(v: Values) -> bool:
-        return blocks.out_blocks % (v["kt"] * v["ki"]) == 0 or (v["kt"] == 1 and limits.family == "cpu")
+        return blocks.out_blocks % tiling.channel_blocks(v) == 0 or (v["kt"] == 1 and limits.family == "cpu")
 
     def short_enough(v: Values) -> bool:
         inlined = v["pad"] == "inline" and problem.reads_outside(*tiling.tile(v))
         return tiling.unrolled(v) <= (MAX_CONDITIONS if inlined else limits.max_unrolled)
+
+    def fits_cache(v: Values) -> bool:
+        return tiling.patch_bytes(v) <= MAX_PATCH_BYTES
 
     def copies_more(v: Values) -> bool:
         copied = v["pad"] in SHARED or v["wshared"] == 1
@@ -181,6 +190,7 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
     return (
         Constraint("the tile does not divide the channels", divides),
         *limit_constraints(limits, tiling.group, tiling.sums, tiling.local_bytes),
+        Constraint("an item's input does not fit into a cache", lambda v: v["pad"] != PATCH or fits_cache(v)),
         Constraint("too many pixels are computed in vain", lambda v: tiling.waste(v) <= MAX_WASTE),
         Constraint("too many unrolled multiply-adds", short_enough),
         Constraint("too few work-items in a group", lambda v: tiling.group(v).size >= fewest),
@@ -205,6 +215,7 @@ class _Style:
     sums: int
     ki: int = 0
     asynchronous: int = 0
+    turns: int = 1
 
 
 # In the order in which they are worth trying. CPU runtimes: one item fills the registers, its input row comes from the
@@ -212,6 +223,7 @@ class _Style:
 # Intel: local memory is no faster than the caches.
 _STYLES = {
     "cpu": (
+        _Style(PATCH, 0, 1, 14, turns=8),
         _Style("local", 0, 1, 14, ki=2),
         _Style("kernel", 0, 1, 14),
         _Style("local", 0, 8, 14),
@@ -247,6 +259,7 @@ def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constrain
         if style.asynchronous not in values.get("asynchronous", (0,)):
             continue
         chosen = {"pad": style.pad, "wshared": style.wshared, "asynchronous": style.asynchronous}
+        chosen |= {"turns": max(t for t in values.get("turns", (1,)) if t <= style.turns)}
         chosen |= {"unroll_kw": int(tiling.limits.family != "cpu")}
         fixed = {name: chosen[name] if chosen.get(name) in known else known[0] for name, known in values.items()}
         ranked = sorted(items, key=lambda t: _item_cost(tiling, style, {**fixed, **t}))
@@ -282,8 +295,8 @@ def _features(tiling: Tiling, v: Values) -> Mapping[str, float]:
     kh, kw = tiling.problem.conv.kernel
     reach_y, reach_x = tiling.problem.reach(*tiling.tile(v))
     th, tw = tiling.tile(v)
-    macs = v["kt"] * v["ki"] * tiling.problem.blocks.lanes * th * tw * kh * kw  # of a group, per input channel
-    loads = reach_y * reach_x + v["kt"] * v["ki"] * tiling.problem.blocks.lanes * kh * kw
+    macs = tiling.channel_blocks(v) * tiling.problem.blocks.lanes * th * tw * kh * kw  # of a group, per input channel
+    loads = reach_y * reach_x + tiling.channel_blocks(v) * tiling.problem.blocks.lanes * kh * kw
     return {
         **launch_features(tiling.limits, tiling.group(v), tiling.groups(v), tiling.local_bytes(v)),
         "flop_per_byte": 2.0 * macs / (tiling.problem.value_bytes * loads),
@@ -300,7 +313,7 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     sch = new_schedule(func)
     conv, group = sch.get_sblock("conv"), tiling.group(k)
     n, o, y, x, v, ic, kh, kw, ii = sch.get_loops(conv)
-    ob, ot, oi = sch.split(o, [None, k["kt"], k["ki"]])
+    ob, os, ot, oi = sch.split(o, [None, turns(k), k["kt"], k["ki"]])
     yb, yt, yi = sch.split(y, [None, k["yt"], k["yi"]])
     xb, xt, xi = sch.split(x, [None, k["xt"], k["xi"]])
     vt, vi = sch.split(v, [None, k["vec"]])
@@ -309,7 +322,7 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     loops = {"ic": ci, "kh": kh, "kw": kw, "io": io, "iu": iu}
     reduction = [loops[name] for name in ORDERS[k["order"]]]
     tile = [yi, xi, oi, vi] if k["inner"] == "pixels" else [oi, yi, xi, vi]
-    sch.reorder(n, ob, yb, xb, ot, yt, xt, vt, co, *reduction, *tile)
+    sch.reorder(n, ob, yb, xb, ot, yt, xt, vt, os, co, *reduction, *tile)
     bound = launch(
         sch,
         {
@@ -320,9 +333,9 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
             "threadIdx.x": [xt, vt],
         },
     )
-    write_back(sch, conv, bound["threadIdx.x"])
+    write_back(sch, conv, os if turns(k) > 1 else bound["threadIdx.x"])
     row = io if k["order"] == "c.kh.i.kw" else kh
-    _schedule_data(tiling, sch, k, co, row)
+    _schedule_data(tiling, sch, k, co, bound["threadIdx.x"] if k["pad"] == PATCH else row)
     if k["wshared"]:
         cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group, tiling.copied_widths(k)[1])
     unroll_tile(sch, [iu, *([kw] if k["unroll_kw"] else []), *([kh] if k["unroll_kh"] else []), *tile])
@@ -333,7 +346,8 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, chunk: Any, row: Any) -> None:
-    """Put the padded input where the config wants it: `chunk` and `row` are the loops to copy it at."""
+    """Put the padded input where the config wants it: `chunk` and `row` are the loops to copy it at, into local memory
+    and into an item's own."""
     if not has_block(sch, "pad"):
         return
     pad = sch.get_sblock("pad")
@@ -341,6 +355,8 @@ def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, chunk: Any, row: An
         sch.compute_inline(pad)
     elif k["pad"] == "kernel":
         own_kernel(sch, pad, PAD_GROUP, tiling.data_widths()[0])
+    elif k["pad"] == PATCH:
+        into_own_memory(sch, pad, row, tiling.data_widths()[0])
     elif k["pad"] == "local":
         into_registers(sch, pad, row, tiling.row_width(k))
     else:

@@ -161,6 +161,14 @@ def into_registers(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
     unroll_tile(sch, [*outer, *sch.split(last, [None, vector])])
 
 
+def into_own_memory(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
+    """Compute a stage at a loop into memory of an item: too much for registers, in plain loops."""
+    sch.set_scope(stage, 0, "local")
+    sch.compute_at(stage, at, preserve_unit_loops=True)
+    if vector > 1:
+        sch.vectorize(sch.split(own_loops(sch, stage)[-1], [None, vector])[1])
+
+
 def own_kernel(sch: Schedule, stage: Any, items: int, vector: int) -> None:
     """A stage at the root as a kernel of its own: one item per `vector` values, `items` to a group."""
     *outer, last = sch.get_loops(stage)

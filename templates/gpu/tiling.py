@@ -10,7 +10,14 @@ from templates.gpu.limits import GpuLimits
 from templates.gpu.stages import Group, copy_width, vector_widths
 from templates.space import Values
 
+# The padded input of an item's pixels, all channels, copied once for all tiles of channels that the item makes.
+PATCH = "patch"
 SHARED = ("shared", "shared_local")  # places of the padded input in local memory
+
+
+def turns(v: Values) -> int:
+    """Tiles of output channels that an item makes one after the other (configs of GPUs do not say)."""
+    return int(v.get("turns", 1))
 
 
 @dataclass(frozen=True)
@@ -27,9 +34,13 @@ class Tiling:
         """Rows and columns of a group."""
         return v["yt"] * v["yi"], v["xt"] * v["xi"]
 
+    def channel_blocks(self, v: Values) -> int:
+        """Output blocks of a group."""
+        return v["kt"] * v["ki"] * turns(v)
+
     def blocks(self, v: Values) -> Blocking:
         """The problem's blocks, the output's padded to whole groups."""
-        return self.problem.blocks.padded(v["kt"] * v["ki"])
+        return self.problem.blocks.padded(self.channel_blocks(v))
 
     def waste(self, v: Values) -> float:
         """What is computed over what is needed."""
@@ -41,7 +52,7 @@ class Tiling:
         th, tw = self.tile(v)
         p = self.problem
         pixels = (p.tall(th) // th) * (p.wide(tw) // tw)
-        return p.conv.batch * self.blocks(v).all_out_blocks // (v["kt"] * v["ki"]) * pixels
+        return p.conv.batch * self.blocks(v).all_out_blocks // self.channel_blocks(v) * pixels
 
     def accumulators(self, v: Values) -> int:
         """Vectors of `vec` sums that an item holds."""
@@ -75,6 +86,13 @@ class Tiling:
             kh, kw = p.conv.kernel
             values += v["kt"] * v["ki"] * v["ct"] * kh * kw * p.blocks.in_lanes * p.blocks.lanes
         return p.value_bytes * values * (2 if self.asynchronous(v) else 1)
+
+    def patch_bytes(self, v: Values) -> int:
+        """The padded input of an item's pixels, all channels."""
+        reach_y, reach_x = self.problem.reach(v["yi"], v["xi"])
+        return (
+            self.problem.value_bytes * self.problem.blocks.in_blocks * self.problem.blocks.in_lanes * reach_y * reach_x
+        )
 
     def asynchronous(self, v: Values) -> bool:
         """Whether the next input blocks are copied while these are computed with."""

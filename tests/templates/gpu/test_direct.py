@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import tvm_ffi
 
 from templates.gpu.lowered import Lowered, lower
 from templates.template import template_named
 from templates.workloads import Conv2d
-from tests.templates.gpu.support import GPUS, gpu
+from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
+from tests.templates.support import Compiled
+from tuning_db.record import Config
 
 CONV = Conv2d(1, 16, 13, 13, 24, (3, 3), padding=(1, 1, 1, 1))
 ACTIVATIONS = ("relu", "clip:0.0:6.0", "leaky_relu:0.1", "sigmoid", "silu", "tanh", "hardsigmoid:0.2:0.5", "hardswish")
@@ -38,3 +41,23 @@ def test_only_a_padding_kernel_needs_a_workspace(limits: str) -> None:
     code = lowered(limits, ("bias",), pad="kernel")
     assert len(code.kernels) == 2
     assert code.workspace_bytes == 4 * 16 * 15 * 18  # channels, rows, columns of whole tiles
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("knobs", [{"turns": 3}, {"ki": 3}, {"turns": 3, "yi": 2, "xt": 2}])
+def test_a_processors_items_copy_their_input_once_for_all_their_channels(platform: str, knobs: dict[str, int]) -> None:
+    place, template = driver(platform), template_named("gpu.conv2d_direct")
+    workload, target = CONV.workload(("bias", "add", "relu")), place.target()
+    space = template.space(workload, target)
+    config = space.config({"xi": 4, "pad": "patch", **knobs})
+    assert space.why_invalid(config) is None
+    assert Compiled(template, workload, target, config, place.device).error() < 1e-5
+
+
+def test_a_config_from_before_there_were_turns_is_the_same_kernel() -> None:
+    template, workload, target = template_named("gpu.conv2d_direct"), CONV.workload(), driver("pocl").target()
+    space = template.space(workload, target)
+    config = space.config({"xi": 4})
+    before = Config(config.template, {name: value for name, value in config.knobs.items() if name != "turns"})
+    both = [template.prim_func(workload, target, c) for c in (before, config)]
+    assert tvm_ffi.structural_equal(*both)
