@@ -4,8 +4,9 @@
 
 Every layer (bias and ReLU included; CLBlast has neither) is tuned by us and by MetaSchedule, on the same device through
 our runtime and with the same number of trials; then the best kernels take turns, each in a process of its own, with
-cold weights and by the device's clock. "direct" is our best kernel that is not Winograd's. Ratios are times better
-than: above 1 is ours ahead. Nothing is installed: a peer that is missing is skipped and named. --keep DIR keeps what
+cold weights and by the device's clock. "direct" is our best kernel that is not Winograd's; the peak that it is held
+to is a kernel of multiply-adds in registers that takes turns with it. Ratios are times better than: above 1 is ours
+ahead. Nothing is installed: a peer that is missing is skipped and named. --keep DIR keeps what
 was tuned, so that the same command goes on where it was stopped; --tune-only leaves the timing out.
 """
 
@@ -21,8 +22,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from clblast import available as has_clblast
-from conv2d_cpu import EPILOGUE, QUICK, SETS, files_of, geomean, layer_name, plain_operands, time_all, tune_metaschedule
+from conv2d_cpu import (
+    EPILOGUE,
+    QUICK,
+    SETS,
+    files_of,
+    geomean,
+    layer_name,
+    plain_operands,
+    time_all,
+    tune_layer,
+    tune_metaschedule,
+)
 from metaschedule_child import prim_func
 
 from templates import default
@@ -31,12 +44,13 @@ from templates.workloads import Conv2d
 from tuner.devices import Device, list_devices, open_device, opencl, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
 from tuner.measure.toolchain import build_shared
-from tuner.report.peak import fma_peak
-from tuner.session import Budget, Task, tune
+from tuner.report.peak import Multiplier, fma_kernel, fma_peak
+from tuner.session import Budget
 from tuning_db.record import Trial
 from tuning_db.store import open_db
 
 CHILD = Path(__file__).with_name("conv2d_opencl_child.py")
+PEAK_SECONDS = 1.5e-3  # as long as the kernels that are held to it
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,7 @@ class Row:
     seconds: Mapping[str, float]
     gflops: float
     direct_gflops: float | None
+    peak_gflops: float  # of the kernel of multiply-adds, in this row's rounds
     share_of_peak: float | None  # of the direct kernel
     is_3x3_stride_1: bool
     error: float
@@ -58,13 +73,19 @@ class Row:
         return self.seconds[peer] / self.seconds["ours"] if peer in self.seconds else None
 
 
+def held_to_peak(conv: Conv2d) -> bool:
+    return conv.kernel == (3, 3) and conv.strides == (1, 1)
+
+
 def _tune(conv: Conv2d, device: Device, trials: int, seed: int, folder: Path) -> tuple[Trial, Trial | None]:
-    """The best trial, and the best of a template that is exact."""
+    """The best trial, and the best of a template that is exact. Direct kernels that are held to the peak are searched
+    for with as many trials again: among all templates few go to them, where Winograd's are faster."""
     workload = conv.workload(EPILOGUE)
     with open_db(f"{folder}/b.db") as store:
         with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
-            task = Task(workload, 1, layer_name(conv))
-            tune([task], device, store, runner, budget=Budget(trials=trials), seed=seed)
+            tune_layer(conv, workload, device, store, runner, Budget(trials=trials), seed=seed)
+            if held_to_peak(conv):
+                tune_layer(conv, workload, device, store, runner, Budget(trials=trials), seed=seed, exact=True)
         best = store.best(workload, device.key)
         exact = store.best(workload, device.key, usable=lambda t: template_named(t.config.template).exact)
     assert best is not None
@@ -77,13 +98,22 @@ def _default(conv: Conv2d, device: Device, folder: Path) -> str:
     return str(library)
 
 
-def measure(conv: Conv2d, device: Device, peak: float, options: argparse.Namespace, folder: Path) -> Row | None:
+def _peak(multiplier: Multiplier, device: Device, folder: Path) -> dict[str, str]:
+    library, operands = folder / "peak.so", folder / "peak.npz"
+    build_shared(multiplier.prim_func(), device.target, library, check_toolchain())
+    start = np.random.default_rng(0).random(multiplier.shape, dtype=np.float32)
+    np.savez(operands, allow_pickle=False, start=start, out=np.zeros_like(start))
+    return {"kind": "peak", "library": str(library), "operands": str(operands)}
+
+
+def measure(conv: Conv2d, device: Device, peak: Multiplier, options: argparse.Namespace, folder: Path) -> Row | None:
     """Tune what is not in `folder` yet, then time all contenders; None where nothing is to be timed."""
     folder.mkdir(parents=True, exist_ok=True)
     best, exact = _tune(conv, device, options.trials, options.seed, folder)
     with_ms = not options.no_metaschedule
     if with_ms:
-        with_ms = tune_metaschedule(conv, options.trials, folder, options.seed, device.name) is not None
+        speed = tune_metaschedule(conv, options.trials, folder, options.seed, device.name, helped=True)
+        with_ms = speed is not None
     if options.tune_only:
         return None
     info = opencl.device_info(int(device.name.partition(":")[2]))
@@ -98,6 +128,7 @@ def measure(conv: Conv2d, device: Device, peak: float, options: argparse.Namespa
     specs = {"ours": {**common, **files_of(conv, device, best.config, folder, "ours")}}
     if exact is not None and exact.config != best.config:
         specs["direct"] = {**common, **files_of(conv, device, exact.config, folder, "direct")}
+    specs["peak"] = {**common, **_peak(peak, device, folder)}
     specs["default"] = {**plain, "kind": "library", "library": _default(conv, device, folder)}
     if with_ms:
         specs["metaschedule"] = {**plain, "kind": "library", "library": str(folder / "ms.so")}
@@ -105,7 +136,7 @@ def measure(conv: Conv2d, device: Device, peak: float, options: argparse.Namespa
         specs["clblast"] = {**plain, "kind": "clblast"}
     seconds = time_all(specs, folder, options.rounds, CHILD)
     direct = seconds.get("direct", seconds["ours"] if exact is not None else None)
-    rate = None if direct is None else conv.flop / direct
+    rate, peak_rate = None if direct is None else conv.flop / direct, peak.flop / seconds.pop("peak")
     return Row(
         device.name,
         info.platform,
@@ -114,17 +145,18 @@ def measure(conv: Conv2d, device: Device, peak: float, options: argparse.Namespa
         seconds,
         conv.flop / seconds["ours"] / 1e9,
         None if rate is None else rate / 1e9,
-        None if rate is None else rate / peak,
-        conv.kernel == (3, 3) and conv.strides == (1, 1),
+        peak_rate / 1e9,
+        None if rate is None else rate / peak_rate,
+        held_to_peak(conv),
         float(best.error or 0.0),
     )
 
 
 def _print_row(row: Row) -> None:
     ratios = "  ".join(f"{peer} {row.ratio(peer):6.2f}x" for peer in row.seconds if peer not in ("ours", "direct"))
-    share = (
-        "" if row.share_of_peak is None else f"  direct {row.direct_gflops:6.1f} GF/s, {row.share_of_peak:.0%} of peak"
-    )
+    share = ""
+    if row.share_of_peak is not None:
+        share = f"  direct {row.direct_gflops:6.1f} GF/s, {row.share_of_peak:.0%} of {row.peak_gflops:.0f}"
     print(
         f"{row.device} {row.name:32s} {row.template:24s} {row.seconds['ours'] * 1e6:9.1f} us {row.gflops:7.1f} GF/s"
         f"{share}  {ratios}",
@@ -168,12 +200,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         for device in devices:
             peaks[device.name] = fma_peak(device)
+            peak = fma_kernel(device, PEAK_SECONDS)
             print(f"{device.name} {device.key.model}: {peaks[device.name] / 1e9:.0f} GF/s by FMA", file=sys.stderr)
             for i, conv in enumerate(SETS["resnet18"]):
                 if options.quick and i not in QUICK["resnet18"]:
                     continue
                 folder = Path(options.keep or temporary) / f"{device.name}-{options.trials}" / layer_name(conv)
-                row = measure(conv, device, peaks[device.name], options, Path(str(folder.absolute()).replace(" ", "_")))
+                row = measure(conv, device, peak, options, Path(str(folder.absolute()).replace(" ", "_")))
                 if row is not None:
                     rows.append(row)
                     _print_row(row)

@@ -1,4 +1,5 @@
-"""One kernel of conv2d_opencl.py in a process of its own, called with cold weights: a TVM library, or CLBlast."""
+"""One kernel of conv2d_opencl.py in a process of its own, called with cold weights: a TVM library, or CLBlast; or one
+of nothing but multiply-adds."""
 
 from __future__ import annotations
 
@@ -24,6 +25,17 @@ def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[]
     return lambda: place.seconds(function, data, weight.next(), bias, out)
 
 
+def _multiplier(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
+    import tvm
+
+    from tuner.measure.place import open_place
+
+    place = open_place(spec["device"])
+    function = tvm.runtime.load_module(spec["library"])["main"]
+    start, out = (place.tensor(arrays[name]) for name in ("start", "out"))
+    return lambda: place.seconds(function, start, out)
+
+
 def _clblast(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     """Without bias and ReLU, which CLBlast has not."""
     from clblast import ClBlast
@@ -37,7 +49,9 @@ def _clblast(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) 
 
 
 def _opened(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
-    return _library(spec, arrays) if spec["kind"] == "library" else _clblast(spec, conv, arrays)
+    if spec["kind"] == "clblast":
+        return _clblast(spec, conv, arrays)
+    return (_multiplier if spec["kind"] == "peak" else _library)(spec, arrays)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ registers. It is what this machine does now, at its present clock, not a figure 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
 import numpy as np
 import tvm
@@ -25,36 +27,58 @@ _GROUPS_PER_UNIT = 8
 _GROUP_STEPS = 2_560_000
 
 
+@dataclass(frozen=True)
+class Multiplier:
+    """A kernel of nothing but multiply-adds: `shape` of its two operands (start, out), `steps` in each of its chains.
+    Items, chains and lanes are the shape's extents."""
+
+    steps: int
+    shape: tuple[int, int, int]
+    func: Callable[..., tirx.PrimFunc]
+
+    @property
+    def flop(self) -> float:
+        return 2.0 * self.steps * prod(self.shape)
+
+    def prim_func(self) -> tirx.PrimFunc:
+        return self.func(self.steps, *self.shape)
+
+
 def fma_peak(device: Device) -> float:
     """Floating-point operations a second, float32, of all threads of a CPU or a whole GPU; the best of several runs."""
+    return max(_rate(device, multiplier) for multiplier in _multipliers(device))
+
+
+def fma_kernel(device: Device, seconds: float) -> Multiplier:
+    """The fastest of the device's kernels of multiply-adds, so long that it takes about `seconds`: to be timed beside
+    other kernels, where a machine's rate changes with its neighbours."""
+    rates = {multiplier: _rate(device, multiplier) for multiplier in _multipliers(device)}
+    best = max(rates, key=rates.__getitem__)
+    return replace(best, steps=max(1, round(best.steps * seconds * rates[best] / best.flop)))
+
+
+def _multipliers(device: Device) -> list[Multiplier]:
     if device.is_host:
-        return max(_rate(device, _kernel, _STEPS, (device.threads, _CHAINS, lanes)) for lanes in _LANES)
+        return [Multiplier(_STEPS, (device.threads, _CHAINS, lanes), _kernel) for lanes in _LANES]
     groups = int(device.key.attrs["compute_units"]) * _GROUPS_PER_UNIT
     limits = gpu_limits_of(device.target)
-    shapes = [
-        (groups * items, _CHAINS, lanes)
+    return [
+        Multiplier(_GROUP_STEPS // items, (groups * items, _CHAINS, lanes), partial(_gpu_kernel, groups))
         for items, lanes in _GROUPS
         if items <= limits.max_threads and lanes <= limits.max_vector
     ]
-    return max(
-        _rate(device, partial(_gpu_kernel, groups, steps), steps, shape)
-        for shape in shapes
-        for steps in [_GROUP_STEPS * groups // shape[0]]
-    )
 
 
-def _rate(
-    device: Device, kernel: Callable[[int, int, int], tirx.PrimFunc], steps: int, shape: tuple[int, int, int]
-) -> float:
-    module = tvm.compile(kernel(*shape), target=device.target)
+def _rate(device: Device, multiplier: Multiplier) -> float:
+    module = tvm.compile(multiplier.prim_func(), target=device.target)
     place = device.tvm_device()
-    start = tvm.runtime.tensor(np.random.default_rng(0).random(shape, dtype=np.float32), place)
-    out = tvm.runtime.empty(shape, "float32", place)
+    start = tvm.runtime.tensor(np.random.default_rng(0).random(multiplier.shape, dtype=np.float32), place)
+    out = tvm.runtime.empty(multiplier.shape, "float32", place)
     timed = module.mod.time_evaluator("main", place, number=1, repeat=_REPEATS)(start, out)
-    return 2.0 * steps * np.prod(shape) / min(timed.results)
+    return multiplier.flop / min(timed.results)
 
 
-def _kernel(threads: int, chains: int, lanes: int) -> tirx.PrimFunc:
+def _kernel(steps: int, threads: int, chains: int, lanes: int) -> tirx.PrimFunc:
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def main(  # type: ignore[no-untyped-def]
         start: T.Buffer((threads, chains, lanes), "float32"),  # type: ignore[valid-type]
@@ -67,7 +91,7 @@ def _kernel(threads: int, chains: int, lanes: int) -> tirx.PrimFunc:
                 for c in T.unroll(chains):
                     for v in T.vectorized(lanes):
                         acc[c, v] = start[t, c, v]
-                for _step in range(_STEPS):
+                for _step in range(steps):
                     for c in T.unroll(chains):
                         for v in T.vectorized(lanes):
                             acc[c, v] = acc[c, v] * T.float32(0.999) + T.float32(0.001)

@@ -11,10 +11,11 @@ from tuner.report import peak
 
 def test_every_lane_runs_every_step():
     device = open_device("cpu", 1)
-    shape = (1, 12, 16)
-    start = tvm.runtime.tensor(np.random.default_rng(0).random(shape, dtype=np.float32))
-    out = tvm.runtime.empty(shape, "float32")
-    tvm.compile(peak._kernel(*shape), target=device.target)["main"](start, out)
+    multiplier = peak.fma_kernel(device, 1e-3)
+    start = tvm.runtime.tensor(np.random.default_rng(0).random(multiplier.shape, dtype=np.float32))
+    out = tvm.runtime.empty(multiplier.shape, "float32")
+    tvm.compile(multiplier.prim_func(), target=device.target)["main"](start, out)
+    assert multiplier.steps > 10_000
     np.testing.assert_allclose(out.numpy(), 1, rtol=1e-3)
 
 

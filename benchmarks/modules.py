@@ -1,0 +1,85 @@
+"""Built modules of one network side by side: what the same model takes on another device of the same machine.
+
+    python benchmarks/modules.py [--json] [--rounds 12] DIR DIR...
+
+DIR: folders that `tune build` wrote from one model. Every module runs in a process of its own, with all threads; their
+blocks of runs alternate in one run. Ratios are latencies over the first module's: above 1 is slower than it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tuner.devices import usable_cpus
+from tuner.module import load
+from tuner.report.alternation import Contender, alternate
+from tuner.report.bench import BLOCK_SECONDS
+from tuner.report.contender import Spec
+from tuner.report.peers import OURS
+
+
+def inputs_of(module: Path, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    given = load(module).inputs
+    return {name: rng.standard_normal(shape).astype(dtype) for name, (shape, dtype) in given.items()}
+
+
+def compare(modules: list[Path], rounds: int, seed: int) -> list[dict[str, Any]]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        np.savez(folder / "inputs.npz", allow_pickle=False, **inputs_of(modules[0], seed))
+        cpus, running = usable_cpus(), {}
+        for i, module in enumerate(modules):
+            files = str(folder / "inputs.npz"), str(folder / f"{i}.npz")
+            spec = Spec(OURS, str(module.resolve()), len(cpus), tuple(cpus), *files)
+            command = [sys.executable, "-m", "tuner.report.contender", spec.to_json()]
+            running[str(module)] = stack.enter_context(Contender(str(module), command, len(cpus), folder / f"{i}.log"))
+        times = alternate(running, rounds, BLOCK_SECONDS, lambda _: None)
+        outputs = [dict(np.load(folder / f"{i}.npz")) for i in range(len(modules))]
+    blocks = {name: [median(block) for block in found] for name, found in times.items()}
+    first = median(blocks[str(modules[0])])
+    return [
+        {
+            "module": name,
+            "median_seconds": median(found),
+            "over_first": median(found) / first,
+            "steadiness": max(found) / median(found),
+            "difference": max(
+                float(np.abs(given[key] - outputs[0][key]).max() / np.abs(outputs[0][key]).max()) for key in given
+            ),
+        }
+        for (name, found), given in zip(blocks.items(), outputs, strict=True)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modules", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
+    parser.add_argument("--rounds", type=int, default=12, help="alternated blocks per module")
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    options = parser.parse_args()
+    rows = compare(options.modules, options.rounds, options.seed)
+    for row in rows:
+        print(
+            f"{row['module']:40s} {row['median_seconds'] * 1e3:9.2f} ms  {row['over_first']:6.3f} of the first"
+            f"  slowest block {row['steadiness']:.2f}  outputs differ by {row['difference']:.1e}",
+            file=sys.stderr,
+        )
+    if options.json:
+        summary = {f"over_first_{row['module']}": row["over_first"] for row in rows[1:]}
+        print(json.dumps({"summary": summary, "rows": rows, "machine": {"platform": platform.platform()}}))
+
+
+if __name__ == "__main__":
+    main()
