@@ -15,6 +15,8 @@ from tuner.devices.keys import family_of, flush_every
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
+_POCL = "Portable Computing Language"
+
 
 @dataclass(frozen=True)
 class Device:
@@ -78,14 +80,22 @@ def compile_kernels(name: str, module: tvm.runtime.Module) -> None:
             tvm.get_global_func("edgetune.opencl.compile")(int(number), child.inspect_source())
 
 
+def compiles_when_run(name: str) -> bool:
+    """Whether a device's driver compiles a kernel when it is first launched, for the size of its groups, and keeps that
+    in a cache of its own (PoCL)."""
+    kind, _, number = name.partition(":")
+    return kind == "opencl" and opencl.device_info(int(number)).platform == _POCL
+
+
 def pocl_cache(folder: str) -> str:
-    """Where the driver PoCL, which has a cache of its own besides, keeps what it compiles; see `keep_binaries_in`."""
+    """Where PoCL keeps what it compiles; see `keep_binaries_in`."""
     return f"{folder}-pocl"
 
 
-def keep_binaries_in(folder: str) -> None:
-    """Where this process looks for compiled OpenCL programs and leaves them, instead of the user's cache: candidates
-    are compiled once and never again. To be called before a driver is opened."""
+def keep_binaries_in(folder: str, name: str) -> None:
+    """Where this process looks for a device's compiled OpenCL programs and leaves them, instead of the user's cache:
+    candidates are compiled once and never again. To be called before a driver is opened."""
     opencl.load()
     os.environ["POCL_CACHE_DIR"] = pocl_cache(folder)
-    tvm.get_global_func("edgetune.opencl.set_binary_cache")(folder)
+    # To hand out a program, PoCL would compile its kernels for groups of any size, which nobody runs.
+    tvm.get_global_func("edgetune.opencl.set_binary_cache")("" if compiles_when_run(name) else folder)

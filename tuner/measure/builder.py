@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
+import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
 import templates
 from templates.template import ScheduleError, template_named
-from tuner.devices import compile_kernels, keep_binaries_in
+from tuner.devices import compile_kernels, compiles_when_run, keep_binaries_in, runtime_device
 from tuner.measure.contract import Candidate
-from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob
+from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob, WarmJob
 from tuner.measure.messages import describe
-from tuner.measure.toolchain import build_shared, preflight_func
+from tuner.measure.toolchain import ENTRY, build_shared, operands_file, preflight_func
 from tuner.measure.zygote import limit_memory, resident_bytes
 from tuning_db.record import Failure, FailureKind
 
 
 def main(connection: Connection, settings: BuilderSettings) -> None:
-    """Answer BuildJobs until the connection closes (EOFError)."""
+    """Answer BuildJobs and WarmJobs until the connection closes (EOFError)."""
     assert templates is not None  # imported for the templates that it registers
     target = Target(settings.target)
     if settings.binaries is not None:
-        keep_binaries_in(settings.binaries)
+        keep_binaries_in(settings.binaries, settings.device)
     while True:
-        job: BuildJob = connection.recv()
+        job: BuildJob | WarmJob = connection.recv()
         limit_memory(settings.memory_bytes)
-        connection.send(build(job, target, settings))
+        connection.send(warm(job, settings) if isinstance(job, WarmJob) else build(job, target, settings))
 
 
 def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone:
@@ -38,10 +41,30 @@ def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone
         func = preflight_func(settings.threads, target) if job.candidate is None else scheduled(job.candidate, target)
         module = build_shared(func, target, Path(job.library), settings.linker)
         compile_kernels(settings.device, module)
+        if compiles_when_run(settings.device):
+            operands_file(Path(job.library)).write_text(json.dumps(_operands(func)))
     except (ScheduleError, s_tir.ScheduleError) as error:
         failure = Failure(FailureKind.INVALID, describe(error))
     except BaseException as error:
         failure = Failure(FailureKind.COMPILE, describe(error, settings.memory_bytes))
+    return BuildDone(failure, resident_bytes())
+
+
+def _operands(func: tirx.PrimFunc) -> list[tuple[list[int], str]]:
+    return [([int(extent) for extent in p.ty.shape], str(p.ty.dtype)) for p in func.params]
+
+
+def warm(job: WarmJob, settings: BuilderSettings) -> BuildDone:
+    """Run a built function once, on zeros."""
+    failure = None
+    try:
+        place = runtime_device(settings.device)
+        operands = json.loads(operands_file(Path(job.library)).read_text())
+        arguments = [tvm.runtime.tensor(np.zeros(shape, dtype), place) for shape, dtype in operands]
+        tvm.runtime.load_module(job.library)[ENTRY](*arguments)
+        place.sync()
+    except BaseException as error:
+        failure = Failure(FailureKind.RUN, describe(error, settings.memory_bytes))
     return BuildDone(failure, resident_bytes())
 
 

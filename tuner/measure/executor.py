@@ -46,7 +46,7 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
     """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError)."""
     assert templates is not None  # imported for the templates that it registers
     if settings.binaries is not None:
-        keep_binaries_in(settings.binaries)
+        keep_binaries_in(settings.binaries, settings.device)
     place = open_place(settings.device)
     pool = None if settings.pool is None else open_pool(Path(settings.pool))
     if pool is not None:

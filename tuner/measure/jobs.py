@@ -31,6 +31,15 @@ class BuildJob:
 
 
 @dataclass(frozen=True)
+class WarmJob:
+    """Run a built candidate once, on zeros, on a device whose driver compiles kernels when they are run: all cores
+    compile, and what measures finds them compiled. Answered by BuildDone, whatever comes of it: the candidate's failure
+    is for the executor to find."""
+
+    library: str
+
+
+@dataclass(frozen=True)
 class BuildDone:
     """`failure` is None where the library was written. `resident_bytes`: of the worker, now."""
 

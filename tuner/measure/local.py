@@ -20,17 +20,17 @@ from types import TracebackType
 from typing import Self
 
 from templates.template import template_named
-from tuner.devices import Device, pocl_cache, usable_cpus
+from tuner.devices import Device, compiles_when_run, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
-from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob
+from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob, WarmJob
 from tuner.measure.laboratory import Laboratory
 from tuner.measure.pool import BuilderPool
 from tuner.measure.processes import ProcessServer
 from tuner.measure.scratch import Scratch
 from tuner.measure.timing import Repetition
-from tuner.measure.toolchain import check_toolchain
+from tuner.measure.toolchain import check_toolchain, operands_file
 from tuning_db.record import Failure, Trial
 
 _PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
@@ -77,6 +77,7 @@ class LocalRunner:
         target = str(device.target)
         self._binaries = None if device.is_host else self._scratch.path / "binaries"
         binaries = None if self._binaries is None else str(self._binaries)
+        self._compiles_when_run = compiles_when_run(device.name)
         self._batch = builders * _BATCH_PER_BUILDER
         # Builders take the cores from the other end, so that a single one leaves the measuring cores in peace.
         self._pool = BuilderPool(
@@ -173,6 +174,8 @@ class LocalRunner:
         started = time.perf_counter()
         jobs = [BuildJob(c, str(library)) for c, library in zip(candidates, libraries, strict=True)]
         failures = self._pool.build(jobs)
+        if self._compiles_when_run:
+            self._pool.build([WarmJob(job.library) for job, failure in zip(jobs, failures, strict=True) if not failure])
         self.spent.build_seconds += time.perf_counter() - started
         self._check_disk(failures)
         return failures
@@ -215,6 +218,7 @@ class LocalRunner:
         """What a batch of candidates left on the disk."""
         for library in libraries:
             library.unlink(missing_ok=True)
+            operands_file(library).unlink(missing_ok=True)
         if self._binaries is not None:
             shutil.rmtree(self._binaries, ignore_errors=True)
             # Not the cache itself, which the driver has open.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Protocol
 
-from tuner.measure.jobs import BuildDone, BuildJob
+from tuner.measure.jobs import BuildDone, BuildJob, WarmJob
 from tuner.measure.messages import OUT_OF_MEMORY
 from tuner.measure.processes import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind
@@ -60,8 +60,8 @@ class BuilderPool:
         self._clock = clock
         self._slots = [_Slot() for _ in range(builders)]
 
-    def build(self, jobs: Sequence[BuildJob]) -> list[Failure | None]:
-        """Build all; for each job its failure, or None where its library was written."""
+    def build(self, jobs: Sequence[BuildJob] | Sequence[WarmJob]) -> list[Failure | None]:
+        """Do all; for each job its failure, or None where its library was written (or ran)."""
         results: dict[int, Failure | None] = {}
         waiting = deque(range(len(jobs)))
         retried: set[int] = set()
@@ -76,7 +76,7 @@ class BuilderPool:
             self._abandon()
         return [results[i] for i in range(len(jobs))]
 
-    def _hand_out(self, slot: _Slot, job: int, jobs: Sequence[BuildJob]) -> None:
+    def _hand_out(self, slot: _Slot, job: int, jobs: Sequence[BuildJob] | Sequence[WarmJob]) -> None:
         if slot.worker is None:
             cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
             slot.worker = self._server.spawn("tune-build", self._entry, self._settings, [cpu])

@@ -65,6 +65,11 @@ def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str
     return module
 
 
+def operands_file(library: Path) -> Path:
+    """Shapes and dtypes of what a built function takes, for a WarmJob."""
+    return library.with_suffix(".json")
+
+
 def _packed_imports(module: Any) -> Any:
     """The modules that a host module imports, as data in a module that can be linked to it."""
     host = str(module.get_function("_get_target_string")())

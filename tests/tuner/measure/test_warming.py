@@ -1,0 +1,66 @@
+"""A driver that compiles kernels when they are run compiles each candidate once, and not where it is timed."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.measure.misbehaving_gpu import candidate
+from tuner.devices import compiles_when_run, keep_binaries_in, open_device, pocl_cache
+from tuner.devices.gpu import list_gpus
+from tuner.measure.builder import build, warm
+from tuner.measure.jobs import BuilderSettings, BuildJob, WarmJob
+from tuner.measure.toolchain import check_toolchain
+from tuning_db.record import FailureKind
+
+Steps = tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def late() -> str:
+    """The name of a device whose driver compiles late."""
+    found = [device.name for device in list_gpus() if compiles_when_run(device.name)]
+    if not found:
+        pytest.skip("PoCL is not here (apt-get install pocl-opencl-icd)")
+    return found[0]
+
+
+def _compiled_after(name: str, folder: str, steps: Steps) -> tuple[list[str], list[FailureKind]]:
+    """What PoCL has compiled for the launch of a kernel after some steps of a builder in this fresh process, by the
+    names of its folders, and the steps' failures."""
+    keep_binaries_in(f"{folder}/binaries", name)  # before the driver is opened
+    device = open_device(name)
+    settings = BuilderSettings(device.name, str(device.target), check_toolchain(), 1, 4 << 30, f"{folder}/binaries")
+    library, failures = f"{folder}/candidate.so", []
+    for step in steps:
+        if step == "build":
+            done = build(BuildJob(candidate("right", 0), library), device.target, settings)
+        else:
+            done = warm(WarmJob(library), settings)
+        failures += [done.failure.kind] if done.failure is not None else []
+    compiled = Path(pocl_cache(f"{folder}/binaries")).rglob("*_kernel.so")
+    return sorted(file.parent.name for file in compiled), failures
+
+
+def _in_a_process(name: str, folder: Path, *steps: str) -> tuple[list[str], list[FailureKind]]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_compiled_after, name, str(folder), steps).result()
+
+
+def test_building_alone_compiles_nothing_that_nobody_runs(late: str, tmp_path: Path) -> None:
+    assert _in_a_process(late, tmp_path, "build") == ([], [])
+
+
+def test_warming_compiles_for_the_launch_that_is_timed(late: str, tmp_path: Path) -> None:
+    compiled, failures = _in_a_process(late, tmp_path, "build", "warm")
+    assert failures == []
+    assert len(compiled) == 1
+    assert not compiled[0].startswith("0-0-0")
+    assert _in_a_process(late, tmp_path, "warm")[0] == compiled  # what comes after finds it
+
+
+def test_a_candidate_that_cannot_be_warmed_is_left_to_the_executor(late: str, tmp_path: Path) -> None:
+    assert _in_a_process(late, tmp_path, "warm") == ([], [FailureKind.RUN])
