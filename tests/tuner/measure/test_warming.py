@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
+import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def late() -> str:
     return found[0]
 
 
-def _compiled_after(name: str, folder: str, steps: Steps) -> tuple[list[str], list[FailureKind]]:
+def _compiled_after(name: str, folder: str, steps: Steps) -> tuple[list[str], list[str]]:
     """What PoCL has compiled for the launch of a kernel after some steps of a builder in this fresh process, by the
     names of its folders, and the steps' failures."""
     keep_binaries_in(f"{folder}/binaries", name)  # before the driver is opened
@@ -40,14 +41,16 @@ def _compiled_after(name: str, folder: str, steps: Steps) -> tuple[list[str], li
             done = build(BuildJob(candidate("right", 0), library), device.target, settings)
         else:
             done = warm(WarmJob(library), settings)
-        failures += [done.failure.kind] if done.failure is not None else []
+        failures += [done.failure.kind.value] if done.failure is not None else []
     compiled = Path(pocl_cache(f"{folder}/binaries")).rglob("*_kernel.so")
     return sorted(file.parent.name for file in compiled), failures
 
 
 def _in_a_process(name: str, folder: Path, *steps: str) -> tuple[list[str], list[FailureKind]]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_compiled_after, name, str(folder), steps).result()
+    code = f"from {__name__} import _compiled_after; print(_compiled_after({name!r}, {str(folder)!r}, {steps!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    compiled, failures = ast.literal_eval(done.stdout)
+    return compiled, [FailureKind(kind) for kind in failures]
 
 
 def test_building_alone_compiles_nothing_that_nobody_runs(late: str, tmp_path: Path) -> None:

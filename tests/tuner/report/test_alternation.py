@@ -40,8 +40,20 @@ def busy(tmp_path: Path):
         contender.__exit__(None, None, None)
 
 
+@pytest.fixture(autouse=True)
+def _others():
+    """Children of other tests (multiprocessing keeps one for itself) are not contenders."""
+    _before.update(psutil.Process().children())
+    yield
+    _before.clear()
+
+
+_before: set[psutil.Process] = set()
+
+
 def _children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+    found = psutil.Process().children()
+    return [p for p in found if p not in _before and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def _settled(status: str) -> bool:
