@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tvm_ffi
 
@@ -10,6 +12,7 @@ from templates.template import template_named
 from templates.workloads import Conv2d
 from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
 from tests.templates.support import Compiled
+from tuner.devices.gpu import limits_of
 from tuning_db.record import Config
 
 CONV = Conv2d(1, 16, 13, 13, 24, (3, 3), padding=(1, 1, 1, 1))
@@ -47,7 +50,9 @@ def test_only_a_padding_kernel_needs_a_workspace(limits: str) -> None:
 @pytest.mark.parametrize("knobs", [{"turns": 3}, {"ki": 3}, {"turns": 3, "yi": 2, "xt": 2}])
 def test_a_processors_items_copy_their_input_once_for_all_their_channels(platform: str, knobs: dict[str, int]) -> None:
     place, template = driver(platform), template_named("gpu.conv2d_direct")
-    workload, target = CONV.workload(("bias", "add", "relu")), place.target()
+    # Three blocks of channels, however wide this machine's vectors are.
+    target = place.target(replace(limits_of(place.info), lanes=8))
+    workload = CONV.workload(("bias", "add", "relu"))
     space = template.space(workload, target)
     config = space.config({"xi": 4, "pad": "patch", **knobs})
     assert space.why_invalid(config) is None
