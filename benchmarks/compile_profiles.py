@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import templates
+import vision_ops
 from tuner.devices.profiles import Profile, all_profiles, profile_named
 from tuner.errors import BadInput
 from tuner.graph import fuse, load_onnx, tasks_of
@@ -29,7 +29,7 @@ from tuner.session import Task
 from tuner.session.compile_check import CompileReport, compile_tasks, verdicts
 
 MODELS = ("resnet50_v1", "mobilenet1.0", "squeezenet1.0")
-assert templates is not None  # imported for the templates that it registers
+assert vision_ops is not None  # imported for the templates and operators that it registers
 
 
 def tasks_of_models(models: Sequence[str]) -> list[Task]:

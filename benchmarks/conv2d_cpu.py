@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from templates.reference import random_operands
-from templates.template import template_named
+from templates.template import anchor_template
 from templates.workloads import Conv2d
 from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions
@@ -148,7 +148,7 @@ def files_of(
     conv: Conv2d, device: Device, config: Config, folder: Path, name: str, dtype: str = "float32"
 ) -> dict[str, Any]:
     """The files of one of our kernels: library, operands in its layouts."""
-    workload, template = conv.workload(EPILOGUE, dtype), template_named(config.template)
+    workload, template = conv.workload(EPILOGUE, dtype), anchor_template(config.template)
     layouts = template.layouts(workload, device.target)
     build_shared(
         template.prim_func(workload, device.target, config), device.target, folder / f"{name}.so", check_toolchain()

@@ -1,9 +1,11 @@
 """The contract of a schedule template, layouts, and the registry. A new template is one file and one line in
 `templates/__init__.py` (or a plugin: `tune --plugin`, the entry point group `edgetune.templates`).
 
-A template turns (workload, target, config) into a scheduled PrimFunc whose parameters are: data, weight, then one
-buffer per operand of the epilogue in order (bias, add), then the output. Data, "add" operands and the output are in
-the template's layouts; weights and biases are packed once, when a module is built, by `pack_weight` and `pack_bias`.
+A template turns (workload, target, config) into a scheduled PrimFunc. Those of a convolution or a dense layer
+(`AnchorTemplate`) have the parameters data, weight, then one buffer per operand of the epilogue in order (bias, add),
+then the output. Data, "add" operands and the output are in the template's layouts; weights and biases are packed once,
+when a module is built, by `pack_weight` and `pack_bias`. What functions of other templates take is said by their
+operators (templates/operator.py).
 """
 
 from __future__ import annotations
@@ -80,12 +82,16 @@ class Template(ABC):
         """The configs for this workload on this target; None where the template does not apply."""
 
     @abstractmethod
-    def layouts(self, workload: Workload, target: Target) -> Layouts:
-        """The layouts of data and output ("add" operands have the output's)."""
-
-    @abstractmethod
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         """The scheduled function. Raises ScheduleError if the config cannot be applied."""
+
+
+class AnchorTemplate(Template):
+    """A template of an operator with a weight: a convolution or a dense layer, with its epilogue."""
+
+    @abstractmethod
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        """The layouts of data and output ("add" operands have the output's)."""
 
     @abstractmethod
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
@@ -121,6 +127,13 @@ def template_named(name: str) -> Template:
     return _REGISTRY[name]
 
 
+def anchor_template(name: str) -> AnchorTemplate:
+    """As `template_named`, of a template that is known to be an anchor's."""
+    template = template_named(name)
+    assert isinstance(template, AnchorTemplate), f"{name} is no template of an operator with a weight"
+    return template
+
+
 def all_templates() -> list[Template]:
     return [_REGISTRY[name] for name in sorted(_REGISTRY)]
 
@@ -131,7 +144,7 @@ def context_of(workload: Workload) -> dict[str, float]:
     for name, value in workload.attrs.items():
         for i, number in enumerate(value if isinstance(value, list | tuple) else [value]):
             if isinstance(number, int | float):
-                found[f"workload.{name}.{i}"] = math.log2(1 + number)
+                found[f"workload.{name}.{i}"] = math.log2(1 + abs(number))
     return found
 
 

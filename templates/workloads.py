@@ -114,6 +114,11 @@ def anchor_of(workload: Workload) -> Anchor:
     return anchor
 
 
+def is_anchor(workload: Workload) -> bool:
+    """Whether it is a convolution or a dense layer."""
+    return workload.op in _KINDS
+
+
 def conv_of(workload: Workload) -> Conv2d:
     """The typed view of a convolution."""
     conv = anchor_of(workload)

@@ -18,14 +18,14 @@ from templates.cpu.isa import vector_unit
 from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
-from templates.template import PLAIN, Layouts, Template
+from templates.template import PLAIN, AnchorTemplate, Layouts
 from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
 
 
-class PackedDense(Template):
+class PackedDense(AnchorTemplate):
     """Knobs: `nb` vectors of output features and `rows` of the register tile; `ki` inputs unrolled; `split` what runs
     in parallel; `prefetch` weights that many inputs ahead."""
 

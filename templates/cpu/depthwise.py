@@ -20,14 +20,14 @@ from templates.cpu.stages import pad_at_root
 from templates.depthwise import depthwise_compute, pack_depthwise
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
-from templates.template import Layout, Layouts, Template
+from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 450
 
 
-class Depthwise(Template):
+class Depthwise(AnchorTemplate):
     """Knobs: register tile of `th` x `tw` pixels; `rows` of output per parallel chunk (0: a whole channel block);
     `pad` ("inline", or copied "chunk" by chunk, or at the "root"); `unroll_kh`; `prefetch` the next block's weights
     at the start of a chunk."""

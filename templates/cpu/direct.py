@@ -22,7 +22,7 @@ from templates.cpu.stages import pad_at_root
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
-from templates.template import PLAIN, Layout, Layouts, Template
+from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
@@ -36,7 +36,7 @@ MAX_CHUNK = 16
 GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
 
 
-class DirectConv(Template):
+class DirectConv(AnchorTemplate):
     """Knobs: `ob` output blocks, `th` rows and `tw` columns of the register tile (where `ob` does not divide, the last
     blocks are zeros; where `tw` does not, the last tile is narrower); `chunk` input blocks are summed over all rows
     of a group before the next (0: all, so that sums stay in registers); `ui` input channels unrolled;

@@ -23,7 +23,7 @@ from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, peel_tail, prefetch, 
 from templates.cpu.stages import pad_at_root
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
-from templates.template import Layout, Layouts, Template
+from templates.template import AnchorTemplate, Layout, Layouts
 from templates.winograd_algebra import MATRICES, WinogradTiles, row_of, suits_winograd, transformed_weight
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
@@ -31,7 +31,7 @@ from tuning_db.record import Config, Workload
 MAX_UNROLLED = 350
 
 
-class Winograd(Template):
+class Winograd(AnchorTemplate):
     """Knobs: `m`; `at` ("group": all stages run per group of `rows` tile rows, "root": one after the other); register
     tile of `ob` output blocks by `tiles` tiles, in the order of rows (neither needs to divide: a last tile is
     narrower, a last block is zeros); `ui` input channels unrolled; `blocks` outer or inner; `pad` where the padded

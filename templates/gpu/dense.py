@@ -32,7 +32,7 @@ from templates.gpu.stages import (
 )
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import as_float32, epilogue_operands, epilogue_value, new_schedule, unroll_tile
-from templates.template import PLAIN, Layouts, Template
+from templates.template import PLAIN, AnchorTemplate, Layouts
 from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
@@ -58,7 +58,7 @@ _SEEDS: dict[str, tuple[Values, ...]] = {
 }
 
 
-class GpuDense(Template):
+class GpuDense(AnchorTemplate):
     """Knobs: register tile of `ri` rows by `nb` vectors of `vec` features; `rt` by `ot` such tiles in a group; `ks`
     items that share each sum; `ki` inputs unrolled."""
 

@@ -35,7 +35,7 @@ from templates.gpu.stages import (
 )
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
-from templates.template import Layout, Layouts, Template
+from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
@@ -102,7 +102,7 @@ class _Tiling:
         return np.dtype(self.dtype).itemsize * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
 
 
-class GpuDepthwise(Template):
+class GpuDepthwise(AnchorTemplate):
     """Knobs: tile of an item (`yi` rows, `xi` columns) and of a group in items (`ct` channel blocks, `yt`, `xt`);
     `vec` lanes of a vector; `pad`: where the padded input lives ("inline": nowhere, "row": a kernel row in registers,
     "patch": all of a tile in registers, "shared": local memory, "kernel": a kernel of its own); `unroll_kh`."""

@@ -40,7 +40,7 @@ from templates.gpu.stages import (
 from templates.gpu.tiling import PATCH, SHARED, Tiling, turns
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
-from templates.template import PLAIN, Layout, Layouts, Template
+from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
@@ -58,7 +58,7 @@ _ITEM_TILES = 16
 MIN_ITEMS = 16
 
 
-class GpuDirectConv(Template):
+class GpuDirectConv(AnchorTemplate):
     """Knobs: tile of an item (`ki` channel blocks, `yi` rows, `xi` columns) and of a group in items (`kt`, `yt`, `xt`);
     `vec` lanes of a vector; `pad`: where the padded input lives; `wshared`: weights in local memory; `ct` input blocks
     per copy into local memory; `order` of the reduction; `ui` input channels, `unroll_kw` and `unroll_kh` kernel

@@ -27,7 +27,7 @@ from templates.gpu.tensor_core_kernels import (
     tensor_core_compute,
 )
 from templates.space import Constraint, Knob, Space, Values
-from templates.template import Layout, Layouts, Template
+from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
@@ -43,7 +43,7 @@ _SEEDS: tuple[Values, ...] = (
 )
 
 
-class GpuTensorCore(Template):
+class GpuTensorCore(AnchorTemplate):
     """Knobs: warps of a group along pixels and output channels (`mt`, `nt`), fragments of a warp (`mi`, `ni`), `ct`
     input blocks per turn, `skew`: rows in local memory lie in different banks, `asynchronous` copies of the next turn's
     values (from compute capability 8.0 on)."""

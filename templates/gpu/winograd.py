@@ -29,7 +29,7 @@ from templates.gpu.stages import (
 )
 from templates.gpu.winograd_kernels import WinogradProblem, schedule_winograd, winograd_compute
 from templates.space import Constraint, Knob, Space, Values
-from templates.template import Layout, Layouts, Template
+from templates.template import AnchorTemplate, Layout, Layouts
 from templates.winograd_algebra import MATRICES, suits_winograd, transformed_weight
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
@@ -40,7 +40,7 @@ MAX_WASTE = 1.34
 MIN_ITEMS = 16
 
 
-class GpuWinograd(Template):
+class GpuWinograd(AnchorTemplate):
     """Knobs: `m`; of the matrix products the tile of an item (`ki` channel blocks by `pi` tiles) and of a group in
     items (`kt`, `pt`), `vec` lanes of a vector, where the tiles are read from (`vv`), weights in local memory
     (`wshared`), `ct` input blocks per copy into it, `ui` input channels unrolled, `inner` order; of the transforms

@@ -30,7 +30,7 @@ from templates.gpu.stages import launch, own_loops
 from templates.intel.postprocess import BLOCK_READ, subgroup_target
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule
-from templates.template import Layout, Layouts, Template
+from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
@@ -65,7 +65,7 @@ class _Problem(DirectProblem):
         return self.sums(v) * self.conv.kernel[1] * LANES
 
 
-class SubgroupConv(Template):
+class SubgroupConv(AnchorTemplate):
     """Knobs: `size` of the subgroup; `ob` output blocks, `th` rows and `tw` columns of a lane's tile; `ui` input
     channels whose weights are in registers at a time; `subgroups` per work-group (they read the same pixels);
     `block_read`: loads by subgroup block reads instead of one address per lane."""

@@ -37,7 +37,7 @@ from templates.gpu.stages import (
 )
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
-from templates.template import PLAIN, Layouts, Template
+from templates.template import PLAIN, AnchorTemplate, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
@@ -105,7 +105,7 @@ def _lanes(v: Values) -> int:
     return v["vec"] if v["vector"] == "channels" else v["columns"]
 
 
-class SpatialPack(Template):
+class SpatialPack(AnchorTemplate):
     """Knobs: `vector`: along which axis values are vectors; `vec` output channels of a weight block; `columns` lanes of
     a vector along the columns; tile of an item (`ki` blocks, `yi` rows, `xi` columns) and of a group in items (`kt`,
     `yt`, `xt`); `ui` input channels unrolled; `unroll`: kernel columns (1), rows too (2); `pad`: the padded input in

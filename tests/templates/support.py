@@ -11,7 +11,7 @@ from tvm.target import Target
 from templates.epilogue import operands
 from templates.lowering import lowering_context
 from templates.reference import Operands, random_operands, reference, relative_error
-from templates.template import Template
+from templates.template import AnchorTemplate
 from tuning_db.record import Config, Workload
 
 
@@ -25,7 +25,7 @@ CPU = tvm.cpu()
 _FENCE = 4096  # values on both sides of an output on the host that a kernel must leave alone
 
 
-def _at_cache_lines(array: np.ndarray) -> np.ndarray:
+def at_cache_lines(array: np.ndarray) -> np.ndarray:
     """A copy that starts at a cache line, where kernels expect every buffer to start."""
     room = np.empty(array.nbytes + 64, np.uint8)
     start = -room.ctypes.data % 64
@@ -36,7 +36,7 @@ def _at_cache_lines(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Compiled:
-    template: Template
+    template: AnchorTemplate
     workload: Workload
     target: Target
     config: Config
@@ -67,7 +67,7 @@ class Compiled:
         weight = template.pack_weight(self.workload, self.target, self.config, inputs.weight)
         # Not zeros: an element that the kernel forgets must show.
         empty = np.full(layouts.out.shape(shape), np.nan, self.workload.dtype)
-        fenced = _at_cache_lines(np.full(empty.size + 2 * _FENCE, 7.0, empty.dtype))
+        fenced = at_cache_lines(np.full(empty.size + 2 * _FENCE, 7.0, empty.dtype))
         out = self._on_device(empty, fenced)
         arrays = [layouts.data.pack(inputs.data), weight, *extra]
         function(*(tvm.runtime.tensor(np.ascontiguousarray(a), self.device) for a in arrays), out)

@@ -8,12 +8,12 @@ import pytest
 import tvm
 from tvm.target import Target
 
-from templates.template import Template, all_templates, search_space
+from templates.template import AnchorTemplate, all_templates, search_space
 from tests.templates.support import Compiled, host_target
 from tests.templates.workloads import WORKLOADS
 from tuning_db.record import Workload
 
-TEMPLATES = {t.name: t for t in all_templates()}
+TEMPLATES = {t.name: t for t in all_templates() if isinstance(t, AnchorTemplate)}
 CASES = [
     (template, name)
     for template in TEMPLATES
@@ -23,7 +23,7 @@ CASES = [
 ]
 
 
-def _chosen(template: Template, workload: Workload, target: Target, samples: int) -> list:
+def _chosen(template: AnchorTemplate, workload: Workload, target: Target, samples: int) -> list:
     space = template.space(workload, target)
     if space is None:
         pytest.skip("does not apply with this vector width")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.target import Target
 
-import templates  # noqa: F401  (registers the built-in templates)
-from templates.template import Layouts, ScheduleError, Template, search_space, template_named
+import vision_ops  # noqa: F401  (registers the built-in templates and operators)
+from templates.template import AnchorTemplate, Layouts, ScheduleError, anchor_template, search_space
 from tuner.errors import BadInput
 from tuning_db.record import Config, Workload
 
@@ -20,7 +20,7 @@ Choices = Mapping[Workload, Config | None]
 class Kernel:
     """A workload's function by one config, with the layouts that it reads and writes."""
 
-    template: Template
+    template: AnchorTemplate
     config: Config
     func: tirx.PrimFunc
     layouts: Layouts
@@ -44,7 +44,7 @@ def kernels_of(workloads: Iterable[Workload], choices: Choices, target: Target) 
 
 def _kernel(workload: Workload, config: Config, target: Target) -> Kernel:
     try:
-        template = template_named(config.template)
+        template = anchor_template(config.template)
         func = template.prim_func(workload, target, config)
     except (KeyError, ScheduleError) as error:
         raise BadInput(f"{workload.key}: the config {config.key} cannot be applied: {error}") from error

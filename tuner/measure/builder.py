@@ -11,7 +11,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-import templates
+import vision_ops
 from templates.template import ScheduleError, template_named
 from tuner.devices import compile_kernels, compiles_when_run, keep_binaries_in, runtime_device
 from tuner.measure.contract import Candidate
@@ -24,7 +24,7 @@ from tuning_db.record import Failure, FailureKind
 
 def main(connection: Connection, settings: BuilderSettings) -> None:
     """Answer BuildJobs and WarmJobs until the connection closes (EOFError)."""
-    assert templates is not None  # imported for the templates that it registers
+    assert vision_ops is not None  # imported for the templates and operators that it registers
     target = Target(settings.target)
     if settings.binaries is not None:
         keep_binaries_in(settings.binaries, settings.device)

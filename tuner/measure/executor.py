@@ -20,15 +20,15 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
-import templates
-from templates.template import Template, template_named
+import vision_ops
+from templates.template import AnchorTemplate
 from tuner.devices import keep_binaries_in, pin_threads
 from tuner.devices.parallel import Pool, open_pool
 from tuner.measure.cold import ColdWeight
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
 from tuner.measure.messages import describe
-from tuner.measure.operands import Operands
+from tuner.measure.operands import AnchorOperands, Call, WorkloadOperands, operands_of
 from tuner.measure.place import Place, open_place
 from tuner.measure.timing import in_repeats, repeat
 from tuner.measure.toolchain import ENTRY, preflight_length
@@ -44,7 +44,7 @@ _TRIES = 2
 
 def main(connection: Connection, settings: ExecutorSettings) -> None:
     """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError)."""
-    assert templates is not None  # imported for the templates that it registers
+    assert vision_ops is not None  # imported for the templates and operators that it registers
     if settings.binaries is not None:
         keep_binaries_in(settings.binaries, settings.device)
     place = open_place(settings.device)
@@ -86,11 +86,10 @@ def preflight(settings: ExecutorSettings, place: Place, pool: Pool | None) -> st
 
 @dataclass
 class _Loaded:
-    """A candidate ready to be called; `call` makes one call with the next cold weight and gives its seconds."""
+    """A candidate ready to be run; `run` makes one call with the next cold weight and gives its seconds."""
 
-    template: Template
-    call: Callable[[], float]
-    out: Any
+    run: Callable[[], float]
+    call: Call
 
 
 class Executor:
@@ -102,7 +101,7 @@ class Executor:
         self._place = place
         self._target = Target(settings.target)
         self._rng = random.Random(settings.seed)
-        self._operands: OrderedDict[str, Operands] = OrderedDict()
+        self._operands: OrderedDict[str, WorkloadOperands] = OrderedDict()
         self._cold: OrderedDict[tuple[str, str, str], ColdWeight] = OrderedDict()
 
     def answer(self, job: Prepare | RunJob | CompareJob) -> Prepared | RunDone | CompareDone:
@@ -117,49 +116,51 @@ class Executor:
             return Prepared(describe(error, self._settings.memory_bytes))
         return Prepared()
 
-    def _operands_of(self, workload: Workload) -> Operands:
+    def _operands_of(self, workload: Workload) -> WorkloadOperands:
         if workload.key not in self._operands:
-            self._operands[workload.key] = Operands(workload, self._target, self._place, self._settings.seed)
+            self._operands[workload.key] = operands_of(workload, self._target, self._place, self._settings.seed)
             while len(self._operands) > 1 and sum(o.nbytes for o in self._operands.values()) > _OPERAND_BYTES:
                 self._operands.popitem(last=False)
         self._operands.move_to_end(workload.key)
         return self._operands[workload.key]
 
-    def _cold_weight(self, template: Template, candidate: Candidate, kept: int) -> ColdWeight:
+    def _cold_weight(self, template: AnchorTemplate, candidate: Candidate, kept: int) -> ColdWeight:
         packed_as = template.weight_key(candidate.workload, self._target, candidate.config)
         key = candidate.workload.key, template.name, packed_as
         if key not in self._cold:
             while len(self._cold) >= kept:
                 self._cold.popitem(last=False)
-            packed = self._operands_of(candidate.workload).packed_weight(template, candidate.config)
+            operands = self._operands_of(candidate.workload)
+            assert isinstance(operands, AnchorOperands)
+            packed = operands.packed_weight(template, candidate.config)
             self._cold[key] = self._place.cold(packed, self._settings.cold_bytes)
         self._cold.move_to_end(key)
         return self._cold[key]
 
     def _load(self, candidate: Candidate, library: str, kept: int = _COLD_KEPT) -> _Loaded:
-        template = template_named(candidate.config.template)
-        data, behind = self._operands_of(candidate.workload).around_weight(template)
-        weights = self._cold_weight(template, candidate, kept)
+        operands = self._operands_of(candidate.workload)
+        call = operands.call(candidate.config, lambda template: self._cold_weight(template, candidate, kept))
         function = load_kernels(library, self._pool)
 
         def once() -> float:
-            return self._place.seconds(function, data, weights.next(), *behind)
+            return self._place.seconds(function, *call.arguments())
 
-        return _Loaded(template, lambda: undisturbed(once), behind[-1])
+        return _Loaded(lambda: undisturbed(once), call)
 
     def _run(self, job: RunJob) -> RunDone:
         error = None
         try:
             loaded = self._load(job.candidate, job.library)
-            self._place.fill(loaded.out, np.nan)  # what is not written is not finite
-            loaded.call()
-            error = self._operands_of(job.candidate.workload).error(loaded.template, loaded.out)
+            for out in loaded.call.outputs:
+                self._place.fill(out, unwritten(str(out.dtype)))
+            loaded.run()
+            error = loaded.call.error()
             allowed = self._settings.tolerance
             allowed = tolerance_of(job.candidate.workload.dtype) if allowed is None else allowed
             if not error <= allowed:
                 failure = Failure(FailureKind.WRONG_ANSWER, _wrong(error, allowed))
                 return RunDone((), failure, error if np.isfinite(error) else None, resident_bytes())
-            times = in_repeats(repeat(loaded.call, job.repetition, job.best_seconds))
+            times = in_repeats(repeat(loaded.run, job.repetition, job.best_seconds))
         except BaseException as problem:
             return RunDone(
                 (), Failure(FailureKind.RUN, describe(problem, self._settings.memory_bytes)), error, resident_bytes()
@@ -172,8 +173,13 @@ class Executor:
         times: list[list[float]] = [[] for _ in loaded]
         for _ in range(job.rounds):
             for i in self._rng.sample(range(len(loaded)), len(loaded)):
-                times[i].append(_burst(loaded[i].call))
+                times[i].append(_burst(loaded[i].run))
         return CompareDone(tuple(map(tuple, times)))
+
+
+def unwritten(dtype: str) -> float | int:
+    """What an output is filled with before a kernel is checked, so that what it does not write is wrong."""
+    return float("nan") if np.issubdtype(np.dtype(dtype), np.floating) else np.iinfo(dtype).min
 
 
 def undisturbed(once: Callable[[], float]) -> float:
@@ -193,12 +199,12 @@ def _preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _burst(call: Callable[[], float]) -> float:
+def _burst(run: Callable[[], float]) -> float:
     """The median of a few calls; one before them brings code and data back after the other candidates' turns."""
-    call()
+    run()
     times: list[float] = []
     while len(times) < _BURST_CALLS or sum(times) < _BURST_SECONDS:
-        times.append(call())
+        times.append(run())
     return median(times)
 
 

@@ -1,12 +1,14 @@
 """Operands of a workload as kernels read them: activations in their layouts, packed weights and biases.
 
-Start at `Operands`, which caches all of it for one workload.
+Start at `operands_of`; `AnchorOperands` caches all of it for one convolution or dense layer.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
@@ -14,8 +16,10 @@ from tvm.target import Target
 
 from templates import reference
 from templates.epilogue import operands
-from templates.template import Layout, Template
-from templates.workloads import anchor_of
+from templates.operator import operator_named
+from templates.template import AnchorTemplate, Layout, anchor_template
+from templates.workloads import anchor_of, is_anchor
+from tuner.measure.cold import ColdWeight
 from tuner.measure.place import Place
 from tuning_db.record import Config, Workload
 
@@ -32,7 +36,55 @@ def _filled(layout: Layout, plain: np.ndarray) -> np.ndarray:
     return packed
 
 
-class Operands:
+@dataclass(frozen=True)
+class Call:
+    """What a template's function is called with: `arguments()` are those of the next call, `outputs` the tensors among
+    them that it writes, and `error()` how far what they hold is from the reference."""
+
+    arguments: Callable[[], Sequence[tvm.runtime.Tensor]]
+    outputs: Sequence[tvm.runtime.Tensor]
+    error: Callable[[], float]
+
+
+class WorkloadOperands(Protocol):
+    """`nbytes`: memory held, roughly."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def call(self, config: Config, cold: Callable[[AnchorTemplate], ColdWeight]) -> Call:
+        """`cold`: copies of the weight that the config's template packs, where it has one."""
+        ...
+
+
+def operands_of(workload: Workload, target: Target, place: Place, seed: int) -> WorkloadOperands:
+    """Raises KeyError for an operator that nobody knows."""
+    kind = AnchorOperands if is_anchor(workload) else OperatorOperands
+    return kind(workload, target, place, seed)
+
+
+class OperatorOperands:
+    """Operands of a workload without a weight (templates/operator.py), and the reference of its outputs."""
+
+    def __init__(self, workload: Workload, target: Target, place: Place, seed: int) -> None:
+        self.workload = workload
+        self._operator = operator_named(workload.op)
+        self._place = place
+        inputs = self._operator.random_inputs(workload, np.random.default_rng(seed))
+        self._expected = self._operator.reference(workload, inputs)
+        self._inputs = [place.tensor(array) for array in inputs]
+        self._outputs = [place.tensor(np.zeros(o.shape, o.dtype)) for o in self._operator.outputs(workload)]
+        self.nbytes = sum(a.nbytes for a in (*inputs, *self._expected))
+
+    def call(self, config: Config, cold: Callable[[AnchorTemplate], ColdWeight]) -> Call:
+        return Call(lambda: (*self._inputs, *self._outputs), self._outputs, self._error)
+
+    def _error(self) -> float:
+        results = [self._place.array(out) for out in self._outputs]
+        return self._operator.error(self.workload, results, self._expected)
+
+
+class AnchorOperands:
     """Everything that kernels of one workload read and write, and the float64 reference of what they should write."""
 
     def __init__(self, workload: Workload, target: Target, place: Place, seed: int) -> None:
@@ -53,7 +105,7 @@ class Operands:
         tensors = [int(np.prod(t.shape)) * 4 for t in self._tensors.values()]
         return sum(a.nbytes for a in arrays) + sum(tensors)
 
-    def packed_weight(self, template: Template, config: Config) -> np.ndarray:
+    def packed_weight(self, template: AnchorTemplate, config: Config) -> np.ndarray:
         key = template.name, template.weight_key(self.workload, self._target, config)
         if key not in self._packed:
             while len(self._packed) >= _PACKED_KEPT:
@@ -68,14 +120,14 @@ class Operands:
             self._tensors[key] = self._place.tensor(_filled(layout, plain))
         return self._tensors[key]
 
-    def _bias(self, template: Template, place: int) -> tvm.runtime.Tensor:
+    def _bias(self, template: AnchorTemplate, place: int) -> tvm.runtime.Tensor:
         key = f"{template.name}/{place}"
         if key not in self._biases:
             packed = template.pack_bias(self.workload, self._target, self._plain.extra[place])
             self._biases[key] = self._place.tensor(packed)
         return self._biases[key]
 
-    def around_weight(self, template: Template) -> tuple[tvm.runtime.Tensor, list[tvm.runtime.Tensor]]:
+    def around_weight(self, template: AnchorTemplate) -> tuple[tvm.runtime.Tensor, list[tvm.runtime.Tensor]]:
         """The data, and what follows the weight: the epilogue's operands in order, then the output."""
         layouts = template.layouts(self.workload, self._target)
         behind = [
@@ -85,8 +137,14 @@ class Operands:
         behind.append(self._tensor("out", layouts.out, np.zeros(self.expected.shape, self.workload.dtype)))
         return self._tensor("data", layouts.data, self._plain.data), behind
 
-    def error(self, template: Template, out: Any) -> float:
+    def error(self, template: AnchorTemplate, out: Any) -> float:
         """The relative error of an output tensor against the float64 reference; infinity if it is not finite."""
         layouts = template.layouts(self.workload, self._target)
         channels = anchor_of(self.workload).out_shape[1]
         return reference.relative_error(layouts.out.unpack(self._place.array(out), channels), self.expected)
+
+    def call(self, config: Config, cold: Callable[[AnchorTemplate], ColdWeight]) -> Call:
+        template = anchor_template(config.template)
+        data, behind = self.around_weight(template)
+        weights = cold(template)
+        return Call(lambda: (data, weights.next(), *behind), behind[-1:], lambda: self.error(template, behind[-1]))

@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from templates.epilogue import operands
 from templates.reference import Operands, reference, relative_error
-from templates.template import template_named
+from templates.template import anchor_template
 from templates.workloads import anchor_of
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, TensorInfo
@@ -103,7 +103,7 @@ def operator_errors(module: Module, graph: FusedGraph, inputs: Mapping[str, np.n
 
 def _error(operator: Operator, step: AnchorStep, target: Target, tensors: tuple) -> float:
     assert operator.config is not None
-    layouts = template_named(operator.config.template).layouts(step.workload, target)
+    layouts = anchor_template(operator.config.template).layouts(step.workload, target)
     data, _, *extra, result = (t.numpy() for t in tensors)
     anchor = anchor_of(step.workload)
     channels = anchor.out_shape[1]

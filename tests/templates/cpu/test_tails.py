@@ -9,7 +9,7 @@ import pytest
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.isa import vector_unit
 from templates.cpu.winograd import Winograd
-from templates.template import Template
+from templates.template import AnchorTemplate
 from templates.workloads import Conv2d
 from tests.templates.support import Compiled, host_target
 from tuning_db.record import Config, Workload
@@ -29,7 +29,7 @@ FIRST = _workload(19, kernel=(3, 3), padding=(1, 1, 1, 1), channels=3)
 SQUARE = _workload(7, kernel=(3, 3), padding=(1, 1, 1, 1))
 
 
-def _error(template: Template, workload: Workload, **knobs: Any) -> float:
+def _error(template: AnchorTemplate, workload: Workload, **knobs: Any) -> float:
     target = host_target()
     space = template.space(workload, target)
     assert space is not None
@@ -76,7 +76,7 @@ def test_winograd_over_several_images() -> None:
 
 
 @pytest.mark.parametrize("template", [DirectConv(), Winograd()])
-def test_only_blocks_of_zeros_need_a_weight_of_their_own(template: Template) -> None:
+def test_only_blocks_of_zeros_need_a_weight_of_their_own(template: AnchorTemplate) -> None:
     target, space = host_target(), template.space(SQUARE, host_target())
     assert space is not None
     first = space.seed_configs()[0]

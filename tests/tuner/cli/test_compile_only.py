@@ -13,11 +13,11 @@ from tvm import te
 from tvm.s_tir import Schedule
 from templates.gpu.limits import gpu_limits
 from templates.space import Knob, Space
-from templates.template import PLAIN, Layouts, Template, register
+from templates.template import PLAIN, AnchorTemplate, Layouts, register
 from templates.workloads import anchor_of
 
 
-class OneItemAValue(Template):
+class OneItemAValue(AnchorTemplate):
     name, op = "user.dense", "dense"
 
     def layouts(self, workload, target):

@@ -7,11 +7,11 @@ import pytest
 PLUGIN = """
 import os
 from templates.space import Knob, Space
-from templates.template import PLAIN, Layouts, Template, register
+from templates.template import PLAIN, AnchorTemplate, Layouts, register
 
 
 
-class Broken(Template):
+class Broken(AnchorTemplate):
     name, op = "user.broken", "dense"
 
     def layouts(self, workload, target):

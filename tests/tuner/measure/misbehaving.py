@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.space import Knob, Space
-from templates.template import PLAIN, Layouts, ScheduleError, Template, register
+from templates.template import PLAIN, AnchorTemplate, Layouts, ScheduleError, register
 from templates.workloads import Dense, anchor_of
 from tests.tuner.measure.scribble import dense_then_erase
 from tuner.measure import Candidate
@@ -74,7 +74,7 @@ _AT_RUN = {
 EVERY = ("good", "wrong", "nan", "erase_data", "build_tvm_schedule_error", *_AT_BUILD, *_AT_RUN)
 
 
-class Misbehaving(Template):
+class Misbehaving(AnchorTemplate):
     name = NAME
     version = 3
     op = "dense"

@@ -12,7 +12,7 @@ from tvm.target import Target
 from templates.gpu.limits import gpu_limits
 from templates.space import Knob, Space
 from templates.stages import new_schedule
-from templates.template import PLAIN, Layouts, Template, register
+from templates.template import PLAIN, AnchorTemplate, Layouts, register
 from templates.workloads import Dense, anchor_of
 from tuner.measure import Candidate
 from tuning_db.record import Config, Workload
@@ -26,7 +26,7 @@ WAYS = ("right", "wrong", "nothing", "bad_source", "endless", "unbound")
 _BAD_SOURCE = "float broken(float x) { return no_such_function_of_any_driver(x) }\n"
 
 
-class MisbehavingGpu(Template):
+class MisbehavingGpu(AnchorTemplate):
     name = NAME
     op = "dense"
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import templates
-from templates.template import search_space, template_named
+from templates.template import anchor_template, search_space
 from templates.workloads import Conv2d
 from tuner.devices import open_device
 from tuner.measure.cold import HostColdWeight
-from tuner.measure.operands import Operands
+from tuner.measure.operands import AnchorOperands
 from tuner.measure.place import Host
 
 
@@ -47,7 +47,7 @@ def conv():
     space = search_space(workload, target, only=["cpu.conv2d_direct"])
     assert space is not None
     config = next(iter(space))
-    return Operands(workload, target, Host(), seed=3), template_named(config.template), config, target
+    return AnchorOperands(workload, target, Host(), seed=3), anchor_template(config.template), config, target
 
 
 def test_operands_are_in_the_templates_layouts(conv):
@@ -72,8 +72,8 @@ def test_channels_that_fill_up_a_block_are_not_zero(conv):
 
 def test_same_seed_same_operands_and_error_tells_right_from_wrong(conv):
     operands, template, _, target = conv
-    again = Operands(operands.workload, target, Host(), seed=3)
-    other = Operands(operands.workload, target, Host(), seed=4)
+    again = AnchorOperands(operands.workload, target, Host(), seed=3)
+    other = AnchorOperands(operands.workload, target, Host(), seed=4)
     data, behind = operands.around_weight(template)
     np.testing.assert_array_equal(data.numpy(), again.around_weight(template)[0].numpy())
     assert (data.numpy() != other.around_weight(template)[0].numpy()).any()

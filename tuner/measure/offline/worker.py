@@ -12,7 +12,7 @@ from pathlib import Path
 from tvm import s_tir
 from tvm.target import Target
 
-import templates
+import vision_ops
 from templates.gpu.checks import violations
 from templates.gpu.limits import GpuLimits
 from templates.gpu.lowered import lower
@@ -38,7 +38,7 @@ class OfflineSettings:
 
 def main(connection: Connection, settings: OfflineSettings) -> None:
     """Answer BuildJobs until the connection closes (EOFError); the file that a job names gets the pickled report."""
-    assert templates is not None  # imported for the templates that it registers
+    assert vision_ops is not None  # imported for the templates and operators that it registers
     os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"  # TVM itself compiles no CUDA, where it could
     profile = profile_named(settings.profile)
     target, compilers = profile.target(), compilers_of(profile)

@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from templates.gpu.limits import gpu_limits
 from templates.space import Constraint, Knob, Space
-from templates.template import PLAIN, Layouts, ScheduleError, Template, register
+from templates.template import PLAIN, AnchorTemplate, Layouts, ScheduleError, register
 from templates.workloads import Dense, anchor_of
 from tuner.measure import Candidate
 from tuning_db.record import Config, Workload
@@ -26,7 +26,7 @@ NAME = "test.faulty"
 KINDS = ("good", "group", "local", "host", "undefined", "spills", "raises", "refuses", "aborts", "hangs")
 
 
-class Faulty(Template):
+class Faulty(AnchorTemplate):
     name, op = NAME, "dense"
 
     def space(self, workload: Workload, target: Target) -> Space | None:
