@@ -1,0 +1,13 @@
+"""Vision operators in one IR for CUDA, OpenCL and CPU. Start at `kernels.Emitter`; operators are listed here."""
+
+from templates.operator import register_operator
+from templates.template import register
+from vision_ops.argsort import ArgsortOperator, ArgsortTemplate
+from vision_ops.nms import NmsOperator, NmsTemplate
+from vision_ops.scan import ScanOperator, ScanTemplate
+
+for _operator in (ScanOperator(), ArgsortOperator(), NmsOperator()):
+    register_operator(_operator)
+
+for _template in (ScanTemplate(), ArgsortTemplate(), NmsTemplate()):
+    register(_template)

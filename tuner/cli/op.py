@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,12 +37,20 @@ if TYPE_CHECKING:
     from tuner.session import Task
     from tuning_db.record import Workload
 
-SHAPES = {"conv2d": "N,C,H,W,K,R,S", "dense": "ROWS,IN,OUT"}
+SHAPES = {
+    "conv2d": "N,C,H,W,K,R,S",
+    "dense": "ROWS,IN,OUT",
+    "scan": "OUTER,LENGTH,INNER",
+    "argsort": "ROWS,LENGTH,TOP",
+    "nms": "BATCH,CLASSES,BOXES,CANDIDATES,KEEP",
+}
+_ANCHORS = ("conv2d", "dense")
+_GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing is said
 
 
 def command(
-    operator: Annotated[str, typer.Argument(help="conv2d or dense.")],
-    shape: Annotated[str, typer.Option("--shape", help="conv2d: N,C,H,W,K,R,S; dense: ROWS,IN,OUT.")],
+    operator: Annotated[str, typer.Argument(help="One of " + ", ".join(SHAPES) + ".")],
+    shape: Annotated[str, typer.Option("--shape", help="; ".join(f"{k}: {v}" for k, v in SHAPES.items()) + ".")],
     stride: Annotated[str, typer.Option("--stride", help="One number, or H,W.")] = "1",
     padding: Annotated[str, typer.Option("--padding", help="One number, H,W or TOP,LEFT,BOTTOM,RIGHT.")] = "0",
     dilation: Annotated[str, typer.Option("--dilation", help="One number, or H,W.")] = "1",
@@ -49,6 +58,10 @@ def command(
     epilogue: Annotated[
         str, typer.Option("--epilogue", help="What is fused behind it, in order: bias,relu or add,clip:0:6 ...")
     ] = "",
+    attrs: Annotated[
+        list[str] | None,
+        typer.Option("--attr", help="NAME=VALUE, of scan, argsort and nms: kind=max, descending=1, iou=0.5 ..."),
+    ] = None,
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
@@ -69,19 +82,70 @@ def command(
     """Tune one operator."""
     if operator not in SHAPES:
         raise BadInput(f"unknown operator {operator!r} (known: {', '.join(SHAPES)})")
-    check_dtype(dtype)
+    if operator in _ANCHORS:
+        check_dtype(dtype)
     sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
     more = tuple(plugin or ()), tuple(template or ()), dtype
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
-        anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes, *geometry)
-        workload = anchor.workload(_epilogue(epilogue), dtype)
+        workload = _workload(operator, sizes, geometry, _epilogue(epilogue), attrs or [], dtype)
         if profile is not None:
             compile_all(profile, configs, request, lambda: _task(workload), out)
         else:
             finish(tune_tasks(request, lambda: _task(workload), out), out)
+
+
+def _workload(
+    operator: str, sizes: list[int], geometry: tuple[Any, ...], epilogue: list[str], attrs: list[str], dtype: str
+) -> Workload:
+    if operator != "conv2d" and geometry != _GEOMETRY:
+        raise BadInput(f"{operator} has no --stride, --padding, --dilation or --groups")
+    if operator not in _ANCHORS:
+        if epilogue:
+            raise BadInput(f"{operator} has no --epilogue: nothing is fused behind it")
+        return _of_operator(operator, sizes, attrs, dtype)
+    if attrs:
+        raise BadInput(f"{operator} has no --attr")
+    anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes)
+    return anchor.workload(epilogue, dtype)
+
+
+def _of_operator(operator: str, sizes: list[int], attrs: list[str], dtype: str) -> Workload:
+    import vision_ops  # noqa: F401  (registers the operators)
+    from templates.operator import operator_named
+    from templates.template import all_templates
+
+    types = sorted({dtype for t in all_templates() if t.op == operator for dtype in t.dtypes})
+    if dtype not in types:
+        raise BadInput(f"{operator}: unknown dtype {dtype!r} (known: {', '.join(types)})")
+    view = operator_named(operator).view
+    values = dict(zip(SHAPES[operator].lower().split(","), sizes, strict=True))
+    kinds = {f.name: str(f.type) for f in fields(view) if f.name not in values}
+    for text in attrs:
+        name, _, value = text.partition("=")
+        if name not in kinds:
+            raise BadInput(f"--attr {text}: {operator} has no such attribute (known: {', '.join(kinds)})")
+        values[name] = _value(text, value, kinds[name])
+    try:
+        workload: Workload = view(**values).workload(dtype)
+    except TypeError:
+        missing = [f.name for f in fields(view) if f.default is MISSING and f.name not in values]
+        raise BadInput(f"{operator} needs --attr {missing[0]}=...") from None
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    return workload
+
+
+def _value(text: str, value: str, kind: str) -> Any:
+    try:
+        if kind == "bool":
+            return {"0": False, "1": True}[value]
+        return {"int": int, "float": float, "str": str}[kind](value)
+    except (KeyError, ValueError):
+        wanted = {"bool": "0 or 1", "int": "a whole number", "float": "a number"}[kind]
+        raise BadInput(f"--attr {text}: {value!r} is not {wanted}") from None
 
 
 def _task(workload: Workload) -> list[Task]:
@@ -108,17 +172,9 @@ def _conv2d(
         raise BadInput(str(error)) from None
 
 
-def _dense(
-    sizes: list[int],
-    stride: tuple[int, int],
-    padding: tuple[int, int, int, int],
-    dilation: tuple[int, int],
-    groups: int,
-) -> Dense:
+def _dense(sizes: list[int]) -> Dense:
     from templates.workloads import Dense
 
-    if (stride, padding, dilation, groups) != ((1, 1), (0, 0, 0, 0), (1, 1), 1):
-        raise BadInput("dense has no --stride, --padding, --dilation or --groups")
     if min(sizes) < 1:
         raise BadInput("dense: sizes are positive")
     return Dense(*sizes)

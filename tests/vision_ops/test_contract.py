@@ -1,0 +1,79 @@
+"""What holds for every operator and template of vision_ops: on the host, on drivers, for devices that are not here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from templates.gpu.checks import violations
+from templates.gpu.limits import gpu_limits_of
+from templates.gpu.lowered import lower
+from templates.operator import all_operators, operator_named
+from templates.template import all_templates, search_space, template_named
+from tests.vision_ops.support import Compiled, Place, configs_of, place
+from tuner.devices.profiles import all_profiles
+from tuning_db.record import Workload
+from vision_ops.argsort import Argsort
+from vision_ops.nms import Nms
+from vision_ops.scan import Scan
+
+__all__ = ["place"]
+WORKLOADS = {
+    "scan": Scan(2, 5000, 3).workload(),
+    "scan of maxima": Scan(1, 30_000, kind="max", exclusive=True, reverse=True).workload("int32"),
+    "argsort": Argsort(2, 3000, 3000).workload(),
+    "top k": Argsort(20, 2000, 100, descending=True).workload(),
+    "segments": Argsort(1, 3000, 3000, segments=40).workload("int32"),
+    "nms": Nms(1, 1, 1000, 1000, 1000, 0.5).workload(),
+    "nms of classes": Nms(2, 5, 600, 400, 100, 0.45, score=0.2, centre=True).workload(),
+    "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
+}
+PROFILES = {profile.name: profile for profile in all_profiles()}
+EVERY = pytest.mark.parametrize("name", WORKLOADS)
+
+
+def test_every_operator_is_here() -> None:
+    ours = {operator.op for operator in all_operators()}
+    assert {workload.op for workload in WORKLOADS.values()} == ours
+    assert ours <= {template.op for template in all_templates()}
+
+
+@EVERY
+def test_its_configs_compute_the_reference(place: Place, name: str) -> None:
+    workload = WORKLOADS[name]
+    inputs = operator_named(workload.op).random_inputs(workload, np.random.default_rng(3))
+    for config in configs_of(workload, place.target, samples=2, seed=1):
+        assert Compiled.of(workload, config, place).error(*inputs) <= 1e-5, config.key
+
+
+@EVERY
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_allows_what_is_compiled_for_it(profile: str, name: str) -> None:
+    """Its launches, its memory, no barrier where items part ways, and nothing left on the host."""
+    target = PROFILES[profile].target()
+    for config in configs_of(WORKLOADS[name], target, samples=4):
+        lowered = lower(template_named(config.template).prim_func(WORKLOADS[name], target, config), target)
+        assert violations(lowered, gpu_limits_of(target)) == []
+
+
+@EVERY
+def test_seeds_are_configs_of_the_space(place: Place, name: str) -> None:
+    space = search_space(WORKLOADS[name], place.target)
+    assert space is not None
+    for part in space.spaces:
+        assert len(part.seed_configs()) == len(part.seeds) > 0
+
+
+@EVERY
+def test_inputs_and_references_are_as_specified(name: str) -> None:
+    workload: Workload = WORKLOADS[name]
+    operator = operator_named(workload.op)
+    first, again = (operator.random_inputs(workload, np.random.default_rng(5)) for _ in range(2))
+    for spec, array, same in zip(operator.inputs(workload), first, again, strict=True):
+        assert (array.shape, str(array.dtype)) == (spec.shape, spec.dtype)
+        assert np.array_equal(array, same)
+    results = operator.reference(workload, first)
+    assert [r.shape for r in results] == [o.shape for o in operator.outputs(workload)]
+    assert operator.error(workload, results, results) == 0
+    wrong = [r + 1 for r in results]
+    assert operator.error(workload, wrong, results) > 1e-4

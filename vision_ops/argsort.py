@@ -1,0 +1,330 @@
+"""Segmented argsort: equal blocks sorted by an item each, then merges of twice as long runs, until all is one.
+
+Paper 003, section 3.1.1: segments of any lengths are flattened and cut into equal blocks; blocks are sorted; runs are
+merged in pairs, cooperatively, as often as the longest segment asks, and what two runs have of one segment is all that
+a merge changes. Segments of one length are cut apart, so that a short one needs no merges but its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from templates.operator import Operator, TensorSpec
+from templates.space import Constraint, Knob, Space, Values
+from templates.template import Template
+from tuning_db.record import Config, Workload
+from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, when
+from vision_ops.merging import Runs, merge_stretch
+from vision_ops.sort_keys import argsorted, packed, place_of, ranked
+
+_STACK_BYTES = 16 << 10  # of an item on a processor: its block, twice
+_REGISTER_BYTES = 512  # of an item on a GPU, where more is memory of the whole device's
+
+
+@dataclass(frozen=True)
+class Argsort:
+    """Of `rows` rows of `length` values each, or, with `segments` > 0, of that many segments of one row, whose offsets
+    (segments + 1, from 0 to length, never falling) are the second input. The outputs are the indices, within the row
+    or the whole, of the first `top` of every row, which for segments is all. Stable; NaN last in either direction."""
+
+    rows: int
+    length: int
+    top: int
+    descending: bool = False
+    segments: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.top <= self.length or self.rows < 0 or self.segments < 0:
+            raise ValueError(f"argsort: the first {self.top} of {self.rows} rows of {self.length} cannot be had")
+        if self.segments and (self.rows != 1 or self.top != self.length):
+            raise ValueError("argsort: segments are sorted in one row, and whole")
+
+    def workload(self, dtype: str = "float32") -> Workload:
+        return Workload("argsort", asdict(self), (), dtype)
+
+    @staticmethod
+    def of(workload: Workload) -> Argsort:
+        return Argsort(**workload.attrs)
+
+
+class ArgsortOperator(Operator):
+    op = "argsort"
+    view = Argsort
+
+    def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        sort = Argsort.of(workload)
+        data = TensorSpec("data", (sort.rows, sort.length), workload.dtype)
+        return (data, TensorSpec("offsets", (sort.segments + 1,), "int32")) if sort.segments else (data,)
+
+    def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        sort = Argsort.of(workload)
+        return (TensorSpec("indices", (sort.rows, sort.top), "int32"),)
+
+    def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        sort = Argsort.of(workload)
+        shape = (sort.rows, sort.length)
+        if np.issubdtype(workload.dtype, np.integer):
+            data = rng.integers(-1000, 1000, shape, workload.dtype)
+        else:
+            data = rng.standard_normal(shape).astype(workload.dtype)
+        if not sort.segments:
+            return (data,)
+        inside = np.sort(rng.integers(0, sort.length + 1, sort.segments - 1))
+        return data, np.concatenate([[0], inside, [sort.length]]).astype(np.int32)
+
+    def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        sort, data = Argsort.of(workload), inputs[0]
+        if not sort.segments:
+            return (argsorted(data, sort.descending)[:, : sort.top],)
+        offsets = inputs[1]
+        parts = [begin + argsorted(data[0, begin:end], sort.descending) for begin, end in itertools.pairwise(offsets)]
+        return (np.concatenate(parts).astype(np.int32)[None],)
+
+
+class ArgsortTemplate(Template):
+    """Knobs: `block` values that an item sorts by itself, `stretch` of a merged run that an item makes, `items` in a
+    group."""
+
+    name = "vision.argsort"
+    op = "argsort"
+    dtypes = ("float32", "int32")
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        sort, emitter = Argsort.of(workload), Emitter.of(target)
+        if not sort.rows or not sort.top:
+            return None
+        knobs = (
+            Knob("block", (4, 8, 16, 32, 64, 128, 256, 512, 1024)),
+            Knob("stretch", (4, 8, 16, 32, 64, 128, 256, 512, 1024)),
+            Knob("items", tuple(i for i in (1, 8, 16, 32, 64, 128, 256) if i <= emitter.max_items)),
+        )
+        most = _STACK_BYTES if _on_processor(emitter) else _REGISTER_BYTES
+        constraints = (
+            Constraint("an item's block is too large", lambda v: 16 * v["block"] <= most),
+            Constraint("a stretch is longer than two runs", lambda v: v["stretch"] <= 2 * v["block"]),
+            Constraint("most of a block is empty", lambda v: v["block"] < 2 * max(sort.length, 4)),
+        )
+        return Space(self.name, knobs, constraints, _seeds(sort, emitter), partial(_features, sort))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        operator = ArgsortOperator()
+        specs = (*operator.inputs(workload), *operator.outputs(workload))
+        body = _Body(Argsort.of(workload), Emitter.of(target), config.knobs)
+        return function([(s.name, s.shape, s.dtype) for s in specs], body)
+
+
+def _on_processor(emitter: Emitter) -> bool:
+    return emitter.limits is None or emitter.limits.family == "cpu"
+
+
+def _seeds(sort: Argsort, emitter: Emitter) -> tuple[Values, ...]:
+    longest = max(sort.length, 4)
+    found = []
+    for block, stretch, items in (
+        ((256, 256, 1), (64, 128, 1), (512, 512, 8)) if _on_processor(emitter) else ((16, 16, 64), (32, 16, 128))
+    ):
+        while block >= 2 * longest:
+            block //= 2
+        found.append({"block": block, "stretch": min(stretch, 2 * block), "items": min(items, emitter.max_items)})
+    return tuple(found)
+
+
+def _levels(sort: Argsort, v: Values) -> int:
+    return max(0, (-(-sort.length // v["block"]) - 1).bit_length())
+
+
+def _features(sort: Argsort, v: Values) -> Mapping[str, float]:
+    return {
+        "levels": float(_levels(sort, v)),
+        "sorting_items": float(sort.rows * -(-sort.length // v["block"])),
+        "merging_items": float(sort.rows * -(-sort.length // v["stretch"])),
+    }
+
+
+@dataclass(frozen=True)
+class _Body:
+    """The launches of one config. Keys go back and forth between two halves of `keys`; who works last writes indices
+    instead."""
+
+    sort: Argsort
+    emitter: Emitter
+    v: Values
+
+    def __call__(self, *cells: Cells) -> None:
+        data, out = cells[0], cells[-1]
+        offsets = cells[1] if self.sort.segments else None
+        levels = _levels(self.sort, self.v)
+
+        def indices(row: Any, at: Any, key: Any) -> None:
+            with when(at < self.sort.top):
+                out[row, at] = place_of(key)
+
+        if not levels:
+            self._sort_blocks(data, offsets, indices)
+            return
+        keys = scratch("uint64", 2, self.sort.rows, self.sort.length)
+
+        def first_half(row: Any, at: Any, key: Any) -> None:
+            keys[0, row, at] = key
+
+        self._sort_blocks(data, offsets, first_half)
+        if levels > 1:
+            with T.serial(0, levels - 1) as level:
+
+                def other_half(row: Any, at: Any, key: Any) -> None:
+                    keys[1 - level % 2, row, at] = key
+
+                self._merge(keys, level, offsets, self.sort.length, other_half)
+        self._merge(keys, tirx.const(levels - 1, "int32"), offsets, self.sort.top, indices)
+
+    def _each(self, parts: int, item: Callable[[Any, Any], None]) -> None:
+        """One item for each of `parts` parts of every row."""
+        groups = -(-self.sort.rows * parts // self.v["items"])
+        with self.emitter.launch(groups, self.v["items"]) as (group, i):
+            at = held(group * self.v["items"] + i)
+            with when(at < self.sort.rows * parts):
+                item(held(at // parts), held(at % parts))
+
+    def _sort_blocks(self, data: Cells, offsets: Cells | None, write: Callable[[Any, Any, Any], None]) -> None:
+        self._each(
+            -(-self.sort.length // self.v["block"]), lambda row, part: self._sort_block(data, offsets, row, part, write)
+        )
+
+    def _sort_block(
+        self, data: Cells, offsets: Cells | None, row: Any, part: Any, write: Callable[[Any, Any, Any], None]
+    ) -> None:
+        """By an item, in its own memory: merges of neighbours, from single keys on. In a block of several segments the
+        segment's number (within the block) is the uppermost part of a key, its place 16 bits."""
+        block = self.v["block"]
+        start = held(part * block)
+        count = held(tirx.min(tirx.const(block, "int32"), self.sort.length - start))
+        own_keys = own("uint64", 2 * block)
+        self._load(data, offsets, row, start, count, own_keys)
+        steps = block.bit_length() - 2
+        with T.serial(0, steps) as step:
+            self._merge_own(own_keys, step % 2 * block, (step + 1) % 2 * block, step, count)
+
+        def put(at: Any, key: Any) -> None:
+            if offsets is not None:
+                key = held(key)
+                place = (key & tirx.const(0xFFFF, "uint64")).astype("int32")
+                key = packed((key >> tirx.const(16, "uint64")).astype("uint32"), start + place)
+            write(row, start + at, key)
+
+        # The last merge writes: a loop that copied would be vectorised, and LLVM 22 stores more than the lanes of a
+        # masked vector that it truncates (AVX-512).
+        half = tirx.min(tirx.const(block // 2, "int32"), count)
+        runs = Runs(tirx.const(0, "int32"), held(half), count)
+        merge_stretch(runs, lambda at: own_keys[steps % 2 * block + at], runs.begin, count, put)
+
+    def _load(self, data: Cells, offsets: Cells | None, row: Any, start: Any, count: Any, keys: Cells) -> None:
+        if offsets is None:
+            with T.serial(0, count) as i:
+                keys[i] = packed(ranked(data[row, start + i], self.sort.descending), start + i)
+            return
+        segment, number, before = own("int32"), own("int32"), own("int32")
+        segment[0] = held(self._segment_of(offsets, start))
+        number[0] = 0
+        with T.serial(0, count) as i:
+            before[0] = segment[0]
+            # Offsets that do not end at the length must not lead out of them.
+            with T.While(
+                tirx.if_then_else(
+                    segment[0] + 1 < self.sort.segments, offsets[segment[0] + 1] <= start + i, tirx.const(False, "bool")
+                )
+            ):
+                segment[0] = segment[0] + 1
+            number[0] = number[0] + (segment[0] > before[0]).astype("int32")  # 16 bits do: empty ones do not count
+            value = held(ranked(data[row, start + i], self.sort.descending))
+            upper = (number[0].astype("uint64") << tirx.const(48, "uint64")) | (
+                value.astype("uint64") << tirx.const(16, "uint64")
+            )
+            keys[i] = upper | i.astype("uint64")
+
+    def _merge_own(self, keys: Cells, source: Any, target: Any, step: Any, count: Any) -> None:
+        """All pairs of runs of 2^step keys within an item's block."""
+        width = held(tirx.const(1, "int32") << step)
+        with T.serial(0, self.v["block"] // (2 * width)) as pair:
+            begin = held(tirx.min(pair * 2 * width, count))
+            runs = Runs(begin, held(tirx.min(begin + width, count)), held(tirx.min(begin + 2 * width, count)))
+
+            def write(at: Any, key: Any) -> None:
+                keys[target + at] = key
+
+            merge_stretch(runs, lambda at: keys[source + at], begin, runs.end - begin, write)
+
+    def _merge(
+        self, keys: Cells, level: Any, offsets: Cells | None, wanted: int, write: Callable[[Any, Any, Any], None]
+    ) -> None:
+        """Merge neighbouring runs of block * 2^level keys, as far as the first `wanted` of a row."""
+        stretch, length = self.v["stretch"], self.sort.length
+
+        def item(row: Any, part: Any) -> None:
+            start = held(part * stretch)
+            width = held(tirx.const(self.v["block"], "int32") << level)
+            begin = held(start // (2 * width) * (2 * width))
+            middle = held(tirx.min(begin + width, tirx.const(length, "int32")))
+            end = held(tirx.min(begin + 2 * width, tirx.const(length, "int32")))
+            count = held(tirx.min(tirx.const(stretch, "int32"), end - start))
+            if offsets is not None:
+                self._merge_segment(keys, level, offsets, Runs(begin, middle, end), start, count, write)
+                return
+
+            def put(at: Any, key: Any) -> None:
+                write(row, at, key)
+
+            merge_stretch(Runs(begin, middle, end), lambda at: keys[level % 2, row, at], start, count, put)
+
+        self._each(-(-wanted // stretch), item)
+
+    def _merge_segment(
+        self,
+        keys: Cells,
+        level: Any,
+        offsets: Cells,
+        runs: Runs,
+        start: Any,
+        count: Any,
+        write: Callable[[Any, Any, Any], None],
+    ) -> None:
+        """Two runs of several segments have one in common at most: around it nothing changes."""
+        segment = held(self._segment_of(offsets, tirx.min(runs.middle, self.sort.length - 1)))
+        begin = held(tirx.min(tirx.max(runs.begin, offsets[segment]), runs.middle))
+        end = held(tirx.max(tirx.min(runs.end, offsets[segment + 1]), runs.middle))
+
+        def read(at: Any) -> Any:
+            return keys[level % 2, 0, at]
+
+        def put(at: Any, key: Any) -> None:
+            write(0, at, key)
+
+        before = held(tirx.max(0, tirx.min(begin - start, count)))
+        with T.serial(0, before) as i:
+            put(start + i, read(start + i))
+        merged_from = held(start + before)
+        merged = held(tirx.max(0, tirx.min(end, start + count) - merged_from))
+        merge_stretch(Runs(begin, runs.middle, end), read, merged_from, merged, put)
+        behind = held(merged_from + merged)
+        with T.serial(0, start + count - behind) as i:
+            put(behind + i, read(behind + i))
+
+    def _segment_of(self, offsets: Cells, place: Any) -> Any:
+        """The last segment that begins at or before a place."""
+        low, high = own("int32"), own("int32")
+        low[0] = 0
+        high[0] = self.sort.segments
+        with T.While(high[0] - low[0] > 1):
+            at = held((low[0] + high[0]) // 2)
+            left = held(offsets[at] > place)
+            high[0] = tirx.if_then_else(left, at, high[0])
+            low[0] = tirx.if_then_else(left, low[0], at)
+        return low[0]
