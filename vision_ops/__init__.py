@@ -4,10 +4,11 @@ from templates.operator import register_operator
 from templates.template import register
 from vision_ops.argsort import ArgsortOperator, ArgsortTemplate
 from vision_ops.nms import NmsOperator, NmsTemplate
+from vision_ops.roi_align import RoiAlignOperator, RoiAlignTemplate
 from vision_ops.scan import ScanOperator, ScanTemplate
 
-for _operator in (ScanOperator(), ArgsortOperator(), NmsOperator()):
+for _operator in (ScanOperator(), ArgsortOperator(), NmsOperator(), RoiAlignOperator()):
     register_operator(_operator)
 
-for _template in (ScanTemplate(), ArgsortTemplate(), NmsTemplate()):
+for _template in (ScanTemplate(), ArgsortTemplate(), NmsTemplate(), RoiAlignTemplate()):
     register(_template)

@@ -107,7 +107,7 @@ class ArgsortTemplate(Template):
             Knob("stretch", (4, 8, 16, 32, 64, 128, 256, 512, 1024)),
             Knob("items", tuple(i for i in (1, 8, 16, 32, 64, 128, 256) if i <= emitter.max_items)),
         )
-        most = _STACK_BYTES if _on_processor(emitter) else _REGISTER_BYTES
+        most = _STACK_BYTES if emitter.on_processor else _REGISTER_BYTES
         constraints = (
             Constraint("an item's block is too large", lambda v: 16 * v["block"] <= most),
             Constraint("a stretch is longer than two runs", lambda v: v["stretch"] <= 2 * v["block"]),
@@ -122,15 +122,11 @@ class ArgsortTemplate(Template):
         return function([(s.name, s.shape, s.dtype) for s in specs], body)
 
 
-def _on_processor(emitter: Emitter) -> bool:
-    return emitter.limits is None or emitter.limits.family == "cpu"
-
-
 def _seeds(sort: Argsort, emitter: Emitter) -> tuple[Values, ...]:
     longest = max(sort.length, 4)
     found = []
     for block, stretch, items in (
-        ((256, 256, 1), (64, 128, 1), (512, 512, 8)) if _on_processor(emitter) else ((16, 16, 64), (32, 16, 128))
+        ((256, 256, 1), (64, 128, 1), (512, 512, 8)) if emitter.on_processor else ((16, 16, 64), (32, 16, 128))
     ):
         while block >= 2 * longest:
             block //= 2

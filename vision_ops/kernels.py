@@ -51,6 +51,11 @@ class Emitter:
         """Of a group."""
         return 1 if self.limits is None else self.limits.max_threads
 
+    @property
+    def on_processor(self) -> bool:
+        """Whether items are threads of a processor, by whatever interface: few long ones are fast there."""
+        return self.limits is None or self.limits.family == "cpu"
+
     @contextmanager
     def launch(self, groups: Index, items: int = 1) -> Iterator[tuple[Any, Any]]:
         """A launch; gives the group's and the item's index."""

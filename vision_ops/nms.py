@@ -138,7 +138,7 @@ class NmsTemplate(Template):
         if not nms.rows or not nms.candidates or not nms.keep:
             return None
         # PoCL's compiler loses barriers of the walk: a processor has but one walker, who needs none.
-        walkers = 1 if _on_processor(emitter) else emitter.max_items
+        walkers = 1 if emitter.on_processor else emitter.max_items
         knobs = (
             Knob("chunk", tuple(1 << p for p in range(6, 12))),
             Knob("boxes", (1, 4, 16, 32, 64, 128)),
@@ -160,17 +160,13 @@ class NmsTemplate(Template):
         return function([(s.name, s.shape, s.dtype) for s in specs], body)
 
 
-def _on_processor(emitter: Emitter) -> bool:
-    return emitter.limits is None or emitter.limits.family == "cpu"
-
-
 def _fits(emitter: Emitter, v: Values) -> bool:
     return emitter.limits is None or 4 * v["chunk"] <= emitter.limits.local_memory_bytes
 
 
 def _seeds(nms: Nms, emitter: Emitter) -> tuple[Values, ...]:
     most = emitter.max_items
-    if _on_processor(emitter):
+    if emitter.on_processor:
         shapes = ((512, 64, 1, 1), (64, 16, 1, 1), (1024, 128, 1, 1))
     else:
         shapes = ((512, 1, 32, 128), (1024, 1, 64, 256), (64, 1, 32, 64))

@@ -176,12 +176,11 @@ def _has_vector(emitter: Emitter, v: Values) -> bool:
 
 def _seeds(scan: Scan, emitter: Emitter) -> tuple[Values, ...]:
     """A host and processors behind OpenCL: few long pieces. GPUs: thousands of items."""
-    on_cpu = emitter.limits is None or emitter.limits.family == "cpu"
     lanes = 1 if scan.inner > 1 else 4
     found = []
     for piece, together, items, scanners in (
         ((1 << 10, 8, 1, 1), (1 << 12, 4, 1, 16), (1 << 15, 4, 1, 1))
-        if on_cpu
+        if emitter.on_processor
         else ((32, 1, 64, 256), (128, 1, 64, 64), (16, 1, 64, 1))
     ):
         piece = min(piece, _pieces(scan.length)[-1])

@@ -15,6 +15,7 @@ from tuner.devices.profiles import all_profiles
 from tuning_db.record import Workload
 from vision_ops.argsort import Argsort
 from vision_ops.nms import Nms
+from vision_ops.roi_align import RoiAlign
 from vision_ops.scan import Scan
 
 __all__ = ["place"]
@@ -26,6 +27,7 @@ WORKLOADS = {
     "segments": Argsort(1, 3000, 3000, segments=40).workload("int32"),
     "nms": Nms(1, 1, 1000, 1000, 1000, 0.5).workload(),
     "nms of classes": Nms(2, 5, 600, 400, 100, 0.45, score=0.2, centre=True).workload(),
+    "roi align": RoiAlign(2, 20, 25, 30, 9, 7, 5, 0.25).workload(),
     "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}

@@ -43,6 +43,7 @@ SHAPES = {
     "scan": "OUTER,LENGTH,INNER",
     "argsort": "ROWS,LENGTH,TOP",
     "nms": "BATCH,CLASSES,BOXES,CANDIDATES,KEEP",
+    "roi_align": "BATCH,CHANNELS,HEIGHT,WIDTH,ROIS,OUT_HEIGHT,OUT_WIDTH",
 }
 _ANCHORS = ("conv2d", "dense")
 _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing is said
@@ -60,7 +61,9 @@ def command(
     ] = "",
     attrs: Annotated[
         list[str] | None,
-        typer.Option("--attr", help="NAME=VALUE, of scan, argsort and nms: kind=max, descending=1, iou=0.5 ..."),
+        typer.Option(
+            "--attr", help="NAME=VALUE, of scan, argsort, nms and roi_align: kind=max, descending=1, iou=0.5 ..."
+        ),
     ] = None,
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",

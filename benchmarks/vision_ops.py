@@ -1,0 +1,234 @@
+"""Vision operators beside what else there is: TVM's own kernels and a serial one on the same device, NumPy and
+onnxruntime on the same cores.
+
+    python benchmarks/vision_ops.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
+
+Prefix sums and stable argsorts of 1e5 and 1e6 float32 values, suppression among 8000 boxes. Ours is tuned first; then
+all take turns, in one process. "topi" is topi.gpu's sort and its exclusive scan (the inclusive one leaves a stage on
+the host); "serial" is one work-item that does what the paper (003, table 3) calls "before"; onnxruntime sorts the
+scores, too. Every result of ours is compared with the reference. Ratios are times better than: above 1 is ours ahead.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.remove(str(Path(__file__).parent))  # this file is called as the package that it measures
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import te, tirx, topi
+from tvm.tirx.script import builder as T
+
+import vision_ops
+from templates.gpu.limits import gpu_limits_of, gpu_target
+from templates.lowering import lowering_context
+from templates.operator import operator_named
+from templates.template import template_named
+from tuner.devices import Device, open_device
+from tuner.measure import LocalRunner, MeasureOptions
+from tuner.session import Budget, Task, tune
+from tuning_db.record import Workload
+from tuning_db.store import Store, open_db
+from vision_ops.argsort import Argsort
+from vision_ops.boxes import overlap, prepared
+from vision_ops.kernels import Cells, Emitter, function, held, scratch, when
+from vision_ops.nms import Nms
+from vision_ops.scan import Scan
+
+assert vision_ops is not None  # imported for the operators that it registers
+BOXES = 8000
+WORKLOADS = {
+    "scan 1e5": Scan(1, 100_000).workload(),
+    "scan 1e6": Scan(1, 1_000_000).workload(),
+    "argsort 1e5": Argsort(1, 100_000, 100_000).workload(),
+    "argsort 1e6": Argsort(1, 1_000_000, 1_000_000).workload(),
+    f"nms {BOXES}": Nms(1, 1, BOXES, BOXES, BOXES, 0.5).workload(),
+}
+Contender = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """`seconds`: medians; `error`: of ours, against the reference."""
+
+    device: str
+    model: str
+    name: str
+    config: str
+    seconds: Mapping[str, float]
+    error: float
+
+    def ratio(self, peer: str) -> float:
+        return self.seconds[peer] / self.seconds["ours"]
+
+
+def _tuned(workload: Workload, name: str, device: Device, store: Store, trials: int) -> Any:
+    with LocalRunner(device, MeasureOptions()) as runner:
+        tune([Task(workload, 1, name)], device, store, runner, budget=Budget(trials=trials))
+    best = store.best(workload, device.key)
+    assert best is not None
+    return best.config
+
+
+def _called(func: tirx.PrimFunc, device: Device, inputs: list[Any], outputs: list[Any]) -> Contender:
+    with lowering_context():
+        entry = tvm.tirx.build(func.with_attr("global_symbol", "main"), target=device.target)["main"]
+    place = device.tvm_device()
+
+    def run() -> None:
+        entry(*inputs, *outputs)
+        place.sync()
+
+    return run
+
+
+def _topi(workload: Workload, device: Device, inputs: list[Any], outputs: list[Any]) -> Contender | None:
+    """None where TVM has no kernel for the device."""
+    if device.is_host or workload.op == "nms":
+        return None
+    data = te.placeholder(tuple(inputs[0].shape)[:2], name="data")
+    # Its scan writes outside its buffers where groups may be larger than a GPU's.
+    limits = gpu_limits_of(device.target)
+    usual = replace(limits, max_threads=min(1024, limits.max_threads))
+    device = replace(device, target=gpu_target(usual, device.target.host))
+    with device.target:
+        if workload.op == "scan":
+            func = te.create_prim_func([data, topi.gpu.scan.exclusive_scan(data, axis=1)])
+            flat = [tvm.runtime.tensor(t.numpy()[..., 0], device.tvm_device()) for t in (inputs[0], outputs[0])]
+            return _called(func, device, flat[:1], flat[1:])
+        func = te.create_prim_func([data, topi.gpu.argsort(data, axis=1, dtype="int32")])
+    return _called(func, device, inputs, outputs)
+
+
+def _serial_nms(workload: Workload, device: Device, inputs: list[Any], outputs: list[Any]) -> Contender:
+    nms = Nms.of(workload)
+
+    def body(boxes: Cells, _scores: Cells, order: Cells, kept: Cells, count: Cells) -> None:
+        gone = scratch("int32", nms.boxes)
+        with Emitter.of(device.target).launch(1) as (_, _item):
+            with T.serial(0, nms.keep) as i:
+                kept[0, i] = tirx.const(-1, "int32")
+                gone[i] = tirx.const(0, "int32")
+            count[0] = tirx.const(0, "int32")
+            with T.serial(0, nms.candidates) as i, when(gone[i] == 0):
+                place = held(order[0, i])
+                kept[0, count[0]] = place
+                count[0] = count[0] + 1
+                box = prepared(tuple(boxes[0, place, c] for c in range(4)), False)
+                with T.serial(0, nms.candidates - i - 1) as step:
+                    j = held(i + 1 + step)
+                    other = held(order[0, j])
+                    hit = overlap(box, prepared(tuple(boxes[0, other, c] for c in range(4)), False), nms.iou)
+                    gone[j] = gone[j] | hit
+
+    operator = operator_named("nms")
+    specs = (*operator.inputs(workload), *operator.outputs(workload))
+    return _called(function([(s.name, s.shape, s.dtype) for s in specs], body), device, inputs, outputs)
+
+
+def _on_the_host(workload: Workload, arrays: tuple[np.ndarray, ...]) -> dict[str, Contender]:
+    if workload.op == "scan":
+        return {"numpy": lambda: np.cumsum(arrays[0], axis=1)}
+    if workload.op == "argsort":
+        return {"numpy": lambda: np.argsort(arrays[0], axis=1, kind="stable")}
+    return {"onnxruntime": _onnxruntime_nms(Nms.of(workload), arrays)}
+
+
+def _onnxruntime_nms(nms: Nms, arrays: tuple[np.ndarray, ...]) -> Contender:
+    from onnx import TensorProto, helper
+    from onnxruntime import InferenceSession, SessionOptions
+
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "iou"], ["out"])
+    graph = helper.make_graph(
+        [node],
+        "nms",
+        [
+            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, nms.boxes, 4]),
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 1, nms.boxes]),
+        ],
+        [helper.make_tensor_value_info("out", TensorProto.INT64, [None, 3])],
+        [
+            helper.make_tensor("most", TensorProto.INT64, [1], [nms.keep]),
+            helper.make_tensor("iou", TensorProto.FLOAT, [1], [nms.iou]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = {"boxes": arrays[0], "scores": arrays[1][None]}
+    return lambda: session.run(None, feeds)
+
+
+def _alternated(contenders: Mapping[str, Contender], rounds: int) -> dict[str, float]:
+    """Medians of seconds; every contender runs once before it is timed in a round."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for i in range(rounds):
+        names = list(contenders)
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            contenders[name]()
+            start = time.perf_counter()
+            contenders[name]()
+            times[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in times.items()}
+
+
+def measure(name: str, device: Device, store: Store, options: argparse.Namespace) -> Row:
+    workload, place = WORKLOADS[name], device.tvm_device()
+    operator = operator_named(workload.op)
+    config = _tuned(workload, name, device, store, options.trials)
+    arrays = operator.random_inputs(workload, np.random.default_rng(0))
+    inputs = [tvm.runtime.tensor(array, place) for array in arrays]
+
+    def empty() -> list[Any]:
+        return [tvm.runtime.tensor(np.zeros(o.shape, o.dtype), place) for o in operator.outputs(workload)]
+
+    ours = empty()
+    func = template_named(config.template).prim_func(workload, device.target, config)
+    contenders = {"ours": _called(func, device, inputs, ours)}
+    if (theirs := _topi(workload, device, inputs, empty())) is not None:
+        contenders["topi"] = theirs
+    if workload.op == "nms":
+        contenders["serial"] = _serial_nms(workload, device, inputs, empty())
+    contenders |= _on_the_host(workload, arrays)
+    seconds = _alternated(contenders, options.rounds)
+    expected = operator.reference(workload, arrays)
+    error = operator.error(workload, [out.numpy() for out in ours], expected)
+    return Row(device.name, device.key.model, name, config.key, seconds, error)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--db", help="keeps what was tuned")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    device, rows = open_device(options.device), []
+    with tempfile.TemporaryDirectory() as folder, open_db(options.db or str(Path(folder) / "t.db")) as store:
+        for name in WORKLOADS:
+            row = measure(name, device, store, options)
+            rows.append(row)
+            others = "  ".join(f"{p} {row.ratio(p):6.2f}x" for p in row.seconds if p != "ours")
+            print(
+                f"{row.device} {name:12s} {row.seconds['ours'] * 1e3:8.3f} ms  {others}  error {row.error:.0e}",
+                file=sys.stderr,
+            )
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows]))
+
+
+if __name__ == "__main__":
+    main()
