@@ -14,6 +14,7 @@ from tests.vision_ops.support import Compiled, Place, configs_of, place
 from tuner.devices.profiles import all_profiles
 from tuning_db.record import Workload
 from vision_ops.argsort import Argsort
+from vision_ops.compact import Compact
 from vision_ops.nms import Nms
 from vision_ops.roi_align import RoiAlign
 from vision_ops.scan import Scan
@@ -25,6 +26,7 @@ WORKLOADS = {
     "argsort": Argsort(2, 3000, 3000).workload(),
     "top k": Argsort(20, 2000, 100, descending=True).workload(),
     "segments": Argsort(1, 3000, 3000, segments=40).workload("int32"),
+    "compact": Compact(3, 4001, 0.25).workload(),
     "nms": Nms(1, 1, 1000, 1000, 1000, 0.5).workload(),
     "nms of classes": Nms(2, 5, 600, 400, 100, 0.45, score=0.2, centre=True).workload(),
     "roi align": RoiAlign(2, 20, 25, 30, 9, 7, 5, 0.25).workload(),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from templates.template import template_named
 from tests.vision_ops.support import Compiled, Place, configs_of, place
 from tuning_db.record import Config
-from vision_ops.scan import KINDS, Scan, ScanOperator
+from vision_ops.scan import Scan, ScanOperator
+from vision_ops.sweeps import KINDS
 
 __all__ = ["place"]
 TEMPLATE = template_named("vision.scan")

@@ -42,6 +42,7 @@ SHAPES = {
     "dense": "ROWS,IN,OUT",
     "scan": "OUTER,LENGTH,INNER",
     "argsort": "ROWS,LENGTH,TOP",
+    "compact": "ROWS,LENGTH",
     "nms": "BATCH,CLASSES,BOXES,CANDIDATES,KEEP",
     "roi_align": "BATCH,CHANNELS,HEIGHT,WIDTH,ROIS,OUT_HEIGHT,OUT_WIDTH",
 }
@@ -61,9 +62,7 @@ def command(
     ] = "",
     attrs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--attr", help="NAME=VALUE, of scan, argsort, nms and roi_align: kind=max, descending=1, iou=0.5 ..."
-        ),
+        typer.Option("--attr", help="NAME=VALUE, of operators without a weight: kind=max, descending=1, iou=0.5 ..."),
     ] = None,
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",

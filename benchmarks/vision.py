@@ -1,7 +1,7 @@
 """Vision operators beside what else there is: TVM's own kernels and a serial one on the same device, NumPy and
 onnxruntime on the same cores.
 
-    python benchmarks/vision_ops.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
+    python benchmarks/vision.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
 
 Prefix sums and stable argsorts of 1e5 and 1e6 float32 values, suppression among 8000 boxes. Ours is tuned first; then
 all take turns, in one process. "topi" is topi.gpu's sort and its exclusive scan (the inclusive one leaves a stage on
@@ -11,19 +11,19 @@ scores, too. Every result of ours is compared with the reference. Ratios are tim
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.remove(str(Path(__file__).parent))  # this file is called as the package that it measures
-
 import argparse
 import json
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
+
+os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))  # TVM starts one for two cores
 
 import numpy as np
 import tvm

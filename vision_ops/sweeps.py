@@ -1,0 +1,260 @@
+"""A row reduced, scanned and gone over again by many items: the three stages of a prefix sum. Start at `Sweeps`.
+
+Paper 003, section 3.1.1: an axis is cut into pieces; every item reduces its pieces in registers (up-sweep); one group
+of items a row scans the reduced values by Hillis and Steele's method, after reducing several in registers where there
+are more pieces than items; then every item goes over its pieces again, from what lies before each (down-sweep). Ours
+goes over several at a time: one alone waits for every addition before the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from templates.space import Constraint, Knob, Space, Values
+from vision_ops.kernels import Cells, Emitter, choose, held, own, scratch, shared, when
+
+KINDS = ("sum", "product", "max")
+_PIECES = 1 << 16  # of an axis at most: each is a value that one group of items scans
+
+Read = Callable[[Any, Any], Any]  # of a row, the value at a place
+Write = Callable[[Any, Any, Any, Any], None]  # for a row and a place, with what lies before it, and with it
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The middle axis of (outer, length, inner), outer times inner rows."""
+
+    outer: int
+    length: int
+    inner: int = 1
+
+    @property
+    def count(self) -> int:
+        return self.outer * self.inner
+
+    def place(self, row: Any, at: Any) -> tuple[Any, Any, Any]:
+        return row // self.inner, at, row % self.inner
+
+
+def identity(kind: str, dtype: str) -> Any:
+    if kind == "max":
+        return np.iinfo(dtype).min if np.issubdtype(np.dtype(dtype), np.integer) else -np.inf
+    return {"sum": 0, "product": 1}[kind]
+
+
+@dataclass(frozen=True)
+class Monoid:
+    """How values are put together."""
+
+    kind: str
+    dtype: str
+
+    @property
+    def identity(self) -> Any:
+        if self.kind != "max":
+            return tirx.const(identity(self.kind, self.dtype), self.dtype)
+        return tirx.min_value(self.dtype) if self.dtype.startswith("int") else -tirx.infinity(self.dtype)
+
+    def combine(self, a: Any, b: Any) -> Any:
+        if self.kind == "sum":
+            return a + b
+        if self.kind == "product":
+            return a * b
+        # Neither TVM's max nor the devices' agree on what becomes of a NaN: it stays.
+        if self.dtype.startswith("int"):
+            return tirx.max(a, b)
+        return tirx.if_then_else(tirx.any(a > b, tirx.isnan(a)), a, b)
+
+
+def sweep_space(template: str, rows: Rows, emitter: Emitter) -> Space:
+    """Elements of a `piece`, pieces that an item goes over `together`, items in a group of the sweeps (`items`) and in
+    the one that scans the pieces (`scanners`), and lanes that an up-sweep sums apart (`vec`)."""
+    knobs = (
+        Knob("piece", _pieces(rows.length)),
+        Knob("together", (1, 2, 4, 8, 16)),
+        Knob("items", tuple(i for i in (1, 16, 32, 64, 128, 256) if i <= emitter.max_items)),
+        Knob("scanners", tuple(i for i in (1, 16, 64, 256, 1024) if i <= emitter.max_items)),
+        Knob("vec", (1, 4, 8, 16) if rows.inner == 1 else (1,)),
+    )
+    constraints = (
+        Constraint("too many pieces", lambda v: _count(rows, v) <= _PIECES),
+        Constraint("an item has more pieces than an axis", lambda v: v["together"] < 2 * _count(rows, v)),
+        Constraint("lanes do not divide a piece", lambda v: v["piece"] % v["vec"] == 0),
+        Constraint("more items than pieces to scan", lambda v: v["scanners"] <= 2 * _count(rows, v)),
+        Constraint("too much local memory", partial(_fits, emitter)),
+        Constraint("the vector is wider than the device's", partial(_has_vector, emitter)),
+    )
+    return Space(template, knobs, constraints, _seeds(rows, emitter), partial(_features, rows))
+
+
+def _pieces(length: int) -> tuple[int, ...]:
+    """Powers of two; one of them is enough for the whole axis, if that is not too long for an item."""
+    powers = [1 << p for p in range(3, 18)]
+    return tuple(p for p in powers if p < 2 * length) or (powers[0],)
+
+
+def _count(rows: Rows, v: Values) -> int:
+    return -(-rows.length // v["piece"])
+
+
+def _fits(emitter: Emitter, v: Values) -> bool:
+    return emitter.limits is None or 8 * v["scanners"] <= max(emitter.limits.local_memory_bytes, 8)
+
+
+def _has_vector(emitter: Emitter, v: Values) -> bool:
+    return emitter.limits is None or v["vec"] <= emitter.limits.max_vector
+
+
+def _seeds(rows: Rows, emitter: Emitter) -> tuple[Values, ...]:
+    """A host and processors behind OpenCL: few long pieces. GPUs: thousands of items."""
+    lanes = 1 if rows.inner > 1 else 4
+    found = []
+    for piece, together, items, scanners in (
+        ((1 << 10, 8, 1, 1), (1 << 12, 4, 1, 16), (1 << 15, 4, 1, 1))
+        if emitter.on_processor
+        else ((32, 1, 64, 256), (128, 1, 64, 64), (16, 1, 64, 1))
+    ):
+        piece = min(piece, _pieces(rows.length)[-1])
+        count = -(-rows.length // piece)
+        scanners = min(scanners, emitter.max_items)
+        while scanners > 2 * count:
+            scanners = 1 if scanners <= 16 else scanners // 4
+        while together >= 2 * count:
+            together //= 2
+        found.append({"piece": piece, "together": together, "items": items, "scanners": scanners, "vec": lanes})
+    return tuple(found)
+
+
+def _features(rows: Rows, v: Values) -> Mapping[str, float]:
+    pieces = _count(rows, v) * rows.count
+    return {
+        "pieces": float(pieces),
+        "groups": pieces / (v["items"] * v["together"]),
+        "scanned": _count(rows, v) / v["scanners"],
+    }
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """The launches of one config."""
+
+    rows: Rows
+    emitter: Emitter
+    monoid: Monoid
+    v: Values
+
+    def __call__(self, read: Read, write: Write) -> None:
+        pieces = _count(self.rows, self.v)
+        if pieces == 1:
+            self._sweep(lambda row, first: self._down(read, write, None, row, first))
+            return
+        before = scratch(self.monoid.dtype, self.rows.outer, pieces, self.rows.inner)
+        self._sweep(lambda row, first: self._up(read, before, row, first))
+        self._scan_pieces(before, pieces)
+        self._sweep(lambda row, first: self._down(read, write, before, row, first))
+
+    def _sweep(self, item: Callable[[Any, Any], None]) -> None:
+        """One item for `together` pieces of a row, from `first` on; neighbours take neighbouring elements where the
+        axis is not the last."""
+        inner, parts = self.rows.inner, -(-_count(self.rows, self.v) // self.v["together"])
+        total = self.rows.outer * parts * inner
+        with self.emitter.launch(-(-total // self.v["items"]), self.v["items"]) as (group, i):
+            at = held(group * self.v["items"] + i)
+            with when(at < total):
+                row = held(at // (parts * inner) * inner + at % inner)
+                item(row, held(at // inner % parts * self.v["together"]))
+
+    def _up(self, read: Read, before: Cells, row: Any, first: Any) -> None:
+        with T.serial(0, self.v["together"]) as p, when(first + p < _count(self.rows, self.v)):
+            self._reduce(read, before, row, held(first + p))
+
+    def _reduce(self, read: Read, before: Cells, row: Any, piece: Any) -> None:
+        """A piece: `vec` sums of every vec-th element, then those."""
+        vec, size, dtype = self.v["vec"], self.v["piece"], self.monoid.dtype
+        sums = own(dtype, vec)
+        for lane in range(vec):
+            sums[lane] = self.monoid.identity
+        start = held(piece * size)
+
+        def add(at: Any, lane: Any) -> None:
+            sums[lane] = self.monoid.combine(sums[lane], read(row, at))
+
+        # The last piece of an axis may be short: whole vectors first, then what is left.
+        length = held(tirx.min(tirx.const(size, "int32"), self.rows.length - start))
+        with T.serial(0, length // vec) as step, T.vectorized(0, vec) as lane:
+            add(start + step * vec + lane, lane)
+        if vec > 1:
+            with T.serial(0, length % vec) as rest:
+                add(start + length // vec * vec + rest, 0)
+        for lane in range(1, vec):
+            sums[0] = self.monoid.combine(sums[0], sums[lane])
+        before[self.rows.place(row, piece)] = sums[0]
+
+    def _scan_pieces(self, before: Cells, pieces: int) -> None:
+        """An exclusive scan of the reduced pieces of every row, in place, by one group each."""
+        items, dtype, monoid = self.v["scanners"], self.monoid.dtype, self.monoid
+        each = -(-pieces // items)
+        steps = (items - 1).bit_length()
+        with self.emitter.launch(self.rows.count, items) as (row, i):
+            total = own(dtype)
+            total[0] = monoid.identity
+            with T.serial(0, each) as p, when(i * each + p < pieces):
+                total[0] = monoid.combine(total[0], before[self.rows.place(row, i * each + p)])
+            if items > 1:
+                sums = shared(dtype, 2, items)
+                sums[0, i] = total[0]
+                self.emitter.barrier()
+                for step in range(steps):  # Hillis and Steele: every sum grows by the one 2^step items before it
+                    source, distance = step % 2, 1 << step
+                    sums[1 - source, i] = sums[source, i]
+                    with when(i >= distance):
+                        sums[1 - source, i] = monoid.combine(sums[source, i - distance], sums[source, i])
+                    self.emitter.barrier()
+                total[0] = monoid.identity
+                with when(i >= 1):
+                    total[0] = sums[steps % 2, i - 1]
+            else:
+                total[0] = monoid.identity
+            value = own(dtype)
+            with T.serial(0, each) as p, when(i * each + p < pieces):
+                place = self.rows.place(row, i * each + p)
+                value[0] = before[place]
+                before[place] = total[0]
+                total[0] = monoid.combine(total[0], value[0])
+
+    def _down(self, read: Read, write: Write, before: Cells | None, row: Any, first: Any) -> None:
+        """Whole pieces take a step each in turn; those at the end of an axis go one after the other."""
+        size, together = self.v["piece"], self.v["together"]
+        pieces = _count(self.rows, self.v)
+        totals = own(self.monoid.dtype, together)
+        for p in range(together):
+            totals[p] = self.monoid.identity
+            if before is not None:
+                with when(first + p < pieces):
+                    totals[p] = before[self.rows.place(row, first + p)]
+
+        def whole() -> None:
+            with T.serial(0, size) as step:
+                for p in range(together):
+                    self._step(read, write, row, (first + p) * size + step, totals, p)
+
+        def rest() -> None:
+            for p in range(together):
+                start = held((first + p) * size)
+                length = tirx.max(0, tirx.min(tirx.const(size, "int32"), self.rows.length - start))
+                with T.serial(0, held(length)) as step:
+                    self._step(read, write, row, start + step, totals, p)
+
+        choose((first + together) * size <= self.rows.length, whole, rest)
+
+    def _step(self, read: Read, write: Write, row: Any, at: Any, totals: Cells, which: int) -> None:
+        upto = held(self.monoid.combine(totals[which], read(row, at)))
+        write(row, at, totals[which], upto)
+        totals[which] = upto
