@@ -85,7 +85,7 @@ class CompactTemplate(Template):
         compact = Compact.of(workload)
         if not compact.rows or not compact.length:
             return None
-        return sweep_space(self.name, Rows(compact.rows, compact.length), Emitter.of(target))
+        return sweep_space(self.name, Rows(compact.rows, compact.length), Emitter.of(target), loads=False)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         compact, emitter, operator = Compact.of(workload), Emitter.of(target), CompactOperator()

@@ -73,15 +73,17 @@ class Monoid:
         return tirx.if_then_else(tirx.any(a > b, tirx.isnan(a)), a, b)
 
 
-def sweep_space(template: str, rows: Rows, emitter: Emitter) -> Space:
+def sweep_space(template: str, rows: Rows, emitter: Emitter, loads: bool = True) -> Space:
     """Elements of a `piece`, pieces that an item goes over `together`, items in a group of the sweeps (`items`) and in
-    the one that scans the pieces (`scanners`), and lanes that an up-sweep sums apart (`vec`)."""
+    the one that scans the pieces (`scanners`), and lanes that an up-sweep sums apart (`vec`). `loads`: what is scanned
+    is loaded as it is, so that there can be vectors (a comparison of vectors is 1 here and -1 there)."""
+    vectors = loads and rows.inner == 1
     knobs = (
         Knob("piece", _pieces(rows.length)),
         Knob("together", (1, 2, 4, 8, 16)),
         Knob("items", tuple(i for i in (1, 16, 32, 64, 128, 256) if i <= emitter.max_items)),
         Knob("scanners", tuple(i for i in (1, 16, 64, 256, 1024) if i <= emitter.max_items)),
-        Knob("vec", (1, 4, 8, 16) if rows.inner == 1 else (1,)),
+        Knob("vec", (1, 4, 8, 16) if vectors else (1,)),
     )
     constraints = (
         Constraint("too many pieces", lambda v: _count(rows, v) <= _PIECES),
@@ -91,7 +93,7 @@ def sweep_space(template: str, rows: Rows, emitter: Emitter) -> Space:
         Constraint("too much local memory", partial(_fits, emitter)),
         Constraint("the vector is wider than the device's", partial(_has_vector, emitter)),
     )
-    return Space(template, knobs, constraints, _seeds(rows, emitter), partial(_features, rows))
+    return Space(template, knobs, constraints, _seeds(rows, emitter, vectors), partial(_features, rows))
 
 
 def _pieces(length: int) -> tuple[int, ...]:
@@ -112,9 +114,9 @@ def _has_vector(emitter: Emitter, v: Values) -> bool:
     return emitter.limits is None or v["vec"] <= emitter.limits.max_vector
 
 
-def _seeds(rows: Rows, emitter: Emitter) -> tuple[Values, ...]:
+def _seeds(rows: Rows, emitter: Emitter, vectors: bool) -> tuple[Values, ...]:
     """A host and processors behind OpenCL: few long pieces. GPUs: thousands of items."""
-    lanes = 1 if rows.inner > 1 else 4
+    lanes = 4 if vectors else 1
     found = []
     for piece, together, items, scanners in (
         ((1 << 10, 8, 1, 1), (1 << 12, 4, 1, 16), (1 << 15, 4, 1, 1))
