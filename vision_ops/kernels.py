@@ -72,19 +72,10 @@ class Emitter:
             yield group, item
 
     def barrier(self) -> None:
-        """All items of the group wait for each other; what they wrote to shared cells is seen."""
+        """All items of the group wait for each other; what they wrote to shared cells is seen, and nothing else:
+        OpenCL orders global memory by another flag."""
         if self.limits is not None:
             T.evaluate(T.tvm_storage_sync("shared"))
-
-    def barrier_of_all_memory(self) -> None:
-        """As `barrier`, and what they wrote to global memory is seen, too: OpenCL orders each kind of memory by a flag
-        of its own (CLK_LOCAL_MEM_FENCE 1, CLK_GLOBAL_MEM_FENCE 2), CUDA's barrier both."""
-        if self.limits is None:
-            return
-        if self.limits.kind == "opencl":
-            T.evaluate(tirx.call_extern("void", "barrier", tirx.const(3, "int32")))
-        else:
-            self.barrier()
 
 
 def own(dtype: str, extent: int = 1) -> Cells:
