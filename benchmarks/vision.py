@@ -132,9 +132,7 @@ def _serial_nms(workload: Workload, device: Device, inputs: list[Any], outputs: 
                     hit = overlap(box, prepared(tuple(boxes[0, other, c] for c in range(4)), False), nms.iou)
                     gone[j] = gone[j] | hit
 
-    operator = operator_named("nms")
-    specs = (*operator.inputs(workload), *operator.outputs(workload))
-    return _called(function([(s.name, s.shape, s.dtype) for s in specs], body), device, inputs, outputs)
+    return _called(function(operator_named("nms").operands(workload), body), device, inputs, outputs)
 
 
 def _on_the_host(workload: Workload, arrays: tuple[np.ndarray, ...]) -> dict[str, Contender]:

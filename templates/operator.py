@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 
 from templates.reference import relative_error
+from templates.registry import Registry
 from tuning_db.record import Workload
 
 
@@ -26,17 +27,39 @@ class TensorSpec:
     dtype: str
 
 
+@dataclass(frozen=True)
+class View:
+    """The typed view of an operator's workloads: a dataclass of their attributes, which raises ValueError for wrong
+    ones."""
+
+    op: ClassVar[str]  # the Workload.op
+
+    def workload(self, dtype: str = "float32") -> Workload:
+        return Workload(self.op, asdict(self), (), dtype)
+
+    @classmethod
+    def of(cls, workload: Workload) -> Self:
+        return cls(**workload.attrs)
+
+
 class Operator(ABC):
     """What is computed, whatever the template."""
 
-    op: str  # the Workload.op
-    view: type[Any]  # the typed view of its workloads' attributes: a dataclass, which raises ValueError for wrong ones
+    view: type[View]
+
+    @property
+    def op(self) -> str:
+        return self.view.op
 
     @abstractmethod
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]: ...
 
     @abstractmethod
     def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]: ...
+
+    def operands(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        """What a template's function takes."""
+        return *self.inputs(workload), *self.outputs(workload)
 
     @abstractmethod
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -57,22 +80,18 @@ class Operator(ABC):
         return worst
 
 
-_REGISTRY: dict[str, Operator] = {}
+_REGISTRY: Registry[Operator] = Registry("operator")
 
 
 def register_operator(operator: Operator) -> Operator:
     """Make an operator known. Registering another object under the same `op` raises ValueError."""
-    if _REGISTRY.setdefault(operator.op, operator) is not operator:
-        raise ValueError(f"operator {operator.op!r} is registered twice")
-    return operator
+    return _REGISTRY.add(operator.op, operator)
 
 
 def operator_named(op: str) -> Operator:
     """Raises KeyError with the known ones if there is none."""
-    if op not in _REGISTRY:
-        raise KeyError(f"no operator is named {op!r} (known: {', '.join(sorted(_REGISTRY))})")
-    return _REGISTRY[op]
+    return _REGISTRY.named(op)
 
 
 def all_operators() -> list[Operator]:
-    return [_REGISTRY[op] for op in sorted(_REGISTRY)]
+    return _REGISTRY.all()

@@ -19,6 +19,7 @@ import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
+from templates.registry import Registry
 from templates.space import SearchSpace, Space
 from tuning_db.record import Config, Workload
 
@@ -110,21 +111,17 @@ class AnchorTemplate(Template):
         return np.pad(bias, (0, blocks * block - bias.size)).reshape(blocks, block)
 
 
-_REGISTRY: dict[str, Template] = {}
+_REGISTRY: Registry[Template] = Registry("template")
 
 
 def register(template: Template) -> Template:
     """Make a template known under its name. Registering another object under the same name raises ValueError."""
-    if _REGISTRY.setdefault(template.name, template) is not template:
-        raise ValueError(f"template {template.name!r} is registered twice")
-    return template
+    return _REGISTRY.add(template.name, template)
 
 
 def template_named(name: str) -> Template:
     """Raises KeyError with the known names if there is none."""
-    if name not in _REGISTRY:
-        raise KeyError(f"no template is named {name!r} (known: {', '.join(sorted(_REGISTRY))})")
-    return _REGISTRY[name]
+    return _REGISTRY.named(name)
 
 
 def anchor_template(name: str) -> AnchorTemplate:
@@ -135,7 +132,7 @@ def anchor_template(name: str) -> AnchorTemplate:
 
 
 def all_templates() -> list[Template]:
-    return [_REGISTRY[name] for name in sorted(_REGISTRY)]
+    return _REGISTRY.all()
 
 
 def context_of(workload: Workload) -> dict[str, float]:

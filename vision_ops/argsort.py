@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from templates.operator import Operator, TensorSpec
+from templates.operator import Operator, TensorSpec, View
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
@@ -31,10 +31,12 @@ _REGISTER_BYTES = 512  # of an item on a GPU, where more is memory of the whole 
 
 
 @dataclass(frozen=True)
-class Argsort:
+class Argsort(View):
     """Of `rows` rows of `length` values each, or, with `segments` > 0, of that many segments of one row, whose offsets
     (segments + 1, from 0 to length, never falling) are the second input. The outputs are the indices, within the row
     or the whole, of the first `top` of every row, which for segments is all. Stable; NaN last in either direction."""
+
+    op = "argsort"
 
     rows: int
     length: int
@@ -48,16 +50,8 @@ class Argsort:
         if self.segments and (self.rows != 1 or self.top != self.length):
             raise ValueError("argsort: segments are sorted in one row, and whole")
 
-    def workload(self, dtype: str = "float32") -> Workload:
-        return Workload("argsort", asdict(self), (), dtype)
-
-    @staticmethod
-    def of(workload: Workload) -> Argsort:
-        return Argsort(**workload.attrs)
-
 
 class ArgsortOperator(Operator):
-    op = "argsort"
     view = Argsort
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
@@ -105,7 +99,7 @@ class ArgsortTemplate(Template):
         knobs = (
             Knob("block", (4, 8, 16, 32, 64, 128, 256, 512, 1024)),
             Knob("stretch", (4, 8, 16, 32, 64, 128, 256, 512, 1024)),
-            Knob("items", tuple(i for i in (1, 8, 16, 32, 64, 128, 256) if i <= emitter.max_items)),
+            Knob("items", emitter.group_sizes(1, 8, 16, 32, 64, 128, 256)),
         )
         most = _STACK_BYTES if emitter.on_processor else _REGISTER_BYTES
         constraints = (
@@ -117,9 +111,8 @@ class ArgsortTemplate(Template):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         operator = ArgsortOperator()
-        specs = (*operator.inputs(workload), *operator.outputs(workload))
         body = _Body(Argsort.of(workload), Emitter.of(target), config.knobs)
-        return function([(s.name, s.shape, s.dtype) for s in specs], body)
+        return function(operator.operands(workload), body)
 
 
 def _seeds(sort: Argsort, emitter: Emitter) -> tuple[Values, ...]:
@@ -184,11 +177,8 @@ class _Body:
 
     def _each(self, parts: int, item: Callable[[Any, Any], None]) -> None:
         """One item for each of `parts` parts of every row."""
-        groups = -(-self.sort.rows * parts // self.v["items"])
-        with self.emitter.launch(groups, self.v["items"]) as (group, i):
-            at = held(group * self.v["items"] + i)
-            with when(at < self.sort.rows * parts):
-                item(held(at // parts), held(at % parts))
+        with self.emitter.each(self.sort.rows * parts, self.v["items"]) as at:
+            item(held(at // parts), held(at % parts))
 
     def _sort_blocks(self, data: Cells, offsets: Cells | None, write: Callable[[Any, Any, Any], None]) -> None:
         self._each(

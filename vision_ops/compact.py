@@ -6,29 +6,28 @@ The places of what is kept are a prefix sum of ones and zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.target import Target
-from tvm.tirx.script import builder as T
 
-from templates.operator import Operator, TensorSpec
+from templates.operator import Operator, TensorSpec, View
 from templates.space import Space
 from templates.template import Template
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function, held, when
+from vision_ops.kernels import Cells, Emitter, function, when
+from vision_ops.selected import INVALID, invalidate
 from vision_ops.sweeps import Monoid, Rows, Sweeps, sweep_space
-
-INVALID = -1
-_FILLED = 64  # places that an item makes invalid
 
 
 @dataclass(frozen=True)
-class Compact:
+class Compact(View):
     """The input is scores (rows, length); the outputs are the indices of those above the threshold (rows, length),
     INVALID behind the last, and how many they are (rows,). A NaN is not above."""
+
+    op = "compact"
 
     rows: int
     length: int
@@ -38,16 +37,8 @@ class Compact:
         if min(self.rows, self.length) < 0:
             raise ValueError(f"compact: a negative extent: {self.rows} rows of {self.length}")
 
-    def workload(self, dtype: str = "float32") -> Workload:
-        return Workload("compact", asdict(self), (), dtype)
-
-    @staticmethod
-    def of(workload: Workload) -> Compact:
-        return Compact(**workload.attrs)
-
 
 class CompactOperator(Operator):
-    op = "compact"
     view = Compact
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
@@ -101,19 +92,7 @@ class CompactTemplate(Template):
                 with when(at == compact.length - 1):
                     count[row] = upto
 
-            _clear(compact, emitter, indices, config["items"])
+            invalidate(emitter, indices, count, compact.rows, compact.length, config["items"])
             sweeps(above, write)
 
-        specs = (*operator.inputs(workload), *operator.outputs(workload))
-        return function([(s.name, s.shape, s.dtype) for s in specs], body)
-
-
-def _clear(compact: Compact, emitter: Emitter, indices: Cells, items: int) -> None:
-    parts = -(-compact.length // _FILLED)
-    total = compact.rows * parts
-    with emitter.launch(-(-total // items), items) as (group, i):
-        at = held(group * items + i)
-        with when(at < total), T.serial(0, _FILLED) as step:
-            place = held(at % parts * _FILLED + step)
-            with when(place < compact.length):
-                indices[at // parts, place] = tirx.const(INVALID, "int32")
+        return function(operator.operands(workload), body)

@@ -19,6 +19,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.operator import TensorSpec
 
 Index = Any  # an expression, or a Python integer
 
@@ -71,6 +72,18 @@ class Emitter:
         ):
             yield group, item
 
+    @contextmanager
+    def each(self, total: int, items: int) -> Iterator[Any]:
+        """A launch of groups of `items` with an item for each of `total` pieces of work; gives the piece's index."""
+        with self.launch(-(-total // items), items) as (group, i):
+            at = held(group * items + i)
+            with when(at < total):
+                yield at
+
+    def group_sizes(self, *sizes: int) -> tuple[int, ...]:
+        """Those that the target allows."""
+        return tuple(size for size in sizes if size <= self.max_items)
+
     def barrier(self) -> None:
         """All items of the group wait for each other; what they wrote to shared cells is seen, and nothing else:
         OpenCL orders global memory by another flag."""
@@ -113,10 +126,10 @@ def choose(condition: Any, then: Callable[[], None], otherwise: Callable[[], Non
             otherwise()
 
 
-def function(parameters: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> tirx.PrimFunc:
-    """The function `body(*cells)` of buffers with names, shapes and dtypes."""
+def function(operands: Sequence[TensorSpec], body: Callable[..., None]) -> tirx.PrimFunc:
+    """The function `body(*cells)` of an operator's operands."""
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
-        cells = [Cells(T.arg(name, T.buffer(tuple(shape), dtype))) for name, shape, dtype in parameters]
+        cells = [Cells(T.arg(o.name, T.buffer(o.shape, o.dtype))) for o in operands]
         body(*cells)
     return builder.get()

@@ -10,7 +10,7 @@ threshold do nothing. Outputs are filled with what is invalid before anything is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,20 +19,20 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from templates.operator import Operator, TensorSpec
+from templates.operator import Operator, TensorSpec, View
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
 from vision_ops.boxes import FIELDS, Box, numpy_overlap, numpy_prepared, overlap, prepared, store, stored
 from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, shared, when
+from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted
 
 NO_THRESHOLD = float(np.finfo(np.float32).min)  # of scores: all but the least are above it
-INVALID = -1
 
 
 @dataclass(frozen=True)
-class Nms:
+class Nms(View):
     """`batch` images of `boxes` boxes; `classes` rows of scores for each. The inputs are the boxes (batch, boxes, 4),
     the scores (rows, boxes), per row the `candidates` best boxes' indices in order (rows, candidates), and, if
     `by_id`, a number for each box (batch, boxes): boxes of different numbers leave each other alone. The outputs are
@@ -40,6 +40,8 @@ class Nms:
 
     Kept are at most `keep` boxes whose scores exceed `score`; suppressed is what overlaps a kept one by more than
     `iou`. `centre`: boxes are centres and extents, not corners."""
+
+    op = "nms"
 
     batch: int
     classes: int
@@ -59,16 +61,8 @@ class Nms:
     def rows(self) -> int:
         return self.batch * self.classes
 
-    def workload(self, dtype: str = "float32") -> Workload:
-        return Workload("nms", asdict(self), (), dtype)
-
-    @staticmethod
-    def of(workload: Workload) -> Nms:
-        return Nms(**workload.attrs)
-
 
 class NmsOperator(Operator):
-    op = "nms"
     view = Nms
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
@@ -142,7 +136,7 @@ class NmsTemplate(Template):
         knobs = (
             Knob("chunk", tuple(1 << p for p in range(6, 12))),
             Knob("boxes", (1, 4, 16, 32, 64, 128)),
-            Knob("items", tuple(i for i in (1, 8, 16, 32, 64, 128) if i <= emitter.max_items)),
+            Knob("items", emitter.group_sizes(1, 8, 16, 32, 64, 128)),
             Knob("walkers", tuple(i for i in (1, 32, 64, 128, 256, 512) if i <= walkers)),
         )
         constraints = (
@@ -155,9 +149,8 @@ class NmsTemplate(Template):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         operator = NmsOperator()
-        specs = (*operator.inputs(workload), *operator.outputs(workload))
         body = _Body(Nms.of(workload), Emitter.of(target), config.knobs)
-        return function([(s.name, s.shape, s.dtype) for s in specs], body)
+        return function(operator.operands(workload), body)
 
 
 def _fits(emitter: Emitter, v: Values) -> bool:
@@ -222,20 +215,10 @@ class _Body:
             scratch("float32", nms.rows, 1 if ids is None else size),
             scratch("int32", nms.rows, size),
         )
-        self._clear(kept)
+        invalidate(self.emitter, index, count, nms.rows, nms.keep, self.v["items"])
         with T.serial(0, -(-nms.candidates // size)) as chunk:
             self._test(boxes, scores, order, ids, kept, held_now, chunk)
             self._walk(order, kept, held_now, chunk)
-
-    def _clear(self, kept: _Kept) -> None:
-        total, items = self.nms.rows * self.nms.keep, self.v["items"]
-        each = 64
-        with self.emitter.launch(-(-total // (items * each)), items) as (group, i), T.serial(0, each) as step:
-            at = held((group * each + step) * items + i)
-            with when(at < total):
-                kept.index[at // self.nms.keep, at % self.nms.keep] = tirx.const(INVALID, "int32")
-            with when(at < self.nms.rows):
-                kept.count[at] = tirx.const(0, "int32")
 
     def _index(self, order: Cells, row: Any, at: Any) -> Any:
         """The box at a place in the order; never one that is not there, whatever the order holds."""
@@ -249,34 +232,32 @@ class _Body:
         nms, v = self.nms, self.v
         parts = -(-v["chunk"] // v["boxes"])
         threshold = tirx.const(nms.score, "float32")
-        with self.emitter.launch(-(-nms.rows * parts // v["items"]), v["items"]) as (group, i):
-            at = held(group * v["items"] + i)
-            with when(at < nms.rows * parts):
-                row, part = held(at // parts), held(at % parts)
-                image, first = held(row // nms.classes), held(part * v["boxes"])
-                best = self._index(order, row, number * v["chunk"])
-                # Scores fall: where the first is too low, so are all, and the row is done.
-                live = (kept.count[row] < nms.keep) & (scores[row, best] > threshold)
-                gone = own("int32", v["boxes"])
+        with self.emitter.each(nms.rows * parts, v["items"]) as at:
+            row, part = held(at // parts), held(at % parts)
+            image, first = held(row // nms.classes), held(part * v["boxes"])
+            best = self._index(order, row, number * v["chunk"])
+            # Scores fall: where the first is too low, so are all, and the row is done.
+            live = (kept.count[row] < nms.keep) & (scores[row, best] > threshold)
+            gone = own("int32", v["boxes"])
+            with T.serial(0, v["boxes"]) as b:
+                gone[b] = tirx.const(1, "int32")
+            with when(live):
                 with T.serial(0, v["boxes"]) as b:
-                    gone[b] = tirx.const(1, "int32")
-                with when(live):
+                    place = held(number * v["chunk"] + first + b)
+                    index = self._index(order, row, place)
+                    raw = tuple(boxes[image, index, corner] for corner in range(4))
+                    store(chunk.box, row, first + b, prepared(raw, nms.centre))
+                    if ids is not None:
+                        chunk.number[row, first + b] = ids[image, index]
+                    valid = (place < nms.candidates) & (scores[row, index] > threshold)
+                    gone[b] = 1 - valid.astype("int32")
+                with T.serial(0, kept.count[row]) as k:
+                    box = stored(kept.box, row, k)
                     with T.serial(0, v["boxes"]) as b:
-                        place = held(number * v["chunk"] + first + b)
-                        index = self._index(order, row, place)
-                        raw = tuple(boxes[image, index, corner] for corner in range(4))
-                        store(chunk.box, row, first + b, prepared(raw, nms.centre))
-                        if ids is not None:
-                            chunk.number[row, first + b] = ids[image, index]
-                        valid = (place < nms.candidates) & (scores[row, index] > threshold)
-                        gone[b] = 1 - valid.astype("int32")
-                    with T.serial(0, kept.count[row]) as k:
-                        box = stored(kept.box, row, k)
-                        with T.serial(0, v["boxes"]) as b:
-                            hit = overlap(box, stored(chunk.box, row, first + b), nms.iou)
-                            gone[b] = gone[b] | self._same(hit, kept.number, k, chunk.number, first + b, row)
-                with T.serial(0, v["boxes"]) as b:
-                    chunk.gone[row, first + b] = gone[b]
+                        hit = overlap(box, stored(chunk.box, row, first + b), nms.iou)
+                        gone[b] = gone[b] | self._same(hit, kept.number, k, chunk.number, first + b, row)
+            with T.serial(0, v["boxes"]) as b:
+                chunk.gone[row, first + b] = gone[b]
 
     def _same(self, hit: Any, numbers: Cells, at: Any, others: Cells, other: Any, row: Any) -> Any:
         if not self.nms.by_id:

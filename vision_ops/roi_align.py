@@ -6,7 +6,7 @@ He et al.: Mask R-CNN, ICCV 2017, section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from templates.operator import Operator, TensorSpec
+from templates.operator import Operator, TensorSpec, View
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
@@ -26,12 +26,14 @@ _MOST_SAMPLES = 1024  # of a bin along an axis, where their number follows the r
 
 
 @dataclass(frozen=True)
-class RoiAlign:
+class RoiAlign(View):
     """The inputs are the maps (batch, channels, height, width), the regions (rois, 4) as x1, y1, x2, y2 in the image,
     and the map of each (rois,); the output is (rois, channels, out_height, out_width). `scale`: of the map to the
     image. `ratio`: samples of a bin along an axis (0: as many as a bin has pixels, rounded up). `aligned`: pixels'
     centres are at halves (ONNX's half_pixel; otherwise regions are one pixel large at least). "max" is that of the
     interpolated samples."""
+
+    op = "roi_align"
 
     batch: int
     channels: int
@@ -57,13 +59,6 @@ class RoiAlign:
     def out_shape(self) -> tuple[int, int, int, int]:
         return self.rois, self.channels, self.out_height, self.out_width
 
-    def workload(self, dtype: str = "float32") -> Workload:
-        return Workload("roi_align", asdict(self), (), dtype)
-
-    @staticmethod
-    def of(workload: Workload) -> RoiAlign:
-        return RoiAlign(**workload.attrs)
-
 
 def random_regions(rng: np.random.Generator, rois: int, height: float, width: float) -> np.ndarray:
     """(rois, 4): boxes inside an image, and some that reach out of it."""
@@ -74,7 +69,6 @@ def random_regions(rng: np.random.Generator, rois: int, height: float, width: fl
 
 
 class RoiAlignOperator(Operator):
-    op = "roi_align"
     view = RoiAlign
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
@@ -150,7 +144,7 @@ class RoiAlignTemplate(Template):
             return None
         knobs = (
             Knob("channels", (1, 2, 4, 8, 16, 32, 64)),
-            Knob("items", tuple(i for i in (1, 8, 16, 32, 64, 128, 256) if i <= emitter.max_items)),
+            Knob("items", emitter.group_sizes(1, 8, 16, 32, 64, 128, 256)),
         )
         constraints = (Constraint("more channels than there are", lambda v: v["channels"] < 2 * roi.channels),)
         most = [c for c in (1, 2, 4, 8, 16, 32, 64) if c < 2 * roi.channels]
@@ -160,9 +154,8 @@ class RoiAlignTemplate(Template):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         operator = RoiAlignOperator()
-        specs = (*operator.inputs(workload), *operator.outputs(workload))
         body = _Body(RoiAlign.of(workload), Emitter.of(target), config.knobs)
-        return function([(s.name, s.shape, s.dtype) for s in specs], body)
+        return function(operator.operands(workload), body)
 
 
 def _features(roi: RoiAlign, v: Values) -> Mapping[str, float]:
@@ -209,12 +202,10 @@ class _Body:
         roi, many = self.roi, self.v["channels"]
         parts, bins = -(-roi.channels // many), roi.out_height * roi.out_width
         total = roi.rois * parts * bins
-        with self.emitter.launch(-(-total // self.v["items"]), self.v["items"]) as (group, i):
-            at = held(group * self.v["items"] + i)
-            with when(at < total):
-                region, first = held(at // (parts * bins)), held(at // bins % parts * many)
-                y, x = held(at % bins // roi.out_width), held(at % roi.out_width)
-                self._bin(data, rois, maps, out, region, first, y, x)
+        with self.emitter.each(total, self.v["items"]) as at:
+            region, first = held(at // (parts * bins)), held(at // bins % parts * many)
+            y, x = held(at % bins // roi.out_width), held(at % roi.out_width)
+            self._bin(data, rois, maps, out, region, first, y, x)
 
     def _axis(self, rois: Cells, region: Any, axis: int) -> _Axis:
         roi = self.roi

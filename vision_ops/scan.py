@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
-from templates.operator import Operator, TensorSpec
+from templates.operator import Operator, TensorSpec, View
 from templates.space import Space
 from templates.template import Template
 from tuning_db.record import Config, Workload
@@ -19,9 +19,11 @@ from vision_ops.sweeps import KINDS, Monoid, Rows, Sweeps, identity, sweep_space
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(View):
     """Along the middle axis of (outer, length, inner). `exclusive`: a result has not its own element; `reverse`: from
     the end. A NaN makes a NaN of everything behind it. Integers wrap around."""
+
+    op = "scan"
 
     outer: int
     length: int
@@ -40,16 +42,8 @@ class Scan:
     def shape(self) -> tuple[int, int, int]:
         return self.outer, self.length, self.inner
 
-    def workload(self, dtype: str = "float32") -> Workload:
-        return Workload("scan", asdict(self), (), dtype)
-
-    @staticmethod
-    def of(workload: Workload) -> Scan:
-        return Scan(**workload.attrs)
-
 
 class ScanOperator(Operator):
-    op = "scan"
     view = Scan
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
@@ -105,4 +99,4 @@ class ScanTemplate(Template):
 
             sweeps(lambda row, at: data[element(row, at)], write)
 
-        return function([("data", scan.shape, workload.dtype), ("out", scan.shape, workload.dtype)], body)
+        return function(ScanOperator().operands(workload), body)

@@ -81,8 +81,8 @@ def sweep_space(template: str, rows: Rows, emitter: Emitter, loads: bool = True)
     knobs = (
         Knob("piece", _pieces(rows.length)),
         Knob("together", (1, 2, 4, 8, 16)),
-        Knob("items", tuple(i for i in (1, 16, 32, 64, 128, 256) if i <= emitter.max_items)),
-        Knob("scanners", tuple(i for i in (1, 16, 64, 256, 1024) if i <= emitter.max_items)),
+        Knob("items", emitter.group_sizes(1, 16, 32, 64, 128, 256)),
+        Knob("scanners", emitter.group_sizes(1, 16, 64, 256, 1024)),
         Knob("vec", (1, 4, 8, 16) if vectors else (1,)),
     )
     constraints = (
@@ -167,11 +167,9 @@ class Sweeps:
         axis is not the last."""
         inner, parts = self.rows.inner, -(-_count(self.rows, self.v) // self.v["together"])
         total = self.rows.outer * parts * inner
-        with self.emitter.launch(-(-total // self.v["items"]), self.v["items"]) as (group, i):
-            at = held(group * self.v["items"] + i)
-            with when(at < total):
-                row = held(at // (parts * inner) * inner + at % inner)
-                item(row, held(at // inner % parts * self.v["together"]))
+        with self.emitter.each(total, self.v["items"]) as at:
+            row = held(at // (parts * inner) * inner + at % inner)
+            item(row, held(at // inner % parts * self.v["together"]))
 
     def _up(self, read: Read, before: Cells, row: Any, first: Any) -> None:
         with T.serial(0, self.v["together"]) as p, when(first + p < _count(self.rows, self.v)):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from templates.template import template_named
 from tests.vision_ops.support import Compiled, Place, configs_of, place
-from vision_ops.compact import INVALID, Compact, CompactOperator
+from vision_ops.compact import Compact, CompactOperator
+from vision_ops.selected import INVALID
 
 __all__ = ["place"]
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from templates.template import template_named
 from tests.vision_ops.support import Compiled, Place, configs_of, place
-from vision_ops.nms import INVALID, NO_THRESHOLD, Nms, NmsOperator
+from vision_ops.nms import NO_THRESHOLD, Nms, NmsOperator
+from vision_ops.selected import INVALID
 from vision_ops.sort_keys import argsorted
 
 __all__ = ["place"]

@@ -41,9 +41,7 @@ class Forgetful(Template):
                 with when(before[0] < length - config["forgets"]):
                     out[0, before[0]] = at if not config["wrong"] else at ^ 1
 
-        operator = ArgsortOperator()
-        specs = (*operator.inputs(workload), *operator.outputs(workload))
-        return function([(s.name, s.shape, s.dtype) for s in specs], body)
+        return function(ArgsortOperator().operands(workload), body)
 
 
 register(Forgetful())
