@@ -5,8 +5,9 @@
 Every layer (bias and ReLU included; CLBlast has neither) is tuned by us and by MetaSchedule, on the same device through
 our runtime and with the same number of trials; then the best kernels take turns, each in a process of its own, with
 cold weights and by the device's clock. "direct" is our best kernel that is not Winograd's; the peak that it is held
-to is a kernel of multiply-adds in registers that takes turns with it. Ratios are times better than: above 1 is ours
-ahead. Nothing is installed: a peer that is missing is skipped and named. --keep DIR keeps what
+to is a kernel of multiply-adds in registers that takes turns with it. That one reads nothing, so "warm" is the direct
+kernel once more with weights in the caches: what is lost between the two is the memory's. Ratios are times better
+than: above 1 is ours ahead. Nothing is installed: a peer that is missing is skipped and named. --keep DIR keeps what
 was tuned, so that the same command goes on where it was stopped; --tune-only leaves the timing out.
 """
 
@@ -66,6 +67,7 @@ class Row:
     direct_gflops: float | None
     peak_gflops: float  # of the kernel of multiply-adds, in this row's rounds
     share_of_peak: float | None  # of the direct kernel
+    warm_share: float | None  # of the direct kernel with weights in the caches
     is_3x3_stride_1: bool
     error: float
 
@@ -128,6 +130,8 @@ def measure(conv: Conv2d, device: Device, peak: Multiplier, options: argparse.Na
     specs = {"ours": {**common, **files_of(conv, device, best.config, folder, "ours")}}
     if exact is not None and exact.config != best.config:
         specs["direct"] = {**common, **files_of(conv, device, exact.config, folder, "direct")}
+    if exact is not None:
+        specs["warm"] = {**specs.get("direct", specs["ours"]), "cold_bytes": 0}
     specs["peak"] = {**common, **_peak(peak, device, folder)}
     specs["default"] = {**plain, "kind": "library", "library": _default(conv, device, folder)}
     if with_ms:
@@ -135,7 +139,7 @@ def measure(conv: Conv2d, device: Device, peak: Multiplier, options: argparse.Na
     if has_clblast() and "Portable" in info.platform:
         specs["clblast"] = {**plain, "kind": "clblast"}
     seconds = time_all(specs, folder, options.rounds, CHILD)
-    direct = seconds.get("direct", seconds["ours"] if exact is not None else None)
+    direct, warm = seconds.get("direct", seconds["ours"] if exact is not None else None), seconds.pop("warm", None)
     rate, peak_rate = None if direct is None else conv.flop / direct, peak.flop / seconds.pop("peak")
     return Row(
         device.name,
@@ -147,6 +151,7 @@ def measure(conv: Conv2d, device: Device, peak: Multiplier, options: argparse.Na
         None if rate is None else rate / 1e9,
         peak_rate / 1e9,
         None if rate is None else rate / peak_rate,
+        None if warm is None else conv.flop / warm / peak_rate,
         held_to_peak(conv),
         float(best.error or 0.0),
     )
@@ -156,7 +161,8 @@ def _print_row(row: Row) -> None:
     ratios = "  ".join(f"{peer} {row.ratio(peer):6.2f}x" for peer in row.seconds if peer not in ("ours", "direct"))
     share = ""
     if row.share_of_peak is not None:
-        share = f"  direct {row.direct_gflops:6.1f} GF/s, {row.share_of_peak:.0%} of {row.peak_gflops:.0f}"
+        shares = f"{row.share_of_peak:.0%} (warm {row.warm_share:.0%})"
+        share = f"  direct {row.direct_gflops:6.1f} GF/s, {shares} of {row.peak_gflops:.0f}"
     print(
         f"{row.device} {row.name:32s} {row.template:24s} {row.seconds['ours'] * 1e6:9.1f} us {row.gflops:7.1f} GF/s"
         f"{share}  {ratios}",
@@ -169,10 +175,11 @@ def _summary(rows: list[Row]) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     for device in dict.fromkeys(row.device for row in rows):
         mine = [row for row in rows if row.device == device]
-        shares = [row.share_of_peak for row in mine if row.is_3x3_stride_1]
+        held = [row for row in mine if row.is_3x3_stride_1]
         for peer in ("clblast", "metaschedule", "default"):
             summary[f"vs_{peer}_geomean_{device}"] = geomean([row.ratio(peer) for row in mine])
-        summary[f"share_of_peak_3x3_{device}"] = geomean(shares)
+        summary[f"share_of_peak_3x3_{device}"] = geomean([row.share_of_peak for row in held])
+        summary[f"warm_share_of_peak_3x3_{device}"] = geomean([row.warm_share for row in held])
     return summary
 
 
