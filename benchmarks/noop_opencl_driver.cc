@@ -144,6 +144,8 @@ cl_mem clCreateBuffer(cl_context, cl_bitfield, size_t size, void*, cl_int* statu
   return Make<cl_mem>(status, size);
 }
 cl_int clReleaseMemObject(cl_mem buffer) { return Release(buffer); }
+// Only for buffers in the program's own memory, of which a GPU has none.
+cl_int clSetMemObjectDestructorCallback(cl_mem, void (*)(cl_mem, void*), void*) { return kInvalidValue; }
 
 cl_int clEnqueueReadBuffer(cl_command_queue, cl_mem buffer, cl_bool, size_t offset, size_t size, void* to, cl_uint,
                            const cl_event*, cl_event* event) {

@@ -113,6 +113,8 @@ def is_contiguous(sch: Schedule, block: Any, loop: int) -> bool:
     """Whether neighbouring iterations of a loop touch neighbouring (or the same) elements."""
     var = sch.get(block).iter_vars[loop].var
     for access in loads_of(sch, block):  # the store goes to the block's own iterators
+        if not access.indices:  # of no axes: one element
+            continue
         *leading, last = access.indices
         if any(_stride(index, var) != 0 for index in leading) or _stride(last, var) not in (0, 1):
             return False

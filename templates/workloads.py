@@ -114,6 +114,11 @@ def anchor_of(workload: Workload) -> Anchor:
     return anchor
 
 
+def flop_of(workload: Workload) -> float | None:
+    """Operations of the direct algorithm; None where they are not what an operator is about."""
+    return anchor_of(workload).flop if is_anchor(workload) else None
+
+
 def is_anchor(workload: Workload) -> bool:
     """Whether it is a convolution or a dense layer."""
     return workload.op in _KINDS

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script.ir_builder import IRBuilder
 from tvm.target import Target
 from tvm.tirx.script import builder as T
@@ -132,4 +133,6 @@ def function(operands: Sequence[TensorSpec], body: Callable[..., None]) -> tirx.
         T.func_name("main")
         cells = [Cells(T.arg(o.name, T.buffer(o.shape, o.dtype))) for o in operands]
         body(*cells)
-    return builder.get()
+    func = builder.get()
+    # Relax looks for a block at the root of every function that a network calls.
+    return func.with_body(SBlockRealize([], True, SBlock([], [], [], "root", func.body)))

@@ -4,27 +4,30 @@
 `compile_module`.
 """
 
-from tuner.graph.fuse import AnchorStep, FusedGraph, fuse
+from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.half import halved
 from tuner.graph.kernels import default_config
 from tuner.graph.load import load_exported, load_onnx
-from tuner.graph.lower import LoweredAnchor
-from tuner.graph.model import Model, TensorInfo
+from tuner.graph.lower import LoweredOperator
+from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.passes import compile_module
-from tuner.graph.placed import COPY, Place, Placed, PlacedAnchor, host_of, lower_placed
+from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [
     "COPY",
     "AnchorStep",
+    "Count",
     "FlopShare",
     "FusedGraph",
-    "LoweredAnchor",
+    "LoweredOperator",
     "Model",
+    "OperatorStep",
     "Place",
     "Placed",
-    "PlacedAnchor",
+    "PlacedOperator",
     "TensorInfo",
+    "TunedStep",
     "compile_module",
     "default_config",
     "flop_table",

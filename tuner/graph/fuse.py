@@ -1,4 +1,5 @@
-"""Fusing every anchor (convolution, dense) with the element-wise steps behind it. Start at `fuse`.
+"""From a model to steps: every anchor (convolution, dense) with the element-wise steps fused behind it, operators of
+other templates, and the rest. Start at `fuse`.
 
 From an anchor the chain of sole readers is followed: constants per channel right behind it go into weight and bias
 (in float64), then residual additions and activations become tokens of templates.epilogue. Anchors are taken from last
@@ -18,6 +19,7 @@ from templates.workloads import Conv2d, Dense
 from tuner.graph.activations import activation_behind, merge_clips
 from tuner.graph.bindings import Bindings, operands, shape_of
 from tuner.graph.model import Model
+from tuner.graph.operators import operator_of
 from tuner.graph.simplify import constant, is_call
 from tuning_db.record import Workload
 
@@ -38,20 +40,34 @@ class AnchorStep:
 
 
 @dataclass(frozen=True, eq=False)
+class OperatorStep:
+    """`out` = the operator (templates/operator.py) of `inputs`; a tuple where it has several outputs."""
+
+    workload: Workload
+    node: str
+    inputs: tuple[Any, ...]
+    out: Var
+
+
+@dataclass(frozen=True, eq=False)
 class PlainStep:
-    """A Relax binding that belongs to no anchor."""
+    """A Relax binding that no template computes."""
 
     node: str
     value: Any
     out: Var
 
 
-Step = AnchorStep | PlainStep
+TunedStep = AnchorStep | OperatorStep  # computed by a template
+Step = TunedStep | PlainStep
 
 
 def reads_of(step: Step) -> list[Var]:
     """The variables that a step reads, each as often as it does."""
-    reads = [step.data, *step.extras] if isinstance(step, AnchorStep) else operands(step.value)
+    if isinstance(step, AnchorStep):
+        reads = [step.data, *step.extras]
+    else:
+        reads = operands(step.value) if isinstance(step, PlainStep) else list(step.inputs)
     return [r for r in reads if isinstance(r, Var)]
 
 
@@ -68,6 +84,10 @@ class FusedGraph:
     @property
     def anchors(self) -> tuple[AnchorStep, ...]:
         return tuple(s for s in self.steps if isinstance(s, AnchorStep))
+
+    @property
+    def tuned(self) -> tuple[TunedStep, ...]:
+        return tuple(s for s in self.steps if isinstance(s, TunedStep))
 
     @property
     def parameters(self) -> tuple[Var, ...]:
@@ -93,8 +113,15 @@ def fuse(model: Model) -> FusedGraph:
             steps[max(chain.members)] = chain.step(model)
     for i, (var, value) in enumerate(zip(graph.variables, graph.values, strict=True)):
         if i not in claimed:
-            steps[i] = PlainStep(model.node_names.get(var.name, var.name), value, var)
+            steps[i] = _step(model.node_names.get(var.name, var.name), value, var)
     return FusedGraph(model, _alive([steps[i] for i in sorted(steps)], graph.outputs), graph.outputs)
+
+
+def _step(node: str, value: Any, out: Var) -> Step:
+    operator = operator_of(value)
+    return (
+        PlainStep(node, value, out) if operator is None else OperatorStep(operator.workload, node, operator.inputs, out)
+    )
 
 
 def _alive(steps: list[Step], outputs: tuple[Any, ...]) -> tuple[Step, ...]:

@@ -16,7 +16,7 @@ from tvm.ir import Var
 
 from tuner.errors import BadInput
 from tuner.graph.bindings import dtype_of, with_leaves
-from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep, reads_of
+from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, reads_of
 from tuner.graph.simplify import constant, is_call
 
 HALF = "float16"
@@ -46,20 +46,30 @@ class _Halving:
     def __init__(self, graph: FusedGraph) -> None:
         self._graph = graph
         read = {var for step in graph.steps for var in reads_of(step)}
-        made = [s.out for s in graph.steps if s.out in read or isinstance(s, AnchorStep) or is_exact(s.value)]
+        made = [s.out for s in graph.steps if s.out in read or _makes_halves(s)]
         # What is computed for the caller alone is not rounded.
         held = [*(p for p in graph.parameters if p in read), *made]
         self._stored = {var: _half_variable(var) for var in held if dtype_of(var) == "float32"}
 
     def halved(self) -> FusedGraph:
         entering = [PlainStep(p.name, p, self._stored[p]) for p in self._graph.parameters if p in self._stored]
-        steps = [self._anchor(s) if isinstance(s, AnchorStep) else self._plain(s) for s in self._graph.steps]
+        steps = [self._step(s) for s in self._graph.steps]
         results = dict.fromkeys(o for o in self._graph.outputs if isinstance(o, Var) and self._is_made(o))
         leaving = [PlainStep(o.name, self._stored[o], o) for o in results]
         return replace(self._graph, steps=(*entering, *steps, *leaving), dtype=HALF)
 
     def _is_made(self, var: Var) -> bool:
         return var in self._stored and not any(var.same_as(p) for p in self._graph.parameters)
+
+    def _step(self, step: Step) -> Step:
+        if isinstance(step, AnchorStep):
+            return self._anchor(step)
+        return self._operator(step) if isinstance(step, OperatorStep) else self._plain(step)
+
+    def _operator(self, step: OperatorStep) -> OperatorStep:
+        """It computes as in single precision: its workload keeps its dtype."""
+        inputs = tuple(self._stored.get(expr, expr) if isinstance(expr, Var) else expr for expr in step.inputs)
+        return replace(step, inputs=inputs, out=self._stored.get(step.out, step.out))
 
     def _anchor(self, step: AnchorStep) -> AnchorStep:
         return replace(
@@ -84,6 +94,10 @@ class _Halving:
         if value is None:
             return self._stored.get(expr, expr) if isinstance(expr, Var) else expr
         return relax.const(_rounded(value, node)) if value.dtype == np.float32 else expr
+
+
+def _makes_halves(step: Step) -> bool:
+    return isinstance(step, AnchorStep) or (isinstance(step, PlainStep) and is_exact(step.value))
 
 
 def _half_variable(var: Var) -> Var:

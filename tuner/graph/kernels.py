@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.target import Target
 
 import vision_ops  # noqa: F401  (registers the built-in templates and operators)
-from templates.template import AnchorTemplate, Layouts, ScheduleError, anchor_template, search_space
+from templates.template import AnchorTemplate, Layouts, ScheduleError, search_space, template_named
 from tuner.errors import BadInput
 from tuning_db.record import Config, Workload
 
@@ -18,11 +18,17 @@ Choices = Mapping[Workload, Config | None]
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A workload's function by one config, with the layouts that it reads and writes."""
+    """A workload's function by one config."""
 
-    template: AnchorTemplate
     config: Config
     func: tirx.PrimFunc
+
+
+@dataclass(frozen=True, eq=False)
+class AnchorKernel(Kernel):
+    """With the layouts that it reads and writes."""
+
+    template: AnchorTemplate
     layouts: Layouts
 
 
@@ -44,8 +50,10 @@ def kernels_of(workloads: Iterable[Workload], choices: Choices, target: Target) 
 
 def _kernel(workload: Workload, config: Config, target: Target) -> Kernel:
     try:
-        template = anchor_template(config.template)
+        template = template_named(config.template)
         func = template.prim_func(workload, target, config)
     except (KeyError, ScheduleError) as error:
         raise BadInput(f"{workload.key}: the config {config.key} cannot be applied: {error}") from error
-    return Kernel(template, config, func, template.layouts(workload, target))
+    if isinstance(template, AnchorTemplate):
+        return AnchorKernel(config, func, template, template.layouts(workload, target))
+    return Kernel(config, func)

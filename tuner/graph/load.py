@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ def load_onnx(path: str | Path) -> Model:
     path = Path(path)
     proto, digest = read_onnx(path)
     fold_constants(proto)
-    module, node_names = import_onnx(proto, str(path))
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]
-    return _model(module, path.stem, inputs, outputs, digest, str(path), node_names)
+    imported = import_onnx(proto, str(path))
+    model = _model(imported.module, path.stem, inputs, outputs, digest, str(path), imported.node_names)
+    return replace(model, outputs=tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs))
 
 
 def load_exported(program: Any, name: str = "exported") -> Model:
@@ -71,7 +73,7 @@ def _model(
     body = main.body.body.ty
     types = list(body.fields) if isinstance(body, relax.TupleType) else [body]
     arguments = [_tensor_info(source, "input", n, p.ty) for n, p in zip(inputs, main.params, strict=True)]
-    results = [_tensor_info(source, "output", n, t) for n, t in zip(outputs, types, strict=True)]
+    results = [_tensor_info(source, "output", n, t) for n, t in zip(outputs, types, strict=False)]  # counts follow
     return Model(name, module, tuple(arguments), tuple(results), digest, source, dict(node_names))
 
 

@@ -1,7 +1,8 @@
 """From steps of a fused graph and a kernel per workload to a Relax module of functions. Start at `lower_steps`.
 
 Every anchor becomes a call of its template's function, with weights packed into constants; values stay in blocked
-layout between anchors and are converted only where somebody needs the other form. `passes.finish` does the rest.
+layout between anchors and are converted only where somebody needs the other form. Other operators of templates read
+and write plain layout. `passes.finish` does the rest.
 """
 
 from __future__ import annotations
@@ -14,22 +15,26 @@ from tvm import relax, tirx
 from tvm.ir import IRModule, Var
 from tvm.target import Target
 
+from templates.operator import operator_named
 from templates.template import PLAIN, Layout
 from templates.workloads import anchor_of
-from tuner.graph.bindings import shape_of
+from tuner.errors import BadInput
+from tuner.graph.bindings import dtype_of, shape_of
 from tuner.graph.blocked import emit_blocked
 from tuner.graph.concat import Joints, write
 from tuner.graph.emit import OPAQUE, Emitter, Forms
-from tuner.graph.fuse import AnchorStep, FusedGraph, PlainStep, Step
-from tuner.graph.kernels import Kernel
+from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step
+from tuner.graph.kernels import AnchorKernel, Kernel
+from tuner.graph.operators import output_types
 from tuner.graph.plain import emit_plain, emit_plain_anchor
 from tuning_db.record import Config, Workload
 
 
 @dataclass(frozen=True)
-class LoweredAnchor:
-    """What became of one anchor: the config and the name of its function (both None where no template applies), and
-    from which channel block on its result lies in the function's last tensor (a concatenation has several)."""
+class LoweredOperator:
+    """What became of one step that templates compute: the config and the name of its function (both None where no
+    template applies), and from which channel block on its result lies in the function's last tensor (a concatenation
+    has several)."""
 
     node: str
     workload: Workload
@@ -40,10 +45,10 @@ class LoweredAnchor:
 
 @dataclass(frozen=True)
 class Lowered:
-    """`module`: the Relax module, not yet through `passes.finish`; `anchors` in the graph's order."""
+    """`module`: the Relax module, not yet through `passes.finish`; `operators` in the graph's order."""
 
     module: IRModule
-    anchors: tuple[LoweredAnchor, ...]
+    operators: tuple[LoweredOperator, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +72,19 @@ def lower_steps(
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
     lowering = _Lowering(graph, steps, given, kernels, Emitter(builder, target))
-    anchors = []
+    operators = []
     with builder.function("main", [g.parameter for g in given]):
         with builder.dataflow():
             for step in steps:
                 if isinstance(step, AnchorStep):
-                    anchors.append(lowering.anchor(step))
+                    operators.append(lowering.anchor(step))
+                elif isinstance(step, OperatorStep):
+                    operators.append(lowering.operator(step))
                 else:
                     lowering.other(step)
             result = builder.emit_output(relax.Tuple(list(results(lowering.forms))))
         builder.emit_func_output(result)
-    return Lowered(builder.get(), tuple(anchors))
+    return Lowered(builder.get(), tuple(operators))
 
 
 class _Lowering:
@@ -95,7 +102,7 @@ class _Lowering:
         self._emitter = emitter
         self._kernels = kernels
         anchors = [s for s in steps if isinstance(s, AnchorStep)]
-        blocks = {s.out: k.layouts.out.block for s in anchors if (k := kernels[s.workload]) is not None}
+        blocks = {s.out: k.layouts.out.block for s in anchors if (k := self._anchor_kernel(s)) is not None}
         self._joints = Joints(graph, steps, blocks)
         for value in given:
             self.forms.put(value.var, value.parameter, value.layout)
@@ -109,26 +116,47 @@ class _Lowering:
         else:
             self.forms.put(step.out, emit_plain(self._emitter, self.forms, step))
 
-    def anchor(self, step: AnchorStep) -> LoweredAnchor:
+    def operator(self, step: OperatorStep) -> LoweredOperator:
+        kernel, specs = self._kernels[step.workload], operator_named(step.workload.op).inputs(step.workload)
+        if kernel is None:
+            raise BadInput(
+                f"node {step.node!r}: no template computes {step.workload.key} on {self._emitter.target.kind}"
+            )
+        arguments = [
+            self._emitter.typed(self.forms.get(expr, PLAIN), spec.dtype)
+            for expr, spec in zip(step.inputs, specs, strict=True)
+        ]
+        name = f"{step.workload.op}_{kernel.config.template.rpartition('.')[2]}"
+        function = self._emitter.function((step.workload, kernel.config), lambda: kernel.func, name, OPAQUE)
+        out = self._emitter.builder.emit(relax.call_tir(function, arguments, out_ty=output_types(step.workload)))
+        self.forms.put(step.out, self._emitter.typed(out, dtype_of(step.out)))
+        return LoweredOperator(step.node, step.workload, kernel.config, function.name_hint)
+
+    def _anchor_kernel(self, step: AnchorStep) -> AnchorKernel | None:
         kernel = self._kernels[step.workload]
+        assert kernel is None or isinstance(kernel, AnchorKernel)
+        return kernel
+
+    def anchor(self, step: AnchorStep) -> LoweredOperator:
+        kernel = self._anchor_kernel(step)
         if kernel is None:
             self._without_template(step)
-            return LoweredAnchor(step.node, step.workload, None, None)
+            return LoweredOperator(step.node, step.workload, None, None)
         arguments, key = self._arguments(step, kernel), (step.workload, kernel.config)
         name = f"{step.workload.op}_{kernel.config.template.rpartition('.')[2]}"
         slot = self._joints.slot(step.out)
         if slot is not None:
             function = write(self._emitter, slot, key, kernel.func, arguments, name)
-            return LoweredAnchor(step.node, step.workload, kernel.config, function.name_hint, slot.first_block)
+            return LoweredOperator(step.node, step.workload, kernel.config, function.name_hint, slot.first_block)
         function = self._emitter.function(key, lambda: kernel.func, name, OPAQUE)
         layout = kernel.layouts.out
         out = self._emitter.call(
             function, arguments, layout.shape(anchor_of(step.workload).out_shape), step.workload.dtype
         )
         self.forms.put(step.out, out if layout.block else self._reshaped(out, shape_of(step.out)), layout)
-        return LoweredAnchor(step.node, step.workload, kernel.config, function.name_hint)
+        return LoweredOperator(step.node, step.workload, kernel.config, function.name_hint)
 
-    def _arguments(self, step: AnchorStep, kernel: Kernel) -> list[Any]:
+    def _arguments(self, step: AnchorStep, kernel: AnchorKernel) -> list[Any]:
         """Data, weight, and the operands of the epilogue, in the kernel's layouts."""
         anchor, layouts, emitter = anchor_of(step.workload), kernel.layouts, self._emitter
         data = self._reshaped(self.forms.get(step.data, layouts.data), layouts.data.shape(anchor.data_shape))

@@ -1,7 +1,8 @@
 """From a checked ONNX model to Relax: TVM's importer, with node names kept and a few converters of our own.
 
 Ours replace those that emit finished loops (Clip, Pad) or a stack and a reduction (Sum, Min, Max) where a Relax
-operator exists, because only operators can be fused behind an anchor. Start at `import_onnx`.
+operator exists, because only operators can be fused behind an anchor; those of vision operators, which are templates,
+are in onnx_vision. Start at `import_onnx`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,18 +23,33 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tuner.errors import BadInput
+from tuner.graph.bindings import operands, operands_of
+from tuner.graph.model import Count
+from tuner.graph.onnx_counts import Node, Uncountable, axis_behind
+from tuner.graph.onnx_vision import VISION, Counted
+from tuner.graph.simplify import constant
 
 Inputs = Sequence[Any]
 Attributes = dict[str, Any]
 
 
-def import_onnx(model: onnx.ModelProto, source: str) -> tuple[tvm.IRModule, dict[str, str]]:
-    """The Relax module, and which node each of its variables came from. Raises BadInput naming a node that fails."""
+@dataclass(frozen=True)
+class Imported:
+    """`module`, which node each of its variables came from, and the outputs of which only so many entries are there as
+    another result says; those are behind the model's own."""
+
+    module: tvm.IRModule
+    node_names: Mapping[str, str]
+    counts: Mapping[str, Count]
+
+
+def import_onnx(model: onnx.ModelProto, source: str) -> Imported:
+    """Raises BadInput naming a node that fails."""
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer(source)
     with contextlib.redirect_stdout(sys.stderr):  # TVM prints the operator that it fails on
         module = importer.from_onnx(model.graph, opset)
-    return module, importer.node_names
+    return Imported(module, importer.node_names, importer.counts)
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
@@ -41,27 +58,73 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     def __init__(self, source: str) -> None:
         super().__init__({}, "float32", sanitize=False)
         self.node_names: dict[str, str] = {}
+        self.counts: dict[str, Count] = {}
+        self._counted: dict[Any, Counted] = {}  # by the variable
         self._source = source
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:
             node.name = node.name or node.output[0]
         super()._construct_nodes(graph)
+        self._return_counts(graph)
+
+    def _return_counts(self, graph: onnx.GraphProto) -> None:
+        """Add the counts of counted outputs behind the outputs."""
+        index: dict[Any, int] = {}
+        results = [output.name for output in graph.output]
+        for name in results:
+            counted = self._counted.get(self._nodes[name])
+            if counted is None:
+                continue
+            if counted.count not in index:
+                index[counted.count] = len(graph.output)
+                graph.output.add().name = self._fresh(f"{name}.count", results)
+                self._nodes[graph.output[-1].name] = counted.count
+            self.counts[name] = Count(counted.axis, index[counted.count])
+
+    def _fresh(self, name: str, taken: Sequence[str]) -> str:
+        while name in self._nodes or name in taken:
+            name += "_"
+        return name
 
     def _convert_operator(self, op_name: str, inputs: Inputs, attrs: Attributes, opset: int) -> Any:
         node = attrs["tvm_custom"]["name"]
+        given = [inputs[i] for i in range(len(inputs))]
         try:
-            result = self._own_result(op_name, inputs, attrs)
+            result = self._own_result(op_name, given, attrs, opset)
+            if isinstance(result, Counted):
+                self._counted[result.value] = result
+                result = result.value
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
+            if isinstance(result, tvm.ir.Call) and isinstance(result.ty, relax.TensorType):
+                result = self.bb.emit(result, name_hint=re.sub(r"\W+", "_", node).strip("_") or "node")
+            for part in operands_of(result):
+                self._name(part, node)
+            return self._followed(Node(op_name, given, attrs, [self._axis(x) for x in given]), result)
         except BadInput:
             raise
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise BadInput(f"{self._source}: node {node!r} ({op_name}) cannot be converted: {reason}") from error
-        if isinstance(result, tvm.ir.Call) and isinstance(result.ty, relax.TensorType):
-            result = self.bb.emit(result, name_hint=re.sub(r"\W+", "_", node).strip("_") or "node")
-            self._name(result, node)
+
+    def _axis(self, operand: Any) -> int | None:
+        counted = self._counted.get(operand) if isinstance(operand, tvm.ir.Var) else None
+        return None if counted is None else counted.axis
+
+    def _followed(self, node: Node, result: Any) -> Any:
+        """The result of a node, of whose parts it is known how much is there if that is known of its operands."""
+        if all(axis is None for axis in node.axes):
+            return result
+        counts = {self._counted[o].count for o, axis in zip(node.inputs, node.axes, strict=True) if axis is not None}
+        if len(counts) > 1:
+            raise Uncountable("the numbers of its operands' entries are of different origin")
+        if isinstance(result.ty, relax.TupleType) and not isinstance(result, relax.Tuple):
+            whole = self.bb.emit(result)
+            result = relax.Tuple([self.bb.emit(relax.TupleGetItem(whole, i)) for i in range(len(result.ty.fields))])
+        parts = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+        axis, count = axis_behind(node, parts), counts.pop()
+        self._counted.update((part, Counted(part, axis, count)) for part in parts)
         return result
 
     def _name(self, var: Any, node: str) -> None:
@@ -70,20 +133,22 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         if bound is None or var.name in self.node_names:
             return
         self.node_names[var.name] = node
-        for operand in getattr(bound, "args", ()):
+        for operand in operands(bound):
             self._name(operand, node)
 
-    def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes) -> Any:
+    def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes, opset: int) -> Any:
         """The result of a converter of ours, or None where TVM's is to be used."""
-        operands = [inputs[i] for i in range(len(inputs))]
         if op_name == "Conv":
-            _resolve_auto_pad(operands, attrs)
+            _resolve_auto_pad(inputs, attrs)
             return None
-        convert = _CONVERTERS.get(op_name)
-        if convert is None or not any(isinstance(x, tvm.ir.Var) for x in operands):
+        if not any(isinstance(x, tvm.ir.Var) for x in inputs):
             return None
-        result = convert(operands, attrs)
-        return None if result is None else self.bb.normalize(result)
+        if op_name in VISION:
+            default = b"half_pixel" if opset >= 16 else b"output_half_pixel"
+            result = VISION[op_name](self.bb, inputs, {"coordinate_transformation_mode": default, **attrs})
+        else:
+            result = _CONVERTERS[op_name](inputs, attrs) if op_name in _CONVERTERS else None
+        return result if result is None or isinstance(result, Counted) else self.bb.normalize(result)
 
 
 def _resolve_auto_pad(inputs: Inputs, attrs: Attributes) -> None:
@@ -144,6 +209,19 @@ def _dropout(inputs: Inputs, attrs: Attributes) -> Any:
     return inputs[0]
 
 
+def _gather(inputs: Inputs, attrs: Attributes) -> Any:
+    """Constant indices are checked here, once; TVM warns of those that nobody checks."""
+    data, indices = inputs[0], constant(inputs[1])
+    if indices is None or not isinstance(data.ty, relax.TensorType):
+        return None
+    axis = int(attrs.get("axis", 0)) % len(data.ty.shape)
+    size = int(data.ty.shape[axis])
+    for index in indices.reshape(-1):
+        if not -size <= index < size:
+            raise ValueError(f"index {index} is outside of axis {axis}, which has {size} entries")
+    return relax.op.take(data, relax.const(np.where(indices < 0, indices + size, indices)), axis, mode="clip")
+
+
 def _pad(inputs: Inputs, attrs: Attributes) -> Any:
     """Constant padding of the trailing axes as relax.nn.pad, which can become a convolution's own padding."""
     if attrs.get("mode", b"constant") != b"constant" or len(inputs) > 3:
@@ -164,6 +242,7 @@ def _pad(inputs: Inputs, attrs: Attributes) -> Any:
 _CONVERTERS: dict[str, Callable[[Inputs, Attributes], Any]] = {
     "Clip": _clip,
     "Dropout": _dropout,
+    "Gather": _gather,
     "Max": _chain(relax.op.maximum),
     "Min": _chain(relax.op.minimum),
     "Pad": _pad,

@@ -23,13 +23,14 @@ from tvm.target import Target
 from templates.template import PLAIN, Layout
 from tuner.graph.bindings import Bindings, operands
 from tuner.graph.emit import Forms
-from tuner.graph.fuse import AnchorStep, FusedGraph, Step, reads_of
+from tuner.graph.fuse import FusedGraph, Step, TunedStep, reads_of
 from tuner.graph.kernels import Choices, kernels_of
-from tuner.graph.lower import Given, Lowered, LoweredAnchor, lower_steps
+from tuner.graph.lower import Given, Lowered, LoweredOperator, lower_steps
 from tuner.graph.passes import finish
 from tuner.graph.simplify import constant
 
 COPY = "runtime.TVMTensorCopyFromTo"
+_NAME_LENGTH = 100  # drivers name files after kernels, and TVM kernels after all the operators that it fused
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Place:
 
 
 @dataclass(frozen=True)
-class PlacedAnchor:
-    """An anchor and the index of the device that computes it."""
+class PlacedOperator:
+    """A step that a template computes, and the index of its device."""
 
-    anchor: LoweredAnchor
+    operator: LoweredOperator
     device: int
 
 
@@ -54,7 +55,7 @@ class Placed:
     the index of, then `constants[i]` on every device i."""
 
     module: IRModule
-    anchors: tuple[PlacedAnchor, ...]
+    operators: tuple[PlacedOperator, ...]
     inputs: tuple[int, ...]
     constants: tuple[tuple[np.ndarray, ...], ...]
 
@@ -81,7 +82,7 @@ def lower_placed(graph: FusedGraph, places: Sequence[Place], placement: Sequence
     Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
     """
     kernels = [
-        kernels_of((s.workload for s in _on(graph, placement, i) if isinstance(s, AnchorStep)), p.choices, p.target)
+        kernels_of((s.workload for s in _on(graph, placement, i) if isinstance(s, TunedStep)), p.choices, p.target)
         for i, p in enumerate(places)
     ]
     outputs = {o for o in graph.outputs if isinstance(o, Var)}
@@ -151,7 +152,7 @@ class _Assembly:
         self._lifted: dict[tuple[int, GenericConst], Var] = {}  # the parameters in their places, by device
         self._home: dict[Var, int] = {}
         self._held: dict[tuple[Var, int], Any] = {}  # values of the graph by device
-        self._anchors: list[PlacedAnchor] = []
+        self._operators: list[PlacedOperator] = []
 
     def assembled(self) -> Placed:
         for segment, _ in self._pieces:
@@ -178,7 +179,7 @@ class _Assembly:
         module = self._builder.get()
         module.update_global_info("vdevice", self._devices)
         constants = tuple(tuple(array for array, _ in c.values()) for c in self._constants)
-        return Placed(module, tuple(self._anchors), tuple(inputs), constants)
+        return Placed(module, tuple(self._operators), tuple(inputs), constants)
 
     def _placed(self, ty: Any, device: int) -> Any:
         """A type with all of its tensors on a device."""
@@ -208,14 +209,14 @@ class _Assembly:
     def _add(self, segment: Segment, lowered: Lowered) -> None:
         main, device = lowered.module["main"], segment.device
         functions = {
-            name: self._builder.add_func(func.with_attr("target", self._targets[device]), name.name_hint)
+            name: self._builder.add_func(func.with_attr("target", self._targets[device]), name.name_hint[:_NAME_LENGTH])
             for name, func in lowered.module.functions.items()
             if isinstance(func, tirx.PrimFunc)
         }
         by_name = {old.name_hint: new.name_hint for old, new in functions.items()}
-        for anchor in lowered.anchors:
-            function = by_name[anchor.function] if anchor.function is not None else None
-            self._anchors.append(PlacedAnchor(replace(anchor, function=function), device))
+        for operator in lowered.operators:
+            function = by_name[operator.function] if operator.function is not None else None
+            self._operators.append(PlacedOperator(replace(operator, function=function), device))
         values = {p: self._on(var, device) for p, var in zip(main.params, segment.reads, strict=True)}
         bindings = Bindings.of(main)
         rebuilt = partial(self._rebuilt, values=values, functions=functions, device=device)

@@ -17,12 +17,12 @@ from tvm import tirx
 
 from tuner.devices import Device, check_storage
 from tuner.graph import (
-    AnchorStep,
     FusedGraph,
     Model,
     Place,
     Placed,
-    PlacedAnchor,
+    PlacedOperator,
+    TunedStep,
     compile_module,
     fuse,
     host_of,
@@ -79,7 +79,7 @@ def build_placed(
     linker = _prepared(directory, network, devices)
     chosen = []
     for i, device in enumerate(devices):
-        steps = [s for s, d in zip(network.steps, placement, strict=True) if d == i and isinstance(s, AnchorStep)]
+        steps = [s for s, d in zip(network.steps, placement, strict=True) if d == i and isinstance(s, TunedStep)]
         known = choose((s.workload for s in steps), device, store, exact)
         chosen.append({**known, **(choices[i] if choices is not None else {})})
     places = [
@@ -121,7 +121,7 @@ def _save(
             devices=tuple(Processor(d.name, d.key.as_dict(), json.loads(str(d.target))) for d in devices),
             threads=max(device.threads for device in devices),
             cpu_features=required_features(host_of([device.target for device in devices])),
-            operators=tuple(_operator(anchor, chosen[anchor.device]) for anchor in placed.anchors),
+            operators=tuple(_operator(operator, chosen[operator.device]) for operator in placed.operators),
             versions={name: version(name) for name in _PACKAGES},
             dtype=graph.dtype,
             errors={},
@@ -132,17 +132,17 @@ def _save(
     return save(Contents(executable.mod, functions, placed.constants, parallel), directory, linker, describe, check)
 
 
-def _operator(placed: PlacedAnchor, chosen: Mapping[Workload, Choice]) -> Operator:
-    anchor = placed.anchor
-    choice = chosen[anchor.workload]
+def _operator(placed: PlacedOperator, chosen: Mapping[Workload, Choice]) -> Operator:
+    lowered = placed.operator
+    choice = chosen[lowered.workload]
     return Operator(
-        anchor.node,
-        anchor.function,
-        anchor.workload,
-        anchor.config,
+        lowered.node,
+        lowered.function,
+        lowered.workload,
+        lowered.config,
         choice.source,
         choice.seconds,
         choice.error,
-        anchor.first_block,
+        lowered.first_block,
         placed.device,
     )

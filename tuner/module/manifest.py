@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import BadInput
-from tuner.graph import TensorInfo
+from tuner.graph import Count, TensorInfo
 from tuning_db.record import Config, Workload
 
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class Operator:
-    """One anchor of the network in execution order, and where its kernel came from.
+    """One step that a template computes, in execution order, and where its kernel came from.
 
     `function` is the kernel's name in the library (None: legalised without a template); `source` is "device",
     "family", "default" or "none"; `seconds` per call and `error` are those of the stored trial; `first_block` is where
@@ -147,7 +147,11 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
 
 def _from_dict(data: Mapping[str, Any]) -> Manifest:
     def tensors(entries: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
-        return tuple(TensorInfo(e["name"], tuple(e["shape"]), e["dtype"]) for e in entries)
+        counts = [None if e["count"] is None else Count(**e["count"]) for e in entries]
+        return tuple(
+            TensorInfo(e["name"], tuple(e["shape"]), e["dtype"], count)
+            for e, count in zip(entries, counts, strict=True)
+        )
 
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])

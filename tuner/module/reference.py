@@ -1,7 +1,7 @@
 """What a model says its outputs are: the ONNX reference evaluator, with fast float64 convolution and pooling.
 
-onnx.reference computes pooling pixel by pixel in Python; the operators here give the same results in seconds. They
-share nothing with the kernels that are built. Start at `OnnxReference`.
+onnx.reference computes pooling pixel by pixel and compares boxes pair by pair in Python; the operators here give the
+same results in seconds. They share nothing with the kernels that are built. Start at `OnnxReference`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_conv import Conv as OnnxConv
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
+from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OnnxNonMaxSuppression
 
 from templates.reference import conv2d
 from templates.workloads import Conv2d
@@ -34,11 +35,20 @@ class OnnxReference:
             model = onnx.load(str(path))
         except Exception as error:
             raise BadInput(f"{path}: cannot be read to verify against: {error}") from error
-        self._evaluator = ReferenceEvaluator(model, new_ops=[Conv, MaxPool, AveragePool])
+        _write_old_rules(model)
+        self._evaluator = ReferenceEvaluator(model, new_ops=[Conv, MaxPool, AveragePool, NonMaxSuppression])
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         values = self._evaluator.run(None, dict(inputs))
         return dict(zip(self._evaluator.output_names, values, strict=True))
+
+
+def _write_old_rules(model: onnx.ModelProto) -> None:
+    """Before operator set 16, RoiAlign had one rule for coordinates; onnx applies the later default to all."""
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    for node in model.graph.node:
+        if node.op_type == "RoiAlign" and opset < 16:
+            node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "output_half_pixel"))
 
 
 def _explicit_pads(
@@ -131,3 +141,42 @@ class AveragePool(AveragePool_19):  # type: ignore[misc]
         else:
             counted, _ = _pool(ones, 0.0, attributes)
         return ((windows.sum(axis=(4, 5)) / counted.sum(axis=(4, 5))).astype(x.dtype),)
+
+
+class NonMaxSuppression(OnnxNonMaxSuppression):  # type: ignore[misc]
+    """All boxes at once against each one that is kept; equal scores in the order of their boxes."""
+
+    op_domain = ""
+
+    def _run(self, boxes: np.ndarray, scores: np.ndarray, *limits: np.ndarray | None, **attributes: Any) -> Any:
+        most, overlap, threshold = (None if a is None else a.reshape(-1)[0] for a in (*limits, None, None, None)[:3])
+        if attributes.get("center_point_box"):
+            centre, half = boxes[..., :2], boxes[..., 2:] / 2
+            boxes = np.concatenate([centre - half, centre + half], -1)
+        low, high = np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])
+        found = [
+            (image, kind, box)
+            for image, kinds in enumerate(scores)
+            for kind, values in enumerate(kinds)
+            for box in _kept(low[image], high[image], values, int(most or 0), float(overlap or 0), threshold)
+        ]
+        return (np.array(found, np.int64).reshape(-1, 3),)
+
+
+def _kept(
+    low: np.ndarray, high: np.ndarray, scores: np.ndarray, most: int, overlap: float, threshold: float | None
+) -> list[int]:
+    """Indices of boxes, the best first, none of which overlaps one before it by more than `overlap`."""
+    order = np.argsort(-scores, kind="stable")
+    if threshold is not None:
+        order = order[scores[order] > threshold]
+    area = np.prod(high - low, -1)
+    kept: list[int] = []
+    while len(order) and len(kept) < most:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        sides = np.minimum(high[best], high[order]) - np.maximum(low[best], low[order])
+        common = np.prod(np.maximum(sides, 0), -1)
+        union = area[best] + area[order] - common
+        order = order[~(common > overlap * union)]
+    return kept

@@ -112,7 +112,8 @@ def _threads(manifest: Manifest) -> int:
 
 
 class Module:
-    """A network that can be called. `inputs` and `outputs` map names to (shape, dtype), in the model's order.
+    """A network that can be called. `inputs` and `outputs` map names to (shape, dtype), in the model's order. An output
+    may have fewer entries than its shape says if how many there are depends on the values (ONNX's detections).
 
     A module has one set of input buffers, on its devices: it is for one thread at a time.
     """
@@ -146,8 +147,8 @@ class Module:
         Raises BadInput naming an input that is missing, unknown, or has another shape or dtype.
         """
         self._fill(inputs)
-        results = self._run()
-        return {info.name: tensor.numpy() for info, tensor in zip(self.manifest.outputs, results, strict=True)}
+        results = [tensor.numpy() for tensor in self._run()]
+        return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
     @property
     def threads(self) -> int:

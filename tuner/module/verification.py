@@ -9,11 +9,12 @@ import numpy as np
 from tvm.target import Target
 
 from templates.epilogue import operands
+from templates.operator import operator_named
 from templates.reference import Operands, reference, relative_error
 from templates.template import anchor_template
 from templates.workloads import anchor_of
 from tuner.errors import VerificationFailed
-from tuner.graph import AnchorStep, FusedGraph, TensorInfo
+from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TensorInfo
 from tuner.module.manifest import Operator
 from tuner.module.runtime import Module
 from tuning_db.record import tolerance_of
@@ -28,7 +29,7 @@ Reference = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class OperatorError:
-    """How far one anchor of a module is from the float64 reference of the same operands."""
+    """How far one operator of a module is from the reference of the same operands."""
 
     operator: Operator
     error: float
@@ -89,22 +90,33 @@ def _check_operators(errors: Sequence[OperatorError]) -> None:
 
 
 def operator_errors(module: Module, graph: FusedGraph, inputs: Mapping[str, np.ndarray]) -> list[OperatorError]:
-    """The error of every anchor that a template computes, on the operands that it has in one inference."""
-    steps = {id(o): step for o, step in zip(module.manifest.operators, graph.anchors, strict=True)}
+    """The error of everything that a template computes, on the operands that it has in one inference."""
+    steps = {id(o): step for o, step in zip(module.manifest.operators, graph.tuned, strict=True)}
     targets = [Target(dict(processor.target)) for processor in module.manifest.devices]
     found: list[OperatorError] = []
 
     def compare(operator: Operator, tensors: tuple) -> None:
-        found.append(OperatorError(operator, _error(operator, steps[id(operator)], targets[operator.device], tensors)))
+        step, arrays = steps[id(operator)], [t.numpy() for t in tensors]
+        if isinstance(step, OperatorStep):
+            error = _operator_error(step, arrays)
+        else:
+            error = _anchor_error(operator, step, targets[operator.device], arrays)
+        found.append(OperatorError(operator, error))
 
     module.observe(inputs, compare)
     return found
 
 
-def _error(operator: Operator, step: AnchorStep, target: Target, tensors: tuple) -> float:
+def _operator_error(step: OperatorStep, arrays: Sequence[np.ndarray]) -> float:
+    operator, inputs = operator_named(step.workload.op), len(step.inputs)
+    wanted = operator.reference(step.workload, arrays[:inputs])
+    return operator.error(step.workload, arrays[inputs:], wanted)
+
+
+def _anchor_error(operator: Operator, step: AnchorStep, target: Target, arrays: Sequence[np.ndarray]) -> float:
     assert operator.config is not None
     layouts = anchor_template(operator.config.template).layouts(step.workload, target)
-    data, _, *extra, result = (t.numpy() for t in tensors)
+    data, _, *extra, result = arrays
     anchor = anchor_of(step.workload)
     channels = anchor.out_shape[1]
     plain = []

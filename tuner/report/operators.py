@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from templates.workloads import anchor_of
+from templates.workloads import flop_of
 from tuning_db.record import Config, Workload
 
 PEAK_METHOD = "fastest of several runs of a kernel of fused multiply-adds in registers, same threads, same process"
@@ -25,7 +25,7 @@ class Call:
 
     @property
     def flop(self) -> float | None:
-        return None if self.workload is None else anchor_of(self.workload).flop
+        return None if self.workload is None else flop_of(self.workload)
 
     @property
     def flops(self) -> float | None:

@@ -31,7 +31,7 @@ def _describe_anchor(workload: Workload) -> str:
         return f"{data} -> {a['out_channels']}, {kernel}{groups}{dilation}"
     if workload.op == "dense":
         return f"{a['rows']}x{a['in_features']} -> {a['out_features']}"
-    return f"{workload.op} " + " ".join(f"{name}={value}" for name, value in a.items())
+    return " ".join(name if value is True else f"{name}={value}" for name, value in a.items() if value is not False)
 
 
 def _by(values: tuple[int, ...]) -> str:

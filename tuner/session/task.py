@@ -11,7 +11,7 @@ from functools import cached_property
 
 from templates.space import SearchSpace
 from templates.template import template_named
-from templates.workloads import anchor_of
+from templates.workloads import flop_of
 from tuner.search import Searcher
 from tuner.session.budget import FLOOR, SIGNIFICANT, Preset
 from tuning_db.record import Config, FailureKind, Trial, Workload
@@ -30,11 +30,8 @@ class Task:
 
     @cached_property
     def flop(self) -> float | None:
-        """Of one call, by the direct algorithm; None for an operator that has no typed view."""
-        try:
-            return anchor_of(self.workload).flop
-        except KeyError:
-            return None
+        """Of one call, by the direct algorithm, see `flop_of`."""
+        return flop_of(self.workload)
 
 
 def is_current(trial: Trial, templates: Iterable[str]) -> bool:

@@ -94,8 +94,8 @@ def run(
     whole = lowered(graph, target, choices)
     machine = relax.VirtualMachine(compile_module(whole.module, host_of([target]), 1), place)
     arrays = [*(inputs[t.name] for t in graph.model.inputs), *whole.constants[0]]
-    results = machine["main"](*(tvm.runtime.tensor(array, place) for array in arrays))
-    return {t.name: r.numpy() for t, r in zip(graph.model.outputs, results, strict=True)}
+    results = [r.numpy() for r in machine["main"](*(tvm.runtime.tensor(array, place) for array in arrays))]
+    return {t.name: t.entries(i, results) for i, t in enumerate(graph.model.outputs)}
 
 
 def random_inputs(graph: FusedGraph, seed: int = 1) -> dict[str, np.ndarray]:

@@ -156,3 +156,12 @@ def test_the_check_knows_a_loop_of_the_host_from_a_kernel(pocl: Device) -> None:
     func = te.create_prim_func([data, te.compute((4, 64), lambda i, j: data[i, j] * 2.0, name="out")])
     scheduled = map(partial(default.schedule, func), (open_device("cpu", 1).target, pocl.target))
     assert [bool(host_accesses(f.body)) for f in scheduled] == [True, False]
+
+
+def test_many_fused_operators(tmp_path: Path, pocl: Device) -> None:
+    """TVM names a function after all of them; PoCL names a file after it."""
+    net = Net()
+    x = net.input(2, 3, 4)
+    for _ in range(20):
+        x = net.op("Sigmoid", net.op("Mul", net.op("Add", x, net.weight(3, 1)), net.weight(4)))
+    assert_on(pocl, net, tmp_path, x)

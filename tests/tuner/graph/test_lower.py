@@ -260,7 +260,7 @@ def test_equal_operators_share_function_and_constants(tmp_path: Path, target: Ta
         x = node
     graph = net.graph(tmp_path, net.op("Relu", x))
     whole = lowered(graph, target)
-    names = [placed.anchor.function for placed in whole.anchors]
+    names = [placed.operator.function for placed in whole.operators]
     assert len(names) == 4
     assert len(set(names)) == 1
     values = [b.value for block in whole.module["main"].body.blocks for b in block.bindings]

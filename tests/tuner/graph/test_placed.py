@@ -112,7 +112,7 @@ def test_weights_are_parameters(tmp_path: Path, cpu: Device, gpu: Device) -> Non
         for i, there in ((device, weights[-1:]), (1 - device, weights[:-1])):
             assert sum(array.size for array in whole.constants[i]) >= sum(there)
         assert len(whole.module["main"].params) == 1 + sum(map(len, whole.constants))
-        assert [anchor.device for anchor in whole.anchors][-1] == device
+        assert [operator.device for operator in whole.operators][-1] == device
 
 
 def test_a_first_device_that_is_not_the_host_keeps_its_weights(tmp_path: Path, cpu: Device, gpu: Device) -> None:

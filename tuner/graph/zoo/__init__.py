@@ -8,21 +8,28 @@ function over `builder.GraphBuilder`, and one line in `_ARCHITECTURES`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from tuner.errors import BadInput
-from tuner.graph.zoo import inception_v3, mobilenet, resnet18, resnet50_v1, squeezenet
+from tuner.graph.zoo import inception_v3, mobilenet, resnet18, resnet50_v1, squeezenet, ssd, yolo3
 from tuner.graph.zoo.builder import GraphBuilder
 
-_ARCHITECTURES: dict[str, Callable[[GraphBuilder, int], str]] = {
+_ARCHITECTURES: dict[str, Callable[[GraphBuilder, int], str | Sequence[str]]] = {
     "inception_v3": inception_v3.build,
     "mobilenet1.0": mobilenet.build,
     "resnet18": resnet18.build,
     "resnet50_v1": resnet50_v1.build,
     "squeezenet1.0": squeezenet.build,
+    "ssd_300_mobilenet1.0": partial(ssd.mobilenet, size=300),
+    "ssd_300_resnet50_v1": partial(ssd.resnet50_v1, size=300),
+    "ssd_512_mobilenet1.0": partial(ssd.mobilenet, size=512),
+    "ssd_512_resnet50_v1": partial(ssd.resnet50_v1, size=512),
+    "yolo3_416": partial(yolo3.build, size=416),
+    "yolo3_512": partial(yolo3.build, size=512),
 }
 
 
@@ -45,8 +52,9 @@ def write_model(name: str, path: str | os.PathLike[str], batch: int = 1, seed: i
     if not target.parent.is_dir():
         raise BadInput(f"{target}: the folder {target.parent} does not exist; create it first")
     builder = GraphBuilder(name, np.random.default_rng(seed))
-    output = _ARCHITECTURES[name](builder, batch)
-    _write_whole(target, builder.model(output).SerializeToString(deterministic=True))
+    built = _ARCHITECTURES[name](builder, batch)
+    outputs = [built] if isinstance(built, str) else built
+    _write_whole(target, builder.model(*outputs).SerializeToString(deterministic=True))
     return target
 
 

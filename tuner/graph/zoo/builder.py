@@ -43,15 +43,17 @@ class GraphBuilder:
         groups: int = 1,
         bias: bool = False,
         gain: float = 2.0,
+        shift: float | np.ndarray = 0.0,
     ) -> str:
-        """`gain`: weight variance times fan-in; 2 keeps the magnitude where a ReLU precedes or follows."""
+        """`gain`: weight variance times fan-in; 2 keeps the magnitude where a ReLU precedes or follows. `shift`: around
+        which the biases lie."""
         kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
         ph, pw = (padding, padding) if isinstance(padding, int) else padding
         shape = (out_channels, self.channels[x] // groups, kh, kw)
         reads = [x, self._parameter(f"{name}.weight", self._normal(shape, np.sqrt(gain / np.prod(shape[1:]))))]
         if bias:
-            reads.append(self._parameter(f"{name}.bias", self._normal((out_channels,), 0.05)))
-        return self._node(
+            reads.append(self._parameter(f"{name}.bias", self._normal((out_channels,), 0.05) + np.float32(shift)))
+        return self.node(
             "Conv",
             reads,
             out_channels,
@@ -73,10 +75,10 @@ class GraphBuilder:
             "running_var": uniform(0.6, 1.5, n),
         }
         reads = [self._parameter(f"{name}.{key}", value.astype(np.float32)) for key, value in parameters.items()]
-        return self._node("BatchNormalization", [x, *reads], n, epsilon=epsilon, momentum=0.9)
+        return self.node("BatchNormalization", [x, *reads], n, epsilon=epsilon, momentum=0.9)
 
     def relu(self, x: str) -> str:
-        return self._node("Relu", [x], self.channels[x])
+        return self.node("Relu", [x], self.channels[x])
 
     def conv_bn_relu(
         self,
@@ -92,14 +94,23 @@ class GraphBuilder:
         x = self.conv(x, f"{name}.conv", out_channels, kernel, stride, padding, groups)
         return self.relu(self.batch_norm(x, f"{name}.bn", epsilon=epsilon))
 
+    def leaky_relu(self, x: str, slope: float) -> str:
+        return self.node("LeakyRelu", [x], self.channels[x], alpha=slope)
+
+    def upsample(self, x: str) -> str:
+        """Every pixel four times, as torch exports it."""
+        scales = self._parameter(f"upsample.{x}.scales", np.array([1, 1, 2, 2], np.float32))
+        rule = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return self.node("Resize", [x, "", scales], self.channels[x], **rule)
+
     def add(self, a: str, b: str) -> str:
-        return self._node("Add", [a, b], self.channels[a])
+        return self.node("Add", [a, b], self.channels[a])
 
     def concat(self, values: Sequence[str]) -> str:
-        return self._node("Concat", values, sum(self.channels[v] for v in values), axis=1)
+        return self.node("Concat", values, sum(self.channels[v] for v in values), axis=1)
 
     def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, ceil: bool = False) -> str:
-        return self._node(
+        return self.node(
             "MaxPool",
             [x],
             self.channels[x],
@@ -111,7 +122,7 @@ class GraphBuilder:
 
     def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
         """Padding counts as zeros, as in torch."""
-        return self._node(
+        return self.node(
             "AveragePool",
             [x],
             self.channels[x],
@@ -122,24 +133,24 @@ class GraphBuilder:
         )
 
     def dropout(self, x: str, ratio: float = 0.5) -> str:
-        return self._node("Dropout", [x, self._parameter(f"dropout.{x}.ratio", np.float32(ratio))], self.channels[x])
+        return self.node("Dropout", [x, self._parameter(f"dropout.{x}.ratio", np.float32(ratio))], self.channels[x])
 
     def global_average_pool(self, x: str) -> str:
-        return self._node("GlobalAveragePool", [x], self.channels[x])
+        return self.node("GlobalAveragePool", [x], self.channels[x])
 
     def flatten(self, x: str) -> str:
-        return self._node("Flatten", [x], self.channels[x], axis=1)
+        return self.node("Flatten", [x], self.channels[x], axis=1)
 
     def dense(self, x: str, name: str, out_features: int) -> str:
         shape = (out_features, self.channels[x])
         weight = self._parameter(f"{name}.weight", self._normal(shape, np.sqrt(1 / shape[1])))
         bias = self._parameter(f"{name}.bias", self._normal((out_features,), 0.05))
-        return self._node("Gemm", [x, weight, bias], out_features, alpha=1.0, beta=1.0, transB=1)
+        return self.node("Gemm", [x, weight, bias], out_features, alpha=1.0, beta=1.0, transB=1)
 
-    def model(self, output: str) -> ModelProto:
-        """The checked model whose one output is `output`, with inferred shapes."""
-        outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
-        graph = helper.make_graph(self._nodes, self._name, self._inputs, outputs, self._initializers)
+    def model(self, *outputs: str) -> ModelProto:
+        """The checked model of these outputs (float32), with inferred shapes."""
+        results = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None) for output in outputs]
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, results, self._initializers)
         opsets = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, producer_name="edgetune", opset_imports=opsets, ir_version=IR_VERSION)
         model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
@@ -150,10 +161,15 @@ class GraphBuilder:
         return self._rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(deviation)
 
     def _parameter(self, name: str, value: np.ndarray | np.float32) -> str:
-        self._initializers.append(numpy_helper.from_array(np.asarray(value, dtype=np.float32), name))
+        return self.constant(np.asarray(value, dtype=np.float32), name)
+
+    def constant(self, value: np.ndarray, name: str | None = None) -> str:
+        name = name or f"constant_{len(self._initializers)}"
+        self._initializers.append(numpy_helper.from_array(value, name))
         return name
 
-    def _node(self, op: str, reads: Sequence[str], channels: int, **attributes: object) -> str:
+    def node(self, op: str, reads: Sequence[str], channels: int = 0, **attributes: object) -> str:
+        """Any operator; `channels` of its result, for layers behind it that ask."""
         number = self._counts.get(op, 0)
         self._counts[op] = number + 1
         output = f"{op.lower()}_{number}"

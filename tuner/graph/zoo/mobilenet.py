@@ -10,9 +10,16 @@ BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),
 
 
 def build(b: GraphBuilder, batch: int) -> str:
-    x = b.input("data", (batch, 3, 224, 224))
+    x = features(b, b.input("data", (batch, 3, 224, 224)))[-1]
+    return b.dense(b.flatten(b.global_average_pool(x)), "output", 1000)
+
+
+def features(b: GraphBuilder, x: str) -> list[str]:
+    """The results of all blocks."""
     x = b.conv_bn_relu(x, "features0", 32, 3, 2, 1)
+    found = []
     for i, (channels, stride) in enumerate(BLOCKS, 1):
         x = b.conv_bn_relu(x, f"features{i}.depthwise", b.channels[x], 3, stride, 1, groups=b.channels[x])
         x = b.conv_bn_relu(x, f"features{i}.pointwise", channels, 1)
-    return b.dense(b.flatten(b.global_average_pool(x)), "output", 1000)
+        found.append(x)
+    return found

@@ -10,13 +10,21 @@ EXPANSION = 4
 
 
 def build(b: GraphBuilder, batch: int) -> str:
-    x = b.input("data", (batch, 3, 224, 224))
+    x = features(b, b.input("data", (batch, 3, 224, 224)))[-1][-1]
+    return b.dense(b.flatten(b.global_average_pool(x)), "dense0", 1000)
+
+
+def features(b: GraphBuilder, x: str) -> list[list[str]]:
+    """The results of all blocks, stage by stage."""
     x = b.relu(b.batch_norm(b.conv(x, "conv0", 64, 7, 2, 3), "batchnorm0"))
     x = b.max_pool(x, 3, 2, 1)
+    found: list[list[str]] = []
     for i, (channels, blocks, stride) in enumerate(STAGES, 1):
+        found.append([])
         for j in range(blocks):
             x = _bottleneck(b, x, f"stage{i}.{j}", channels, stride if j == 0 else 1)
-    return b.dense(b.flatten(b.global_average_pool(x)), "dense0", 1000)
+            found[-1].append(x)
+    return found
 
 
 def _bottleneck(b: GraphBuilder, x: str, name: str, channels: int, stride: int) -> str:

@@ -15,6 +15,7 @@ from tvm.target import Target
 from tests.tuner.devices.opencl.support import TARGET, Child, add_one, device, error_of, tensor
 from tuner.devices import opencl
 from tuner.measure.toolchain import ENTRY, build_shared, check_toolchain
+from tuner.measure.zygote import resident_bytes
 
 _OPENCL = 4  # DLPack's number of the device type
 
@@ -46,6 +47,24 @@ def test_copies_with_offsets_are_counted(child):
     assert spent["bytes_from_device"] == 2000 + 600 + 600 + 2000
     assert spent["bytes_on_device"] == 2000 + 600
     assert spent["allocations"] == 4
+
+
+def _freed_again() -> tuple[int, int]:
+    """How much the process has grown after 64 buffers of 4 MiB, one after the other, and after the first two."""
+    grown, values = [], np.arange(1 << 20, dtype=np.float32)
+    for _ in range(64):
+        buffer = tvm.runtime.empty(values.shape, "float32", device())
+        buffer.copyfrom(values)
+        np.testing.assert_array_equal(buffer.numpy(), values)
+        del buffer
+        grown.append(resident_bytes())
+    return grown[-1], grown[1]
+
+
+def test_large_buffers_are_given_back(child):
+    """Those of a processor's driver lie in memory of ours, which goes when the driver has let go of them."""
+    last, first = child(_freed_again)
+    assert last - first < 16 << 20
 
 
 def _between(source: int, target: int) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -22,6 +23,9 @@ PUBLISHED = {
     "squeezenet1.0": (1_248_424, 0.819e9),
     "inception_v3": (23_834_568, 5.713e9),
 }
+# Of Darknet's: with the convolutions' biases, of its heads alone.
+YOLO3 = 61_949_149, 32.93e9
+DETECTORS = {"ssd_300_resnet50_v1": 300, "ssd_512_mobilenet1.0": 512, "yolo3_416": 416}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,32 @@ def _multiply_adds(model: onnx.ModelProto) -> int:
 
 
 def test_names_are_the_published_ones():
-    assert zoo.names() == sorted(PUBLISHED)
+    others = {"ssd_300_mobilenet1.0", "ssd_512_resnet50_v1", "yolo3_512"}
+    assert zoo.names() == sorted(others.union(PUBLISHED, DETECTORS))
+
+
+def test_yolo3_has_the_published_size_and_cost(written):
+    model = onnx.load(written("yolo3_416"))
+    learnt = [i for i in model.graph.initializer if i.name.endswith((".weight", ".bias"))]
+    assert (sum(int(np.prod(i.dims)) for i in learnt), _multiply_adds(model)) == pytest.approx(YOLO3, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", sorted(DETECTORS))
+def test_detectors_find_some_boxes(written, name):
+    """As many as a trained one finds in a picture: not one for every place."""
+    session = onnxruntime.InferenceSession(str(written(name)), providers=["CPUExecutionProvider"])
+    size = DETECTORS[name]
+    data = np.random.default_rng(1).standard_normal((1, 3, size, size), dtype=np.float32)
+    boxes, scores, labels = session.run(None, {"data": data})
+    assert boxes.shape[1:] == (4,)
+    assert scores.shape == (len(boxes), 1)
+    assert labels.shape == (len(boxes), 2)
+    assert 5 < len(boxes) < 1000
+    assert np.isfinite(boxes).all()
+    assert (boxes[:, :2] <= boxes[:, 2:]).all()
+    assert ((scores > 0.01) & (scores <= 1)).all()
+    assert len(np.unique(labels[:, 1])) > 3
+    assert 1 < np.median(boxes[:, 2:] - boxes[:, :2]) < size
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -60,7 +89,6 @@ def test_has_the_published_size_and_cost(written, name):
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_runs_with_outputs_of_sensible_magnitude(written, name):
-    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
     session = onnxruntime.InferenceSession(str(written(name)), providers=["CPUExecutionProvider"])
     shape = session.get_inputs()[0].shape
     data = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)

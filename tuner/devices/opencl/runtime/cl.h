@@ -55,6 +55,7 @@ constexpr cl_uint CL_LOCAL = 1;
 
 constexpr cl_bitfield CL_QUEUE_PROFILING_ENABLE = 1 << 1;
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
+constexpr cl_bitfield CL_MEM_USE_HOST_PTR = 1 << 3;
 
 constexpr cl_uint CL_PROGRAM_BINARY_SIZES = 0x1165;
 constexpr cl_uint CL_PROGRAM_BINARIES = 0x1166;
@@ -67,6 +68,7 @@ constexpr cl_uint CL_PROFILING_COMMAND_END = 0x1283;
 
 using ContextCallback = void (*)(const char*, const void*, size_t, void*);
 using BuildCallback = void (*)(cl_program, void*);
+using BufferCallback = void (*)(cl_mem, void*);
 
 // X(result, name, parameters)
 #define EDGETUNE_CL_FUNCTIONS(X)                                                                                  \
@@ -82,6 +84,7 @@ using BuildCallback = void (*)(cl_program, void*);
   X(cl_int, clFinish, (cl_command_queue))                                                                         \
   X(cl_mem, clCreateBuffer, (cl_context, cl_bitfield, size_t, void*, cl_int*))                                    \
   X(cl_int, clReleaseMemObject, (cl_mem))                                                                         \
+  X(cl_int, clSetMemObjectDestructorCallback, (cl_mem, BufferCallback, void*))                                    \
   X(cl_int, clEnqueueReadBuffer,                                                                                  \
     (cl_command_queue, cl_mem, cl_bool, size_t, size_t, void*, cl_uint, const cl_event*, cl_event*))              \
   X(cl_int, clEnqueueWriteBuffer,                                                                                 \

@@ -62,6 +62,7 @@ Device::Device(int index, const Driver& driver, const Platform& platform, cl_dev
       id(id),
       name(DeviceText(cl, id, CL_DEVICE_NAME)),
       driver_version(DeviceText(cl, id, CL_DRIVER_VERSION)),
+      is_processor((DeviceValue<cl_bitfield>(cl, id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0),
       releases_early_(ReleasesEarly(DeviceText(cl, id, CL_DEVICE_VENDOR))) {}
 
 std::string Device::label() const { return "opencl:" + std::to_string(index) + " (" + name + ")"; }

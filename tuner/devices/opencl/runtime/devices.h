@@ -33,6 +33,7 @@ class Device {
   const cl_device_id id;
   const std::string name;
   const std::string driver_version;
+  const bool is_processor;  // its memory is the host's
 
   std::atomic<uint32_t> flush_every{0};  // launches after which a stream is flushed; 0: the driver decides
 

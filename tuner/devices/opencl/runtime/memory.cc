@@ -1,6 +1,10 @@
 #include "memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 
 #include "counters.h"
 #include "fail.h"
@@ -14,14 +18,48 @@ void Count(std::atomic<int64_t>* counter, size_t amount = 1) {
 }
 
 constexpr size_t kWorkspaceUnit = 4096;  // sizes are rounded up, so that similar requests share
+constexpr size_t kLargePage = size_t(2) << 20;
+
+struct Mapping {
+  explicit Mapping(size_t size) : size(size) {}
+  ~Mapping() {
+    if (start != MAP_FAILED) munmap(start, size);
+  }
+
+  const size_t size;
+  void* const start = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+};
+
+// A processor's driver has ordinary pages, and a network's weights are in more of them than the processor keeps the
+// addresses of. Null where the system or the driver will not have it otherwise.
+cl_mem AllocateInLargePages(Device& device, size_t size) {
+  auto mapping = std::make_unique<Mapping>((size + kLargePage - 1) / kLargePage * kLargePage + kLargePage);
+  if (mapping->start == MAP_FAILED) return nullptr;
+  char* start = static_cast<char*>(mapping->start);
+  start += -reinterpret_cast<uintptr_t>(start) % kLargePage;
+  madvise(start, mapping->size - kLargePage, MADV_HUGEPAGE);
+  cl_int status = CL_SUCCESS;
+  cl_mem buffer =
+      device.cl.clCreateBuffer(device.context(), CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, start, &status);
+  if (status != CL_SUCCESS) return nullptr;
+  const auto unmap = [](cl_mem, void* mine) { delete static_cast<Mapping*>(mine); };
+  if (device.cl.clSetMemObjectDestructorCallback(buffer, unmap, mapping.get()) != CL_SUCCESS) {
+    device.ReleaseBuffer(buffer);
+    return nullptr;
+  }
+  mapping.release();
+  return buffer;
+}
 
 }  // namespace
 
 cl_mem AllocateBuffer(Device& device, size_t size) {
   cl_int status = CL_SUCCESS;
-  // OpenCL has no empty buffers.
-  cl_mem buffer =
-      device.cl.clCreateBuffer(device.context(), CL_MEM_READ_WRITE, std::max<size_t>(size, 1), nullptr, &status);
+  cl_mem buffer = device.is_processor && size >= kLargePage / 2 ? AllocateInLargePages(device, size) : nullptr;
+  if (buffer == nullptr) {
+    // OpenCL has no empty buffers.
+    buffer = device.cl.clCreateBuffer(device.context(), CL_MEM_READ_WRITE, std::max<size_t>(size, 1), nullptr, &status);
+  }
   if (status != CL_SUCCESS) {
     Fail("MemoryError", device.label(), ": a buffer of ", size, " bytes cannot be allocated (", ErrorName(status),
          "): the device has ", DeviceValue<cl_ulong>(device.cl, device.id, CL_DEVICE_GLOBAL_MEM_SIZE),
