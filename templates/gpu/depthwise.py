@@ -189,6 +189,14 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
     values = {knob.name: knob.values for knob in knobs}
     constraints = _constraints(tiling)
     most = tiling.limits.sums // (2 if tiling.limits.family == "cpu" else 1)
+
+    def ahead(v: Values) -> int:
+        """Nvidia's compiler fetches weights and a row of input early, into registers."""
+        if tiling.limits.family != "nvidia":
+            return 0
+        kh, kw = tiling.conv.kernel
+        return (kh * kw + reach(tiling.conv, 1, v["xi"])[1]) * v["vec"]
+
     seeds: list[Values] = []
     for pad, items in _STYLES.get(tiling.limits.family, _OTHER_STYLES):
         if pad not in values["pad"]:
@@ -196,7 +204,8 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         names = ("vec", "yi", "xi")
         fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": 1}
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
-        fitting = [t for t in tiles if tiling.sums(t) <= most and tiling.unrolled(t) <= tiling.limits.max_unrolled]
+        small = [t for t in tiles if tiling.sums(t) + ahead(t) <= most]
+        fitting = [t for t in small if tiling.unrolled(t) <= tiling.limits.max_unrolled]
         for tile in sorted(fitting, key=lambda t: _loads(tiling, t) * (1 + 1 / t["vec"]) * tiling.waste(t)):
             shapes = itertools.product(values["ct"], values["yt"], values["xt"])
             groups = [{**tile, "ct": ct, "yt": yt, "xt": xt} for ct, yt, xt in shapes]
