@@ -92,6 +92,13 @@ class _Tiling:
         copied = 0 if self.limits.family == "cpu" else self.copied(v)
         return (v["yi"] * v["xi"] + copied) * v["vec"]
 
+    def fetched_early(self, v: Values) -> int:
+        """Values of weights and of a row of input that Nvidia's compiler has in registers besides."""
+        if self.limits.family != "nvidia":
+            return 0
+        kh, kw = self.conv.kernel
+        return (kh * kw + reach(self.conv, 1, v["xi"])[1]) * v["vec"]
+
     def unrolled(self, v: Values) -> int:
         """Vector multiply-adds in the longest unrolled body."""
         kh, kw = self.conv.kernel
@@ -189,14 +196,6 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
     values = {knob.name: knob.values for knob in knobs}
     constraints = _constraints(tiling)
     most = tiling.limits.sums // (2 if tiling.limits.family == "cpu" else 1)
-
-    def ahead(v: Values) -> int:
-        """Nvidia's compiler fetches weights and a row of input early, into registers."""
-        if tiling.limits.family != "nvidia":
-            return 0
-        kh, kw = tiling.conv.kernel
-        return (kh * kw + reach(tiling.conv, 1, v["xi"])[1]) * v["vec"]
-
     seeds: list[Values] = []
     for pad, items in _STYLES.get(tiling.limits.family, _OTHER_STYLES):
         if pad not in values["pad"]:
@@ -204,7 +203,7 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         names = ("vec", "yi", "xi")
         fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": 1}
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
-        small = [t for t in tiles if tiling.sums(t) + ahead(t) <= most]
+        small = [t for t in tiles if tiling.sums(t) + tiling.fetched_early(t) <= most]
         fitting = [t for t in small if tiling.unrolled(t) <= tiling.limits.max_unrolled]
         for tile in sorted(fitting, key=lambda t: _loads(tiling, t) * (1 + 1 / t["vec"]) * tiling.waste(t)):
             shapes = itertools.product(values["ct"], values["yt"], values["xt"])

@@ -10,6 +10,7 @@ from tuner.graph.kernels import default_config
 from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
 from tuner.graph.model import Count, Model, TensorInfo
+from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module
 from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
@@ -38,4 +39,5 @@ __all__ = [
     "load_onnx",
     "lower_placed",
     "tasks_of",
+    "write_old_rules",
 ]

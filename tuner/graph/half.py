@@ -68,7 +68,7 @@ class _Halving:
 
     def _operator(self, step: OperatorStep) -> OperatorStep:
         """It computes as in single precision: its workload keeps its dtype."""
-        inputs = tuple(self._stored.get(expr, expr) if isinstance(expr, Var) else expr for expr in step.inputs)
+        inputs = tuple(self._stored.get(expr, expr) for expr in step.inputs)
         return replace(step, inputs=inputs, out=self._stored.get(step.out, step.out))
 
     def _anchor(self, step: AnchorStep) -> AnchorStep:

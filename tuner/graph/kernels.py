@@ -23,6 +23,10 @@ class Kernel:
     config: Config
     func: tirx.PrimFunc
 
+    def name(self, workload: Workload) -> str:
+        """Of the function in a module."""
+        return f"{workload.op}_{self.config.template.rpartition('.')[2]}"
+
 
 @dataclass(frozen=True, eq=False)
 class AnchorKernel(Kernel):

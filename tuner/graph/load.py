@@ -16,6 +16,7 @@ from tuner.graph.model import Model, TensorInfo
 from tuner.graph.onnx_check import graph_inputs, read_onnx
 from tuner.graph.onnx_fold import fold_constants
 from tuner.graph.onnx_import import import_onnx
+from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.simplify import simplify
 
 _DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "bool")
@@ -29,6 +30,7 @@ def load_onnx(path: str | Path) -> Model:
     """
     path = Path(path)
     proto, digest = read_onnx(path)
+    write_old_rules(proto)
     fold_constants(proto)
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]

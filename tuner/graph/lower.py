@@ -126,8 +126,9 @@ class _Lowering:
             self._emitter.typed(self.forms.get(expr, PLAIN), spec.dtype)
             for expr, spec in zip(step.inputs, specs, strict=True)
         ]
-        name = f"{step.workload.op}_{kernel.config.template.rpartition('.')[2]}"
-        function = self._emitter.function((step.workload, kernel.config), lambda: kernel.func, name, OPAQUE)
+        function = self._emitter.function(
+            (step.workload, kernel.config), lambda: kernel.func, kernel.name(step.workload), OPAQUE
+        )
         out = self._emitter.builder.emit(relax.call_tir(function, arguments, out_ty=output_types(step.workload)))
         self.forms.put(step.out, self._emitter.typed(out, dtype_of(step.out)))
         return LoweredOperator(step.node, step.workload, kernel.config, function.name_hint)
@@ -143,7 +144,7 @@ class _Lowering:
             self._without_template(step)
             return LoweredOperator(step.node, step.workload, None, None)
         arguments, key = self._arguments(step, kernel), (step.workload, kernel.config)
-        name = f"{step.workload.op}_{kernel.config.template.rpartition('.')[2]}"
+        name = kernel.name(step.workload)
         slot = self._joints.slot(step.out)
         if slot is not None:
             function = write(self._emitter, slot, key, kernel.func, arguments, name)

@@ -26,6 +26,7 @@ from tuner.errors import BadInput
 from tuner.graph.bindings import operands, operands_of
 from tuner.graph.model import Count
 from tuner.graph.onnx_counts import Node, Uncountable, axis_behind
+from tuner.graph.onnx_rules import opset_of
 from tuner.graph.onnx_vision import VISION, Counted
 from tuner.graph.simplify import constant
 
@@ -45,10 +46,9 @@ class Imported:
 
 def import_onnx(model: onnx.ModelProto, source: str) -> Imported:
     """Raises BadInput naming a node that fails."""
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer(source)
     with contextlib.redirect_stdout(sys.stderr):  # TVM prints the operator that it fails on
-        module = importer.from_onnx(model.graph, opset)
+        module = importer.from_onnx(model.graph, opset_of(model))
     return Imported(module, importer.node_names, importer.counts)
 
 
@@ -91,7 +91,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         node = attrs["tvm_custom"]["name"]
         given = [inputs[i] for i in range(len(inputs))]
         try:
-            result = self._own_result(op_name, given, attrs, opset)
+            result = self._own_result(op_name, given, attrs)
             if isinstance(result, Counted):
                 self._counted[result.value] = result
                 result = result.value
@@ -136,7 +136,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         for operand in operands(bound):
             self._name(operand, node)
 
-    def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes, opset: int) -> Any:
+    def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes) -> Any:
         """The result of a converter of ours, or None where TVM's is to be used."""
         if op_name == "Conv":
             _resolve_auto_pad(inputs, attrs)
@@ -144,8 +144,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         if not any(isinstance(x, tvm.ir.Var) for x in inputs):
             return None
         if op_name in VISION:
-            default = b"half_pixel" if opset >= 16 else b"output_half_pixel"
-            result = VISION[op_name](self.bb, inputs, {"coordinate_transformation_mode": default, **attrs})
+            result = VISION[op_name](self.bb, inputs, attrs)
         else:
             result = _CONVERTERS[op_name](inputs, attrs) if op_name in _CONVERTERS else None
         return result if result is None or isinstance(result, Counted) else self.bb.normalize(result)

@@ -18,14 +18,11 @@ from tvm import relax
 from tuner.graph.bindings import dtype_of, shape_of
 from tuner.graph.operators import emit_operator
 from tuner.graph.simplify import constant
-from vision_ops.argsort import Argsort
+from vision_ops.argsort import Argsort, ArgsortTemplate
 from vision_ops.compact import Compact
 from vision_ops.nms import NO_THRESHOLD, Nms
 from vision_ops.roi_align import RoiAlign
-from vision_ops.scan import Scan
-
-_SORTED = ("float32", "int32")
-_SUMMED = ("float32", "int32")
+from vision_ops.scan import Scan, ScanTemplate
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +40,7 @@ Convert = Callable[[relax.BlockBuilder, Sequence[Any], Mapping[str, Any]], "Any 
 def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     data, shape = inputs[0], shape_of(inputs[0])
     k = attrs.get("k") if len(inputs) == 1 else _number(inputs[1], None)
-    if shape is None or dtype_of(data) not in _SORTED or k is None or k < 1 or not prod(shape):
+    if shape is None or dtype_of(data) not in ArgsortTemplate.dtypes or k is None or k < 1 or not prod(shape):
         return None
     axis, last = int(attrs.get("axis", -1)) % len(shape), len(shape) - 1
     if k > shape[axis]:
@@ -63,7 +60,7 @@ def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[st
 
 def _cum_sum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     data, shape, axis = inputs[0], shape_of(inputs[0]), _number(inputs[1], None)
-    if shape is None or dtype_of(data) not in _SUMMED or axis is None or not prod(shape):
+    if shape is None or dtype_of(data) not in ScanTemplate.dtypes or axis is None or not prod(shape):
         return None
     at = int(axis) % len(shape)
     scan = Scan(
@@ -101,7 +98,7 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mappin
         int(attrs.get("output_width", 1)),
         float(attrs.get("spatial_scale", 1.0)),
         int(attrs.get("sampling_ratio", 0)),
-        aligned=attrs["coordinate_transformation_mode"] == b"half_pixel",
+        aligned=attrs.get("coordinate_transformation_mode", b"half_pixel") == b"half_pixel",
     )
     (out,) = emit_operator(builder, align.workload(), [data, regions, builder.emit(relax.op.astype(maps, "int32"))])
     return out
@@ -126,9 +123,7 @@ def _non_max_suppression(builder: relax.BlockBuilder, inputs: Sequence[Any], att
 
 def _selected(builder: relax.BlockBuilder, kept: Any, nms: Nms) -> Counted:
     """Rows of (batch, class, box), one for each box kept; what is behind the last names boxes that exist, too."""
-
-    def emit(expr: Any) -> Any:
-        return builder.emit(expr)
+    emit = builder.emit
 
     def number(value: int) -> Any:
         return relax.const(value, "int32")

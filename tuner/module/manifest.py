@@ -147,10 +147,8 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
 
 def _from_dict(data: Mapping[str, Any]) -> Manifest:
     def tensors(entries: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
-        counts = [None if e["count"] is None else Count(**e["count"]) for e in entries]
         return tuple(
-            TensorInfo(e["name"], tuple(e["shape"]), e["dtype"], count)
-            for e, count in zip(entries, counts, strict=True)
+            TensorInfo(e["name"], tuple(e["shape"]), e["dtype"], e["count"] and Count(**e["count"])) for e in entries
         )
 
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}

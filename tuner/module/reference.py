@@ -23,6 +23,7 @@ from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OnnxN
 from templates.reference import conv2d
 from templates.workloads import Conv2d
 from tuner.errors import BadInput
+from tuner.graph import write_old_rules
 
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
 
@@ -35,20 +36,12 @@ class OnnxReference:
             model = onnx.load(str(path))
         except Exception as error:
             raise BadInput(f"{path}: cannot be read to verify against: {error}") from error
-        _write_old_rules(model)
+        write_old_rules(model)
         self._evaluator = ReferenceEvaluator(model, new_ops=[Conv, MaxPool, AveragePool, NonMaxSuppression])
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         values = self._evaluator.run(None, dict(inputs))
         return dict(zip(self._evaluator.output_names, values, strict=True))
-
-
-def _write_old_rules(model: onnx.ModelProto) -> None:
-    """Before operator set 16, RoiAlign had one rule for coordinates; onnx applies the later default to all."""
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    for node in model.graph.node:
-        if node.op_type == "RoiAlign" and opset < 16:
-            node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "output_half_pixel"))
 
 
 def _explicit_pads(

@@ -12,15 +12,12 @@ import pytest
 from onnx import TensorProto
 
 from tests.tuner.graph.networks import Net, assert_close, assert_computes, expected, random_inputs, run
-from tests.vision_ops.support import PLACES, Place
+from tests.vision_ops.support import Place, place
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, OperatorStep, fuse, halved, load_onnx, tasks_of
 from tuner.module.reference import OnnxReference
 
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Place:
-    return Place.named(request.param)
+__all__ = ["place"]
 
 
 @pytest.fixture
