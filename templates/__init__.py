@@ -10,6 +10,7 @@ from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
 from templates.gpu.tensor_core import GpuTensorCore, GpuTensorCoreTf32
 from templates.gpu.winograd import GpuWinograd
+from templates.gpu.winograd_group import GpuWinogradGroup
 from templates.intel.subgroup import SubgroupConv
 from templates.mali.spatial_pack import SpatialPack
 from templates.template import register
@@ -25,6 +26,7 @@ for _template in (
     GpuDirectConvPlain(),
     GpuDense(),
     GpuWinograd(),
+    GpuWinogradGroup(),
     GpuDepthwise(),
     GpuTensorCore(),
     GpuTensorCoreTf32(),

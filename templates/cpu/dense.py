@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
+from templates.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layouts

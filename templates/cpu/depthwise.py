@@ -15,9 +15,9 @@ from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import mark, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
 from templates.depthwise import depthwise_compute, pack_depthwise
+from templates.rewrite import mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import AnchorTemplate, Layout, Layouts

@@ -17,9 +17,9 @@ from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import CACHE_LINE_FLOATS, guard, mark, peel_tail, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
 from templates.direct import ORDERS, DirectProblem, direct_compute
+from templates.rewrite import CACHE_LINE_FLOATS, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
@@ -273,7 +273,6 @@ def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values) ->
     else:
         sweeps = tiles_x * (problem.rows // k["th"] // k["groups"])
     lines = conv.kernel[1] * b.in_lanes * b.lanes // CACHE_LINE_FLOATS  # of one (block, ic, kh)
-    share = -(-lines // sweeps)
     per_lane = max(1, b.lanes * b.in_lanes // CACHE_LINE_FLOATS)
     weight = func.params[1]
 
@@ -283,8 +282,7 @@ def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values) ->
         sweep = row * tiles_x + x // k["tw"] % tiles_x
         fetches = []
         for i in range(k["ob"]):
-            for j in range(share):
-                line = sweep * share + j
+            for line in shared_out(lines, sweeps, sweep):
                 lane = line % per_lane * CACHE_LINE_FLOATS
                 at = [o + k["ob"] + i, ic, loop.loop_var, line // per_lane, lane // b.lanes, lane % b.lanes]
                 fetches.append(prefetch(weight, at))

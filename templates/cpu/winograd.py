@@ -19,12 +19,19 @@ from tvm.target import Target
 
 from templates.blocking import blocking, divisors
 from templates.cpu.isa import vector_unit
-from templates.cpu.rewrite import CACHE_LINE_FLOATS, mark, peel_tail, prefetch, wrap_marked_loop
 from templates.cpu.stages import pad_at_root
+from templates.rewrite import mark, peel_tail, prefetch
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
 from templates.template import AnchorTemplate, Layout, Layouts
-from templates.winograd_algebra import MATRICES, WinogradTiles, row_of, suits_winograd, transformed_weight
+from templates.winograd_algebra import (
+    MATRICES,
+    WinogradTiles,
+    prefetch_products,
+    row_of,
+    suits_winograd,
+    transformed_weight,
+)
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
@@ -285,24 +292,11 @@ def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradTiles, k: Values) -> tirx.PrimFunc:
-    """While weight block b is reused over S tiles, fetch 1/S of the next in each: the next output blocks where those
-    are the outer loop, else the same blocks of the next matrix product."""
+    """The next are the next output blocks where those are the outer loop, else the same of the next matrix product."""
     at_once = p.tiles if k["at"] == "root" else k["rows"] * p.tiles_x
-    lanes = p.blocks.lanes
-    lines = lanes * lanes // CACHE_LINE_FLOATS
-    share = -(-lines // -(-at_once // k["tiles"]))
-    weight = func.params[1]
+    step = (0, k["ob"]) if k["blocks"] == "outer" else (1, 0)
 
-    def fetching(loop: Any, index: Any) -> Any:
-        e, q, o, tile, _, ib = index[:6]
-        sweep = tile % at_once // k["tiles"]
-        step = (0, k["ob"]) if k["blocks"] == "outer" else (1, 0)
-        fetches = []
-        for i in range(k["ob"]):
-            for j in range(share):
-                line = (sweep * share + j) * CACHE_LINE_FLOATS
-                at = [e, q + step[0], o + step[1] + i, ib, line // lanes, line % lanes]
-                fetches.append(prefetch(weight, at))
-        return tirx.SeqStmt([*fetches, loop.body])
+    def sweep(index: Sequence[Any]) -> Any:
+        return index[3] % at_once // k["tiles"]
 
-    return wrap_marked_loop(func, "mm_update", fetching)
+    return prefetch_products(func, p.blocks.lanes, k["ob"], step, -(-at_once // k["tiles"]), sweep, prefetch)

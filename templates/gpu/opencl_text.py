@@ -6,16 +6,20 @@ Importing this module registers the hook through which TVM passes every OpenCL k
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tvm
+from tvm import tirx
 from tvm.target import Target
 
 from templates.gpu.limits import gpu_limits
+from templates.rewrite import LOCALITY
 
 Rewrite = Callable[[str, Target], str]
 
 _REWRITES: list[Rewrite] = []
+_PREFETCH = "edgetune_prefetch"
 _INDEX = re.compile(r"convert_int\((get_(?:group|local)_id\(\d\))\)")
 
 
@@ -33,6 +37,23 @@ def with_wide_indices(code: str, target: Target) -> str:
     if limits is None or limits.family != "cpu":
         return code
     return _INDEX.sub(r"((long)\1)", code)
+
+
+def prefetch(buffer: Any, indices: Sequence[Any]) -> Any:
+    """A statement that fetches the cache line of buffer[indices] in OpenCL code for a processor. The address may lie
+    outside: nothing is read."""
+    address = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
+    return tirx.Evaluate(tirx.call_extern("void", _PREFETCH, address))
+
+
+@rewrites_opencl
+def with_prefetch(code: str, _target: Target) -> str:
+    """Say what `prefetch` is. OpenCL's own function of that name does nothing in PoCL; clang's, which drivers for
+    processors have, takes no address of global memory without a cast."""
+    if _PREFETCH not in code:
+        return code
+    fetch = f"__builtin_prefetch((const __private void*)(ulong)(address), 0, {LOCALITY})"
+    return f"#define {_PREFETCH}(address) {fetch}\n{code}"
 
 
 def _rewritten(code: str, target: Target) -> str:

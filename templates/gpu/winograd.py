@@ -44,7 +44,8 @@ class GpuWinograd(AnchorTemplate):
     """Knobs: `m`; of the matrix products the tile of an item (`ki` channel blocks by `pi` tiles) and of a group in
     items (`kt`, `pt`), `vec` lanes of a vector, where the tiles are read from (`vv`), weights in local memory
     (`wshared`), `ct` input blocks per copy into it, `ui` input channels unrolled, `inner` order; of the transforms
-    `tv` lanes and `items` of a group, and `pad`: where the padded input lives."""
+    `tv` lanes and `items` of a group, and `pad`: where the padded input lives; `prefetch` the weights of the next
+    output blocks while these are used (processors)."""
 
     name = "gpu.conv2d_winograd"
     op = "conv2d"
@@ -89,11 +90,11 @@ def _knobs(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[
     def up_to(extent: int, *values: int) -> tuple[int, ...]:
         return tuple(v for v in values if v <= extent)
 
-    local = limits.shares_memory
+    local, on_cpu = limits.shares_memory, limits.family == "cpu"
     return (
         Knob("m", tuple(problems)),
         Knob("ki", divisors(blocks.out_blocks, 8)),
-        Knob("pi", up_to(tiles, 1, 2, 3, 4, 5, 6, 7, 8, 14)),
+        Knob("pi", up_to(tiles, *range(1, 9), *((9, 10, 12, 13, 14, 16, 20, 25, 26) if on_cpu else (14,)))),
         Knob("kt", divisors(blocks.out_blocks, 16)),
         Knob("pt", up_to(tiles, 1, 2, 4, 7, 8, 14, 16, 28, 32, 64)),
         Knob("vec", searched_widths(limits, blocks.lanes)),
@@ -105,6 +106,8 @@ def _knobs(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[
         Knob("tv", searched_widths(limits, blocks.lanes)),
         Knob("items", up_to(limits.max_threads, 8, 16, 32, 64, 128, 256)),
         Knob("pad", ("local", "kernel")),
+        # not a knob of one value elsewhere: configs in databases stay what they are
+        *([Knob("prefetch", (0, 1))] if on_cpu else []),
     )
 
 
@@ -147,14 +150,16 @@ class _Style:
     sums: int  # vectors
     transform_items: int
     pad: str = "local"
+    ki: int = 0  # channel blocks of a tile; 0: any number
+    prefetch: int = 0
 
 
 # In the order in which they are worth trying.
 _STYLES = {
     "cpu": (
-        _Style("global", 0, 1, 28, 64),
-        _Style("local", 0, 1, 28, 64, "kernel"),
-        _Style("global", 0, 1, 14, 64, "kernel"),
+        _Style("global", 0, 16, 28, 32, prefetch=1),
+        _Style("global", 0, 16, 28, 32, ki=1, prefetch=1),  # small images, many channels: weights are read once
+        _Style("local", 0, 1, 14, 64, "kernel"),
     ),
     "nvidia": (
         _Style("shared", 1, 128, 16, 128),
@@ -185,11 +190,13 @@ def _seeds(
         problem = problems[m]
         fixed = {name: first for name, (first, *_) in values.items()}
         fixed |= {"m": m, "vv": style.vv, "wshared": style.wshared, "pad": style.pad}
+        fixed |= {"prefetch": style.prefetch} if "prefetch" in values else {}
         fixed["tv"] = next(
             (t for t in values["tv"] if limits.family == "cpu" or problem.a**2 * t <= limits.sums), values["tv"][-1]
         )
         fixed["items"] = max(i for i in values["items"] if i <= style.transform_items)
-        tiles = [{**fixed, "ki": ki, "pi": pi} for ki, pi in itertools.product(values["ki"], values["pi"])]
+        blocks = (style.ki,) if style.ki else values["ki"]
+        tiles = [{**fixed, "ki": ki, "pi": pi} for ki, pi in itertools.product(blocks, values["pi"])]
         fitting = [t for t in tiles if t["ki"] * t["pi"] <= style.sums and problem.sums(t) <= limits.sums]
         for tile in sorted(fitting, key=lambda t: _loads(t) * problem.waste(t)):
             groups = [{**tile, "kt": kt, "pt": pt} for kt, pt in itertools.product(values["kt"], values["pt"])]
@@ -210,18 +217,27 @@ def _distance(problem: WinogradProblem, items: int, v: Values) -> float:
 
 
 def _features(p: WinogradProblem, v: Values) -> Mapping[str, float]:
-    squares, tiles, channels = p.a**2, v["pt"] * v["pi"], v["kt"] * v["ki"] * p.blocks.lanes
-    covered = p.tiles * p.m**2 / (p.conv.batch * p.conv.out_height * p.conv.out_width)
+    tiles, channels = v["pt"] * v["pi"], v["kt"] * v["ki"] * p.blocks.lanes
     return {
         **launch_features(p.limits, p.group(v), p.groups(v), p.local_bytes(v)),
+        **winograd_features(p, v, p.covered(v)),
         "flop_per_byte": 2.0 * tiles * channels / (4.0 * (tiles + channels)),
-        "accumulators": float(v["ki"] * v["pi"]),
         "sums": float(p.sums(v)),
+        "waste": p.waste(v),
+        "wino_transform_items": float(p.tiles * p.conv.in_channels // v["tv"]),
+        "wino_transform_sums": float(p.a**2 * v["tv"]),
+    }
+
+
+def winograd_features(p: WinogradProblem, v: Values, covered: int) -> dict[str, float]:
+    """What every way of scheduling the products says to a cost model. `covered`: tiles that are multiplied."""
+    squares = p.a**2
+    wanted = p.conv.batch * p.conv.out_height * p.conv.out_width
+    return {
+        "accumulators": float(v["ki"] * v["pi"]),
         "loads_per_fma": _loads(v),
         "body_fmas": float(v["ki"] * v["pi"] * v["ui"]),
-        "waste": p.waste(v),
-        "wino_multiplications": squares / (9.0 * p.m**2) * covered,
-        "wino_tiles_bytes": 4.0 * squares * p.covered(v) * (p.conv.in_channels + p.conv.out_channels),
-        "wino_transform_items": float(p.tiles * p.conv.in_channels // v["tv"]),
-        "wino_transform_sums": float(squares * v["tv"]),
+        "fetches_weights": float(v.get("prefetch", 0)),
+        "wino_multiplications": squares / (9.0 * p.m**2) * p.tiles * p.m**2 / wanted,
+        "wino_tiles_bytes": 4.0 * squares * covered * (p.conv.in_channels + p.conv.out_channels),
     }

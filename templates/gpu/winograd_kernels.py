@@ -13,6 +13,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from templates.gpu.limits import GpuLimits
+from templates.gpu.opencl_text import prefetch
 from templates.gpu.stages import (
     Group,
     cooperate,
@@ -23,9 +24,10 @@ from templates.gpu.stages import (
     split_init,
     vector_widths,
 )
+from templates.rewrite import mark
 from templates.space import Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
-from templates.winograd_algebra import MATRICES, WinogradTiles, row_of
+from templates.winograd_algebra import MATRICES, WinogradTiles, prefetch_products, row_of
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def schedule_winograd(p: WinogradProblem, func: tirx.PrimFunc, k: Values) -> tir
     _schedule_output(p, sch, k)
     _schedule_input(sch, k)
     _schedule_products(p, sch, k)
-    return sch.mod["main"]
+    func = sch.mod["main"]
+    return _prefetch_weights(func, p, k) if k.get("prefetch", 0) else func
 
 
 def _over_items(sch: Schedule, loops: Sequence[Any], items: int) -> Any:
@@ -186,4 +189,15 @@ def _schedule_products(p: WinogradProblem, sch: Schedule, k: Values) -> None:
     if k["wshared"]:
         cooperate(sch, sch.cache_read(mm, 1, "shared"), co, group, k["vec"])
     unroll_tile(sch, [iu, *tile])
+    mark(sch, ci)
     split_init(sch, mm, co)
+
+
+def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
+    """A processor runs the items of a group one after the other, those along the tiles first: these sweep the weights
+    of an item's output blocks."""
+
+    def sweep(index: Sequence[Any]) -> Any:
+        return index[3] // k["pi"] % k["pt"]
+
+    return prefetch_products(func, p.blocks.lanes, k["ki"], (0, k["ki"]), k["pt"], sweep, prefetch)

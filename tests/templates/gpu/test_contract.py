@@ -10,11 +10,11 @@ import pytest
 from tvm.target import Target
 
 from templates.gpu.checks import violations
-from templates.gpu.limits import gpu_limits
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_target
 from templates.gpu.lowered import lower
 from templates.reference import random_operands
 from templates.template import AnchorTemplate, all_templates
-from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
+from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, driver, gpu
 from tests.templates.support import Compiled, host_target
 from tests.templates.workloads import WORKLOADS
 from tuning_db.record import Config, tolerance_of
@@ -33,11 +33,14 @@ def applies(template: AnchorTemplate, name: str, target: Target) -> bool:
     return suits and template.space(workload, target) is not None
 
 
+# What runs here, too: a driver for processors, with small vectors.
+LIMITS = {**GPUS, "processor": GpuLimits("opencl", "cpu", 4096, 262144, 8)}
+TARGETS = {name: gpu_target(limits, HOST) for name, limits in LIMITS.items()}
 CASES = [
     (template, name)
     for template in TEMPLATES
     for name in ALL_WORKLOADS
-    if any(applies(TEMPLATES[template], name, gpu(limits)) for limits in GPUS)
+    if any(applies(TEMPLATES[template], name, target) for target in TARGETS.values())
 ]
 # With local memory, groups, and sizes that nothing divides: they run with a GPU's limits too.
 HARD = (
@@ -95,17 +98,17 @@ def test_results_match_float64_with_a_gpus_limits(template: str, name: str) -> N
     check(template, name, target, [*chosen(template, name, target, 0), *chosen(template, name, target, 1)], here.device)
 
 
-@pytest.mark.parametrize("limits", GPUS)
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize(("template", "name"), CASES)
 def test_lowered_code_keeps_to_the_limits(template: str, name: str, limits: str) -> None:
     """Everything runs on the device, no barrier is divergent, no limit is exceeded, and the source is generated."""
-    target = gpu(limits)
+    target = TARGETS[limits]
     if not applies(TEMPLATES[template], name, target):
         pytest.skip("does not apply to this device")
     space = TEMPLATES[template].space(ALL_WORKLOADS[name], target)
-    for config in chosen(template, name, target, list(GPUS).index(limits)):
+    for config in chosen(template, name, target, list(LIMITS).index(limits)):
         lowered = lower(TEMPLATES[template].prim_func(ALL_WORKLOADS[name], target, config), target)
-        assert violations(lowered, GPUS[limits]) == [], dict(config.knobs)
+        assert violations(lowered, LIMITS[limits]) == [], dict(config.knobs)
         claimed = space.encode(config).get("local_bytes", 0.0)
         assert max(kernel.local_bytes for kernel in lowered.kernels) <= claimed, dict(config.knobs)
         assert all(kernel.name in lowered.source() for kernel in lowered.kernels)
@@ -113,8 +116,8 @@ def test_lowered_code_keeps_to_the_limits(template: str, name: str, limits: str)
 
 @pytest.mark.parametrize(("template", "name"), CASES)
 def test_samples_and_neighbours_are_valid(template: str, name: str) -> None:
-    for limits in GPUS:
-        space = TEMPLATES[template].space(ALL_WORKLOADS[name], gpu(limits))
+    for target in TARGETS.values():
+        space = TEMPLATES[template].space(ALL_WORKLOADS[name], target)
         if space is None:
             continue
         assert space.seed_configs()
@@ -129,7 +132,7 @@ def test_samples_and_neighbours_are_valid(template: str, name: str) -> None:
 @pytest.mark.parametrize(("template", "name"), CASES)
 def test_weights_with_equal_keys_are_equal(template: str, name: str) -> None:
     workload, rng = ALL_WORKLOADS[name], random.Random(5)
-    target = next(gpu(limits) for limits in GPUS if applies(TEMPLATES[template], name, gpu(limits)))
+    target = next(target for target in TARGETS.values() if applies(TEMPLATES[template], name, target))
     space = TEMPLATES[template].space(workload, target)
     packed: dict[str, bytes] = {}
     weight = random_operands(workload, 0).weight
@@ -142,7 +145,7 @@ def test_weights_with_equal_keys_are_equal(template: str, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_templates_keep_to_their_kind_of_device(name: str) -> None:
     for template in all_templates():
-        for target in (host_target(), *(gpu(limits) for limits in GPUS)):
+        for target in (host_target(), *TARGETS.values()):
             on_gpu = gpu_limits(target) is not None
             if template.name.startswith("cpu.") == on_gpu:
                 assert not applies(template, name, target)

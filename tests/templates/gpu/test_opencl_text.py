@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import te
+from tvm import te, tirx
 
 from templates.gpu.limits import GpuLimits, gpu_target
-from templates.gpu.opencl_text import with_wide_indices
+from templates.gpu.opencl_text import prefetch, with_prefetch, with_wide_indices
 from templates.lowering import lowering_context
+from templates.rewrite import mark, wrap_marked_loop
 from templates.stages import new_schedule
 from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, Driver, driver, gpu
 
@@ -42,3 +43,32 @@ def test_indices_may_be_compared_with_constants(platform: str) -> None:
     out = tvm.runtime.tensor(np.zeros(64, "float32"), found.device)
     built["main"](tvm.runtime.tensor(values, found.device), out)
     np.testing.assert_array_equal(out.numpy(), values[np.clip(np.arange(64) - 8, 0, 39)])
+
+
+def test_only_kernels_that_prefetch_say_how() -> None:
+    assert with_prefetch(KERNEL, CPU) == KERNEL
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_what_is_prefetched_may_lie_outside(platform: str) -> None:
+    """The last blocks' items fetch weights beyond the last: drivers must neither refuse the code nor read there."""
+    found: Driver = driver(platform)
+    data = te.placeholder((64,), name="data")
+    copy = te.compute((64,), lambda i: data[i] + 1.0, name="copy")
+    schedule = new_schedule(te.create_prim_func([data, copy]))
+    block, thread = schedule.split(schedule.get_loops(schedule.get_sblock("copy"))[0], [None, 4])
+    schedule.bind(block, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    mark(schedule, thread)
+
+    def fetching(loop: tirx.For, index: list[tirx.PrimExpr]) -> tirx.Stmt:
+        return tirx.SeqStmt([prefetch(func.params[0], [index[0] + 2**30]), loop.body])
+
+    func = schedule.mod["main"]
+    with lowering_context():
+        built = tvm.tirx.build(wrap_marked_loop(func, "copy", fetching), target=found.target())
+    assert "edgetune_prefetch(((__global" in built.imports[0].inspect_source("cl")
+    values = np.arange(64, dtype="float32")
+    out = tvm.runtime.tensor(np.zeros(64, "float32"), found.device)
+    built["main"](tvm.runtime.tensor(values, found.device), out)
+    np.testing.assert_array_equal(out.numpy(), values + 1)

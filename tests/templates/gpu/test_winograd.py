@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from templates.gpu.lowered import lower
 from templates.gpu.winograd import GpuWinograd
 from templates.workloads import Conv2d
-from tests.templates.gpu.support import GPUS, gpu
+from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
+from tests.templates.support import Compiled
+from tuner.devices.gpu import limits_of
 
 TEMPLATE = GpuWinograd()
 CONV = Conv2d(1, 32, 30, 26, 48, (3, 3), padding=(1, 1, 1, 1))
@@ -61,3 +66,25 @@ def test_the_smallest_images_have_configs_of_both_sizes(channels: int, size: int
     workload = Conv2d(2, 8, size, size, channels, (3, 3), padding=(1, 1, 1, 1)).workload()
     seeds = TEMPLATE.space(workload, gpu(limits)).seed_configs()
     assert {config["m"] for config in seeds} == {2, 4}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("sweeps", [1, 2, 7])
+def test_a_group_fetches_every_line_of_its_next_weights(platform: str, sweeps: int) -> None:
+    """An item per tile of a group: each fetches its share of the next block, none is left out."""
+    place = driver(platform)
+    target = place.target(replace(limits_of(place.info), lanes=8))
+    space = TEMPLATE.space(WORKLOAD, target)
+    config = space.config({"m": 4, "ki": 2, "pi": 4, "pt": sweeps, "prefetch": 1})
+    assert space.why_invalid(config) is None
+    compiled = Compiled(TEMPLATE, WORKLOAD, target, config, place.device)
+    lines = 8 * 8 // 16  # of a block of weights
+    source = lower(TEMPLATE.prim_func(WORKLOAD, target, config), target).source()
+    calls = re.findall(r"edgetune_prefetch\(\(\(__global", source)
+    assert len(calls) == 2 * -(-lines // sweeps)
+    assert compiled.error() < 3e-5
+
+
+@pytest.mark.parametrize("limits", GPUS)
+def test_gpus_do_not_prefetch(limits: str) -> None:
+    assert "prefetch" not in {knob.name for knob in TEMPLATE.space(WORKLOAD, gpu(limits)).knobs}

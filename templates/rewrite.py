@@ -13,9 +13,12 @@ from tvm.s_tir import SBlockRealize, Schedule
 
 from templates.template import ScheduleError
 
+# A statement that fetches the cache line of buffer[indices]; an address outside is no error.
+Fetch = Callable[[Any, Sequence[Any]], Any]
+
 CACHE_LINE_FLOATS = 16
 _MARK = "edgetune.loop"
-_LOCALITY = 2  # keep in the second-level cache: the block is used soon, but not at once
+LOCALITY = 2  # keep in the second-level cache: the block is used soon, but not at once
 
 
 def _found(root: Any, kind: type[Any]) -> list[Any]:
@@ -84,7 +87,14 @@ def guard(func: tirx.PrimFunc, block: str, extents: Mapping[int, int]) -> tirx.P
 
 
 def prefetch(buffer: Any, indices: Sequence[Any]) -> Any:
-    """A statement that fetches the cache line of buffer[indices]. The address may lie outside: nothing is read."""
+    """A statement that fetches the cache line of buffer[indices] in llvm code. The address may lie outside: nothing is
+    read."""
     address = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
-    arguments = [tirx.const(value, "int32") for value in (0, _LOCALITY, 1)]  # read, locality, data
+    arguments = [tirx.const(value, "int32") for value in (0, LOCALITY, 1)]  # read, locality, data
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *arguments))
+
+
+def shared_out(lines: int, sweeps: int, sweep: Any) -> list[Any]:
+    """Which of so many cache lines the sweep of this number fetches, where each of `sweeps` fetches its share."""
+    share = -(-lines // sweeps)
+    return [sweep * share + i for i in range(share)]

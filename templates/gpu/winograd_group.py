@@ -1,0 +1,195 @@
+"""Winograd convolution on OpenCL drivers for processors, in one kernel: a group's tiles stay in its core's cache.
+
+`gpu.winograd` writes all transformed tiles before the first is multiplied, and all products before the first is
+transformed back. Where the weights are small, a group (one item) can take a few rows of tiles from the input to the
+output instead, with what is between in local memory, which on a processor is a piece of cached memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from templates.blocking import divisors
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
+from templates.gpu.opencl_text import prefetch
+from templates.gpu.stages import Group, into_registers, launch, launch_features, own_loops, split_init
+from templates.gpu.winograd import GpuWinograd, winograd_features
+from templates.gpu.winograd_kernels import WinogradProblem, winograd_compute
+from templates.rewrite import mark
+from templates.space import Constraint, Knob, Space, Values
+from templates.stages import new_schedule, unroll_tile
+from templates.winograd_algebra import MATRICES, prefetch_products, suits_winograd
+from tuning_db.record import Config, Workload
+
+# Intel's runtime takes an item's registers from local memory too (CL_OUT_OF_RESOURCES with 252 of 256 KiB).
+MAX_LOCAL = 7 / 8
+# Every group reads all transformed weights: more than a core finds in its caches again costs what the tiles save.
+MAX_WEIGHT_BYTES = 3 << 20
+
+
+class GpuWinogradGroup(GpuWinograd):
+    """Knobs: `m`; a group's tiles (`ty` rows of `tx`); register tile of `ki` output blocks by `pi` tiles, in the order
+    of rows; `ui` input channels unrolled; `blocks` outer or inner to the tiles; `inner` order of the register tile;
+    `prefetch` the next weights while these are used."""
+
+    name = "gpu.conv2d_winograd_group"
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        limits = gpu_limits(target)
+        if limits is None or limits.family != "cpu":
+            return None
+        problems = {m: self._problem(workload, limits, m) for m in MATRICES}
+        if not suits_winograd(problems[2].conv, limits.lanes):
+            return None
+        knobs, constraints = _knobs(problems, limits), _constraints(problems, limits)
+        seeds = _seeds(problems, limits, constraints)
+        if not seeds:
+            return None
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        problem, k = self._problem(workload, gpu_limits_of(target), config["m"]), config.knobs
+        func = _schedule(problem, winograd_compute(problem, workload.epilogue, problem.tiles), k)
+        return _prefetch_weights(func, problem, k) if k["prefetch"] else func
+
+
+def _knobs(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[Knob, ...]:
+    blocks, some = problems[2].blocks, problems.values()
+    registers = limits.sums // limits.lanes
+    return (
+        Knob("m", tuple(problems)),
+        Knob("ty", tuple(sorted({d for p in some for d in divisors(p.tiles_y, 14)}))),
+        Knob("tx", tuple(sorted({d for p in some for d in divisors(p.tiles_x, 32)}))),
+        Knob("ki", divisors(blocks.out_blocks, 8)),
+        Knob("pi", tuple(range(1, registers + 1))),
+        Knob("ui", tuple(reversed(divisors(blocks.in_lanes, 16)))),
+        Knob("blocks", ("outer", "inner")),
+        Knob("inner", ("tiles", "blocks")),
+        Knob("prefetch", (0, 1)),
+    )
+
+
+def _local_bytes(p: WinogradProblem, v: Values) -> int:
+    """A group's tiles, transformed, and their products."""
+    b = p.blocks
+    return 4 * p.a**2 * v["ty"] * v["tx"] * (b.in_blocks * b.in_lanes + b.out_blocks * b.lanes)
+
+
+def _constraints(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[Constraint, ...]:
+    blocks, registers = problems[2].blocks, limits.sums // limits.lanes
+
+    def weight_bytes(p: WinogradProblem) -> int:
+        return 4 * p.a**2 * blocks.in_blocks * blocks.in_lanes * blocks.out_blocks * blocks.lanes
+
+    def of(v: Values) -> WinogradProblem:
+        return problems[v["m"]]
+
+    def fits(v: Values) -> bool:
+        return _local_bytes(of(v), v) <= MAX_LOCAL * limits.local_memory_bytes
+
+    return (
+        Constraint(
+            "groups do not divide the tiles",
+            lambda v: of(v).tiles_y % v["ty"] == 0 and of(v).tiles_x % v["tx"] == 0,
+        ),
+        Constraint(
+            "the weights are read from memory for every group", lambda v: weight_bytes(of(v)) <= MAX_WEIGHT_BYTES
+        ),
+        Constraint("register tiles do not divide a group", lambda v: v["ty"] * v["tx"] % v["pi"] == 0),
+        Constraint("the group's tile does not fit into local memory", fits),
+        Constraint("the register tile does not fit", lambda v: v["ki"] * v["pi"] <= registers),
+        Constraint("too many unrolled multiply-adds", lambda v: v["ki"] * v["pi"] * v["ui"] <= limits.max_unrolled),
+    )
+
+
+def _seeds(
+    problems: Mapping[int, WinogradProblem], limits: GpuLimits, constraints: Sequence[Constraint]
+) -> tuple[Values, ...]:
+    """Per m whole rows of tiles, or the longest parts that fit, with the register tile of the fewest loads."""
+    seeds: list[Values] = []
+    for m in (4, 2):
+        p = problems[m]
+        common = {"m": m, "ty": 1, "ui": max(divisors(p.blocks.in_lanes, 8)), "blocks": "outer", "inner": "tiles"}
+        groups = [
+            {**common, "prefetch": 1, "tx": tx, "ki": ki, "pi": pi}
+            for tx in reversed(divisors(p.tiles_x, 32))
+            for ki, pi in p.blocks.register_tiles(tx, limits.sums // limits.lanes)
+        ]
+        seeds += [next((group for group in groups if all(c.holds(group) for c in constraints)), {})]
+    return tuple(seed for seed in seeds if seed)
+
+
+def _features(p: WinogradProblem, v: Values) -> Mapping[str, float]:
+    groups = p.tiles // (v["ty"] * v["tx"])
+    return {
+        **launch_features(p.limits, Group(), groups, _local_bytes(p, v)),
+        **winograd_features(p, v, p.tiles),
+        "group_tiles": float(v["ty"] * v["tx"]),
+    }
+
+
+def _schedule(p: WinogradProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    sch = new_schedule(func)
+    group = _schedule_output(p, sch, k)
+    for name in ("mm", "vv"):
+        stage = sch.get_sblock(name)
+        sch.set_scope(stage, 0, "shared")
+        sch.compute_at(stage, group, preserve_unit_loops=True)
+    _schedule_input(p, sch)
+    _schedule_products(sch, k)
+    return sch.mod["main"]
+
+
+def _schedule_output(p: WinogradProblem, sch: Schedule, k: Values) -> Any:
+    """Tile by tile, with t2 in registers; returns the loop over groups."""
+    n, o, y, x, v = sch.get_loops(sch.get_sblock("out"))
+    yb, yt, yi = sch.split(y, [None, k["ty"], p.m])
+    xb, xt, xi = sch.split(x, [None, k["tx"], p.m])
+    sch.reorder(n, yb, xb, o, yt, xt, yi, xi, v)
+    group = launch(sch, {"blockIdx.x": [n, yb, xb]})["blockIdx.x"]
+    into_registers(sch, sch.get_sblock("t2"), xt, p.blocks.lanes)
+    unroll_tile(sch, [yi, xi, v])
+    return group
+
+
+def _schedule_input(p: WinogradProblem, sch: Schedule) -> None:
+    """Tile by tile, with t1, and what it reads of the padded input, in registers."""
+    vv = sch.get_sblock("vv")
+    e, q, c, t, v = own_loops(sch, vv)
+    sch.reorder(c, t, e, q, v)
+    for name in ("t1", "pad"):
+        into_registers(sch, sch.get_sblock(name), t, p.blocks.in_lanes)
+    unroll_tile(sch, [e, q, v])
+
+
+def _schedule_products(sch: Schedule, k: Values) -> None:
+    mm = sch.get_sblock("mm")
+    e, q, o, t, v, ib, ii = own_loops(sch, mm)
+    oo, oi = sch.split(o, [None, k["ki"]])
+    to, ti = sch.split(t, [None, k["pi"]])
+    io, iu = sch.split(ii, [None, k["ui"]])
+    middle = [oo, to] if k["blocks"] == "outer" else [to, oo]
+    tile = [ti, oi, v] if k["inner"] == "tiles" else [oi, ti, v]
+    sch.reorder(e, q, *middle, ib, io, iu, *tile)
+    write = sch.cache_write(mm, 0, "local")
+    sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
+    unroll_tile(sch, own_loops(sch, write))
+    unroll_tile(sch, [iu, *tile])
+    mark(sch, ib)
+    split_init(sch, mm, ib)
+
+
+def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
+    """The next are the next output blocks where those are the outer loop, else the same of the next matrix product."""
+    step = (0, k["ki"]) if k["blocks"] == "outer" else (1, 0)
+    at_once = k["ty"] * k["tx"]
+
+    def sweep(index: Sequence[Any]) -> Any:
+        return index[3] % at_once // k["pi"]
+
+    return prefetch_products(func, p.blocks.lanes, k["ki"], step, at_once // k["pi"], sweep, prefetch)

@@ -1,0 +1,60 @@
+"""Winograd in one kernel: what it needs, and where it is not offered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from templates.gpu.limits import GpuLimits, gpu_target
+from templates.gpu.lowered import lower
+from templates.gpu.winograd_group import GpuWinogradGroup
+from templates.workloads import Conv2d
+from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, driver, gpu
+from tests.templates.support import Compiled
+from tuner.devices.gpu import limits_of
+
+TEMPLATE = GpuWinogradGroup()
+CONV = Conv2d(1, 32, 30, 26, 48, (3, 3), padding=(1, 1, 1, 1))
+WORKLOAD = CONV.workload(("bias", "add", "relu"))
+PROCESSOR = GpuLimits("opencl", "cpu", 4096, 262144, 8)
+
+
+def test_it_is_one_kernel_without_a_workspace() -> None:
+    target = gpu_target(PROCESSOR, HOST)
+    for config in TEMPLATE.space(WORKLOAD, target).seed_configs():
+        lowered = lower(TEMPLATE.prim_func(WORKLOAD, target, config), target)
+        (kernel,), tiles = lowered.kernels, config["ty"] * config["tx"]
+        assert lowered.workspace_bytes == 0
+        assert kernel.local_bytes == 4 * (config["m"] + 2) ** 2 * tiles * (32 + 48)
+        assert kernel.local_bytes <= 7 / 8 * PROCESSOR.local_memory_bytes
+        assert kernel.group == (1, 1, 1)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize(
+    "knobs", [{"m": 4, "ty": 2, "tx": 7, "pi": 7}, {"m": 2, "ty": 3, "tx": 13, "pi": 3, "blocks": "inner"}]
+)
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_groups_may_be_several_rows(platform: str, knobs: dict[str, object], prefetch: int) -> None:
+    place = driver(platform)
+    target = place.target(replace(limits_of(place.info), lanes=8))
+    space = TEMPLATE.space(WORKLOAD, target)
+    config = space.config({"ki": 1, **knobs, "prefetch": prefetch})
+    assert space.why_invalid(config) is None
+    assert Compiled(TEMPLATE, WORKLOAD, target, config, place.device).error() < 3e-5
+
+
+@pytest.mark.parametrize("limits", GPUS)
+def test_it_is_for_processors(limits: str) -> None:
+    assert TEMPLATE.space(WORKLOAD, gpu(limits)) is None
+
+
+def test_weights_that_no_cache_holds_are_left_to_the_other_template() -> None:
+    target = gpu_target(PROCESSOR, HOST)
+    assert TEMPLATE.space(Conv2d(1, 512, 14, 14, 512, (3, 3), padding=(1, 1, 1, 1)).workload(), target) is None
+
+
+def test_local_memory_must_hold_a_tile() -> None:
+    target = gpu_target(replace(PROCESSOR, local_memory_bytes=4096), HOST)
+    assert TEMPLATE.space(WORKLOAD, target) is None
