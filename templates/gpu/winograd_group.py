@@ -100,6 +100,10 @@ def _constraints(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> 
         Constraint(
             "the weights are read from memory for every group", lambda v: weight_bytes(of(v)) <= MAX_WEIGHT_BYTES
         ),
+        Constraint(
+            "the tiles of several rows are in one piece only if the rows are whole",
+            lambda v: v["ty"] == 1 or v["tx"] == of(v).tiles_x,
+        ),
         Constraint("register tiles do not divide a group", lambda v: v["ty"] * v["tx"] % v["pi"] == 0),
         Constraint("the group's tile does not fit into local memory", fits),
         Constraint("the register tile does not fit", lambda v: v["ki"] * v["pi"] <= registers),
