@@ -38,6 +38,10 @@ from tuning_db.record import Config, Workload
 MAX_WASTE = 1.34
 # Fewer items leave most lanes of a GPU's SIMD unit idle.
 MIN_ITEMS = 16
+# Items of a GPU's group along the tiles.
+_GROUP_TILES = (1, 2, 4, 7, 8, 14, 16, 28, 32, 64)
+# Vectors of sums of a first config for a processor: with as many as its registers hold, drivers keep some in memory.
+SEEDED_SUMS = 20
 
 
 class GpuWinograd(AnchorTemplate):
@@ -94,9 +98,9 @@ def _knobs(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[
     return (
         Knob("m", tuple(problems)),
         Knob("ki", divisors(blocks.out_blocks, 8)),
-        Knob("pi", up_to(tiles, *range(1, 9), *((9, 10, 12, 13, 14, 16, 20, 25, 26) if on_cpu else (14,)))),
+        Knob("pi", up_to(tiles, *range(1, 9), *((9, 10, 12, 13, 14, 16, 20, 25) if on_cpu else (14,)))),
         Knob("kt", divisors(blocks.out_blocks, 16)),
-        Knob("pt", up_to(tiles, 1, 2, 4, 7, 8, 14, 16, 28, 32, 64)),
+        Knob("pt", up_to(tiles, *((*range(1, 9), 10, 13, 14, 16, 20, 25, 28, 32) if on_cpu else _GROUP_TILES))),
         Knob("vec", searched_widths(limits, blocks.lanes)),
         Knob("vv", ("global", "local", "shared") if local else ("global", "local")),
         Knob("wshared", (0, 1) if local else (0,)),
@@ -157,8 +161,10 @@ class _Style:
 # In the order in which they are worth trying.
 _STYLES = {
     "cpu": (
-        _Style("global", 0, 16, 28, 32, prefetch=1),
-        _Style("global", 0, 16, 28, 32, ki=1, prefetch=1),  # small images, many channels: weights are read once
+        _Style("global", 0, 16, SEEDED_SUMS, 32, prefetch=1),
+        _Style(
+            "global", 0, 16, SEEDED_SUMS, 32, ki=1, prefetch=1
+        ),  # small images, many channels: weights are read once
         _Style("local", 0, 1, 14, 64, "kernel"),
     ),
     "nvidia": (
@@ -197,6 +203,8 @@ def _seeds(
         fixed["items"] = max(i for i in values["items"] if i <= style.transform_items)
         blocks = (style.ki,) if style.ki else values["ki"]
         tiles = [{**fixed, "ki": ki, "pi": pi} for ki, pi in itertools.product(blocks, values["pi"])]
+        if limits.family == "cpu":  # registers there may be indexed by a loop
+            tiles = [{**t, "ui": _most_unrolled(limits, values["ui"], t["ki"] * t["pi"])} for t in tiles]
         fitting = [t for t in tiles if t["ki"] * t["pi"] <= style.sums and problem.sums(t) <= limits.sums]
         for tile in sorted(fitting, key=lambda t: _loads(t) * problem.waste(t)):
             groups = [{**tile, "kt": kt, "pt": pt} for kt, pt in itertools.product(values["kt"], values["pt"])]
@@ -205,6 +213,10 @@ def _seeds(
                 seeds.append(min(valid, key=lambda g: _distance(problem, style.items, g)))
                 break
     return tuple(seeds)
+
+
+def _most_unrolled(limits: GpuLimits, ui: Sequence[int], sums: int) -> int:
+    return next((u for u in ui if sums * u <= limits.max_unrolled), ui[-1])
 
 
 def _loads(v: Values) -> float:

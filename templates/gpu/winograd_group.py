@@ -18,7 +18,7 @@ from templates.blocking import divisors
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.opencl_text import prefetch
 from templates.gpu.stages import Group, into_registers, launch, launch_features, own_loops, split_init
-from templates.gpu.winograd import GpuWinograd, winograd_features
+from templates.gpu.winograd import SEEDED_SUMS, GpuWinograd, winograd_features
 from templates.gpu.winograd_kernels import WinogradProblem, winograd_compute
 from templates.rewrite import mark
 from templates.space import Constraint, Knob, Space, Values
@@ -122,7 +122,7 @@ def _seeds(
         groups = [
             {**common, "prefetch": 1, "tx": tx, "ki": ki, "pi": pi}
             for tx in reversed(divisors(p.tiles_x, 32))
-            for ki, pi in p.blocks.register_tiles(tx, limits.sums // limits.lanes)
+            for ki, pi in p.blocks.register_tiles(tx, min(SEEDED_SUMS, limits.sums // limits.lanes))
         ]
         seeds += [next((group for group in groups if all(c.holds(group) for c in constraints)), {})]
     return tuple(seed for seed in seeds if seed)
