@@ -11,6 +11,7 @@ import platform
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, count, pairwise, repeat
@@ -33,6 +34,7 @@ from tuner.search.transfer import fitted
 from tuner.session import PRESETS, Budget, Progress, SessionReport, Stopped, Task, tune
 from tuner.session.budget import FLOOR, allowance
 from tuner.session.experience import Library
+from tuner.session.final import FINALISTS
 from tuner.session.task import TaskState
 from tuning_db import schema
 from tuning_db.record import Config, Trial
@@ -276,6 +278,26 @@ def test_the_luckiest_measurement_does_not_win(device: Device, store: Store) -> 
     found = store.best(CONV.workload, device.key)
     assert found is not None
     assert (found.config, found.seconds) == (task.best_config, task.best_seconds)
+
+
+def test_a_machine_that_is_slow_while_the_best_are_compared_changes_nothing(device: Device, store: Store) -> None:
+    """The first who are compared take twice as long then; the others look faster, and then meet their winner."""
+    calls: Counter[str] = Counter()
+    slow: set[str] = set()
+
+    def slow_at_first(candidate: Candidate) -> float:
+        key = candidate.config.key
+        calls[key] += 1
+        if calls[key] == 2 and len(slow) < FINALISTS:
+            slow.add(key)
+            return 2 * latency(candidate)
+        return latency(candidate)
+
+    (task,) = replayed(device, store, [CONV], Budget(trials=40), slow_at_first).tasks
+    assert len(slow) == FINALISTS
+    assert task.best_seconds == min(t.seconds for t in records(store) if t.ok)
+    assert task.best_config is not None
+    assert task.best_config.key in slow
 
 
 def test_trials_are_recorded_with_their_origin_before_the_next_is_known(device: Device, store: Store) -> None:

@@ -17,8 +17,8 @@ def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
     """Configs to measure against each other, or none where the leader has been measured again and still leads.
 
     The leader of single measurements is often just the luckiest. When a comparison moves it behind a config that was
-    not compared, that one is next, beside those that it has to beat. `advice`: leaders of tasks that differ in the
-    epilogue alone; they are compared too, until they have been.
+    not compared, that one is next, beside those that it has to beat, the winner of the comparisons so far among them.
+    `advice`: leaders of tasks that differ in the epilogue alone; they are compared too, until they have been.
     """
     standing = [t.config for t in state.standing()]
     if len(standing) < 2 or state.comparison_failure is not None or state.repeats >= ENOUGH:
@@ -28,6 +28,9 @@ def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
     if state.is_confirmed(standing[0]) and not advised:
         return []
     chosen = standing[:FINALISTS]
+    champion = next((c for c in standing if state.is_confirmed(c)), None)
+    if champion is not None and champion not in chosen:  # compared while the machine was slow, it looks beaten
+        chosen.append(champion)
     chosen += [c for c in advised if c not in chosen]
     if state.incumbent is not None and state.incumbent in standing and state.incumbent not in chosen:
         chosen.append(state.incumbent)
