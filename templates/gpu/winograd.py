@@ -42,6 +42,10 @@ MIN_ITEMS = 16
 _GROUP_TILES = (1, 2, 4, 7, 8, 14, 16, 28, 32, 64)
 # Vectors of sums of a first config for a processor: with as many as its registers hold, drivers keep some in memory.
 SEEDED_SUMS = 20
+# A weight's way from memory, and from the second cache level, in tiles that it is multiplied with meanwhile (a core
+# of 32 lanes, 10 GB/s from memory and 32 bytes a cycle from the cache). They order first configs, no more.
+WEIGHT_TILES = 40
+SWEEP_TILES = 4
 
 
 class GpuWinograd(AnchorTemplate):
@@ -212,7 +216,17 @@ def _seeds(
             if valid:
                 seeds.append(min(valid, key=lambda g: _distance(problem, style.items, g)))
                 break
+    if limits.family == "cpu":
+        seeds.sort(key=lambda seed: _expected_cost(problems[seed["m"]], seed))
     return tuple(seeds)
+
+
+def _expected_cost(problem: WinogradProblem, v: Values) -> float:
+    """Of the products on a processor: multiply-adds and loads of tiles, and the weights' way from memory and, for every
+    sweep of the tiles, from the second cache level."""
+    tiles = problem.covered(v)
+    fetched = WEIGHT_TILES if v["prefetch"] else 2 * WEIGHT_TILES
+    return problem.a**2 * (tiles * (1 + _loads(v)) + tiles / v["pi"] * SWEEP_TILES + fetched)
 
 
 def _most_unrolled(limits: GpuLimits, ui: Sequence[int], sums: int) -> int:

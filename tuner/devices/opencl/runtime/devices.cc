@@ -7,6 +7,7 @@
 
 #include "counters.h"
 #include "fail.h"
+#include "threads.h"
 
 namespace edgetune::opencl {
 
@@ -44,6 +45,16 @@ std::vector<std::string> DriverPaths() {
   std::lock_guard<std::mutex> lock(PathsMutex());
   paths.insert(paths.end(), AddedPaths().begin(), AddedPaths().end());
   return paths;
+}
+
+// Compute units of a driver's processors.
+unsigned ProcessorUnits(const Driver& driver) {
+  unsigned units = 0;
+  for (const Platform& platform : driver.platforms)
+    for (cl_device_id id : platform.devices)
+      if ((DeviceValue<cl_bitfield>(driver.cl, id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0)
+        units += DeviceValue<cl_uint>(driver.cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
+  return units;
 }
 
 bool ReleasesEarly(const std::string& vendor) {
@@ -179,7 +190,9 @@ bool Registry::Alive() { return !exiting && !forked; }
 
 Registry::Registry() {
   for (const std::string& path : DriverPaths()) {
+    const std::set<int> threads = Threads();
     Driver driver = OpenDriver(path);
+    SpreadWorkers(threads, ProcessorUnits(driver));
     DropKnownPlatforms(&driver);
     drivers_.push_back(std::move(driver));
   }

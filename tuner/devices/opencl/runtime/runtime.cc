@@ -7,4 +7,5 @@
 #include "memory.cc"
 #include "program.cc"
 #include "registration.cc"
+#include "threads.cc"
 #include "trace.cc"
