@@ -1,6 +1,6 @@
 """ResNet-18's convolutions on OpenCL devices: our templates beside CLBlast, MetaSchedule and the default schedule.
 
-    python benchmarks/conv2d_opencl.py [--quick] [--json] [--device opencl:N ...] [--trials 64] [--keep DIR]
+    python benchmarks/conv2d_opencl.py [--quick] [--json] [--device opencl:N] [--layers N ...] [--trials N] [--keep DIR]
 
 Every layer (bias and ReLU included; CLBlast has neither) is tuned by us and by MetaSchedule, on the same device through
 our runtime and with the same number of trials; then the best kernels take turns, each in a process of its own, with
@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three layers, 16 trials")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
     parser.add_argument("--device", action="append", metavar="opencl:N", help="default: every OpenCL device here")
+    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="some of them, from 0 (default: all)")
     parser.add_argument("--trials", type=int, help="per layer and tuner (default: 64)")
     parser.add_argument("--rounds", type=int, default=9, help="alternated blocks per contender")
     parser.add_argument("--seed", type=int, default=0)
@@ -196,6 +197,10 @@ def main() -> None:
     parser.add_argument("--tune-only", action="store_true", help="with --keep: tune, time nothing")
     options = parser.parse_args()
     options.trials = options.trials or (16 if options.quick else 64)
+    every = range(len(SETS["resnet18"]))
+    layers = options.layers or (QUICK["resnet18"] if options.quick else every)
+    if not set(layers) <= set(every):
+        parser.error(f"--layers: from 0 to {every[-1]}")
     devices = [open_device(name) for name in options.device] if options.device else list_devices()
     devices = [device for device in devices if device.key.kind == "opencl"]
     if not devices:
@@ -210,7 +215,7 @@ def main() -> None:
             peak = fma_kernel(device, PEAK_SECONDS)
             print(f"{device.name} {device.key.model}: {peaks[device.name] / 1e9:.0f} GF/s by FMA", file=sys.stderr)
             for i, conv in enumerate(SETS["resnet18"]):
-                if options.quick and i not in QUICK["resnet18"]:
+                if i not in layers:
                     continue
                 folder = Path(options.keep or temporary) / f"{device.name}-{options.trials}" / layer_name(conv)
                 row = measure(conv, device, peak, options, Path(str(folder.absolute()).replace(" ", "_")))

@@ -13,7 +13,6 @@ import numpy as np
 from tvm import tirx
 
 from templates.blocking import Blocking
-from templates.rewrite import CACHE_LINE_FLOATS, Fetch, shared_out, wrap_marked_loop
 from templates.workloads import Conv2d
 
 # Per m: B^T (input), G (weight), A^T (output), for the points 0, 1, -1 (and 2, -2), infinity.
@@ -124,30 +123,3 @@ def suits_winograd(conv: Conv2d, lanes: int) -> bool:
     if (conv.kernel, conv.strides, conv.dilation, conv.groups) != ((3, 3), (1, 1), (1, 1), 1):
         return False
     return conv.in_channels >= lanes and min(conv.out_height, conv.out_width) >= 4
-
-
-def prefetch_products(
-    func: tirx.PrimFunc,
-    lanes: int,
-    ob: int,
-    step: tuple[int, int],
-    sweeps: int,
-    sweep_of: Callable[[Sequence[Any]], Any],
-    fetch: Fetch,
-) -> tirx.PrimFunc:
-    """While the weights of `ob` output blocks are reused over `sweeps` register tiles, fetch a share of the next ones
-    in each: those `step` (matrix products, output blocks) further on. The loop over input blocks is marked;
-    sweep_of(indices of mm) numbers a tile."""
-    weight = func.params[1]
-
-    def fetching(loop: Any, index: Sequence[Any]) -> Any:
-        e, q, o, ib = *index[:3], index[5]
-        fetches = []
-        for i in range(ob):
-            for line in shared_out(lanes * lanes // CACHE_LINE_FLOATS, sweeps, sweep_of(index)):
-                lane = line * CACHE_LINE_FLOATS
-                at = [e, q + step[0], o + step[1] + i, ib, lane // lanes, lane % lanes]
-                fetches.append(fetch(weight, at))
-        return tirx.SeqStmt([*fetches, loop.body])
-
-    return wrap_marked_loop(func, "mm_update", fetching)

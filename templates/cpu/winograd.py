@@ -20,18 +20,12 @@ from tvm.target import Target
 from templates.blocking import blocking, divisors
 from templates.cpu.isa import vector_unit
 from templates.cpu.stages import pad_at_root
-from templates.rewrite import mark, peel_tail, prefetch
+from templates.rewrite import peel_tail, prefetch
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
 from templates.template import AnchorTemplate, Layout, Layouts
-from templates.winograd_algebra import (
-    MATRICES,
-    WinogradTiles,
-    prefetch_products,
-    row_of,
-    suits_winograd,
-    transformed_weight,
-)
+from templates.winograd_algebra import MATRICES, WinogradTiles, row_of, suits_winograd, transformed_weight
+from templates.winograd_products import prefetch_products, tile_products
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
@@ -269,34 +263,16 @@ def _unroll_transform(sch: Schedule, block: Any) -> None:
 
 def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
     """The direct template's register tile: `ob` blocks by `tiles` tiles."""
-    mm = sch.get_sblock("mm")
-    e, q, o, t, v, ib, ii = sch.get_loops(mm)[-7:]
-    oo, oi = sch.split(o, [None, k["ob"]])
-    to, ti = sch.split(t, [None, k["tiles"]])
-    io, iu = sch.split(ii, [None, k["ui"]])
-    middle = [oo, to] if k["blocks"] == "outer" else [to, oo]
-    tile = [ti, oi, v] if k["inner"] == "pixels" else [oi, ti, v]
-    sch.reorder(e, q, *middle, ib, io, iu, *tile)
+    loops = tile_products(sch, k["ob"], k["tiles"], k["ui"], k["blocks"] == "outer", k["inner"] == "pixels")
     if at_root:
-        sch.parallel(sch.fuse(e, q))
-    mark(sch, ib)
-    peel_tail(sch, to)
-    write = sch.cache_write(mm, 0, "local")
-    sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
-    for loop in (iu, oi, ti):
-        sch.unroll(loop)
-    sch.vectorize(v)
-    unroll_tile(sch, sch.get_loops(write)[-3:])
-    sch.decompose_reduction(mm, ib)
+        sch.parallel(sch.fuse(*loops.products))
+    peel_tail(sch, loops.tiles)
+    unroll_tile(sch, [loops.unrolled, *loops.register_tile])
+    unroll_tile(sch, sch.get_loops(loops.write)[-3:])
+    sch.decompose_reduction(sch.get_sblock("mm"), loops.blocks)
     unroll_tile(sch, sch.get_loops(sch.get_sblock("mm_init"))[-3:])
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradTiles, k: Values) -> tirx.PrimFunc:
-    """The next are the next output blocks where those are the outer loop, else the same of the next matrix product."""
     at_once = p.tiles if k["at"] == "root" else k["rows"] * p.tiles_x
-    step = (0, k["ob"]) if k["blocks"] == "outer" else (1, 0)
-
-    def sweep(index: Sequence[Any]) -> Any:
-        return index[3] % at_once // k["tiles"]
-
-    return prefetch_products(func, p.blocks.lanes, k["ob"], step, -(-at_once // k["tiles"]), sweep, prefetch)
+    return prefetch_products(func, p.blocks.lanes, k["ob"], k["tiles"], at_once, k["blocks"] == "outer", prefetch)

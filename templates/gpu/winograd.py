@@ -63,16 +63,19 @@ class GpuWinograd(AnchorTemplate):
         conv = conv_of(workload)
         return WinogradProblem(conv, blocking(conv, limits.lanes), m, limits)
 
+    def _problems(self, workload: Workload, limits: GpuLimits) -> Mapping[int, WinogradProblem]:
+        """By `m`; none where the templates do not compute the workload."""
+        if not suits_winograd(conv_of(workload), limits.lanes):
+            return {}
+        return {m: self._problem(workload, limits, m) for m in MATRICES}
+
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         block = Layout(gpu_limits_of(target).lanes)
         return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        if limits is None:
-            return None
-        problems = {m: self._problem(workload, limits, m) for m in MATRICES}
-        if not suits_winograd(problems[2].conv, limits.lanes):
+        if limits is None or not (problems := self._problems(workload, limits)):
             return None
         knobs = _knobs(problems, limits)
         constraints = _constraints(problems, limits, knobs)
@@ -166,9 +169,8 @@ class _Style:
 _STYLES = {
     "cpu": (
         _Style("global", 0, 16, SEEDED_SUMS, 32, prefetch=1),
-        _Style(
-            "global", 0, 16, SEEDED_SUMS, 32, ki=1, prefetch=1
-        ),  # small images, many channels: weights are read once
+        # Small images of many channels: all tiles in registers, so that every weight is read once.
+        _Style("global", 0, 16, SEEDED_SUMS, 32, ki=1, prefetch=1),
         _Style("local", 0, 1, 14, 64, "kernel"),
     ),
     "nvidia": (

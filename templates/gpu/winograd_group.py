@@ -20,10 +20,9 @@ from templates.gpu.opencl_text import prefetch
 from templates.gpu.stages import Group, into_registers, launch, launch_features, own_loops, split_init
 from templates.gpu.winograd import SEEDED_SUMS, GpuWinograd, winograd_features
 from templates.gpu.winograd_kernels import WinogradProblem, winograd_compute
-from templates.rewrite import mark
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import new_schedule, unroll_tile
-from templates.winograd_algebra import MATRICES, prefetch_products, suits_winograd
+from templates.winograd_products import prefetch_products, tile_products
 from tuning_db.record import Config, Workload
 
 # Intel's runtime takes an item's registers from local memory too (CL_OUT_OF_RESOURCES with 252 of 256 KiB).
@@ -41,10 +40,7 @@ class GpuWinogradGroup(GpuWinograd):
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        if limits is None or limits.family != "cpu":
-            return None
-        problems = {m: self._problem(workload, limits, m) for m in MATRICES}
-        if not suits_winograd(problems[2].conv, limits.lanes):
+        if limits is None or limits.family != "cpu" or not (problems := self._problems(workload, limits)):
             return None
         knobs, constraints = _knobs(problems, limits), _constraints(problems, limits)
         seeds = _seeds(problems, limits, constraints)
@@ -124,8 +120,10 @@ def _seeds(
             for tx in reversed(divisors(p.tiles_x, 32))
             for ki, pi in p.blocks.register_tiles(tx, min(SEEDED_SUMS, limits.sums // limits.lanes))
         ]
-        seeds += [next((group for group in groups if all(c.holds(group) for c in constraints)), {})]
-    return tuple(seed for seed in seeds if seed)
+        best = next((group for group in groups if all(c.holds(group) for c in constraints)), None)
+        if best is not None:
+            seeds.append(best)
+    return tuple(seeds)
 
 
 def _features(p: WinogradProblem, v: Values) -> Mapping[str, float]:
@@ -172,28 +170,12 @@ def _schedule_input(p: WinogradProblem, sch: Schedule) -> None:
 
 
 def _schedule_products(sch: Schedule, k: Values) -> None:
-    mm = sch.get_sblock("mm")
-    e, q, o, t, v, ib, ii = own_loops(sch, mm)
-    oo, oi = sch.split(o, [None, k["ki"]])
-    to, ti = sch.split(t, [None, k["pi"]])
-    io, iu = sch.split(ii, [None, k["ui"]])
-    middle = [oo, to] if k["blocks"] == "outer" else [to, oo]
-    tile = [ti, oi, v] if k["inner"] == "tiles" else [oi, ti, v]
-    sch.reorder(e, q, *middle, ib, io, iu, *tile)
-    write = sch.cache_write(mm, 0, "local")
-    sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
-    unroll_tile(sch, own_loops(sch, write))
-    unroll_tile(sch, [iu, *tile])
-    mark(sch, ib)
-    split_init(sch, mm, ib)
+    loops = tile_products(sch, k["ki"], k["pi"], k["ui"], k["blocks"] == "outer", k["inner"] == "tiles")
+    unroll_tile(sch, own_loops(sch, loops.write))
+    unroll_tile(sch, [loops.unrolled, *loops.register_tile])
+    split_init(sch, sch.get_sblock("mm"), loops.blocks)
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
-    """The next are the next output blocks where those are the outer loop, else the same of the next matrix product."""
-    step = (0, k["ki"]) if k["blocks"] == "outer" else (1, 0)
     at_once = k["ty"] * k["tx"]
-
-    def sweep(index: Sequence[Any]) -> Any:
-        return index[3] % at_once // k["pi"]
-
-    return prefetch_products(func, p.blocks.lanes, k["ki"], step, at_once // k["pi"], sweep, prefetch)
+    return prefetch_products(func, p.blocks.lanes, k["ki"], k["pi"], at_once, k["blocks"] == "outer", prefetch)

@@ -27,7 +27,8 @@ from templates.gpu.stages import (
 from templates.rewrite import mark
 from templates.space import Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
-from templates.winograd_algebra import MATRICES, WinogradTiles, prefetch_products, row_of
+from templates.winograd_algebra import MATRICES, WinogradTiles, row_of
+from templates.winograd_products import prefetch_products
 
 
 @dataclass(frozen=True)
@@ -194,10 +195,5 @@ def _schedule_products(p: WinogradProblem, sch: Schedule, k: Values) -> None:
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
-    """A processor runs the items of a group one after the other, those along the tiles first: these sweep the weights
-    of an item's output blocks."""
-
-    def sweep(index: Sequence[Any]) -> Any:
-        return index[3] // k["pi"] % k["pt"]
-
-    return prefetch_products(func, p.blocks.lanes, k["ki"], (0, k["ki"]), k["pt"], sweep, prefetch)
+    """A processor runs the items of a group one after the other, those along the tiles first."""
+    return prefetch_products(func, p.blocks.lanes, k["ki"], k["pi"], k["pt"] * k["pi"], True, prefetch)

@@ -27,11 +27,7 @@ def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
     advised = [c for c in valid if not state.has_tried(c) or (c in standing and not state.is_confirmed(c))]
     if state.is_confirmed(standing[0]) and not advised:
         return []
-    chosen = standing[:FINALISTS]
-    champion = next((c for c in standing if state.is_confirmed(c)), None)
-    if champion is not None and champion not in chosen:  # compared while the machine was slow, it looks beaten
-        chosen.append(champion)
-    chosen += [c for c in advised if c not in chosen]
-    if state.incumbent is not None and state.incumbent in standing and state.incumbent not in chosen:
-        chosen.append(state.incumbent)
-    return chosen
+    # Compared while the machine was slow, the winner so far only looks beaten.
+    winner = [c for c in standing if state.is_confirmed(c)][:1]
+    incumbent = [c for c in standing if c == state.incumbent]
+    return list(dict.fromkeys([*standing[:FINALISTS], *winner, *advised, *incumbent]))

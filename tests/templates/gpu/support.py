@@ -26,6 +26,8 @@ GPUS = {
     "intel": GpuLimits("opencl", "intel", 256, 65536, 4, (8, 16, 32), fp16=True),
     "no_local_memory": GpuLimits("opencl", "other", 128, 0, 4),
 }
+# A driver for processors, with small vectors.
+PROCESSOR = GpuLimits("opencl", "cpu", 4096, 262144, 8)
 HOST = host_target()
 
 

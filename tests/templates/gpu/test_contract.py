@@ -10,11 +10,11 @@ import pytest
 from tvm.target import Target
 
 from templates.gpu.checks import violations
-from templates.gpu.limits import GpuLimits, gpu_limits, gpu_target
+from templates.gpu.limits import gpu_limits, gpu_target
 from templates.gpu.lowered import lower
 from templates.reference import random_operands
 from templates.template import AnchorTemplate, all_templates
-from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, driver, gpu
+from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, PROCESSOR, driver, gpu
 from tests.templates.support import Compiled, host_target
 from tests.templates.workloads import WORKLOADS
 from tuning_db.record import Config, tolerance_of
@@ -33,8 +33,7 @@ def applies(template: AnchorTemplate, name: str, target: Target) -> bool:
     return suits and template.space(workload, target) is not None
 
 
-# What runs here, too: a driver for processors, with small vectors.
-LIMITS = {**GPUS, "processor": GpuLimits("opencl", "cpu", 4096, 262144, 8)}
+LIMITS = {**GPUS, "processor": PROCESSOR}  # what runs here, too
 TARGETS = {name: gpu_target(limits, HOST) for name, limits in LIMITS.items()}
 CASES = [
     (template, name)

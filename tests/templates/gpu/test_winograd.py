@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from templates.gpu.limits import GpuLimits, gpu_target
+from templates.gpu.limits import gpu_target
 from templates.gpu.lowered import lower
 from templates.gpu.winograd import GpuWinograd
 from templates.workloads import Conv2d
-from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, driver, gpu
+from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, PROCESSOR, driver, gpu
 from tests.templates.support import Compiled
 from tuner.devices.gpu import limits_of
 
@@ -94,7 +94,7 @@ def test_gpus_do_not_prefetch(limits: str) -> None:
 @pytest.mark.parametrize(("channels", "size", "m"), [(64, 56, 4), (128, 28, 4), (256, 14, 2), (512, 7, 2)])
 def test_a_processors_first_config_weighs_multiplications_against_weights(channels: int, size: int, m: int) -> None:
     """The larger tile needs fewer multiplications and more weights, which come from memory."""
-    target = gpu_target(GpuLimits("opencl", "cpu", 4096, 262144, 16), HOST)
+    target = gpu_target(replace(PROCESSOR, lanes=16), HOST)
     conv = Conv2d(1, channels, size, size, channels, (3, 3), padding=(1, 1, 1, 1))
     first = TEMPLATE.space(conv.workload(), target).seed_configs()[0]
     assert (first["m"], first["prefetch"]) == (m, 1)

@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from templates.gpu.limits import GpuLimits, gpu_target
+from templates.gpu.limits import gpu_target
 from templates.gpu.lowered import lower
 from templates.gpu.winograd_group import GpuWinogradGroup
 from templates.workloads import Conv2d
-from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, driver, gpu
+from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, PROCESSOR, driver, gpu
 from tests.templates.support import Compiled
 from tuner.devices.gpu import limits_of
 
 TEMPLATE = GpuWinogradGroup()
 CONV = Conv2d(1, 32, 30, 26, 48, (3, 3), padding=(1, 1, 1, 1))
 WORKLOAD = CONV.workload(("bias", "add", "relu"))
-PROCESSOR = GpuLimits("opencl", "cpu", 4096, 262144, 8)
 
 
 def test_it_is_one_kernel_without_a_workspace() -> None:

@@ -47,13 +47,16 @@ std::vector<std::string> DriverPaths() {
   return paths;
 }
 
+bool IsProcessor(const Functions& cl, cl_device_id id) {
+  return (DeviceValue<cl_bitfield>(cl, id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
+}
+
 // Compute units of a driver's processors.
 unsigned ProcessorUnits(const Driver& driver) {
   unsigned units = 0;
   for (const Platform& platform : driver.platforms)
     for (cl_device_id id : platform.devices)
-      if ((DeviceValue<cl_bitfield>(driver.cl, id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0)
-        units += DeviceValue<cl_uint>(driver.cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
+      if (IsProcessor(driver.cl, id)) units += DeviceValue<cl_uint>(driver.cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
   return units;
 }
 
@@ -73,7 +76,7 @@ Device::Device(int index, const Driver& driver, const Platform& platform, cl_dev
       id(id),
       name(DeviceText(cl, id, CL_DEVICE_NAME)),
       driver_version(DeviceText(cl, id, CL_DRIVER_VERSION)),
-      is_processor((DeviceValue<cl_bitfield>(cl, id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0),
+      is_processor(IsProcessor(cl, id)),
       releases_early_(ReleasesEarly(DeviceText(cl, id, CL_DEVICE_VENDOR))) {}
 
 std::string Device::label() const { return "opencl:" + std::to_string(index) + " (" + name + ")"; }

@@ -1,9 +1,8 @@
-"""Sessions: budgets, resuming, recording, comparing. Times are replayed from functions of the config, on a virtual
-clock, over the spaces of real templates and a real database; one session measures on this machine."""
+"""Sessions: recording, comparing, reporting, learning from the database. Times are replayed from functions of the
+config, on a virtual clock, over the spaces of real templates and a real database; one session measures here."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -12,236 +11,30 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain, count, pairwise, repeat
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 from sqlalchemy import update
 
-import templates  # noqa: F401  registers the templates
-from templates.template import all_templates, search_space
-from templates.workloads import Conv2d, Dense
-from tuner.devices import Device, open_device
+from templates.template import search_space
+from templates.workloads import Conv2d
+from tests.tuner.session.support import CONV, POINT, STRANGE, configs_tried, latency, records, replayed
+from tuner.devices import Device
 from tuner.errors import BadInput, NothingMeasured, SearchFailed
 from tuner.measure import LocalRunner
 from tuner.measure.contract import Candidate
-from tuner.measure.replay import ReplayRunner, computed
 from tuner.search import DEFAULT
 from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.search.transfer import fitted
-from tuner.session import PRESETS, Budget, Progress, SessionReport, Stopped, Task, tune
-from tuner.session.budget import FLOOR, allowance
+from tuner.session import PRESETS, Budget, Progress, Stopped, Task, tune
+from tuner.session.budget import FLOOR
 from tuner.session.experience import Library
 from tuner.session.final import FINALISTS
 from tuner.session.task import TaskState
 from tuning_db import schema
-from tuning_db.record import Config, Trial
+from tuning_db.record import Config
 from tuning_db.store import Store, open_db
-
-CONV = Task(Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias", "relu")), 4, "conv")
-POINT = Task(Conv2d(1, 64, 14, 14, 32, (1, 1)).workload(("bias",)), 2, "point")
-SMALL = Task(Dense(4, 8, 16).workload(), 1, "small")  # a space of a dozen configs
-STRANGE = Task(replace(SMALL.workload, op="softmax"), 1, "strange")
-
-VERSIONS = {t.name: t.version for t in all_templates()}
-
-
-def latency(candidate: Candidate) -> float:
-    """1 to 2 microseconds per operation of the workload, by the config alone; every seventh does not compile."""
-    text = candidate.workload.key + candidate.config.key
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-    return (
-        math.inf if number % 7 == 0 else 1e-6 * candidate.workload.attrs.get("kernel", (1,))[0] * (1 + number / 2**32)
-    )
-
-
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return open_device("cpu", 1)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_db(tmp_path / "t.db") as opened:
-        yield opened
-
-
-def replayed(
-    device: Device,
-    store: Store,
-    tasks: list[Task],
-    budget: Budget,
-    seconds: Callable[[Candidate], float] = latency,
-    **options: object,
-) -> SessionReport:
-    runner = ReplayRunner(device.key, computed(seconds), VERSIONS)
-    return tune(tasks, device, store, runner, budget=budget, clock=runner.clock, **options)  # type: ignore[arg-type]
-
-
-def records(store: Store) -> list[Trial]:
-    return list(store.trials())
-
-
-def configs_tried(store: Store) -> int:
-    return len({(t.workload.key, t.config.key) for t in store.trials()})
-
-
-BUDGETS = [
-    pytest.param(Budget(preset="quick"), id="quick"),
-    pytest.param(Budget(trials=70), id="trials"),
-    pytest.param(Budget(seconds=20), id="seconds"),
-    pytest.param(Budget(trials=1000, seconds=15, preset="normal"), id="all"),
-]
-
-
-@pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("searcher", ["auto", "model_guided", "random"])
-def test_a_second_session_with_the_same_budget_measures_nothing(
-    device: Device, store: Store, budget: Budget, searcher: str
-) -> None:
-    tasks = [CONV, POINT, SMALL, STRANGE]
-    first = replayed(device, store, tasks, budget, searcher=searcher)
-    recorded = records(store)
-    assert first.new_trials == first.trials == configs_tried(store) > 3 * FLOOR
-    for seed in (0, 1):
-        second = replayed(device, store, tasks, budget, searcher=searcher, seed=seed)
-        assert second.new_trials == 0
-        assert second.trials == first.trials
-        assert [t.best_config for t in second.tasks] == [t.best_config for t in first.tasks]
-        assert [t.first_seconds for t in second.tasks] == [t.first_seconds for t in first.tasks]
-    assert records(store) == recorded
-
-
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_interrupted_sessions_add_up_to_one(device: Device, store: Store, budget: Budget) -> None:
-    """However often it is interrupted, tuning with a budget takes about that budget, and then it is done."""
-    whole = replayed(device, store, [CONV, POINT], budget)
-    total = 0
-    with open_db(store.name + ".again") as again:
-        for _ in range(100):
-            seen = 0
-
-            def interrupt(_: Progress) -> None:
-                nonlocal seen
-                seen += 1
-                if seen == 23:
-                    raise KeyboardInterrupt
-
-            report = replayed(device, again, [CONV, POINT], budget, progress=interrupt)
-            total += report.new_trials
-            assert total == configs_tried(again) == report.trials
-            assert again.in_flight() == []
-            if report.stopped is not Stopped.INTERRUPTED:
-                break
-        assert report.stopped is whole.stopped
-        assert total == pytest.approx(whole.trials, rel=0.35)
-
-
-def test_a_larger_budget_goes_on(device: Device, store: Store) -> None:
-    assert replayed(device, store, [CONV], Budget(trials=20)).new_trials == 20
-    assert replayed(device, store, [CONV], Budget(trials=50)).new_trials == 30
-    assert replayed(device, store, [CONV], Budget(seconds=5)).new_trials == 0  # 50 trials took longer
-    later = replayed(device, store, [CONV], Budget(seconds=15))
-    assert later.stopped is Stopped.TIME
-    assert 40 < later.new_trials < 80
-
-
-def test_new_tasks_bring_their_share_of_a_used_up_budget(device: Device, store: Store) -> None:
-    for budget, least, most in ((Budget(trials=60), 30, 30), (Budget(seconds=10), 25, 50)):
-        with open_db(store.name + str(budget.trials)) as other:
-            replayed(device, other, [CONV], budget)
-            both = replayed(device, other, [CONV, POINT], budget)
-            assert least <= both.new_trials <= most
-            assert both.tasks[1].new_trials >= FLOOR
-            assert replayed(device, other, [CONV, POINT], budget).new_trials == 0
-
-
-def test_one_new_task_of_many_is_searched_for_in_the_time_that_it_brings() -> None:
-    left = allowance(Budget(seconds=540), 2000, 600, tasks=20, new_tasks=1)
-    assert left.seconds == pytest.approx(27)
-    assert 20 < left.search_seconds < 27
-    assert allowance(Budget(seconds=540), 2000, 600, tasks=20, new_tasks=0).search_seconds <= 0
-
-
-def test_an_interrupted_session_keeps_the_share_of_tasks_that_it_has_not_come_to(device: Device, store: Store) -> None:
-    budget = Budget(trials=60)
-    replayed(device, store, [CONV], budget)
-
-    def interrupt(_: Progress) -> None:
-        raise KeyboardInterrupt
-
-    assert replayed(device, store, [CONV, POINT, SMALL], budget, progress=interrupt).stopped is Stopped.INTERRUPTED
-    assert replayed(device, store, [CONV, POINT, SMALL], budget).new_trials == 20
-    assert replayed(device, store, [CONV, POINT, SMALL], budget).new_trials == 0
-
-
-def test_the_seconds_of_a_budget_are_kept(device: Device, store: Store) -> None:
-    report = replayed(device, store, [CONV, POINT], Budget(seconds=30))
-    assert report.stopped is Stopped.TIME
-    assert 24 < report.seconds < 30.5
-    assert all(t.confirmed for t in report.tasks)  # the reserve was enough for the comparisons
-
-
-@pytest.mark.parametrize("seconds", [12 + i / 8 for i in range(16)])
-def test_time_between_trials_counts_too(device: Device, store: Store, seconds: float) -> None:
-    """On a clock that every reading moves, as a real one does, nothing is left over for the next session: wherever
-    the time ends, in a batch or between two of them. One config works, so there is nothing to compare."""
-    times, ticks = chain([1e-3], repeat(math.inf)), count()
-    runner, budget = ReplayRunner(device.key, computed(lambda _: next(times)), VERSIONS), Budget(seconds=seconds)
-    first = tune([CONV], device, store, runner, "random", budget, clock=lambda: runner.clock() + 0.3 * next(ticks))
-    assert first.stopped is Stopped.TIME
-    assert first.trials > FLOOR
-    assert replayed(device, store, [CONV], budget, searcher="random").new_trials == 0
-
-
-def test_a_budget_too_small_for_all_tasks_is_used_up_all_the_same(device: Device, store: Store) -> None:
-    assert replayed(device, store, [CONV, POINT], Budget(seconds=0.9)).tasks[1].trials == 0
-    assert replayed(device, store, [CONV, POINT], Budget(seconds=0.9)).new_trials == 0
-    assert replayed(device, store, [CONV, POINT], Budget(trials=5)).new_trials == 0
-
-
-def test_a_preset_caps_every_task(device: Device, store: Store) -> None:
-    def descending(_: Candidate) -> float:
-        """Every trial is better by two percent than the one before: patience never ends."""
-        nonlocal now
-        now *= 0.98
-        return now
-
-    now = 1.0
-    report = replayed(device, store, [CONV, POINT], Budget(preset="quick"), descending)
-    assert [t.trials for t in report.tasks] == [PRESETS["quick"].trials] * 2
-    assert report.stopped is Stopped.DONE
-
-
-def test_a_task_stops_early_when_nothing_improves(device: Device, store: Store) -> None:
-    report = replayed(device, store, [CONV], Budget(preset="normal"), lambda _: 1e-3)
-    assert PRESETS["normal"].patience < report.trials <= PRESETS["normal"].patience + 16
-    assert report.stopped is Stopped.DONE
-
-
-def test_improvements_below_one_percent_do_not_keep_a_task_going_unless_they_add_up(
-    device: Device, store: Store
-) -> None:
-    def shrinking(factor: float) -> Callable[[Candidate], float]:
-        times = (factor**i for i in count())
-        return lambda _: next(times)
-
-    patience = PRESETS["quick"].patience
-    report = replayed(device, store, [CONV], Budget(preset="quick"), shrinking(1 - 1e-4))
-    assert patience < report.trials <= patience + 16
-    report = replayed(device, store, [POINT], Budget(preset="quick"), shrinking(1 - 1e-3))
-    assert report.trials == PRESETS["quick"].trials
-
-
-def test_an_exhausted_space_is_tried_once_and_entirely(device: Device, store: Store) -> None:
-    space = search_space(SMALL.workload, device.target)
-    assert space is not None
-    report = replayed(device, store, [SMALL], Budget(preset="exhaustive"))
-    assert report.trials == len(list(space))
-    assert report.stopped is Stopped.DONE
-    assert replayed(device, store, [SMALL], Budget(preset="exhaustive")).new_trials == 0
 
 
 def test_every_task_gets_its_first_seeds_and_the_costly_one_most_of_the_rest(device: Device, store: Store) -> None:

@@ -1,0 +1,64 @@
+"""How every device tiles the matrix products of Winograd's convolution (the stage "mm"), and fetches their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from templates.rewrite import CACHE_LINE_FLOATS, Fetch, mark, shared_out, wrap_marked_loop
+
+
+@dataclass(frozen=True)
+class ProductLoops:
+    """The loops of "mm": over the matrix products, tiles outside of the register tile, input blocks, input channels
+    that are unrolled, and the register tile from the outside in, lanes last; `write`: its sums' way out."""
+
+    products: tuple[Any, Any]
+    tiles: Any
+    blocks: Any
+    unrolled: Any
+    register_tile: tuple[Any, Any, Any]
+    write: Any
+
+
+def tile_products(sch: Schedule, ob: int, tiles: int, ui: int, blocks_outer: bool, tiles_first: bool) -> ProductLoops:
+    """Register tiles of `ob` output blocks by `tiles` tiles, `ui` input channels unrolled, with sums in registers that
+    are written when a tile is done. The loop over input blocks is marked for `prefetch_products`."""
+    mm = sch.get_sblock("mm")
+    e, q, o, t, v, ib, ii = sch.get_loops(mm)[-7:]
+    oo, oi = sch.split(o, [None, ob])
+    to, ti = sch.split(t, [None, tiles])
+    io, iu = sch.split(ii, [None, ui])
+    middle = (oo, to) if blocks_outer else (to, oo)
+    tile = (ti, oi, v) if tiles_first else (oi, ti, v)
+    sch.reorder(e, q, *middle, ib, io, iu, *tile)
+    mark(sch, ib)
+    write = sch.cache_write(mm, 0, "local")
+    sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
+    return ProductLoops((e, q), to, ib, iu, tile, write)
+
+
+def prefetch_products(
+    func: tirx.PrimFunc, lanes: int, ob: int, tiles: int, at_once: int, blocks_outer: bool, fetch: Fetch
+) -> tirx.PrimFunc:
+    """While the weights of `ob` output blocks are reused over register tiles of `tiles` out of `at_once`, fetch a share
+    of the next ones in each: the next output blocks where those are the outer loop, else the same of the next matrix
+    product."""
+    weight = func.params[1]
+    step_q, step_o = (0, ob) if blocks_outer else (1, 0)
+    sweeps = -(-at_once // tiles)
+
+    def fetching(loop: Any, index: Sequence[Any]) -> Any:
+        e, q, o, tile, _, ib = index[:6]
+        fetches = []
+        for i in range(ob):
+            for line in shared_out(lanes * lanes // CACHE_LINE_FLOATS, sweeps, tile % at_once // tiles):
+                lane = line * CACHE_LINE_FLOATS
+                fetches.append(fetch(weight, [e, q + step_q, o + step_o + i, ib, lane // lanes, lane % lanes]))
+        return tirx.SeqStmt([*fetches, loop.body])
+
+    return wrap_marked_loop(func, "mm_update", fetching)
