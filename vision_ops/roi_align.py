@@ -5,9 +5,8 @@ He et al.: Mask R-CNN, ICCV 2017, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,87 +14,48 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from templates.operator import Operator, TensorSpec, View
-from templates.space import Constraint, Knob, Space, Values
+from templates.space import Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
 from vision_ops.kernels import Cells, Emitter, function, held, own, when
+from vision_ops.regions import Bin, RegionOperator, Regions, each_bin, region_space
 
 MODES = ("avg", "max")
 _MOST_SAMPLES = 1024  # of a bin along an axis, where their number follows the region: absurd regions take no longer
 
 
 @dataclass(frozen=True)
-class RoiAlign(View):
-    """The inputs are the maps (batch, channels, height, width), the regions (rois, 4) as x1, y1, x2, y2 in the image,
-    and the map of each (rois,); the output is (rois, channels, out_height, out_width). `scale`: of the map to the
-    image. `ratio`: samples of a bin along an axis (0: as many as a bin has pixels, rounded up). `aligned`: pixels'
-    centres are at halves (ONNX's half_pixel; otherwise regions are one pixel large at least). "max" is that of the
+class RoiAlign(Regions):
+    """`ratio`: samples of a bin along an axis (0: as many as a bin has pixels, rounded up). `aligned`: pixels' centres
+    are at halves (ONNX's half_pixel; otherwise regions are one pixel large at least). "max" is that of the
     interpolated samples."""
 
     op = "roi_align"
 
-    batch: int
-    channels: int
-    height: int
-    width: int
-    rois: int
-    out_height: int
-    out_width: int
-    scale: float = 1.0
     ratio: int = 0
     mode: str = "avg"
     aligned: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.mode not in MODES:
             raise ValueError(f"roi_align: no such mode: {self.mode!r} (known: {', '.join(MODES)})")
-        if min(self.batch, self.channels, self.height, self.width, self.out_height, self.out_width) < 1:
-            raise ValueError(f"roi_align: sizes are positive: {self}")
-        if min(self.rois, self.ratio) < 0 or not self.scale > 0:
-            raise ValueError(f"roi_align: rois and ratio are not negative, the scale is positive: {self}")
-
-    @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        return self.rois, self.channels, self.out_height, self.out_width
+        if self.ratio < 0:
+            raise ValueError(f"roi_align: the ratio is not negative: {self}")
 
 
-def random_regions(rng: np.random.Generator, rois: int, height: float, width: float) -> np.ndarray:
-    """(rois, 4): boxes inside an image, and some that reach out of it."""
-    extent = np.array([width, height], np.float64)
-    middles = rng.random((rois, 2)) * extent
-    halves = (0.02 + 0.3 * rng.random((rois, 2))) * extent
-    return np.concatenate([middles - halves, middles + halves], 1).astype(np.float32)
-
-
-class RoiAlignOperator(Operator):
+class RoiAlignOperator(RegionOperator):
     view = RoiAlign
-
-    def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        roi = RoiAlign.of(workload)
-        return (
-            TensorSpec("data", (roi.batch, roi.channels, roi.height, roi.width), "float32"),
-            TensorSpec("rois", (roi.rois, 4), "float32"),
-            TensorSpec("maps", (roi.rois,), "int32"),
-        )
-
-    def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        return (TensorSpec("out", RoiAlign.of(workload).out_shape, "float32"),)
-
-    def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        roi = RoiAlign.of(workload)
-        data = rng.standard_normal((roi.batch, roi.channels, roi.height, roi.width), np.float32)
-        regions = random_regions(rng, roi.rois, roi.height / roi.scale, roi.width / roi.scale)
-        return data, regions, rng.integers(0, roi.batch, roi.rois).astype(np.int32)
 
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         roi, (data, regions, maps) = RoiAlign.of(workload), inputs
         out = np.zeros(roi.out_shape)
         for r in range(roi.rois):
             (y, rows), (x, columns) = (_numpy_samples(roi, regions[r], axis) for axis in (1, 0))
-            image = data[np.clip(maps[r], 0, roi.batch - 1)].astype(np.float64)
             if rows and columns:
-                values = _numpy_bilinear(image, y, x).reshape(-1, roi.out_height, rows, roi.out_width, columns)
+                values = _numpy_bilinear(roi.numpy_map(data, maps[r]), y, x).reshape(
+                    -1, roi.out_height, rows, roi.out_width, columns
+                )
                 out[r] = values.mean((2, 4)) if roi.mode == "avg" else values.max((2, 4))
         return (out,)
 
@@ -133,34 +93,18 @@ def _numpy_bilinear(image: np.ndarray, ys: np.ndarray, xs: np.ndarray) -> np.nda
 
 
 class RoiAlignTemplate(Template):
-    """Knobs: `channels` that an item sums for the same samples, `items` in a group."""
+    """Knobs: those of all poolings of regions (`region_space`)."""
 
     name = "vision.roi_align"
     op = "roi_align"
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        roi, emitter = RoiAlign.of(workload), Emitter.of(target)
-        if not roi.rois:
-            return None
-        knobs = (
-            Knob("channels", (1, 2, 4, 8, 16, 32, 64)),
-            Knob("items", emitter.group_sizes(1, 8, 16, 32, 64, 128, 256)),
-        )
-        constraints = (Constraint("more channels than there are", lambda v: v["channels"] < 2 * roi.channels),)
-        most = [c for c in (1, 2, 4, 8, 16, 32, 64) if c < 2 * roi.channels]
-        shapes = ((16, 1), (64, 1)) if emitter.on_processor else ((4, 64), (1, 128))
-        seeds = tuple({"channels": min(c, most[-1]), "items": min(i, emitter.max_items)} for c, i in shapes)
-        return Space(self.name, knobs, constraints, seeds, partial(_features, roi))
+        return region_space(self.name, RoiAlign.of(workload), Emitter.of(target))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         operator = RoiAlignOperator()
         body = _Body(RoiAlign.of(workload), Emitter.of(target), config.knobs)
         return function(operator.operands(workload), body)
-
-
-def _features(roi: RoiAlign, v: Values) -> Mapping[str, float]:
-    items = roi.rois * -(-roi.channels // v["channels"]) * roi.out_height * roi.out_width
-    return {"items_in_all": float(items), "groups": items / v["items"]}
 
 
 def _f(value: float) -> Any:
@@ -199,13 +143,8 @@ class _Body:
     v: Values
 
     def __call__(self, data: Cells, rois: Cells, maps: Cells, out: Cells) -> None:
-        roi, many = self.roi, self.v["channels"]
-        parts, bins = -(-roi.channels // many), roi.out_height * roi.out_width
-        total = roi.rois * parts * bins
-        with self.emitter.each(total, self.v["items"]) as at:
-            region, first = held(at // (parts * bins)), held(at // bins % parts * many)
-            y, x = held(at % bins // roi.out_width), held(at % roi.out_width)
-            self._bin(data, rois, maps, out, region, first, y, x)
+        with each_bin(self.roi, self.emitter, self.v, maps) as at:
+            self._bin(data, rois, out, at)
 
     def _axis(self, rois: Cells, region: Any, axis: int) -> _Axis:
         roi = self.roi
@@ -222,23 +161,22 @@ class _Body:
         usable = tirx.if_then_else(step > _f(0.0), tirx.min(step, _f(_MOST_SAMPLES)), _f(0.0))
         return _Axis(start, step, held(tirx.ceil(usable).astype("int32")), size)
 
-    def _bin(self, data: Cells, rois: Cells, maps: Cells, out: Cells, region: Any, first: Any, y: Any, x: Any) -> None:
-        roi, many = self.roi, self.v["channels"]
-        image = held(tirx.max(tirx.min(maps[region], tirx.const(roi.batch - 1, "int32")), tirx.const(0, "int32")))
-        rows, columns = self._axis(rois, region, 1), self._axis(rois, region, 0)
+    def _bin(self, data: Cells, rois: Cells, out: Cells, at: Bin) -> None:
+        roi, many, first = self.roi, self.v["channels"], at.first
+        rows, columns = self._axis(rois, at.region, 1), self._axis(rois, at.region, 0)
         sums = own("float32", many)
         empty = _f(0.0) if roi.mode == "avg" else tirx.min_value("float32")
         with T.serial(0, many) as c:
             sums[c] = empty
         with T.serial(0, rows.samples) as i, T.serial(0, columns.samples) as j:
-            at_y, at_x = rows.place(y, i), columns.place(x, j)
+            at_y, at_x = rows.place(at.y, i), columns.place(at.x, j)
             low_y, high_y, part_y = rows.neighbours(at_y)
             low_x, high_x, part_x = columns.neighbours(at_x)
             counts = held(rows.inside(at_y) & columns.inside(at_x))
             with T.serial(0, many) as c, when(first + c < roi.channels):
 
-                def row(at: Any, channel: Any) -> Any:
-                    left, right = data[image, channel, at, low_x], data[image, channel, at, high_x]
+                def row(y: Any, channel: Any) -> Any:
+                    left, right = data[at.map, channel, y, low_x], data[at.map, channel, y, high_x]
                     return left + (right - left) * part_x
 
                 top, bottom = held(row(low_y, first + c)), held(row(high_y, first + c))
@@ -247,4 +185,4 @@ class _Body:
         number = held(rows.samples * columns.samples)
         with T.serial(0, many) as c, when(first + c < roi.channels):
             result = sums[c] / number.astype("float32") if roi.mode == "avg" else sums[c]
-            out[region, first + c, y, x] = tirx.if_then_else(number > 0, result, _f(0.0))
+            out[at.region, first + c, at.y, at.x] = tirx.if_then_else(number > 0, result, _f(0.0))

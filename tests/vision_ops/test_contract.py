@@ -15,9 +15,14 @@ from tuner.devices.profiles import all_profiles
 from tuning_db.record import Workload
 from vision_ops.argsort import Argsort
 from vision_ops.compact import Compact
+from vision_ops.multibox_decode import MultiboxDecode
+from vision_ops.multibox_prior import MultiboxPrior
 from vision_ops.nms import Nms
+from vision_ops.proposal import Proposal
 from vision_ops.roi_align import RoiAlign
+from vision_ops.roi_pool import RoiPool
 from vision_ops.scan import Scan
+from vision_ops.yolo import YoloDecode
 
 __all__ = ["place"]
 WORKLOADS = {
@@ -30,6 +35,11 @@ WORKLOADS = {
     "nms": Nms(1, 1, 1000, 1000, 1000, 0.5).workload(),
     "nms of classes": Nms(2, 5, 600, 400, 100, 0.45, score=0.2, centre=True).workload(),
     "roi align": RoiAlign(2, 20, 25, 30, 9, 7, 5, 0.25).workload(),
+    "roi pool": RoiPool(2, 20, 25, 30, 9, 7, 5, 0.25).workload(),
+    "multibox prior": MultiboxPrior(19, 13, 6).workload(),
+    "multibox decode": MultiboxDecode(2, 21, 1001).workload(),
+    "yolo decode": YoloDecode(2, 3, 20, 13, 11, 32.0).workload(),
+    "proposal": Proposal(2, 9, 25, 19, 16.0, 16.0, 400.0, 304.0, 4.0).workload(),
     "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}

@@ -45,6 +45,11 @@ SHAPES = {
     "compact": "ROWS,LENGTH",
     "nms": "BATCH,CLASSES,BOXES,CANDIDATES,KEEP",
     "roi_align": "BATCH,CHANNELS,HEIGHT,WIDTH,ROIS,OUT_HEIGHT,OUT_WIDTH",
+    "roi_pool": "BATCH,CHANNELS,HEIGHT,WIDTH,ROIS,OUT_HEIGHT,OUT_WIDTH",
+    "multibox_prior": "HEIGHT,WIDTH,SHAPES",
+    "multibox_decode": "BATCH,CLASSES,ANCHORS",
+    "yolo_decode": "BATCH,ANCHORS,CLASSES,HEIGHT,WIDTH",
+    "proposal": "BATCH,ANCHORS,HEIGHT,WIDTH",
 }
 _ANCHORS = ("conv2d", "dense")
 _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing is said

@@ -1,8 +1,8 @@
 """Operators other than anchors that can stay in blocked layout between them. Start at `emit_blocked`.
 
-An element-wise operator is the same operator on blocked operands; pooling has functions of its own. An operator stays
-blocked only if one of its operands already is: nothing is converted for its sake alone. Halves are computed with as
-float32.
+An element-wise operator is the same operator on blocked operands; pooling and resizing have functions of their own. An
+operator stays blocked only if one of its operands already is: nothing is converted for its sake alone. Halves are
+computed with as float32.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from tvm.ir import Call, Var
 from templates import default
 from templates.template import PLAIN, Layout
 from tuner.graph.bindings import dtype_of, shape_of
-from tuner.graph.emit import FLOATS, OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
+from tuner.graph.emit import FLOATS, INJECTIVE, OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
 from tuner.graph.pooling import Window, average_pool, average_weights, global_pool, max_pool
+from tuner.graph.resizing import key_of, resize, takes_one_pixel
 from tuner.graph.simplify import constant
 
 Blocked = tuple[Any, Layout]
@@ -186,6 +187,20 @@ def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocked | N
     return emitter.builder.emit(relax.op.concat(blocked, axis=1)), layout
 
 
+def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+    data, layout, attrs = call.args[0], Layout(forms.block_of(call.args[0])), call.attrs
+    shape, result = _image(data), _image(out)
+    if not layout.block or shape is None or result is None or attrs.layout != "NCHW":
+        return None
+    held = forms.get(data, layout)
+    if not takes_one_pixel(attrs):
+        held = emitter.typed(held, "float32")
+    dtype = str(held.ty.dtype)
+    make: Callable[[], Any] = lambda: resize(attrs, shape, result[2:], layout, dtype)  # noqa: E731
+    function = emitter.function(("resize", shape, result, layout, dtype, *key_of(attrs)), make, "resize", INJECTIVE)
+    return emitter.call(function, [held], layout.shape(result), dtype), layout
+
+
 def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
     """One pixel per channel lies in memory as in the plain form: a single reshape leads out of the blocked form."""
     data, shape = call.args[0], shape_of(out)
@@ -217,6 +232,7 @@ def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Block
 
 _RULES: dict[str, Callable[[Emitter, Forms, Any, Var], Blocked | None]] = {
     "concat": _concat,
+    "image.resize2d": _resize,
     "max": _global_pool,
     "mean": _global_pool,
     "nn.adaptive_avg_pool2d": _adaptive_pool,

@@ -22,6 +22,7 @@ from vision_ops.argsort import Argsort, ArgsortTemplate
 from vision_ops.compact import Compact
 from vision_ops.nms import NO_THRESHOLD, Nms
 from vision_ops.roi_align import RoiAlign
+from vision_ops.roi_pool import RoiPool
 from vision_ops.scan import Scan, ScanTemplate
 
 
@@ -104,6 +105,23 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mappin
     return out
 
 
+def _max_roi_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    data, rois = inputs
+    shape, found = shape_of(data), shape_of(rois)
+    if shape is None or found is None or not found[0] or dtype_of(data) != "float32":
+        return None
+    batch, channels, height, width = shape
+    out_height, out_width = (int(size) for size in attrs["pooled_shape"])
+    scale = float(attrs.get("spatial_scale", 1.0))
+    pool = RoiPool(batch, channels, height, width, found[0], out_height, out_width, scale)
+    parts = builder.emit(relax.op.split(rois, [1], axis=1))  # the map of each, its corners
+    maps = builder.emit(relax.op.reshape(builder.emit(relax.TupleGetItem(parts, 0)), (pool.rois,)))
+    corners = builder.emit(relax.TupleGetItem(parts, 1))
+    maps = builder.emit(relax.op.astype(maps, "int32"))
+    (out,) = emit_operator(builder, pool.workload(), [data, corners, maps])
+    return out
+
+
 def _non_max_suppression(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     boxes, scores, most, iou, threshold = [*inputs, None, None, None][:5]
     shape, ranked = shape_of(boxes), shape_of(scores)
@@ -143,6 +161,16 @@ def _selected(builder: relax.BlockBuilder, kept: Any, nms: Nms) -> Counted:
     return Counted(emit(relax.op.astype(joined, "int64")), 0, count)
 
 
+def _resize(_builder: relax.BlockBuilder, inputs: Sequence[Any], _attrs: Mapping[str, Any]) -> None:
+    """TVM resizes by the ratio of the sizes, ONNX by the scales: the same where those give whole pixels."""
+    shape, scales = shape_of(inputs[0]), constant(inputs[min(2, len(inputs) - 1)]) if len(inputs) in (2, 3) else None
+    if shape is None or scales is None or scales.size != len(shape):
+        return
+    sizes = np.array(shape) * scales.astype(np.float64)
+    if (sizes - np.floor(sizes) > 1e-4).any():
+        raise ValueError(f"scales {scales.tolist()} make no whole pixels of {list(shape)}; export it with sizes")
+
+
 def _number(value: Any, default: float | None) -> float | None:
     """A constant operand's value, by its shortest text; `default` if it is absent; None if it is computed."""
     if value is None:
@@ -153,7 +181,9 @@ def _number(value: Any, default: float | None) -> float | None:
 
 VISION: dict[str, Convert] = {
     "CumSum": _cum_sum,
+    "MaxRoiPool": _max_roi_pool,
     "NonMaxSuppression": _non_max_suppression,
+    "Resize": _resize,
     "RoiAlign": _roi_align,
     "TopK": _top_k,
 }

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from numpy.lib.stride_tricks import sliding_window_view
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_conv import Conv as OnnxConv
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
@@ -37,7 +38,7 @@ class OnnxReference:
         except Exception as error:
             raise BadInput(f"{path}: cannot be read to verify against: {error}") from error
         write_old_rules(model)
-        self._evaluator = ReferenceEvaluator(model, new_ops=[Conv, MaxPool, AveragePool, NonMaxSuppression])
+        self._evaluator = ReferenceEvaluator(model, new_ops=[Conv, MaxPool, AveragePool, NonMaxSuppression, MaxRoiPool])
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         values = self._evaluator.run(None, dict(inputs))
@@ -173,3 +174,30 @@ def _kept(
         union = area[best] + area[order] - common
         order = order[~(common > overlap * union)]
     return kept
+
+
+class MaxRoiPool(OpRun):  # type: ignore[misc]
+    """onnx.reference has none. Corners are rounded halves away from zero; a bin without a pixel is 0."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, rois: np.ndarray, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
+        out = np.zeros((len(rois), x.shape[1], *pooled_shape), x.dtype)
+        for pooled, (image, *corners) in zip(out, rois, strict=True):
+            scaled = np.array(corners, np.float32) * np.float32(spatial_scale)
+            left, top, right, bottom = (math.copysign(math.floor(abs(v) + 0.5), v) for v in scaled.tolist())
+            rows = _bins(int(top), int(bottom), pooled_shape[0], x.shape[2])
+            columns = _bins(int(left), int(right), pooled_shape[1], x.shape[3])
+            for i, row in enumerate(rows):
+                for j, column in enumerate(columns):
+                    pixels = x[int(image), :, row, column]
+                    if pixels.size:
+                        pooled[:, i, j] = pixels.max((1, 2))
+        return (out,)
+
+
+def _bins(start: int, end: int, bins: int, size: int) -> list[slice]:
+    """The pixels of each of a region's bins along an axis."""
+    step = np.float32(max(end - start + 1, 1)) / np.float32(bins)
+    borders = [(start + math.floor(b * step), start + math.ceil((b + 1) * step)) for b in range(bins)]
+    return [slice(min(max(low, 0), size), min(max(high, 0), size)) for low, high in borders]

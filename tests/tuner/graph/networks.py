@@ -82,6 +82,18 @@ def lowered(graph: FusedGraph, target: Target, choices: Mapping[Workload, Config
     return lower_placed(graph, [Place(target, choices or {})], [0] * len(graph.steps))
 
 
+def calls(graph: FusedGraph, target: Target) -> list[str]:
+    """The functions that the finished module calls, in order."""
+    module = lowered(graph, target).module
+    values = [b.value for block in module["main"].body.blocks for b in block.bindings]
+    named = [v for v in values if getattr(getattr(v, "op", None), "name", "").startswith("relax.call_tir")]
+    return [v.args[0].name_hint for v in named]
+
+
+def conversions(graph: FusedGraph, target: Target) -> int:
+    return sum("to_blocked" in name or "to_plain" in name for name in calls(graph, target))
+
+
 def run(
     graph: FusedGraph,
     target: Target,

@@ -12,26 +12,14 @@ from hypothesis import strategies as st
 from tvm import tirx
 from tvm.target import Target
 
-from tests.tuner.graph.networks import Net, assert_computes, expected, lowered, random_inputs, run
+from tests.tuner.graph.networks import Net, assert_computes, calls, conversions, expected, lowered, random_inputs, run
 from tuner.devices import open_device
-from tuner.graph import FusedGraph, compile_module, default_config
+from tuner.graph import compile_module, default_config
 
 
 @pytest.fixture(scope="module")
 def target() -> Target:
     return open_device("cpu", 1).target
-
-
-def calls(graph: FusedGraph, target: Target) -> list[str]:
-    """The functions that the finished module calls, in order."""
-    module = lowered(graph, target).module
-    values = [b.value for block in module["main"].body.blocks for b in block.bindings]
-    named = [v for v in values if getattr(getattr(v, "op", None), "name", "").startswith("relax.call_tir")]
-    return [v.args[0].name_hint for v in named]
-
-
-def conversions(graph: FusedGraph, target: Target) -> int:
-    return sum("to_blocked" in name or "to_plain" in name for name in calls(graph, target))
 
 
 @pytest.mark.parametrize("channels", [16, 24, 3])

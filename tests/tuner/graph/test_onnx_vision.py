@@ -77,6 +77,22 @@ def test_roi_align(tmp_path: Path, place: Place, opset: int) -> None:
     assert computed_by(graph) == ["roi_align"]
 
 
+def test_max_roi_pool(tmp_path: Path, place: Place) -> None:
+    net = Net()
+    x = net.conv(net.input(2, 3, 12, 16), (3, 6), 1)
+    corners = net.rng.random((7, 2)) * 20 - 4
+    maps = net.rng.integers(0, 2, (7, 1))
+    regions = np.concatenate([maps, corners, corners + 9 * net.rng.random((7, 2))], 1).astype(np.float32)
+    out = net.op("MaxRoiPool", x, net.constant(regions), pooled_shape=[3, 2], spatial_scale=0.5)
+    graph = net.graph(tmp_path, out)
+    inputs = random_inputs(graph)
+    wanted = OnnxReference(tmp_path / "net.onnx")(inputs)
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    np.testing.assert_allclose(wanted[out], session.run([out], inputs)[0], rtol=1e-4, atol=1e-5)
+    assert_close(run(graph, place.target, inputs, device=place.device), wanted)
+    assert computed_by(graph) == ["roi_pool"]
+
+
 def detector(net: Net, boxes: int, classes: int, keep: int, score: float, batch: int = 1) -> list[str]:
     """Selected boxes as an exporter writes them: indices, then the boxes and the scores that they name."""
     corners = net.rng.random((batch, boxes, 2)) * 10

@@ -15,6 +15,7 @@ from tvm import relax
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net, assert_close, expected, random_inputs
 from tests.tuner.graph.test_lower import networks
+from tests.tuner.graph.test_onnx_vision import detector
 from tuner.devices import Device, open_device
 from tuner.graph import AnchorStep, FusedGraph, Place, Placed, compile_module, host_of, lower_placed
 
@@ -52,8 +53,8 @@ def run(graph: FusedGraph, devices: Sequence[Device], whole: Placed, inputs: dic
         tvm.runtime.tensor(inputs[t.name], places[i]) for t, i in zip(graph.model.inputs, whole.inputs, strict=True)
     ]
     constants = [tvm.runtime.tensor(array, places[i]) for i, arrays in enumerate(whole.constants) for array in arrays]
-    results = machine["main"](*given, *constants)
-    return {t.name: r.numpy() for t, r in zip(graph.model.outputs, results, strict=True)}
+    results = [r.numpy() for r in machine["main"](*given, *constants)]
+    return {t.name: t.entries(i, results) for i, t in enumerate(graph.model.outputs)}
 
 
 def assert_placed(
@@ -149,6 +150,18 @@ def test_several_results_of_one_operator_cross(tmp_path: Path, cpu: Device, gpu:
     net = Net()
     first = net.op("TopK", net.input(3, 200), net.constant(np.array([10])), outputs=2)
     assert_placed(net, tmp_path, [cpu, gpu], lambda i: int(i > 0), net.op("Abs", first))
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_vision_operators_may_be_anywhere(tmp_path: Path, cpu: Device, gpu: Device, other: Device, name: str) -> None:
+    """Sorting, suppression and what collects its results, on one device, another, or several."""
+    for devices in ([cpu, gpu], [gpu, cpu], [gpu, other]):
+        net = Net()
+        outputs = detector(net, 60, 3, 8, 0.5)
+        whole = assert_placed(net, tmp_path, devices, PLACEMENTS[name], *outputs)
+        steps = {step.operator.workload.op: step.device for step in whole.operators}
+        assert steps.keys() == {"argsort", "nms", "compact"}
+        assert name != "in turns" or set(steps.values()) == {0, 1}
 
 
 def test_results_that_are_inputs_or_constants(tmp_path: Path, cpu: Device, gpu: Device) -> None:

@@ -1,12 +1,13 @@
-"""Vision operators beside what else there is: TVM's own kernels and a serial one on the same device, NumPy and
-onnxruntime on the same cores.
+"""Vision operators beside what else there is: TVM's own kernels and a serial one on the same device, NumPy, onnxruntime
+and torchvision on the same cores.
 
-    python benchmarks/vision.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
+    python benchmarks/vision_ops.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
 
 Prefix sums and stable argsorts of 1e5 and 1e6 float32 values, suppression among 8000 boxes. Ours is tuned first; then
 all take turns, in one process. "topi" is topi.gpu's sort and its exclusive scan (the inclusive one leaves a stage on
-the host); "serial" is one work-item that does what the paper (003, table 3) calls "before"; onnxruntime sorts the
-scores, too. Every result of ours is compared with the reference. Ratios are times better than: above 1 is ours ahead.
+the host); "serial" is one work-item that does what the paper (003, table 3) calls "before"; onnxruntime and torchvision
+sort the scores, too; a peer that is not installed is left out. Every result of ours is compared with the reference.
+Ratios are times better than: above 1 is ours ahead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -140,7 +142,19 @@ def _on_the_host(workload: Workload, arrays: tuple[np.ndarray, ...]) -> dict[str
         return {"numpy": lambda: np.cumsum(arrays[0], axis=1)}
     if workload.op == "argsort":
         return {"numpy": lambda: np.argsort(arrays[0], axis=1, kind="stable")}
-    return {"onnxruntime": _onnxruntime_nms(Nms.of(workload), arrays)}
+    nms = Nms.of(workload)
+    peers = {"onnxruntime": _onnxruntime_nms(nms, arrays)}
+    if find_spec("torchvision") is not None:
+        peers["torchvision"] = _torchvision_nms(nms, arrays)
+    return peers
+
+
+def _torchvision_nms(nms: Nms, arrays: tuple[np.ndarray, ...]) -> Contender:
+    import torch
+    from torchvision.ops import nms as suppress
+
+    boxes, scores = torch.from_numpy(arrays[0][0]), torch.from_numpy(arrays[1][0])
+    return lambda: suppress(boxes, scores, nms.iou)
 
 
 def _onnxruntime_nms(nms: Nms, arrays: tuple[np.ndarray, ...]) -> Contender:

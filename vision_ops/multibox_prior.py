@@ -1,0 +1,108 @@
+"""SSD's anchors: boxes of several shapes about every place of a map.
+
+Liu et al.: SSD, ECCV 2016, section 2.2; MultiboxPrior of GluonCV and of paper 003 (section 3.1.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from templates.operator import Operator, TensorSpec, View
+from templates.space import Space
+from templates.template import Template
+from tuning_db.record import Config, Workload
+from vision_ops.decoding import Runs, clipped, decode_space, each_run, number, numpy_corners, store_corners
+from vision_ops.kernels import Cells, Emitter, function, held
+
+
+@dataclass(frozen=True)
+class MultiboxPrior(View):
+    """The input is the anchors' extents (shapes, 2) as width, height, see `prior_shapes`; the output is their corners
+    (height * width * shapes, 4) as x1, y1, x2, y2. The centre of a place is (index + offset) * step along an axis; a
+    step of 0 lets the map cover 0 to 1. `clip`: corners lie in 0 to 1."""
+
+    op = "multibox_prior"
+
+    height: int
+    width: int
+    shapes: int
+    step_y: float = 0.0
+    step_x: float = 0.0
+    offset_y: float = 0.5
+    offset_x: float = 0.5
+    clip: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width, self.shapes) < 1 or min(self.step_y, self.step_x) < 0:
+            raise ValueError(f"multibox_prior: sizes are positive, steps are not negative: {self}")
+
+    @property
+    def steps(self) -> tuple[float, float]:
+        """Along y and x."""
+        return self.step_y or 1 / self.height, self.step_x or 1 / self.width
+
+
+def prior_shapes(sizes: Sequence[float], ratios: Sequence[float], height: int, width: int) -> np.ndarray:
+    """(sizes + ratios - 1, 2): every size with the first ratio, then the first size with the others; on a map that is
+    not square, shares of its height."""
+    roots = [(size, 1.0) for size in sizes] + [(sizes[0], ratio) for ratio in ratios[1:]]
+    shapes = [(size * height / width * np.sqrt(ratio), size / np.sqrt(ratio)) for size, ratio in roots]
+    return np.array(shapes, np.float32)
+
+
+class MultiboxPriorOperator(Operator):
+    view = MultiboxPrior
+
+    def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("extents", (MultiboxPrior.of(workload).shapes, 2), "float32"),)
+
+    def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        prior = MultiboxPrior.of(workload)
+        return (TensorSpec("anchors", (prior.height * prior.width * prior.shapes, 4), "float32"),)
+
+    def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        return ((0.05 + 0.3 * rng.random((MultiboxPrior.of(workload).shapes, 2))).astype(np.float32),)
+
+    def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        prior, (extents,) = MultiboxPrior.of(workload), inputs
+        y = (np.arange(prior.height) + prior.offset_y) * prior.steps[0]
+        x = (np.arange(prior.width) + prior.offset_x) * prior.steps[1]
+        rows, columns = np.meshgrid(y, x, indexing="ij")
+        centre = np.stack([columns, rows], -1).reshape(-1, 1, 2)
+        corners = numpy_corners(centre, extents.astype(np.float64)).reshape(-1, 4)
+        return (np.clip(corners, 0, 1) if prior.clip else corners,)
+
+
+class MultiboxPriorTemplate(Template):
+    """Knobs: those of all decoders (`decode_space`)."""
+
+    name = "vision.multibox_prior"
+    op = "multibox_prior"
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        prior = MultiboxPrior.of(workload)
+        return decode_space(self.name, Runs(1, prior.height * prior.width), Emitter.of(target))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        prior, emitter = MultiboxPrior.of(workload), Emitter.of(target)
+
+        def body(extents: Cells, anchors: Cells) -> None:
+            runs = Runs(1, prior.height * prior.width)
+            with each_run(runs, emitter, config.knobs) as run, run.each() as (_, place):
+                row, column = place // prior.width, place % prior.width
+                y = held((row.astype("float32") + number(prior.offset_y)) * number(prior.steps[0]))
+                x = held((column.astype("float32") + number(prior.offset_x)) * number(prior.steps[1]))
+                with T.serial(0, prior.shapes) as shape:
+                    wide, high = (held(extents[shape, i] * number(0.5)) for i in (0, 1))
+                    corners = x - wide, y - high, x + wide, y + high
+                    if prior.clip:
+                        corners = tuple(clipped(corner, 0.0, 1.0) for corner in corners)
+                    store_corners(anchors, (place * prior.shapes + shape,), corners)
+
+        return function(MultiboxPriorOperator().operands(workload), body)

@@ -1,0 +1,121 @@
+"""Regions of feature maps that are pooled into bins: what ROIAlign and ROIPool share. Start at `Regions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from templates.operator import Operator, TensorSpec, View
+from templates.space import Constraint, Knob, Space, Values
+from tuning_db.record import Workload
+from vision_ops.kernels import Cells, Emitter, held
+
+
+@dataclass(frozen=True)
+class Regions(View):
+    """The inputs are the maps (batch, channels, height, width), the regions (rois, 4) as x1, y1, x2, y2 in the image,
+    and the map of each (rois,); the output is (rois, channels, out_height, out_width). `scale`: of the map to the
+    image."""
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    rois: int
+    out_height: int
+    out_width: int
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.channels, self.height, self.width, self.out_height, self.out_width) < 1:
+            raise ValueError(f"{self.op}: sizes are positive: {self}")
+        if self.rois < 0 or not self.scale > 0:
+            raise ValueError(f"{self.op}: rois are not negative, the scale is positive: {self}")
+
+    @property
+    def out_shape(self) -> tuple[int, int, int, int]:
+        return self.rois, self.channels, self.out_height, self.out_width
+
+    def numpy_map(self, data: np.ndarray, number: int) -> np.ndarray:
+        """The map of a region, in float64; some map, whatever the number."""
+        image: np.ndarray = data[np.clip(number, 0, self.batch - 1)].astype(np.float64)
+        return image
+
+
+def random_regions(rng: np.random.Generator, rois: int, height: float, width: float) -> np.ndarray:
+    """(rois, 4): boxes inside an image, and some that reach out of it."""
+    extent = np.array([width, height], np.float64)
+    middles = rng.random((rois, 2)) * extent
+    halves = (0.02 + 0.3 * rng.random((rois, 2))) * extent
+    return np.concatenate([middles - halves, middles + halves], 1).astype(np.float32)
+
+
+class RegionOperator(Operator):
+    """Operands of whatever pools regions."""
+
+    view: type[Regions]
+
+    def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        regions = self.view.of(workload)
+        return (
+            TensorSpec("data", (regions.batch, regions.channels, regions.height, regions.width), "float32"),
+            TensorSpec("rois", (regions.rois, 4), "float32"),
+            TensorSpec("maps", (regions.rois,), "int32"),
+        )
+
+    def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("out", self.view.of(workload).out_shape, "float32"),)
+
+    def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        regions = self.view.of(workload)
+        data = rng.standard_normal((regions.batch, regions.channels, regions.height, regions.width), np.float32)
+        boxes = random_regions(rng, regions.rois, regions.height / regions.scale, regions.width / regions.scale)
+        return data, boxes, rng.integers(0, regions.batch, regions.rois).astype(np.int32)
+
+
+def region_space(template: str, regions: Regions, emitter: Emitter) -> Space | None:
+    """`channels` that an item pools over the same pixels, `items` in a group; None where there is no region."""
+    if not regions.rois:
+        return None
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    knobs = (Knob("channels", sizes), Knob("items", emitter.group_sizes(1, 8, 16, 32, 64, 128, 256)))
+    constraints = (Constraint("more channels than there are", lambda v: v["channels"] < 2 * regions.channels),)
+    most = max(c for c in sizes if c < 2 * regions.channels)
+    shapes = ((16, 1), (64, 1)) if emitter.on_processor else ((4, 64), (1, 128))
+    seeds = tuple({"channels": min(c, most), "items": min(i, emitter.max_items)} for c, i in shapes)
+    return Space(template, knobs, constraints, seeds, partial(_features, regions))
+
+
+def _features(regions: Regions, v: Values) -> Mapping[str, float]:
+    items = regions.rois * -(-regions.channels // v["channels"]) * regions.out_height * regions.out_width
+    return {"items_in_all": float(items), "groups": items / v["items"]}
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A bin (`y`, `x`) of a region, for a few channels from `first` on; `map`: the index of the region's."""
+
+    region: Any
+    map: Any
+    first: Any
+    y: Any
+    x: Any
+
+
+@contextmanager
+def each_bin(regions: Regions, emitter: Emitter, v: Values, maps: Cells) -> Iterator[Bin]:
+    """A launch with an item for every bin and every few channels; whatever `maps` holds, a map that exists."""
+    many = v["channels"]
+    parts, bins = -(-regions.channels // many), regions.out_height * regions.out_width
+    with emitter.each(regions.rois * parts * bins, v["items"]) as at:
+        region, first = held(at // (parts * bins)), held(at // bins % parts * many)
+        y, x = held(at % bins // regions.out_width), held(at % regions.out_width)
+        last = tirx.const(regions.batch - 1, "int32")
+        image = held(tirx.max(tirx.min(maps[region], last), tirx.const(0, "int32")))
+        yield Bin(region, image, first, y, x)
