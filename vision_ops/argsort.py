@@ -24,6 +24,7 @@ from templates.template import Template
 from tuning_db.record import Config, Workload
 from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, when
 from vision_ops.merging import Runs, merge_stretch
+from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted, packed, place_of, ranked
 
 _STACK_BYTES = 16 << 10  # of an item on a processor: its block, twice
@@ -34,7 +35,10 @@ _REGISTER_BYTES = 512  # of an item on a GPU, where more is memory of the whole 
 class Argsort(View):
     """Of `rows` rows of `length` values each, or, with `segments` > 0, of that many segments of one row, whose offsets
     (segments + 1, from 0 to length, never falling) are the second input. The outputs are the indices, within the row
-    or the whole, of the first `top` of every row, which for segments is all. Stable; NaN last in either direction."""
+    or the whole, of the first `top` of every row, which for segments is all. Stable; NaN last in either direction.
+
+    `counted`: sorted are but the values at the first of the places (rows, length), rising, which are the second input,
+    as many as the third says for each row (rows,): what `compact` finds. INVALID is behind the last."""
 
     op = "argsort"
 
@@ -43,12 +47,15 @@ class Argsort(View):
     top: int
     descending: bool = False
     segments: int = 0
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.top <= self.length or self.rows < 0 or self.segments < 0:
             raise ValueError(f"argsort: the first {self.top} of {self.rows} rows of {self.length} cannot be had")
         if self.segments and (self.rows != 1 or self.top != self.length):
             raise ValueError("argsort: segments are sorted in one row, and whole")
+        if self.segments and self.counted:
+            raise ValueError("argsort: segments are not counted")
 
 
 class ArgsortOperator(Operator):
@@ -57,6 +64,9 @@ class ArgsortOperator(Operator):
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
         sort = Argsort.of(workload)
         data = TensorSpec("data", (sort.rows, sort.length), workload.dtype)
+        if sort.counted:
+            places = TensorSpec("places", (sort.rows, sort.length), "int32")
+            return data, places, TensorSpec("count", (sort.rows,), "int32")
         return (data, TensorSpec("offsets", (sort.segments + 1,), "int32")) if sort.segments else (data,)
 
     def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
@@ -70,6 +80,8 @@ class ArgsortOperator(Operator):
             data = rng.integers(-1000, 1000, shape, workload.dtype)
         else:
             data = rng.standard_normal(shape).astype(workload.dtype)
+        if sort.counted:
+            return data, *_numpy_chosen(rng, shape)
         if not sort.segments:
             return (data,)
         inside = np.sort(rng.integers(0, sort.length + 1, sort.segments - 1))
@@ -77,11 +89,26 @@ class ArgsortOperator(Operator):
 
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         sort, data = Argsort.of(workload), inputs[0]
+        if sort.counted:
+            out = np.full((sort.rows, sort.top), INVALID, np.int32)
+            for row, places, count, indices in zip(data, *inputs[1:], out, strict=True):
+                found = places[:count][argsorted(row[places[:count]], sort.descending)][: sort.top]
+                indices[: len(found)] = found
+            return (out,)
         if not sort.segments:
             return (argsorted(data, sort.descending)[:, : sort.top],)
         offsets = inputs[1]
         parts = [begin + argsorted(data[0, begin:end], sort.descending) for begin, end in itertools.pairwise(offsets)]
         return (np.concatenate(parts).astype(np.int32)[None],)
+
+
+def _numpy_chosen(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """About a fifth of each row, of some rows more."""
+    chosen = rng.random(shape) < 0.4 * rng.random((shape[0], 1))
+    places = np.full(shape, INVALID, np.int32)
+    for row, picked in zip(places, chosen, strict=True):
+        row[: picked.sum()] = np.flatnonzero(picked)
+    return places, chosen.sum(1).astype(np.int32)
 
 
 class ArgsortTemplate(Template):
@@ -140,6 +167,19 @@ def _features(sort: Argsort, v: Values) -> Mapping[str, float]:
 
 
 @dataclass(frozen=True)
+class _Chosen:
+    """What alone is sorted of each row."""
+
+    places: Cells
+    count: Cells
+
+    def place(self, row: Any, at: Any, length: int) -> Any:
+        """One that exists, whatever the places say."""
+        inside = tirx.min(self.places[row, at], tirx.const(length - 1, "int32"))
+        return tirx.max(inside, tirx.const(0, "int32"))
+
+
+@dataclass(frozen=True)
 class _Body:
     """The launches of one config. Keys go back and forth between two halves of `keys`; who works last writes indices
     instead."""
@@ -151,50 +191,67 @@ class _Body:
     def __call__(self, *cells: Cells) -> None:
         data, out = cells[0], cells[-1]
         offsets = cells[1] if self.sort.segments else None
+        chosen = _Chosen(cells[1], cells[2]) if self.sort.counted else None
         levels = _levels(self.sort, self.v)
 
         def indices(row: Any, at: Any, key: Any) -> None:
             with when(at < self.sort.top):
                 out[row, at] = place_of(key)
 
+        if chosen is not None:
+            invalidate(self.emitter, out, None, self.sort.rows, self.sort.top, self.v["items"])
         if not levels:
-            self._sort_blocks(data, offsets, indices)
+            self._sort_blocks(data, offsets, chosen, indices)
             return
         keys = scratch("uint64", 2, self.sort.rows, self.sort.length)
 
         def first_half(row: Any, at: Any, key: Any) -> None:
             keys[0, row, at] = key
 
-        self._sort_blocks(data, offsets, first_half)
+        self._sort_blocks(data, offsets, chosen, first_half)
         if levels > 1:
             with T.serial(0, levels - 1) as level:
 
                 def other_half(row: Any, at: Any, key: Any) -> None:
                     keys[1 - level % 2, row, at] = key
 
-                self._merge(keys, level, offsets, self.sort.length, other_half)
-        self._merge(keys, tirx.const(levels - 1, "int32"), offsets, self.sort.top, indices)
+                self._merge(keys, level, offsets, chosen, self.sort.length, other_half)
+        self._merge(keys, tirx.const(levels - 1, "int32"), offsets, chosen, self.sort.top, indices)
 
     def _each(self, parts: int, item: Callable[[Any, Any], None]) -> None:
         """One item for each of `parts` parts of every row."""
         with self.emitter.each(self.sort.rows * parts, self.v["items"]) as at:
             item(held(at // parts), held(at % parts))
 
-    def _sort_blocks(self, data: Cells, offsets: Cells | None, write: Callable[[Any, Any, Any], None]) -> None:
-        self._each(
-            -(-self.sort.length // self.v["block"]), lambda row, part: self._sort_block(data, offsets, row, part, write)
-        )
+    def _length(self, chosen: _Chosen | None, row: Any) -> Any:
+        """How many values of a row are sorted; never more than there are, whatever the counts say."""
+        length = tirx.const(self.sort.length, "int32")
+        return length if chosen is None else held(tirx.min(chosen.count[row], length))
+
+    def _sort_blocks(
+        self, data: Cells, offsets: Cells | None, chosen: _Chosen | None, write: Callable[[Any, Any, Any], None]
+    ) -> None:
+        def block(row: Any, part: Any) -> None:
+            self._sort_block(data, offsets, chosen, row, part, write)
+
+        self._each(-(-self.sort.length // self.v["block"]), block)
 
     def _sort_block(
-        self, data: Cells, offsets: Cells | None, row: Any, part: Any, write: Callable[[Any, Any, Any], None]
+        self,
+        data: Cells,
+        offsets: Cells | None,
+        chosen: _Chosen | None,
+        row: Any,
+        part: Any,
+        write: Callable[[Any, Any, Any], None],
     ) -> None:
         """By an item, in its own memory: merges of neighbours, from single keys on. In a block of several segments the
         segment's number (within the block) is the uppermost part of a key, its place 16 bits."""
         block = self.v["block"]
         start = held(part * block)
-        count = held(tirx.min(tirx.const(block, "int32"), self.sort.length - start))
+        count = held(tirx.max(tirx.min(tirx.const(block, "int32"), self._length(chosen, row) - start), 0))
         own_keys = own("uint64", 2 * block)
-        self._load(data, offsets, row, start, count, own_keys)
+        self._load(data, offsets, chosen, row, start, count, own_keys)
         steps = block.bit_length() - 2
         with T.serial(0, steps) as step:
             self._merge_own(own_keys, step % 2 * block, (step + 1) % 2 * block, step, count)
@@ -212,10 +269,20 @@ class _Body:
         runs = Runs(tirx.const(0, "int32"), held(half), count)
         merge_stretch(runs, lambda at: own_keys[steps % 2 * block + at], runs.begin, count, put)
 
-    def _load(self, data: Cells, offsets: Cells | None, row: Any, start: Any, count: Any, keys: Cells) -> None:
+    def _load(
+        self,
+        data: Cells,
+        offsets: Cells | None,
+        chosen: _Chosen | None,
+        row: Any,
+        start: Any,
+        count: Any,
+        keys: Cells,
+    ) -> None:
         if offsets is None:
             with T.serial(0, count) as i:
-                keys[i] = packed(ranked(data[row, start + i], self.sort.descending), start + i)
+                at = start + i if chosen is None else held(chosen.place(row, start + i, self.sort.length))
+                keys[i] = packed(ranked(data[row, at], self.sort.descending), at)
             return
         segment, number, before = own("int32"), own("int32"), own("int32")
         segment[0] = held(self._segment_of(offsets, start))
@@ -249,17 +316,23 @@ class _Body:
             merge_stretch(runs, lambda at: keys[source + at], begin, runs.end - begin, write)
 
     def _merge(
-        self, keys: Cells, level: Any, offsets: Cells | None, wanted: int, write: Callable[[Any, Any, Any], None]
+        self,
+        keys: Cells,
+        level: Any,
+        offsets: Cells | None,
+        chosen: _Chosen | None,
+        wanted: int,
+        write: Callable[[Any, Any, Any], None],
     ) -> None:
         """Merge neighbouring runs of block * 2^level keys, as far as the first `wanted` of a row."""
-        stretch, length = self.v["stretch"], self.sort.length
+        stretch = self.v["stretch"]
 
         def item(row: Any, part: Any) -> None:
-            start = held(part * stretch)
+            start, length = held(part * stretch), self._length(chosen, row)
             width = held(tirx.const(self.v["block"], "int32") << level)
             begin = held(start // (2 * width) * (2 * width))
-            middle = held(tirx.min(begin + width, tirx.const(length, "int32")))
-            end = held(tirx.min(begin + 2 * width, tirx.const(length, "int32")))
+            middle = held(tirx.min(begin + width, length))
+            end = held(tirx.min(begin + 2 * width, length))
             count = held(tirx.min(tirx.const(stretch, "int32"), end - start))
             if offsets is not None:
                 self._merge_segment(keys, level, offsets, Runs(begin, middle, end), start, count, write)

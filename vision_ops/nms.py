@@ -34,7 +34,8 @@ NO_THRESHOLD = float(np.finfo(np.float32).min)  # of scores: all but the least a
 @dataclass(frozen=True)
 class Nms(View):
     """`batch` images of `boxes` boxes; `classes` rows of scores for each. The inputs are the boxes (batch, boxes, 4),
-    the scores (rows, boxes), per row the `candidates` best boxes' indices in order (rows, candidates), and, if
+    the scores (rows, boxes), per row the `candidates` best boxes' indices in order (rows, candidates), INVALID where
+    there are fewer, and, if
     `by_id`, a number for each box (batch, boxes): boxes of different numbers leave each other alone. The outputs are
     the indices of the kept boxes (rows, keep), INVALID behind the last, and how many they are (rows,).
 
@@ -106,7 +107,8 @@ def _numpy_row(
     nms: Nms, row: int, boxes: np.ndarray, scores: np.ndarray, order: np.ndarray, ids: np.ndarray | None = None
 ) -> list[int]:
     image = row // nms.classes
-    places = order[row][scores[row, order[row]] > np.float32(nms.score)]
+    places = order[row][order[row] >= 0]
+    places = places[scores[row, places] > np.float32(nms.score)]
     box = Box(*(field[places] for field in numpy_prepared(boxes[image], nms.centre).fields))
     alive, chosen = np.ones(len(places), bool), list[int]()
     for i, place in enumerate(places):
@@ -220,10 +222,12 @@ class _Body:
             self._test(boxes, scores, order, ids, kept, held_now, chunk)
             self._walk(order, kept, held_now, chunk)
 
-    def _index(self, order: Cells, row: Any, at: Any) -> Any:
-        """The box at a place in the order; never one that is not there, whatever the order holds."""
-        found = order[row, tirx.min(at, tirx.const(self.nms.candidates - 1, "int32"))]
-        return held(tirx.max(tirx.min(found, tirx.const(self.nms.boxes - 1, "int32")), tirx.const(0, "int32")))
+    def _index(self, order: Cells, row: Any, at: Any) -> tuple[Any, Any]:
+        """The box at a place in the order, never one that is not there, whatever the order holds; and whether any is
+        meant."""
+        found = held(order[row, tirx.min(at, tirx.const(self.nms.candidates - 1, "int32"))])
+        index = tirx.max(tirx.min(found, tirx.const(self.nms.boxes - 1, "int32")), tirx.const(0, "int32"))
+        return held(index), found >= 0
 
     def _test(
         self, boxes: Cells, scores: Cells, order: Cells, ids: Cells | None, kept: _Kept, chunk: _Chunk, number: Any
@@ -235,21 +239,21 @@ class _Body:
         with self.emitter.each(nms.rows * parts, v["items"]) as at:
             row, part = held(at // parts), held(at % parts)
             image, first = held(row // nms.classes), held(part * v["boxes"])
-            best = self._index(order, row, number * v["chunk"])
+            best, any_left = self._index(order, row, number * v["chunk"])
             # Scores fall: where the first is too low, so are all, and the row is done.
-            live = (kept.count[row] < nms.keep) & (scores[row, best] > threshold)
+            live = (kept.count[row] < nms.keep) & any_left & (scores[row, best] > threshold)
             gone = own("int32", v["boxes"])
             with T.serial(0, v["boxes"]) as b:
                 gone[b] = tirx.const(1, "int32")
             with when(live):
                 with T.serial(0, v["boxes"]) as b:
                     place = held(number * v["chunk"] + first + b)
-                    index = self._index(order, row, place)
+                    index, meant = self._index(order, row, place)
                     raw = tuple(boxes[image, index, corner] for corner in range(4))
                     store(chunk.box, row, first + b, prepared(raw, nms.centre))
                     if ids is not None:
                         chunk.number[row, first + b] = ids[image, index]
-                    valid = (place < nms.candidates) & (scores[row, index] > threshold)
+                    valid = (place < nms.candidates) & meant & (scores[row, index] > threshold)
                     gone[b] = 1 - valid.astype("int32")
                 with T.serial(0, kept.count[row]) as k:
                     box = stored(kept.box, row, k)
@@ -279,7 +283,7 @@ class _Body:
                 with when(alive):
                     box = stored(chunk.box, row, i)
                     with when(item == 0):
-                        kept.index[row, count[0]] = self._index(order, row, number * size + i)
+                        kept.index[row, count[0]], _ = self._index(order, row, number * size + i)
                         store(kept.box, row, count[0], box)
                         if nms.by_id:
                             kept.number[row, count[0]] = chunk.number[row, i]

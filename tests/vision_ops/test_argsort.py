@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from templates.template import template_named
 from tests.vision_ops.support import Compiled, Place, configs_of, place
 from vision_ops.argsort import Argsort, ArgsortOperator
+from vision_ops.selected import INVALID
 
 __all__ = ["place"]
 TEMPLATE = template_named("vision.argsort")
@@ -66,7 +67,7 @@ def test_anything_with_any_config(data: st.DataObject) -> None:
     rows, length = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 400))
     segments = data.draw(st.integers(0, 40)) if rows == 1 else 0
     top = length if segments else data.draw(st.integers(1, length))
-    sort = Argsort(rows, length, top, data.draw(st.booleans()), segments)
+    sort = Argsort(rows, length, top, data.draw(st.booleans()), segments, not segments and data.draw(st.booleans()))
     values = np.array(data.draw(st.lists(st.floats(width=32), min_size=1, max_size=20)), np.float32)
     seed = data.draw(st.integers(0, 99))
     rng = np.random.default_rng(seed)
@@ -94,7 +95,30 @@ def test_offsets_that_are_none_lead_nowhere_outside(place: Place, offsets: list[
         assert order.max() < 700
 
 
-@pytest.mark.parametrize("wrong", [(2, 5, 6), (-1, 5, 5), (2, 5, 5, True, 3), (1, 5, 4, True, 3)])
+def test_what_is_chosen_alone_is_sorted(place: Place) -> None:
+    """All, none, one, and enough for several blocks."""
+    workload = Argsort(4, 2000, 2000, True, counted=True).workload()
+    data = np.random.default_rng(0).standard_normal((4, 2000)).astype(np.float32)
+    places, count = np.full((4, 2000), INVALID, np.int32), np.array([2000, 0, 1, 1100], np.int32)
+    places[0], places[2, 0], places[3, :1100] = np.arange(2000), 1999, np.arange(900, 2000)
+    for config in configs_of(workload, place.target, samples=2):
+        assert Compiled.of(workload, config, place).error(data, places, count) == 0
+
+
+def test_choices_that_are_none_lead_nowhere_outside(place: Place) -> None:
+    workload = Argsort(4, 700, 700, counted=True).workload()
+    data, rng = np.zeros((4, 700), np.float32), np.random.default_rng(0)
+    places = rng.integers(-(2**31), 2**31, (4, 700)).astype(np.int32)
+    for config in configs_of(workload, place.target):
+        (order,) = Compiled.of(workload, config, place)(
+            data, places, np.array([2**31 - 1, -(2**31), 701, -1], np.int32)
+        )
+        assert INVALID <= order.min() <= order.max() < 700
+
+
+@pytest.mark.parametrize(
+    "wrong", [(1, 5, 5, True, 3, True), (2, 5, 6), (-1, 5, 5), (2, 5, 5, True, 3), (1, 5, 4, True, 3)]
+)
 def test_what_cannot_be_had_is_refused(wrong: tuple) -> None:
     with pytest.raises(ValueError, match="argsort: "):
         Argsort(*wrong)

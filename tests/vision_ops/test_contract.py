@@ -31,6 +31,7 @@ WORKLOADS = {
     "argsort": Argsort(2, 3000, 3000).workload(),
     "top k": Argsort(20, 2000, 100, descending=True).workload(),
     "segments": Argsort(1, 3000, 3000, segments=40).workload("int32"),
+    "argsort of some": Argsort(7, 1500, 1000, descending=True, counted=True).workload(),
     "compact": Compact(3, 4001, 0.25).workload(),
     "nms": Nms(1, 1, 1000, 1000, 1000, 0.5).workload(),
     "nms of classes": Nms(2, 5, 600, 400, 100, 0.45, score=0.2, centre=True).workload(),

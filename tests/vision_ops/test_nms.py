@@ -76,6 +76,15 @@ def test_not_a_number_and_infinities_suppress_nothing_and_are_survived(place: Pl
     assert max(_errors(nms, place, _with_scores(nms, boxes, scores))) == 0
 
 
+def test_rows_with_fewer_candidates(place: Place) -> None:
+    """Behind the last the order says so, whatever the scores are."""
+    nms = Nms(2, 2, 300, 300, 300, 0.4)
+    boxes, scores, order = _random(nms)
+    for row, count in enumerate((0, 1, 130, 299)):
+        order[row, count:] = INVALID
+    assert max(_errors(nms, place, (boxes, scores, order), samples=2)) == 0
+
+
 def test_an_order_that_is_none_leads_nowhere_outside(place: Place) -> None:
     nms = Nms(1, 1, 100, 100, 100, 0.5)
     boxes, scores, _ = _random(nms)

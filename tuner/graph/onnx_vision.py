@@ -8,7 +8,7 @@ converter returns a `Counted`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -134,7 +134,11 @@ def _non_max_suppression(builder: relax.BlockBuilder, inputs: Sequence[Any], att
     centre = bool(attrs.get("center_point_box", 0))
     nms = Nms(batch, classes, length, length, keep, float(limits[1]), float(limits[2]), centre)
     flat = builder.emit(relax.op.reshape(scores, (nms.rows, length)))
-    (order,) = emit_operator(builder, Argsort(nms.rows, length, length, descending=True).workload(), [flat])
+    sort, sorted_from = Argsort(nms.rows, length, length, descending=True), [flat]
+    if threshold is not None:  # of a trained network's scores few exceed it
+        found = emit_operator(builder, Compact(nms.rows, length, nms.score).workload(), [flat])
+        sort, sorted_from = replace(sort, counted=True), [flat, *found]
+    (order,) = emit_operator(builder, sort.workload(), sorted_from)
     kept, _ = emit_operator(builder, nms.workload(), [boxes, flat, order])
     return _selected(builder, kept, nms)
 

@@ -1,7 +1,7 @@
 """Vision operators beside what else there is: TVM's own kernels and a serial one on the same device, NumPy, onnxruntime
 and torchvision on the same cores.
 
-    python benchmarks/vision_ops.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
+    python benchmarks/vision.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
 
 Prefix sums and stable argsorts of 1e5 and 1e6 float32 values, suppression among 8000 boxes. Ours is tuned first; then
 all take turns, in one process. "topi" is topi.gpu's sort and its exclusive scan (the inclusive one leaves a stage on
@@ -29,10 +29,9 @@ os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))  # T
 
 import numpy as np
 import tvm
+from serial_vision import PREFIX, serial_config
 from tvm import te, tirx, topi
-from tvm.tirx.script import builder as T
 
-import vision_ops
 from templates.gpu.limits import gpu_limits_of, gpu_target
 from templates.lowering import lowering_context
 from templates.operator import operator_named
@@ -43,12 +42,9 @@ from tuner.session import Budget, Task, tune
 from tuning_db.record import Workload
 from tuning_db.store import Store, open_db
 from vision_ops.argsort import Argsort
-from vision_ops.boxes import overlap, prepared
-from vision_ops.kernels import Cells, Emitter, function, held, scratch, when
 from vision_ops.nms import Nms
 from vision_ops.scan import Scan
 
-assert vision_ops is not None  # imported for the operators that it registers
 BOXES = 8000
 WORKLOADS = {
     "scan 1e5": Scan(1, 100_000).workload(),
@@ -77,7 +73,14 @@ class Row:
 
 def _tuned(workload: Workload, name: str, device: Device, store: Store, trials: int) -> Any:
     with LocalRunner(device, MeasureOptions()) as runner:
-        tune([Task(workload, 1, name)], device, store, runner, budget=Budget(trials=trials))
+        tune(
+            [Task(workload, 1, name)],
+            device,
+            store,
+            runner,
+            budget=Budget(trials=trials),
+            only=[f"vision.{workload.op}"],
+        )
     best = store.best(workload, device.key)
     assert best is not None
     return best.config
@@ -111,30 +114,6 @@ def _topi(workload: Workload, device: Device, inputs: list[Any], outputs: list[A
             return _called(func, device, flat[:1], flat[1:])
         func = te.create_prim_func([data, topi.gpu.argsort(data, axis=1, dtype="int32")])
     return _called(func, device, inputs, outputs)
-
-
-def _serial_nms(workload: Workload, device: Device, inputs: list[Any], outputs: list[Any]) -> Contender:
-    nms = Nms.of(workload)
-
-    def body(boxes: Cells, _scores: Cells, order: Cells, kept: Cells, count: Cells) -> None:
-        gone = scratch("int32", nms.boxes)
-        with Emitter.of(device.target).launch(1) as (_, _item):
-            with T.serial(0, nms.keep) as i:
-                kept[0, i] = tirx.const(-1, "int32")
-                gone[i] = tirx.const(0, "int32")
-            count[0] = tirx.const(0, "int32")
-            with T.serial(0, nms.candidates) as i, when(gone[i] == 0):
-                place = held(order[0, i])
-                kept[0, count[0]] = place
-                count[0] = count[0] + 1
-                box = prepared(tuple(boxes[0, place, c] for c in range(4)), False)
-                with T.serial(0, nms.candidates - i - 1) as step:
-                    j = held(i + 1 + step)
-                    other = held(order[0, j])
-                    hit = overlap(box, prepared(tuple(boxes[0, other, c] for c in range(4)), False), nms.iou)
-                    gone[j] = gone[j] | hit
-
-    return _called(function(operator_named("nms").operands(workload), body), device, inputs, outputs)
 
 
 def _on_the_host(workload: Workload, arrays: tuple[np.ndarray, ...]) -> dict[str, Contender]:
@@ -212,7 +191,8 @@ def measure(name: str, device: Device, store: Store, options: argparse.Namespace
     if (theirs := _topi(workload, device, inputs, empty())) is not None:
         contenders["topi"] = theirs
     if workload.op == "nms":
-        contenders["serial"] = _serial_nms(workload, device, inputs, empty())
+        serial = template_named(f"{PREFIX}nms").prim_func(workload, device.target, serial_config(workload))
+        contenders["serial"] = _called(serial, device, inputs, empty())
     contenders |= _on_the_host(workload, arrays)
     seconds = _alternated(contenders, options.rounds)
     expected = operator.reference(workload, arrays)
