@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -131,7 +132,9 @@ def main() -> None:
                     file=sys.stderr,
                 )
     if options.json:
-        print(json.dumps({"rows": rows}))
+        summary = {f"vs_{k}_{r['model']}_{r['device']}": v for r in rows for k, v in r["times_better"].items()}
+        machine = {"platform": platform.platform(), "minutes": options.minutes}
+        print(json.dumps({"summary": summary, "rows": rows, "machine": machine}))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -200,6 +201,15 @@ def measure(name: str, device: Device, store: Store, options: argparse.Namespace
     return Row(device.name, device.key.model, name, config.key, seconds, error)
 
 
+def _summary(rows: list[Row]) -> dict[str, float]:
+    """Of every operator, size and peer: how many times better ours is ("argsort_vs_topi_1e6")."""
+    found = {}
+    for row in rows:
+        op, size = row.name.split()
+        found |= {f"{op}_vs_{peer}_{size}": row.ratio(peer) for peer in row.seconds if peer != "ours"}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="opencl:0")
@@ -219,7 +229,8 @@ def main() -> None:
                 file=sys.stderr,
             )
     if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
+        machine = {"device": device.key.as_dict(), "platform": platform.platform(), "trials": options.trials}
+        print(json.dumps({"summary": _summary(rows), "rows": [asdict(row) for row in rows], "machine": machine}))
 
 
 if __name__ == "__main__":
