@@ -8,6 +8,7 @@ from vision_ops.multibox_decode import MultiboxDecodeOperator, MultiboxDecodeTem
 from vision_ops.multibox_prior import MultiboxPriorOperator, MultiboxPriorTemplate
 from vision_ops.nms import NmsOperator, NmsTemplate
 from vision_ops.proposal import ProposalOperator, ProposalTemplate
+from vision_ops.resize import ResizeOperator, ResizeTemplate
 from vision_ops.roi_align import RoiAlignOperator, RoiAlignTemplate
 from vision_ops.roi_pool import RoiPoolOperator, RoiPoolTemplate
 from vision_ops.scan import ScanOperator, ScanTemplate
@@ -24,6 +25,7 @@ for _operator in (
     MultiboxDecodeOperator(),
     YoloDecodeOperator(),
     ProposalOperator(),
+    ResizeOperator(),
 ):
     register_operator(_operator)
 
@@ -38,5 +40,6 @@ for _template in (
     MultiboxDecodeTemplate(),
     YoloDecodeTemplate(),
     ProposalTemplate(),
+    ResizeTemplate(),
 ):
     register(_template)

@@ -19,6 +19,7 @@ from vision_ops.multibox_decode import MultiboxDecode
 from vision_ops.multibox_prior import MultiboxPrior
 from vision_ops.nms import Nms
 from vision_ops.proposal import Proposal
+from vision_ops.resize import Resize
 from vision_ops.roi_align import RoiAlign
 from vision_ops.roi_pool import RoiPool
 from vision_ops.scan import Scan
@@ -41,6 +42,8 @@ WORKLOADS = {
     "multibox decode": MultiboxDecode(2, 21, 1001).workload(),
     "yolo decode": YoloDecode(2, 3, 20, 13, 11, 32.0).workload(),
     "proposal": Proposal(2, 9, 25, 19, 16.0, 16.0, 400.0, 304.0, 4.0).workload(),
+    "resize": Resize(20, 13, 17, 1, 26, 29).workload(),
+    "resize blocks": Resize(2, 13, 17, 16, 20, 11, 4).workload(),
     "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}

@@ -50,6 +50,7 @@ SHAPES = {
     "multibox_decode": "BATCH,CLASSES,ANCHORS",
     "yolo_decode": "BATCH,ANCHORS,CLASSES,HEIGHT,WIDTH",
     "proposal": "BATCH,ANCHORS,HEIGHT,WIDTH",
+    "resize": "OUTER,HEIGHT,WIDTH,INNER,OUT_HEIGHT,OUT_WIDTH",
 }
 _ANCHORS = ("conv2d", "dense")
 _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing is said

@@ -20,7 +20,7 @@ from tests.tuner.graph.networks import (
 from tests.vision_ops.support import Place, place
 from tuner.devices import open_device
 from tuner.errors import BadInput
-from tuner.graph import halved
+from tuner.graph import OperatorStep, halved
 
 __all__ = ["place"]
 RULES = {
@@ -77,8 +77,21 @@ def test_halves(tmp_path: Path, rule: str) -> None:
     assert_close(results, expected(net.model(output), inputs), 5e-3)
 
 
-def test_scales_that_make_no_whole_pixels_are_refused(tmp_path: Path) -> None:
-    """By the ratio of the sizes, which TVM has, the pixels would be others."""
-    net, output = resized(16, (1.5, 1.5), "linear")
+@pytest.mark.parametrize("rule", sorted(RULES.keys() - {"linear to the corners"}))
+def test_scales_that_make_no_whole_pixels(tmp_path: Path, place: Place, rule: str) -> None:
+    """The pixels lie where the scales say, not the ratio of the sizes: a template's operator knows."""
+    net, output = resized(16, (1.7, 1.5), rule)
+    graph = assert_computes(net, tmp_path, place.target, [output], device=place.device)
+    assert [step.workload.op for step in graph.steps if isinstance(step, OperatorStep)] == ["resize"]
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"mode": "cubic", "exclude_outside": 1}, RULES["linear to the corners"]], ids=["weights", "corners"]
+)
+def test_what_is_neither_is_refused(tmp_path: Path, attrs: dict) -> None:
+    net = Net()
+    x = net.conv(net.input(2, 3, 6, 5), (3, 16), 1)
+    scales = net.constant(np.array([1, 1, 1.5, 1.5], np.float32))
+    x = net.op("Resize", x, "", scales, **attrs)
     with pytest.raises(BadInput, match=r"Resize.*: scales .* make no whole pixels of \[2, 16, 6, 5\]"):
-        net.graph(tmp_path, output)
+        net.graph(tmp_path, x)
