@@ -13,7 +13,6 @@ from rich.table import Table
 from tuner.cli.common import (
     DEFAULT_DB,
     DbOption,
-    DeviceOption,
     DtypeOption,
     ExactOption,
     JsonOption,
@@ -24,17 +23,32 @@ from tuner.cli.common import (
     check_file,
     check_parent_writable,
     import_plugins,
+    split_list,
 )
 from tuner.cli.model import ModelArgument, load_graph
+from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    from tuner.devices import Device
+    from tuner.graph import FusedGraph
     from tuner.module import Manifest
 
 
 def command(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")],
-    device: DeviceOption = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="D",
+            help="cpu, opencl:N or cuda:N; opencl:N,cpu: what the first cannot, the CPU does.",
+        ),
+    ] = "cpu",
+    fallback: Annotated[
+        str, typer.Option("--fallback", metavar="OPERATOR,...", help="Goes to the CPU in any case: nms,argsort ...")
+    ] = "",
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
@@ -48,7 +62,8 @@ def command(
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(plugin or ())
-        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype)
+        unwanted = split_list(fallback)
+        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype, unwanted)
         out.result(result)
 
 
@@ -61,44 +76,68 @@ def build_verified(
     exact: bool,
     out: Output,
     dtype: str = "float32",
+    unwanted: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
-    `dtype`: how its activations and weights are stored.
+    `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
+    all operators that are `unwanted` there. `dtype`: how its activations and weights are stored.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
-    from tuner.devices import check_storage, open_device
-    from tuner.module import OnnxReference, build, load, verify
+    from tuner.devices import check_storage
+    from tuner.module import OnnxReference, build_placed, load, verify
     from tuning_db.store import open_db
 
     started = time.perf_counter()
-    target = open_device(device, threads)
-    check_storage(dtype, target.target, target.title)
+    devices = _opened(device, threads, unwanted)
+    for opened in devices:
+        check_storage(dtype, opened.target, opened.title)
     graph = load_graph(model, dtype)
+    devices, placement = _placed(graph, devices, unwanted)
 
     def check(folder: Path) -> dict[str, float]:
         return verify(load(folder), OnnxReference(model), graph=graph)
 
     with open_db(db, create=False, read_only=True) as store:
-        manifest = build(graph, target, output, store, exact, check=check)
+        manifest = build_placed(graph, devices, placement, output, store, exact, check=check)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
-    threads_used = f", {target.threads} threads" if target.is_host else ""
-    out.show(
-        f"wrote {output} for {target.name} {target.key.model}{threads_used}, in {seconds:.0f} s; "
-        f"largest error against the model {_worst(manifest):.1e}"
-    )
+    names = " and ".join(f"{d.name} {d.key.model}" + (f", {d.threads} threads" if d.is_host else "") for d in devices)
+    out.show(f"wrote {output} for {names}, in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}")
+    if len(devices) > 1:
+        out.show(f"{sum(placement)} of {len(placement)} steps are computed by the CPU")
     return {
         "output": str(output),
         "model": str(model),
         "threads": manifest.threads,
+        "devices": [opened.name for opened in devices],
         "dtype": manifest.dtype,
         "relative_error": manifest.errors,
         "untuned": untuned,
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
     }
+
+
+def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[Device]:
+    """One device, or a GPU and the CPU."""
+    from tuner.devices import open_device
+
+    devices = [open_device(name, threads) for name in split_list(names) or [names]]
+    if len(devices) > 1 and [d.is_host for d in devices] != [False, True]:
+        raise BadInput(f"--device {names}: one device, or a GPU and the CPU that it falls back to: opencl:0,cpu")
+    if unwanted and len(devices) < 2:
+        raise BadInput(f"--fallback {','.join(unwanted)}: to what? Name the CPU behind the GPU: --device opencl:0,cpu")
+    return devices
+
+
+def _placed(graph: FusedGraph, devices: list[Device], unwanted: Sequence[str]) -> tuple[list[Device], list[int]]:
+    """The devices that are used, and which of them computes each step."""
+    from tuner.placement.fallback import CPU, fall_back
+
+    placement = fall_back(graph, devices[0].target, unwanted) if len(devices) > 1 else [0] * len(graph.steps)
+    return (devices if CPU in placement else devices[:1]), placement
 
 
 def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:

@@ -12,7 +12,7 @@ from tuner.graph.lower import LoweredOperator
 from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module
-from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed, runs_on
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "load_exported",
     "load_onnx",
     "lower_placed",
+    "runs_on",
     "tasks_of",
     "write_old_rules",
 ]

@@ -26,6 +26,7 @@ from tuner.graph.emit import OPAQUE, Emitter, Forms
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step
 from tuner.graph.kernels import AnchorKernel, Kernel
 from tuner.graph.operators import output_types
+from tuner.graph.passes import REMEDY
 from tuner.graph.plain import emit_plain, emit_plain_anchor
 from tuning_db.record import Config, Workload
 
@@ -119,8 +120,9 @@ class _Lowering:
     def operator(self, step: OperatorStep) -> LoweredOperator:
         kernel, specs = self._kernels[step.workload], operator_named(step.workload.op).inputs(step.workload)
         if kernel is None:
+            kind = self._emitter.target.kind
             raise BadInput(
-                f"node {step.node!r}: no template computes {step.workload.key} on {self._emitter.target.kind}"
+                f"node {step.node!r}: no template computes {step.workload.op} on this {kind} device; {REMEDY}"
             )
         arguments = [
             self._emitter.typed(self.forms.get(expr, PLAIN), spec.dtype)

@@ -20,6 +20,8 @@ from templates.template import ScheduleError
 from tuner.errors import BadInput
 from tuner.graph.scans import PortableScans
 
+REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # where a GPU cannot compute an operator
+
 
 def finish(module: IRModule, target: Target) -> IRModule:
     """Legalise what is still an operator, fuse element-wise functions, schedule what is unscheduled.
@@ -51,12 +53,10 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     try:
         func = default.schedule(func, target)
     except ScheduleError as error:
-        raise BadInput(f"{name} cannot run on the device: {error}; build the network for the device cpu") from error
+        raise BadInput(f"{name} cannot run on the device: {error}; {REMEDY}") from error
     if target.kind.name != "llvm" and host_accesses(func.body):
         # TVM would compile that part for the host without a word, where a device's memory is a handle.
-        raise BadInput(
-            f"{name} has a part without a kernel for {target.kind.name}; build the network for the device cpu"
-        )
+        raise BadInput(f"{name} has a part without a kernel for {target.kind.name}; {REMEDY}")
     return func
 
 

@@ -21,6 +21,7 @@ from tvm.relax.global_info import VDevice
 from tvm.target import Target
 
 from templates.template import PLAIN, Layout
+from tuner.errors import BadInput
 from tuner.graph.bindings import Bindings, operands
 from tuner.graph.emit import Forms
 from tuner.graph.fuse import FusedGraph, Step, TunedStep, reads_of
@@ -100,6 +101,21 @@ def lower_placed(graph: FusedGraph, places: Sequence[Place], placement: Sequence
         lowered = lower_steps(graph, segment.steps, given, results, kernels[segment.device], target)
         pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
     return _Assembly(graph, [place.target for place in places], pieces).assembled()
+
+
+def runs_on(graph: FusedGraph, step: Step, place: Place) -> bool:
+    """Whether a device can compute a step at all."""
+    given = [Given(v, _parameter(v, PLAIN), PLAIN) for v in _reads((step,))]
+
+    def results(forms: Forms) -> list[Any]:
+        return [forms.native(step.out)[0]]
+
+    try:
+        kernels = kernels_of([step.workload] if isinstance(step, TunedStep) else [], place.choices, place.target)
+        finish(lower_steps(graph, (step,), given, results, kernels, place.target).module, place.target)
+    except BadInput:
+        return False
+    return True
 
 
 def _on(graph: FusedGraph, placement: Sequence[int], device: int) -> list[Step]:

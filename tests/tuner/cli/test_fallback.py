@@ -1,0 +1,60 @@
+"""`tune build --device opencl:N,cpu`: what falls back to the CPU, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from tests.templates.gpu.support import device_number
+from tests.tuner.cli.conftest import everything_under
+
+
+def test_builds_and_runs_on_both(tune, tiny, tmp_path):
+    device = f"opencl:{device_number('pocl')}"
+    tuned = tune("model", tiny.name, "--device", device, "--db", "t.db", "--trials", 8, "--searcher", "random")
+    assert tuned.status == 0, tuned.err
+    both = ("--device", f"{device},cpu", "--db", "t.db", "--json")
+    built = tune("build", tiny.name, *both, "--fallback", "dense", "-o", "out")
+    assert built.status == 0, built.err
+    result = built.json()
+    assert result["devices"] == [device, "cpu"]
+    assert [(o["workload"]["op"], o["device"]) for o in result["operators"]][-1] == ("dense", 1)
+    assert {o["device"] for o in result["operators"]} == {0, 1}
+    assert "are computed by the CPU" in built.err
+
+    inputs = {"data": np.random.default_rng(3).standard_normal((1, 3, 16, 16), dtype=np.float32)}
+    np.savez(tmp_path / "x.npz", **inputs)
+    ran = tune("run", "out", "--input", "x.npz", "--output", "y.npz")
+    assert ran.status == 0, ran.err
+    (expected,) = ReferenceEvaluator(onnx.load(tiny)).run(None, inputs)
+    with np.load(tmp_path / "y.npz") as outputs:
+        (value,) = outputs.values()
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+    # Where nothing has to fall back, the module is the GPU's alone.
+    alone = tune("build", tiny.name, *both, "-o", "alone")
+    assert alone.status == 0, alone.err
+    assert alone.json()["devices"] == [device]
+    assert len(json.loads((tmp_path / "alone" / "manifest.json").read_text())["devices"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--device", "cpu,{gpu}"), "one device, or a GPU and the CPU that it falls back to: opencl:0,cpu"),
+        (("--device", "{gpu},{gpu}"), "one device, or a GPU and the CPU that it falls back to: opencl:0,cpu"),
+        (("--device", "{gpu}", "--fallback", "nms"), "--fallback nms: to what? Name the CPU behind the GPU"),
+        (("--device", "{gpu},cpu", "--fallback", "nms"), "no operator 'nms' to fall back: the network has conv2d"),
+    ],
+)
+def test_what_cannot_be_placed(tune, tiny, tmp_path, words, says):
+    gpu = f"opencl:{device_number('pocl')}"
+    before = everything_under(tmp_path)
+    done = tune("build", tiny.name, *(word.format(gpu=gpu) for word in words), "-o", "out")
+    assert done.status == 2
+    assert says in done.error
+    assert everything_under(tmp_path) == before

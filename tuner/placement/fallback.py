@@ -1,0 +1,60 @@
+"""Placement by CPU fallback: what a GPU can compute stays there, the rest goes to the CPU. Start at `fall_back`.
+
+Paper 003, section 3.1.2, in two passes: the first tells every operator its device by whether it is known to be good on
+the GPU; the second puts a copy between neighbours on different devices, which `graph.placed` does for any placement.
+Ours keeps no list of what is known: a step is good where it can be lowered for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+
+from tvm.ir import Call, GlobalVar
+from tvm.target import Target
+
+from tuner.errors import BadInput
+from tuner.graph import FusedGraph, Place, TunedStep, runs_on
+from tuner.graph.bindings import operands
+from tuner.graph.fuse import PlainStep, Step
+
+GPU, CPU = 0, 1  # a placement's devices
+
+
+def fall_back(graph: FusedGraph, gpu: Target, unwanted: Collection[str] = ()) -> list[int]:
+    """GPU or CPU for each step. `unwanted`: operators that go to the CPU in any case, by the names of `operator_of`.
+
+    Raises BadInput for a name that no step has.
+    """
+    names = [operator_of(step) for step in graph.steps]
+    for name in unwanted:
+        if name not in names:
+            known = ", ".join(sorted(set(names)))
+            raise BadInput(f"no operator {name!r} to fall back: the network has {known}")
+    found: dict[Hashable, bool] = {}
+    placement = []
+    for step, name in zip(graph.steps, names, strict=True):
+        key = _alike(step)
+        if name not in unwanted and key not in found:
+            found[key] = runs_on(graph, step, Place(gpu, {}))
+        placement.append(CPU if name in unwanted or not found[key] else GPU)
+    return placement
+
+
+def operator_of(step: Step) -> str:
+    """What a step computes: a workload's operator ("conv2d", "nms"), Relax's for others ("nn.softmax")."""
+    if isinstance(step, TunedStep):
+        return step.workload.op
+    if not isinstance(step.value, Call):
+        return "tuple"
+    if step.value.op.name == "relax.call_tir" and isinstance(step.value.args[0], GlobalVar):
+        return str(step.value.args[0].name_hint)
+    return str(step.value.op.name).removeprefix("relax.")
+
+
+def _alike(step: Step) -> Hashable:
+    """Equal for steps that can be lowered where the other can."""
+    if not isinstance(step, PlainStep):
+        return step.workload
+    if not isinstance(step.value, Call):
+        return step.out
+    return operator_of(step), str(step.value.attrs), tuple(str(leaf.ty) for leaf in operands(step.value))
