@@ -167,16 +167,33 @@ def _features(sort: Argsort, v: Values) -> Mapping[str, float]:
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """What alone is sorted of each row."""
+class _Given:
+    """The inputs of a sort; those that it has not are None."""
 
-    places: Cells
-    count: Cells
+    sort: Argsort
+    data: Cells
+    offsets: Cells | None = None
+    places: Cells | None = None
+    count: Cells | None = None
 
-    def place(self, row: Any, at: Any, length: int) -> Any:
-        """One that exists, whatever the places say."""
-        inside = tirx.min(self.places[row, at], tirx.const(length - 1, "int32"))
-        return tirx.max(inside, tirx.const(0, "int32"))
+    @staticmethod
+    def of(sort: Argsort, cells: Sequence[Cells]) -> _Given:
+        data, *rest = cells
+        if sort.counted:
+            return _Given(sort, data, places=rest[0], count=rest[1])
+        return _Given(sort, data, offsets=rest[0] if sort.segments else None)
+
+    def length(self, row: Any) -> Any:
+        """How many values of a row are sorted; never more than there are, whatever the counts say."""
+        length = tirx.const(self.sort.length, "int32")
+        return length if self.count is None else held(tirx.min(self.count[row], length))
+
+    def place(self, row: Any, at: Any) -> Any:
+        """Of a value that is sorted; one that exists, whatever the places say."""
+        if self.places is None:
+            return at
+        inside = tirx.min(self.places[row, at], tirx.const(self.sort.length - 1, "int32"))
+        return held(tirx.max(inside, tirx.const(0, "int32")))
 
 
 @dataclass(frozen=True)
@@ -189,75 +206,58 @@ class _Body:
     v: Values
 
     def __call__(self, *cells: Cells) -> None:
-        data, out = cells[0], cells[-1]
-        offsets = cells[1] if self.sort.segments else None
-        chosen = _Chosen(cells[1], cells[2]) if self.sort.counted else None
+        given, out = _Given.of(self.sort, cells[:-1]), cells[-1]
         levels = _levels(self.sort, self.v)
 
         def indices(row: Any, at: Any, key: Any) -> None:
             with when(at < self.sort.top):
                 out[row, at] = place_of(key)
 
-        if chosen is not None:
+        if self.sort.counted:
             invalidate(self.emitter, out, None, self.sort.rows, self.sort.top, self.v["items"])
         if not levels:
-            self._sort_blocks(data, offsets, chosen, indices)
+            self._sort_blocks(given, indices)
             return
         keys = scratch("uint64", 2, self.sort.rows, self.sort.length)
 
         def first_half(row: Any, at: Any, key: Any) -> None:
             keys[0, row, at] = key
 
-        self._sort_blocks(data, offsets, chosen, first_half)
+        self._sort_blocks(given, first_half)
         if levels > 1:
             with T.serial(0, levels - 1) as level:
 
                 def other_half(row: Any, at: Any, key: Any) -> None:
                     keys[1 - level % 2, row, at] = key
 
-                self._merge(keys, level, offsets, chosen, self.sort.length, other_half)
-        self._merge(keys, tirx.const(levels - 1, "int32"), offsets, chosen, self.sort.top, indices)
+                self._merge(keys, level, given, self.sort.length, other_half)
+        self._merge(keys, tirx.const(levels - 1, "int32"), given, self.sort.top, indices)
 
     def _each(self, parts: int, item: Callable[[Any, Any], None]) -> None:
         """One item for each of `parts` parts of every row."""
         with self.emitter.each(self.sort.rows * parts, self.v["items"]) as at:
             item(held(at // parts), held(at % parts))
 
-    def _length(self, chosen: _Chosen | None, row: Any) -> Any:
-        """How many values of a row are sorted; never more than there are, whatever the counts say."""
-        length = tirx.const(self.sort.length, "int32")
-        return length if chosen is None else held(tirx.min(chosen.count[row], length))
-
-    def _sort_blocks(
-        self, data: Cells, offsets: Cells | None, chosen: _Chosen | None, write: Callable[[Any, Any, Any], None]
-    ) -> None:
+    def _sort_blocks(self, given: _Given, write: Callable[[Any, Any, Any], None]) -> None:
         def block(row: Any, part: Any) -> None:
-            self._sort_block(data, offsets, chosen, row, part, write)
+            self._sort_block(given, row, part, write)
 
         self._each(-(-self.sort.length // self.v["block"]), block)
 
-    def _sort_block(
-        self,
-        data: Cells,
-        offsets: Cells | None,
-        chosen: _Chosen | None,
-        row: Any,
-        part: Any,
-        write: Callable[[Any, Any, Any], None],
-    ) -> None:
+    def _sort_block(self, given: _Given, row: Any, part: Any, write: Callable[[Any, Any, Any], None]) -> None:
         """By an item, in its own memory: merges of neighbours, from single keys on. In a block of several segments the
         segment's number (within the block) is the uppermost part of a key, its place 16 bits."""
         block = self.v["block"]
         start = held(part * block)
-        count = held(tirx.max(tirx.min(tirx.const(block, "int32"), self._length(chosen, row) - start), 0))
+        count = held(tirx.max(tirx.min(tirx.const(block, "int32"), given.length(row) - start), 0))
         own_keys = own("uint64", 2 * block)
-        self._load(data, offsets, chosen, row, start, count, own_keys)
+        self._load(given, row, start, count, own_keys)
         steps = block.bit_length() - 2
         with T.serial(0, steps) as step:
             self._merge_own(own_keys, step % 2 * block, (step + 1) % 2 * block, step, count)
 
         def put(at: Any, key: Any) -> None:
-            if offsets is not None:
+            if given.offsets is not None:
                 key = held(key)
                 place = (key & tirx.const(0xFFFF, "uint64")).astype("int32")
                 key = packed((key >> tirx.const(16, "uint64")).astype("uint32"), start + place)
@@ -269,19 +269,11 @@ class _Body:
         runs = Runs(tirx.const(0, "int32"), held(half), count)
         merge_stretch(runs, lambda at: own_keys[steps % 2 * block + at], runs.begin, count, put)
 
-    def _load(
-        self,
-        data: Cells,
-        offsets: Cells | None,
-        chosen: _Chosen | None,
-        row: Any,
-        start: Any,
-        count: Any,
-        keys: Cells,
-    ) -> None:
+    def _load(self, given: _Given, row: Any, start: Any, count: Any, keys: Cells) -> None:
+        data, offsets = given.data, given.offsets
         if offsets is None:
             with T.serial(0, count) as i:
-                at = start + i if chosen is None else held(chosen.place(row, start + i, self.sort.length))
+                at = given.place(row, start + i)
                 keys[i] = packed(ranked(data[row, at], self.sort.descending), at)
             return
         segment, number, before = own("int32"), own("int32"), own("int32")
@@ -316,26 +308,20 @@ class _Body:
             merge_stretch(runs, lambda at: keys[source + at], begin, runs.end - begin, write)
 
     def _merge(
-        self,
-        keys: Cells,
-        level: Any,
-        offsets: Cells | None,
-        chosen: _Chosen | None,
-        wanted: int,
-        write: Callable[[Any, Any, Any], None],
+        self, keys: Cells, level: Any, given: _Given, wanted: int, write: Callable[[Any, Any, Any], None]
     ) -> None:
         """Merge neighbouring runs of block * 2^level keys, as far as the first `wanted` of a row."""
         stretch = self.v["stretch"]
 
         def item(row: Any, part: Any) -> None:
-            start, length = held(part * stretch), self._length(chosen, row)
+            start, length = held(part * stretch), given.length(row)
             width = held(tirx.const(self.v["block"], "int32") << level)
             begin = held(start // (2 * width) * (2 * width))
             middle = held(tirx.min(begin + width, length))
             end = held(tirx.min(begin + 2 * width, length))
             count = held(tirx.min(tirx.const(stretch, "int32"), end - start))
-            if offsets is not None:
-                self._merge_segment(keys, level, offsets, Runs(begin, middle, end), start, count, write)
+            if given.offsets is not None:
+                self._merge_segment(keys, level, given.offsets, Runs(begin, middle, end), start, count, write)
                 return
 
             def put(at: Any, key: Any) -> None:
