@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -124,15 +123,18 @@ def _on_the_host(workload: Workload, arrays: tuple[np.ndarray, ...]) -> dict[str
         return {"numpy": lambda: np.argsort(arrays[0], axis=1, kind="stable")}
     nms = Nms.of(workload)
     peers = {"onnxruntime": _onnxruntime_nms(nms, arrays)}
-    if find_spec("torchvision") is not None:
-        peers["torchvision"] = _torchvision_nms(nms, arrays)
+    if (theirs := _torchvision_nms(nms, arrays)) is not None:
+        peers["torchvision"] = theirs
     return peers
 
 
-def _torchvision_nms(nms: Nms, arrays: tuple[np.ndarray, ...]) -> Contender:
-    import torch
-    from torchvision.ops import nms as suppress
-
+def _torchvision_nms(nms: Nms, arrays: tuple[np.ndarray, ...]) -> Contender | None:
+    try:
+        import torch
+        from torchvision.ops import nms as suppress
+    except (ImportError, RuntimeError) as error:  # RuntimeError: it was built for another torch
+        print(f"torchvision is skipped: {error}", file=sys.stderr)
+        return None
     boxes, scores = torch.from_numpy(arrays[0][0]), torch.from_numpy(arrays[1][0])
     return lambda: suppress(boxes, scores, nms.iou)
 
