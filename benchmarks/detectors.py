@@ -17,22 +17,19 @@ import json
 import platform
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from models_cpu import tune
+from modules import alternated, inputs_of
 from serial_vision import serial_config
 
-from tuner.devices import open_device, usable_cpus
+from tuner.devices import open_device
 from tuner.graph import TunedStep, fuse, load_onnx
-from tuner.module import build, load
+from tuner.module import build
 from tuner.module.choice import Choice
-from tuner.report.alternation import Contender, alternate
-from tuner.report.bench import BLOCK_SECONDS
-from tuner.report.contender import Spec
 from tuner.report.peers import OURS
 from tuning_db.store import open_db
 
@@ -82,20 +79,9 @@ def measure(name: str, device: str, options: argparse.Namespace, folder: Path) -
     after = folder / f"{name}-{device.replace(':', '')}"
     tune("build", model, *common, "-o", after)
     before = build_before(model, device, database, Path(f"{after}-before"))
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        rng, cpus = np.random.default_rng(options.seed), usable_cpus()
-        given = {n: rng.standard_normal(shape).astype(dtype) for n, (shape, dtype) in load(after).inputs.items()}
-        np.savez(scratch / "inputs.npz", allow_pickle=False, **given)
-        running = {}
-        for label, peer, source in (("ours", OURS, after), ("before", OURS, before), ("ort", "ort", model)):
-            files = str(scratch / "inputs.npz"), str(scratch / f"{label}.npz")
-            spec = Spec(peer, str(source.resolve()), len(cpus), tuple(cpus), *files)
-            command = [sys.executable, "-m", "tuner.report.contender", spec.to_json()]
-            running[label] = stack.enter_context(Contender(label, command, len(cpus), scratch / f"{label}.log"))
-        times = alternate(running, options.rounds, BLOCK_SECONDS, lambda _: None)
-        outputs = {label: dict(np.load(scratch / f"{label}.npz")) for label in running}
-    seconds = {label: median(median(block) for block in blocks) for label, blocks in times.items()}
+    sources = {"ours": (OURS, after), "before": (OURS, before), "ort": ("ort", model)}
+    blocks, outputs = alternated(sources, inputs_of(after, options.seed), options.rounds)
+    seconds = {label: median(found) for label, found in blocks.items()}
     check(outputs["before"], outputs["ort"])
     return {
         "model": name,

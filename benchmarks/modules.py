@@ -13,6 +13,7 @@ import json
 import platform
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -34,19 +35,29 @@ def inputs_of(module: Path, seed: int) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(dtype) for name, (shape, dtype) in given.items()}
 
 
-def compare(modules: list[Path], rounds: int, seed: int) -> list[dict[str, Any]]:
+def alternated(
+    sources: Mapping[str, tuple[str, Path]], inputs: Mapping[str, np.ndarray], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, dict[str, np.ndarray]]]:
+    """Medians of every contender's blocks of runs, in seconds, and its outputs. `sources`: by the contender's name, the
+    peer and what it opens; each runs in a process of its own, with all threads."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        np.savez(folder / "inputs.npz", allow_pickle=False, **inputs_of(modules[0], seed))
+        np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)
         cpus, running = usable_cpus(), {}
-        for i, module in enumerate(modules):
+        for i, (name, (peer, source)) in enumerate(sources.items()):
             files = str(folder / "inputs.npz"), str(folder / f"{i}.npz")
-            spec = Spec(OURS, str(module.resolve()), len(cpus), tuple(cpus), *files)
+            spec = Spec(peer, str(source.resolve()), len(cpus), tuple(cpus), *files)
             command = [sys.executable, "-m", "tuner.report.contender", spec.to_json()]
-            running[str(module)] = stack.enter_context(Contender(str(module), command, len(cpus), folder / f"{i}.log"))
+            running[name] = stack.enter_context(Contender(name, command, len(cpus), folder / f"{i}.log"))
         times = alternate(running, rounds, BLOCK_SECONDS, lambda _: None)
-        outputs = [dict(np.load(folder / f"{i}.npz")) for i in range(len(modules))]
-    blocks = {name: [median(block) for block in found] for name, found in times.items()}
+        outputs = {name: dict(np.load(folder / f"{i}.npz")) for i, name in enumerate(sources)}
+    return {name: [median(block) for block in found] for name, found in times.items()}, outputs
+
+
+def compare(modules: list[Path], rounds: int, seed: int) -> list[dict[str, Any]]:
+    sources = {str(module): (OURS, module) for module in modules}
+    blocks, outputs = alternated(sources, inputs_of(modules[0], seed), rounds)
+    wanted = outputs[str(modules[0])]
     first = median(blocks[str(modules[0])])
     return [
         {
@@ -55,10 +66,10 @@ def compare(modules: list[Path], rounds: int, seed: int) -> list[dict[str, Any]]
             "over_first": median(found) / first,
             "steadiness": max(found) / median(found),
             "difference": max(
-                float(np.abs(given[key] - outputs[0][key]).max() / np.abs(outputs[0][key]).max()) for key in given
+                float(np.abs(given[key] - wanted[key]).max() / np.abs(wanted[key]).max()) for key in given
             ),
         }
-        for (name, found), given in zip(blocks.items(), outputs, strict=True)
+        for (name, found), given in zip(blocks.items(), outputs.values(), strict=True)
     ]
 
 

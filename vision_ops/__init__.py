@@ -2,17 +2,18 @@
 
 from templates.operator import register_operator
 from templates.template import register
+from vision_ops import multibox_decode, multibox_prior, proposal, resize, roi_align, roi_pool, yolo
 from vision_ops.argsort import ArgsortOperator, ArgsortTemplate
 from vision_ops.compact import CompactOperator, CompactTemplate
-from vision_ops.multibox_decode import MultiboxDecodeOperator, MultiboxDecodeTemplate
-from vision_ops.multibox_prior import MultiboxPriorOperator, MultiboxPriorTemplate
+from vision_ops.multibox_decode import MultiboxDecodeOperator
+from vision_ops.multibox_prior import MultiboxPriorOperator
 from vision_ops.nms import NmsOperator, NmsTemplate
-from vision_ops.proposal import ProposalOperator, ProposalTemplate
-from vision_ops.resize import ResizeOperator, ResizeTemplate
-from vision_ops.roi_align import RoiAlignOperator, RoiAlignTemplate
-from vision_ops.roi_pool import RoiPoolOperator, RoiPoolTemplate
+from vision_ops.proposal import ProposalOperator
+from vision_ops.resize import ResizeOperator
+from vision_ops.roi_align import RoiAlignOperator
+from vision_ops.roi_pool import RoiPoolOperator
 from vision_ops.scan import ScanOperator, ScanTemplate
-from vision_ops.yolo import YoloDecodeOperator, YoloDecodeTemplate
+from vision_ops.yolo import YoloDecodeOperator
 
 for _operator in (
     ScanOperator(),
@@ -34,12 +35,12 @@ for _template in (
     ArgsortTemplate(),
     CompactTemplate(),
     NmsTemplate(),
-    RoiAlignTemplate(),
-    RoiPoolTemplate(),
-    MultiboxPriorTemplate(),
-    MultiboxDecodeTemplate(),
-    YoloDecodeTemplate(),
-    ProposalTemplate(),
-    ResizeTemplate(),
+    roi_align.TEMPLATE,
+    roi_pool.TEMPLATE,
+    multibox_prior.TEMPLATE,
+    multibox_decode.TEMPLATE,
+    yolo.TEMPLATE,
+    proposal.TEMPLATE,
+    resize.TEMPLATE,
 ):
     register(_template)

@@ -22,7 +22,7 @@ from templates.operator import Operator, TensorSpec, View
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, when
+from vision_ops.kernels import Cells, Emitter, function, held, inside, own, scratch, when
 from vision_ops.merging import Runs, merge_stretch
 from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted, packed, place_of, ranked
@@ -190,10 +190,7 @@ class _Given:
 
     def place(self, row: Any, at: Any) -> Any:
         """Of a value that is sorted; one that exists, whatever the places say."""
-        if self.places is None:
-            return at
-        inside = tirx.min(self.places[row, at], tirx.const(self.sort.length - 1, "int32"))
-        return held(tirx.max(inside, tirx.const(0, "int32")))
+        return at if self.places is None else inside(self.places[row, at], self.sort.length)
 
 
 @dataclass(frozen=True)

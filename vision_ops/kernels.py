@@ -112,6 +112,11 @@ def held(value: Any) -> Any:
     return T.Bind(value)
 
 
+def inside(index: Any, size: int) -> Any:
+    """An index that exists, whatever it was."""
+    return held(tirx.max(tirx.min(index, tirx.const(size - 1, "int32")), tirx.const(0, "int32")))
+
+
 @contextmanager
 def when(condition: Any) -> Iterator[None]:
     with T.If(condition), T.Then():

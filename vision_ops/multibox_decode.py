@@ -12,25 +12,21 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from templates.operator import Operator, TensorSpec, View
-from templates.space import Space, Values
-from templates.template import Template
-from tuning_db.record import Config, Workload
+from templates.space import Values
+from tuning_db.record import Workload
 from vision_ops.decoding import (
-    Run,
-    Runs,
     clipped,
-    decode_space,
-    each_run,
     number,
     numpy_corners,
     random_anchors,
     store_corners,
 )
-from vision_ops.kernels import Cells, Emitter, function, held, own
+from vision_ops.kernels import Cells, Emitter, held, own
+from vision_ops.runs import PLACES, Run, RunTemplate, each_run
+from vision_ops.sweeps import Rows
 
 NO_CLASS = -1  # of a box whose scores do not exceed the threshold; its score is this, too
 
@@ -55,6 +51,10 @@ class MultiboxDecode(View):
     def __post_init__(self) -> None:
         if min(self.batch, self.anchors) < 0 or self.classes < 2:
             raise ValueError(f"multibox_decode: a background and a class at least, no negative size: {self}")
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.batch, self.anchors)
 
 
 class MultiboxDecodeOperator(Operator):
@@ -98,29 +98,14 @@ class MultiboxDecodeOperator(Operator):
         return boxes, np.where(found, best, NO_CLASS), np.where(found, ids, np.int32(NO_CLASS))
 
 
-class MultiboxDecodeTemplate(Template):
-    """Knobs: those of all decoders (`decode_space`)."""
-
-    name = "vision.multibox_decode"
-    op = "multibox_decode"
-
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        box = MultiboxDecode.of(workload)
-        return decode_space(self.name, Runs(box.batch, box.anchors), Emitter.of(target))
-
-    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        body = _Decode(MultiboxDecode.of(workload), Emitter.of(target), config.knobs)
-        return function(MultiboxDecodeOperator().operands(workload), body)
-
-
 @dataclass(frozen=True)
-class _Decode:
+class _Body:
     box: MultiboxDecode
     emitter: Emitter
     v: Values
 
     def __call__(self, scores: Cells, moves: Cells, anchors: Cells, boxes: Cells, best: Cells, ids: Cells) -> None:
-        with each_run(Runs(self.box.batch, self.box.anchors), self.emitter, self.v) as run:
+        with each_run(self.box.rows, self.emitter, self.v) as run:
             self._classes(scores, best, ids, run)
             with run.each() as (_, at):
                 store_corners(boxes, (run.row, at), self._corners(moves, anchors, run.row, at))
@@ -152,3 +137,6 @@ class _Decode:
         if not self.box.clip:
             return corners
         return tuple(clipped(corner, 0.0, 1.0) for corner in corners)
+
+
+TEMPLATE = RunTemplate(MultiboxDecodeOperator(), _Body, PLACES)

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import tirx
-from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from templates.operator import Operator, TensorSpec, View
-from templates.space import Space
-from templates.template import Template
-from tuning_db.record import Config, Workload
-from vision_ops.decoding import Runs, clipped, decode_space, each_run, number, numpy_corners, store_corners
-from vision_ops.kernels import Cells, Emitter, function, held
+from templates.space import Values
+from tuning_db.record import Workload
+from vision_ops.decoding import clipped, number, numpy_corners, store_corners
+from vision_ops.kernels import Cells, Emitter, held
+from vision_ops.runs import PLACES, RunTemplate, each_run
+from vision_ops.sweeps import Rows
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,10 @@ class MultiboxPrior(View):
     def __post_init__(self) -> None:
         if min(self.height, self.width, self.shapes) < 1 or min(self.step_y, self.step_x) < 0:
             raise ValueError(f"multibox_prior: sizes are positive, steps are not negative: {self}")
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(1, self.height * self.width)
 
     @property
     def steps(self) -> tuple[float, float]:
@@ -79,30 +82,24 @@ class MultiboxPriorOperator(Operator):
         return (np.clip(corners, 0, 1) if prior.clip else corners,)
 
 
-class MultiboxPriorTemplate(Template):
-    """Knobs: those of all decoders (`decode_space`)."""
+@dataclass(frozen=True)
+class _Body:
+    prior: MultiboxPrior
+    emitter: Emitter
+    v: Values
 
-    name = "vision.multibox_prior"
-    op = "multibox_prior"
+    def __call__(self, extents: Cells, anchors: Cells) -> None:
+        prior = self.prior
+        with each_run(prior.rows, self.emitter, self.v) as run, run.each() as (_, place):
+            row, column = place // prior.width, place % prior.width
+            y = held((row.astype("float32") + number(prior.offset_y)) * number(prior.steps[0]))
+            x = held((column.astype("float32") + number(prior.offset_x)) * number(prior.steps[1]))
+            with T.serial(0, prior.shapes) as shape:
+                wide, high = (held(extents[shape, i] * number(0.5)) for i in (0, 1))
+                corners = x - wide, y - high, x + wide, y + high
+                if prior.clip:
+                    corners = tuple(clipped(corner, 0.0, 1.0) for corner in corners)
+                store_corners(anchors, (place * prior.shapes + shape,), corners)
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        prior = MultiboxPrior.of(workload)
-        return decode_space(self.name, Runs(1, prior.height * prior.width), Emitter.of(target))
 
-    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        prior, emitter = MultiboxPrior.of(workload), Emitter.of(target)
-
-        def body(extents: Cells, anchors: Cells) -> None:
-            runs = Runs(1, prior.height * prior.width)
-            with each_run(runs, emitter, config.knobs) as run, run.each() as (_, place):
-                row, column = place // prior.width, place % prior.width
-                y = held((row.astype("float32") + number(prior.offset_y)) * number(prior.steps[0]))
-                x = held((column.astype("float32") + number(prior.offset_x)) * number(prior.steps[1]))
-                with T.serial(0, prior.shapes) as shape:
-                    wide, high = (held(extents[shape, i] * number(0.5)) for i in (0, 1))
-                    corners = x - wide, y - high, x + wide, y + high
-                    if prior.clip:
-                        corners = tuple(clipped(corner, 0.0, 1.0) for corner in corners)
-                    store_corners(anchors, (place * prior.shapes + shape,), corners)
-
-        return function(MultiboxPriorOperator().operands(workload), body)
+TEMPLATE = RunTemplate(MultiboxPriorOperator(), _Body, PLACES)

@@ -24,7 +24,7 @@ from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
 from vision_ops.boxes import FIELDS, Box, numpy_overlap, numpy_prepared, overlap, prepared, store, stored
-from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, shared, when
+from vision_ops.kernels import Cells, Emitter, function, held, inside, own, scratch, shared, when
 from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted
 
@@ -226,8 +226,7 @@ class _Body:
         """The box at a place in the order, never one that is not there, whatever the order holds; and whether any is
         meant."""
         found = held(order[row, tirx.min(at, tirx.const(self.nms.candidates - 1, "int32"))])
-        index = tirx.max(tirx.min(found, tirx.const(self.nms.boxes - 1, "int32")), tirx.const(0, "int32"))
-        return held(index), found >= 0
+        return inside(found, self.nms.boxes), found >= 0
 
     def _test(
         self, boxes: Cells, scores: Cells, order: Cells, ids: Cells | None, kept: _Kept, chunk: _Chunk, number: Any

@@ -12,17 +12,12 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.target import Target
 
 from templates.operator import Operator, TensorSpec, View
-from templates.space import Space, Values
-from templates.template import Template
-from tuning_db.record import Config, Workload
+from templates.space import Values
+from tuning_db.record import Workload
 from vision_ops.decoding import (
-    Runs,
     clipped,
-    decode_space,
-    each_run,
     number,
     numpy_corners,
     numpy_sigmoid,
@@ -30,7 +25,9 @@ from vision_ops.decoding import (
     sigmoid,
     store_corners,
 )
-from vision_ops.kernels import Cells, Emitter, function, held
+from vision_ops.kernels import Cells, Emitter, held
+from vision_ops.runs import PLACES, RunTemplate, each_run
+from vision_ops.sweeps import Rows
 
 TOO_SMALL = -1.0  # the score of a box that is
 _MOST_GROWTH = log(1000 / 16)  # of an extent's logarithm: a head that is not trained yet asks for any
@@ -66,8 +63,8 @@ class Proposal(View):
         return self.height * self.width
 
     @property
-    def runs(self) -> Runs:
-        return Runs(self.batch * self.anchors, self.places)
+    def rows(self) -> Rows:
+        return Rows(self.batch * self.anchors, self.places)
 
 
 class ProposalOperator(Operator):
@@ -111,20 +108,6 @@ class ProposalOperator(Operator):
         return boxes, np.where(kept, scores, TOO_SMALL)
 
 
-class ProposalTemplate(Template):
-    """Knobs: those of all decoders (`decode_space`)."""
-
-    name = "vision.proposal"
-    op = "proposal"
-
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        return decode_space(self.name, Proposal.of(workload).runs, Emitter.of(target))
-
-    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        body = _Body(Proposal.of(workload), Emitter.of(target), config.knobs)
-        return function(ProposalOperator().operands(workload), body)
-
-
 @dataclass(frozen=True)
 class _Body:
     rpn: Proposal
@@ -133,7 +116,7 @@ class _Body:
 
     def __call__(self, logits: Cells, moves: Cells, anchors: Cells, boxes: Cells, scores: Cells) -> None:
         rpn = self.rpn
-        with each_run(rpn.runs, self.emitter, self.v) as run:
+        with each_run(rpn.rows, self.emitter, self.v) as run:
             image, anchor = held(run.row // rpn.anchors), held(run.row % rpn.anchors)
             with run.each() as (_, place):
                 x = self._axis(moves, anchors, image, anchor, place, 0)
@@ -156,3 +139,6 @@ class _Body:
         growth = tirx.min(moves[image, anchor * 4 + 2 + axis, place], number(_MOST_GROWTH))
         half = held(tirx.exp(growth) * size * number(0.5))
         return held(clipped(centre - half, 0.0, most)), held(clipped(centre + half, 0.0, most))
+
+
+TEMPLATE = RunTemplate(ProposalOperator(), _Body, PLACES)

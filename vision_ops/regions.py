@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from templates.operator import Operator, TensorSpec, View
-from templates.space import Constraint, Knob, Space, Values
+from templates.space import Values
 from tuning_db.record import Workload
-from vision_ops.kernels import Cells, Emitter, held
+from vision_ops.kernels import Cells, Emitter, held, inside
+from vision_ops.runs import RunKnob
+from vision_ops.sweeps import Rows
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Regions(View):
     @property
     def out_shape(self) -> tuple[int, int, int, int]:
         return self.rois, self.channels, self.out_height, self.out_width
+
+    @property
+    def rows(self) -> Rows:
+        """A bin's channels."""
+        return Rows(self.rois * self.out_height * self.out_width, self.channels)
 
     def numpy_map(self, data: np.ndarray, number: int) -> np.ndarray:
         """The map of a region, in float64; some map, whatever the number."""
@@ -79,22 +84,8 @@ class RegionOperator(Operator):
         return data, boxes, rng.integers(0, regions.batch, regions.rois).astype(np.int32)
 
 
-def region_space(template: str, regions: Regions, emitter: Emitter) -> Space | None:
-    """`channels` that an item pools over the same pixels, `items` in a group; None where there is no region."""
-    if not regions.rois:
-        return None
-    sizes = (1, 2, 4, 8, 16, 32, 64)
-    knobs = (Knob("channels", sizes), Knob("items", emitter.group_sizes(1, 8, 16, 32, 64, 128, 256)))
-    constraints = (Constraint("more channels than there are", lambda v: v["channels"] < 2 * regions.channels),)
-    most = max(c for c in sizes if c < 2 * regions.channels)
-    shapes = ((16, 1), (64, 1)) if emitter.on_processor else ((4, 64), (1, 128))
-    seeds = tuple({"channels": min(c, most), "items": min(i, emitter.max_items)} for c, i in shapes)
-    return Space(template, knobs, constraints, seeds, partial(_features, regions))
-
-
-def _features(regions: Regions, v: Values) -> Mapping[str, float]:
-    items = regions.rois * -(-regions.channels // v["channels"]) * regions.out_height * regions.out_width
-    return {"items_in_all": float(items), "groups": items / v["items"]}
+# Channels that an item pools over the same pixels.
+CHANNELS = RunKnob("channels", 64, ((16, 1), (64, 1)), ((4, 64), (1, 128)))
 
 
 @dataclass(frozen=True)
@@ -116,6 +107,4 @@ def each_bin(regions: Regions, emitter: Emitter, v: Values, maps: Cells) -> Iter
     with emitter.each(regions.rois * parts * bins, v["items"]) as at:
         region, first = held(at // (parts * bins)), held(at // bins % parts * many)
         y, x = held(at % bins // regions.out_width), held(at % regions.out_width)
-        last = tirx.const(regions.batch - 1, "int32")
-        image = held(tirx.max(tirx.min(maps[region], last), tirx.const(0, "int32")))
-        yield Bin(region, image, first, y, x)
+        yield Bin(region, inside(maps[region], regions.batch), first, y, x)

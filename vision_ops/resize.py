@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from tvm import tirx
-from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from templates.operator import Operator, TensorSpec, View
-from templates.space import Space, Values
-from templates.template import Template
-from tuning_db.record import Config, Workload
-from vision_ops.decoding import Runs, decode_space, each_run, number
-from vision_ops.kernels import Cells, Emitter, function, held, own
+from templates.space import Values
+from tuning_db.record import Workload
+from vision_ops.decoding import number
+from vision_ops.kernels import Cells, Emitter, held, inside, own
+from vision_ops.runs import PLACES, RunTemplate, each_run
+from vision_ops.sweeps import Rows
 
 MODES = {"nearest": 1, "linear": 2, "cubic": 4}  # taps along an axis
 RULES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
@@ -49,6 +47,10 @@ class Resize(View):
             raise ValueError(f"resize: sizes are positive: {self}")
         if not 1 <= self.taps <= _MOST_TAPS:
             raise ValueError(f"resize: from 1 to {_MOST_TAPS} taps along an axis, not {self.taps}")
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.outer * self.out_height, self.out_width)
 
 
 def resize_table(
@@ -135,21 +137,6 @@ class ResizeOperator(Operator):
         return (sum(high[:, :, c] * w[:, None] for c, w in zip(columns, weights, strict=True)),)
 
 
-class ResizeTemplate(Template):
-    """Knobs: those of all decoders (`decode_space`); a run is a stretch of a row."""
-
-    name = "vision.resize"
-    op = "resize"
-
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        image = Resize.of(workload)
-        return decode_space(self.name, Runs(image.outer * image.out_height, image.out_width), Emitter.of(target))
-
-    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        body = _Body(Resize.of(workload), Emitter.of(target), config.knobs)
-        return function(ResizeOperator().operands(workload), body)
-
-
 @dataclass(frozen=True)
 class _Body:
     image: Resize
@@ -160,13 +147,12 @@ class _Body:
         self, data: Cells, rows: Cells, row_weights: Cells, columns: Cells, column_weights: Cells, out: Cells
     ) -> None:
         image = self.image
-        runs = Runs(image.outer * image.out_height, image.out_width)
-        with each_run(runs, self.emitter, self.v) as run:
+        with each_run(image.rows, self.emitter, self.v) as run:
             outer, y = held(run.row // image.out_height), held(run.row % image.out_height)
-            high = [(_inside(rows[tap, y], image.height), held(row_weights[tap, y])) for tap in range(image.taps)]
+            high = [(inside(rows[tap, y], image.height), held(row_weights[tap, y])) for tap in range(image.taps)]
             with run.each() as (_, x):
                 wide = [
-                    (_inside(columns[tap, x], image.width), held(column_weights[tap, x])) for tap in range(image.taps)
+                    (inside(columns[tap, x], image.width), held(column_weights[tap, x])) for tap in range(image.taps)
                 ]
                 total = own("float32")
                 with T.serial(0, image.inner) as lane:
@@ -177,5 +163,4 @@ class _Body:
                     out[outer, y, x, lane] = total[0]
 
 
-def _inside(pixel: Any, size: int) -> Any:
-    return held(tirx.max(tirx.min(pixel, tirx.const(size - 1, "int32")), tirx.const(0, "int32")))
+TEMPLATE = RunTemplate(ResizeOperator(), _Body, PLACES)

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from templates.space import Space, Values
-from templates.template import Template
-from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function, held, own, when
-from vision_ops.regions import Bin, RegionOperator, Regions, each_bin, region_space
+from templates.space import Values
+from tuning_db.record import Workload
+from vision_ops.kernels import Cells, Emitter, held, own, when
+from vision_ops.regions import CHANNELS, Bin, RegionOperator, Regions, each_bin
+from vision_ops.runs import RunTemplate
 
 MODES = ("avg", "max")
 _MOST_SAMPLES = 1024  # of a bin along an axis, where their number follows the region: absurd regions take no longer
@@ -90,21 +89,6 @@ def _numpy_bilinear(image: np.ndarray, ys: np.ndarray, xs: np.ndarray) -> np.nda
                 row[min(low + 1, size - 1)] += part
         weights.append(matrix)
     return weights[0] @ image @ weights[1].T
-
-
-class RoiAlignTemplate(Template):
-    """Knobs: those of all poolings of regions (`region_space`)."""
-
-    name = "vision.roi_align"
-    op = "roi_align"
-
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        return region_space(self.name, RoiAlign.of(workload), Emitter.of(target))
-
-    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        operator = RoiAlignOperator()
-        body = _Body(RoiAlign.of(workload), Emitter.of(target), config.knobs)
-        return function(operator.operands(workload), body)
 
 
 def _f(value: float) -> Any:
@@ -186,3 +170,6 @@ class _Body:
         with T.serial(0, many) as c, when(first + c < roi.channels):
             result = sums[c] / number.astype("float32") if roi.mode == "avg" else sums[c]
             out[at.region, first + c, at.y, at.x] = tirx.if_then_else(number > 0, result, _f(0.0))
+
+
+TEMPLATE = RunTemplate(RoiAlignOperator(), _Body, CHANNELS)

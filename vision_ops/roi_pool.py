@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from templates.space import Space, Values
-from templates.template import Template
-from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function, held, own, when
-from vision_ops.regions import Bin, RegionOperator, Regions, each_bin, region_space
+from templates.space import Values
+from tuning_db.record import Workload
+from vision_ops.kernels import Cells, Emitter, held, own, when
+from vision_ops.regions import CHANNELS, Bin, RegionOperator, Regions, each_bin
+from vision_ops.runs import RunTemplate
 
 _FAR = 1 << 20  # pixels: what lies further out, or is not a number, lies there
 
@@ -58,20 +57,6 @@ def _numpy_bins(roi: RoiPool, region: np.ndarray, axis: int) -> list[tuple[int, 
     step = np.float32(max(ends[1] - ends[0] + 1, 1)) / np.float32(bins)
     borders = [(np.floor(np.float32(b) * step), np.ceil(np.float32(b + 1) * step)) for b in range(bins)]
     return [(int(np.clip(low + ends[0], 0, size)), int(np.clip(high + ends[0], 0, size))) for low, high in borders]
-
-
-class RoiPoolTemplate(Template):
-    """Knobs: those of all poolings of regions (`region_space`)."""
-
-    name = "vision.roi_pool"
-    op = "roi_pool"
-
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        return region_space(self.name, RoiPool.of(workload), Emitter.of(target))
-
-    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        body = _Body(RoiPool.of(workload), Emitter.of(target), config.knobs)
-        return function(RoiPoolOperator().operands(workload), body)
 
 
 @dataclass(frozen=True)
@@ -125,3 +110,6 @@ class _Body:
         away = held(tirx.if_then_else(scaled < tirx.const(0, "float32"), scaled - half, scaled + half))
         usable = tirx.if_then_else(away > -far, tirx.min(away, far), -far)
         return held(tirx.trunc(usable).astype("int32"))
+
+
+TEMPLATE = RunTemplate(RoiPoolOperator(), _Body, CHANNELS)

@@ -11,25 +11,21 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from templates.operator import Operator, TensorSpec, View
-from templates.space import Space, Values
-from templates.template import Template
-from tuning_db.record import Config, Workload
+from templates.space import Values
+from tuning_db.record import Workload
 from vision_ops.decoding import (
-    Run,
-    Runs,
-    decode_space,
-    each_run,
     number,
     numpy_corners,
     numpy_sigmoid,
     sigmoid,
     store_corners,
 )
-from vision_ops.kernels import Cells, Emitter, function, held, own
+from vision_ops.kernels import Cells, Emitter, held, own
+from vision_ops.runs import PLACES, Run, RunTemplate, each_run
+from vision_ops.sweeps import Rows
 
 BOX = 5  # channels of an anchor before its classes: x, y, width, height, whether anything is there
 
@@ -58,8 +54,8 @@ class YoloDecode(View):
         return self.height * self.width
 
     @property
-    def runs(self) -> Runs:
-        return Runs(self.batch * self.anchors, self.places)
+    def rows(self) -> Rows:
+        return Rows(self.batch * self.anchors, self.places)
 
 
 class YoloDecodeOperator(Operator):
@@ -98,20 +94,6 @@ class YoloDecodeOperator(Operator):
         return numpy_corners(centre, size), scores.transpose(0, 2, 1)
 
 
-class YoloDecodeTemplate(Template):
-    """Knobs: those of all decoders (`decode_space`)."""
-
-    name = "vision.yolo_decode"
-    op = "yolo_decode"
-
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        return decode_space(self.name, YoloDecode.of(workload).runs, Emitter.of(target))
-
-    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        body = _Body(YoloDecode.of(workload), Emitter.of(target), config.knobs)
-        return function(YoloDecodeOperator().operands(workload), body)
-
-
 @dataclass(frozen=True)
 class _Body:
     yolo: YoloDecode
@@ -120,7 +102,7 @@ class _Body:
 
     def __call__(self, head: Cells, extents: Cells, boxes: Cells, scores: Cells) -> None:
         yolo = self.yolo
-        with each_run(yolo.runs, self.emitter, self.v) as run:
+        with each_run(yolo.rows, self.emitter, self.v) as run:
             image, anchor = held(run.row // yolo.anchors), held(run.row % yolo.anchors)
             first = held(anchor * (BOX + yolo.classes))
             self._boxes(head, extents, boxes, run, image, anchor, first)
@@ -147,3 +129,6 @@ class _Body:
         with T.serial(0, yolo.classes) as c, run.each() as (i, place):
             likely = sigmoid(head[image, first + BOX + c, place])
             scores[image, c, place * yolo.anchors + anchor] = anything[i] * likely
+
+
+TEMPLATE = RunTemplate(YoloDecodeOperator(), _Body, PLACES)

@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from tests.tuner.tiny_network import write_tiny_network
 
@@ -70,3 +73,16 @@ def tiny(tmp_path: Path) -> Path:
 def everything_under(folder: Path) -> dict[str, bytes | None]:
     """Relative path to content of all files (None for a folder): to show that nothing was written."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+def result_and_reference(tune: Callable[..., Done], tiny: Path, module: str) -> tuple[np.ndarray, np.ndarray]:
+    """What `tune run` makes of random inputs with a module of the tiny network, and what onnx does."""
+    folder = tiny.parent
+    inputs = {"data": np.random.default_rng(3).standard_normal((1, 3, 16, 16), dtype=np.float32)}
+    np.savez(folder / "x.npz", **inputs)
+    ran = tune("run", module, "--input", "x.npz", "--output", "y.npz")
+    assert ran.status == 0, ran.err
+    (expected,) = ReferenceEvaluator(onnx.load(tiny)).run(None, inputs)
+    with np.load(folder / "y.npz") as outputs:
+        (value,) = outputs.values()
+    return value, expected

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import onnx
 import pytest
-from onnx.reference import ReferenceEvaluator
 
 from tests.templates.gpu.support import device_number
-from tests.tuner.cli.conftest import everything_under
+from tests.tuner.cli.conftest import everything_under, result_and_reference
 
 
 def test_builds_and_runs_on_both(tune, tiny, tmp_path):
@@ -26,13 +24,7 @@ def test_builds_and_runs_on_both(tune, tiny, tmp_path):
     assert {o["device"] for o in result["operators"]} == {0, 1}
     assert "are computed by the CPU" in built.err
 
-    inputs = {"data": np.random.default_rng(3).standard_normal((1, 3, 16, 16), dtype=np.float32)}
-    np.savez(tmp_path / "x.npz", **inputs)
-    ran = tune("run", "out", "--input", "x.npz", "--output", "y.npz")
-    assert ran.status == 0, ran.err
-    (expected,) = ReferenceEvaluator(onnx.load(tiny)).run(None, inputs)
-    with np.load(tmp_path / "y.npz") as outputs:
-        (value,) = outputs.values()
+    value, expected = result_and_reference(tune, tiny, "out")
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
     # Where nothing has to fall back, the module is the GPU's alone.

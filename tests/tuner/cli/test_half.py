@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import onnx
 import pytest
-from onnx.reference import ReferenceEvaluator
 
 from tests.templates.gpu.support import device_number
-from tests.tuner.cli.conftest import everything_under
+from tests.tuner.cli.conftest import everything_under, result_and_reference
 from tests.tuner.measure.offline.support import compilers_or_skip
 from tuner.devices.profiles import profile_named
 
@@ -31,13 +29,7 @@ def test_tunes_builds_and_runs(tune, tiny, tmp_path):
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert (manifest["dtype"], manifest["errors"]) == ("float16", result["relative_error"])
 
-    inputs = {"data": np.random.default_rng(3).standard_normal((1, 3, 16, 16), dtype=np.float32)}
-    np.savez(tmp_path / "x.npz", **inputs)
-    ran = tune("run", "out", "--input", "x.npz", "--output", "y.npz")
-    assert ran.status == 0, ran.err
-    (expected,) = ReferenceEvaluator(onnx.load(tiny)).run(None, inputs)
-    with np.load(tmp_path / "y.npz") as outputs:
-        (value,) = outputs.values()
+    value, expected = result_and_reference(tune, tiny, "out")
     assert value.dtype == np.float32
     assert 0 < np.abs(value - expected).max() < 5e-3 * np.abs(expected).max()
 
