@@ -16,7 +16,7 @@ import json
 import lzma
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,8 @@ from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Wor
 
 FORMAT = 1
 SUFFIX = ".jsonl.xz"
+# Valid configs are counted in spaces of so many combinations, and estimated from so many draws, or from so many hits.
+COUNTED, DRAWS, HITS = 20_000, 200_000, 1000
 _NOT_RECORDED = "it was not recorded"
 
 
@@ -138,21 +140,49 @@ class Answerer:
 
 
 def thinned(space: Space, most: int, keep: Iterable[Values] = ()) -> Space:
-    """The space with fewer values a knob, so that about `most` configs are valid, at least that many where there are:
-    the knob with the most values loses every other one, but for those of the seeds and of `keep`."""
+    """The space with fewer values a knob, so that about `most` configs are valid, and no fewer where that many are:
+    knobs lose every other value, the longest first, then one value at a time, but none that the seeds and `keep` need.
+    """
     kept = [*space.seeds, *keep]
-    while sum(1 for _ in zip(space, range(2 * most), strict=False)) >= 2 * most:
-        values = {k.name: _every_other(k, [v[k.name] for v in kept if k.name in v]) for k in space.knobs}
-        shorter = [k for k in space.knobs if len(values[k.name]) < len(k.values)]
-        if not shorter:
-            break
-        chosen = max(shorter, key=lambda k: len(k.values))
-        space = replace(space, knobs=tuple(Knob(k.name, values[k.name]) if k is chosen else k for k in space.knobs))
+
+    def shorter() -> Iterator[Space]:
+        for less in (_every_other, _all_but_one):
+            yield from (s for s in _shorter(space, kept, less) if _about(s) >= most)
+
+    while (found := next(shorter(), None)) is not None:
+        space = found
     return space
 
 
-def _every_other(knob: Knob, needed: Sequence[Any]) -> tuple[Any, ...]:
+def _about(space: Space) -> float:
+    """How many configs are valid: counted where the space is small, else estimated from random draws."""
+    if space.raw_size <= COUNTED:
+        return sum(1 for _ in space)
+    rng, found, drawn = random.Random(0), 0, 0
+    while found < HITS and drawn < DRAWS:
+        found += space.sample(rng, attempts=1) is not None
+        drawn += 1
+    return space.raw_size * found / drawn
+
+
+def _shorter(
+    space: Space, kept: Sequence[Values], less: Callable[[Knob, list[Any]], tuple[Any, ...]]
+) -> Iterator[Space]:
+    """With the values that `less` leaves to one of the knobs, the longest first; knobs that it leaves alone apart."""
+    for knob in sorted(space.knobs, key=lambda k: -len(k.values)):
+        values = less(knob, [v.get(knob.name, knob.values[0]) for v in kept])
+        if 0 < len(values) < len(knob.values):
+            yield replace(space, knobs=tuple(Knob(k.name, values) if k is knob else k for k in space.knobs))
+
+
+def _every_other(knob: Knob, needed: list[Any]) -> tuple[Any, ...]:
     return tuple(v for i, v in enumerate(knob.values) if i % 2 == 0 or v in needed)
+
+
+def _all_but_one(knob: Knob, needed: list[Any]) -> tuple[Any, ...]:
+    """Without the value nearest to the middle that nothing needs."""
+    free = sorted((abs(2 * i - len(knob.values)), i) for i, v in enumerate(knob.values) if v not in needed)
+    return tuple(v for i, v in enumerate(knob.values) if not free or i != free[0][1])
 
 
 def write(recorded: RecordedSpace, path: Path) -> None:
