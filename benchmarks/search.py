@@ -4,10 +4,11 @@
                                 [--spaces FILE ...] [--plots DIR]
 
 Every searcher runs on every space with every seed; measurements are drawn anew from the recorded times. "bare" has no
-seeds of the templates' authors and no suggestions: what the search itself is worth. "transfer" is `auto` with the other
-spaces of the same device recorded (it knows their trials, never its own) against `auto` without. P compares what random
-search has found after t trials, P(t) = (random(t) - found(t)) / (random(t) - optimum), as a mean over trial counts that
-double: 1 is perfect, 0 as good as random. A searcher whose extra is missing is skipped and named.
+seeds of the templates' authors and no suggestions: what the search itself is worth. "transfer" and "bare transfer" are
+`auto` that knows what it found in earlier searches of other workloads (on the same device, by the same template;
+nothing of its own). P compares what random search has found after t trials, P(t) = (random(t) - found(t)) /
+(random(t) - optimum), as a mean over trial counts that double: 1 is perfect, 0 as good as random. A searcher whose
+extra is missing is skipped and named.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import argparse
 import json
 import math
 import platform
-import random
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,14 @@ from templates.space import context_distance
 from tuner.errors import BadInput
 from tuner.measure.recorded import SUFFIX, RecordedSpace, read
 from tuner.search import Experience, make_searcher, searcher_names
-from tuner.session.experience import NEAREST, TRIALS
+from tuner.session.experience import NEAREST, TRIALS, akin
 from tuner.session.replaying import Replayed, reached
 from tuner.session.replaying import replay as run_replay
 
 FOLDER = Path(__file__).with_name("spaces")
 MODES = ("seeds", "bare")
+EARLIER = 1_000_003  # the seed of the sessions that left what a transfer starts from
+TRANSFER = {"seeds": "transfer", "bare": "bare transfer"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Job:
     searcher: str
     seed: int
     trials: int
-    mode: str  # "seeds", "bare" or "transfer"
+    mode: str  # of MODES, or of TRANSFER with `others`
     others: tuple[Path, ...] = ()
 
 
@@ -57,20 +59,22 @@ def _space(path: Path, bare: bool) -> RecordedSpace:
 
 
 @cache
-def _experience(path: Path) -> Experience:
-    """Of one space: a tenth of its trials, drawn at random; an earlier session would have left better ones."""
-    space = _space(path, False)
-    trials = list(space.trials())
-    return Experience(space.space, random.Random(path.name).sample(trials, min(TRIALS, len(trials) // 10)))
+def _experience(path: Path, bare: bool) -> Experience:
+    """What a session with `auto` would have left of one space."""
+    space = _space(path, bare)
+    return Experience(space.space, run_replay(space, "auto", seed=EARLIER, trials=TRIALS).trials)
 
 
 def _run(job: Job) -> tuple[Job, Replayed]:
-    space = _space(job.path, job.mode == "bare")
+    bare = job.mode.startswith("bare")
+    space = _space(job.path, bare)
     known = [
-        replace(_experience(p), distance=context_distance(space.context, _space(p, False).context)) for p in job.others
+        replace(_experience(p, bare), distance=context_distance(space.context, _space(p, False).context))
+        for p in job.others
     ]
     known.sort(key=lambda e: e.distance)
-    return job, run_replay(space, job.searcher, job.seed, job.trials, experience=known[:NEAREST])
+    found = run_replay(space, job.searcher, job.seed, job.trials, experience=known[:NEAREST])
+    return job, replace(found, trials=())  # what travels between processes
 
 
 def _jobs(given: argparse.Namespace, searchers: Sequence[str]) -> list[Job]:
@@ -81,13 +85,13 @@ def _jobs(given: argparse.Namespace, searchers: Sequence[str]) -> list[Job]:
                 jobs += [Job(path, name, seed, given.trials, mode) for name in searchers]
             kin = tuple(p for p in given.spaces if p != path and _related(p, path))
             if kin:
-                jobs.append(Job(path, "auto", seed, given.trials, "transfer", kin))
+                jobs += [Job(path, "auto", seed, given.trials, mode, kin) for mode in TRANSFER.values()]
     return jobs
 
 
 def _related(a: Path, b: Path) -> bool:
     one, other = _space(a, False), _space(b, False)
-    return one.device == other.device and one.workload.op == other.workload.op
+    return one.device == other.device and akin(one.space, other.space)
 
 
 def _usable(names: Sequence[str], path: Path) -> tuple[list[str], dict[str, str]]:
@@ -120,7 +124,7 @@ def _score(found: Sequence[Replayed], chance: Sequence[Replayed], trials: int, w
 def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) -> list[dict[str, Any]]:
     rows = []
     for (path, mode, name), runs in results.items():
-        chance = results.get((path, "bare" if mode == "bare" else "seeds", "random"))
+        chance = results.get((path, "bare" if mode.startswith("bare") else "seeds", "random"))
         worst = max(s for s in _space(path, False).medians.values() if math.isfinite(s))
         rows.append(
             {
@@ -136,12 +140,14 @@ def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) 
     return rows
 
 
-def _ratio(rows: list[dict[str, Any]], ours: tuple[str, str], base: tuple[str, str]) -> float | None:
-    """Geometric mean over spaces of ours' trials to 95 % in relation to base's: below 1 ours needs fewer. A search that
-    never got there counts as one more than all trials."""
+def _ratio(
+    rows: list[dict[str, Any]], ours: tuple[str, str], base: tuple[str, str], share: float = 0.95
+) -> float | None:
+    """Geometric mean over spaces of ours' trials to a share of the best in relation to base's: below 1 ours needs
+    fewer. A search that never got there counts as one more than all trials."""
     found: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     for row in rows:
-        value = row["trials_to"]["0.95"]
+        value = row["trials_to"][str(share)]
         found[row["space"]][(row["mode"], row["searcher"])] = value if value is not None else row["censored_at"] + 1
     logs = [math.log(v[ours] / v[base]) for v in found.values() if ours in v and base in v]
     return math.exp(mean(logs)) if logs else None
@@ -152,13 +158,15 @@ def _summary(rows: list[dict[str, Any]], searchers: Sequence[str]) -> dict[str, 
         scores = [r["p_score"] for r in rows if (r["searcher"], r["mode"]) == (name, mode) and r["p_score"] is not None]
         return mean(scores) if scores else None
 
-    gain = _ratio(rows, ("seeds", "auto"), ("transfer", "auto"))
     return {
         "trials_to_95_auto_vs_random": _ratio(rows, ("seeds", "auto"), ("seeds", "random")),
         "trials_to_95_auto_vs_genetic": _ratio(rows, ("seeds", "auto"), ("seeds", "genetic")),
         "trials_to_95_auto_vs_random_bare": _ratio(rows, ("bare", "auto"), ("bare", "random")),
         "trials_to_95_auto_vs_genetic_bare": _ratio(rows, ("bare", "auto"), ("bare", "genetic")),
-        "transfer_gain": gain,
+        "trials_to_99_auto_vs_genetic": _ratio(rows, ("seeds", "auto"), ("seeds", "genetic"), 0.99),
+        "trials_to_99_auto_vs_genetic_bare": _ratio(rows, ("bare", "auto"), ("bare", "genetic"), 0.99),
+        "transfer_gain": _ratio(rows, ("seeds", "auto"), ("transfer", "auto")),
+        "transfer_gain_bare": _ratio(rows, ("bare", "auto"), ("bare transfer", "auto")),
         **{f"p_score_{name}": score(name, "seeds") for name in searchers},
         **{f"p_score_{name}_bare": score(name, "bare") for name in searchers},
     }
@@ -222,7 +230,7 @@ def main() -> None:
     for row in rows:
         shares = "  ".join(f"{s}: {'never' if v is None else f'{v:g}':>6}" for s, v in row["trials_to"].items())
         score = "-" if row["p_score"] is None else f"{row['p_score']:.2f}"
-        print(f"{row['space']:34} {row['mode']:9} {row['searcher']:14} {shares}  P {score}", file=sys.stderr)
+        print(f"{row['space']:34} {row['mode']:13} {row['searcher']:14} {shares}  P {score}", file=sys.stderr)
     summary = _summary(rows, searchers)
     for name, value in summary.items():
         print(f"{name:40} {'-' if value is None else f'{value:.3f}'}", file=sys.stderr)

@@ -1,15 +1,18 @@
 """What a session knows of other workloads, for the searcher of a task. Start at `Library`.
 
 Trials of the same operator on this device and on its relatives (the same family: a config that is good on one is worth
-trying on the other): of the session's other tasks as they go, and from the database. Nearest first, by the sizes of the
-workloads in powers of two; only what is near is ever read.
+trying on the other): of the session's other tasks as they go, and from the database. Only what a template of this
+workload computes says something (a depthwise convolution's trials say nothing about a dense one's). Nearest first, by
+the sizes of the workloads in powers of two; only what is near is ever read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
 
 from templates.space import SearchSpace, context_distance
 from templates.template import context_of
@@ -41,7 +44,7 @@ class Library:
     def __init__(
         self, store: Store, device: DeviceKey, ops: set[str], space_of: Callable[[Workload], SearchSpace | None]
     ) -> None:
-        self._store, self._space_of = store, space_of
+        self._store, self._space_of = store, cache(space_of)
         devices = [(device, 0.0), *((d, _OTHER_DEVICE) for d in relatives(store, device))]
         self._shelves = [_Shelf(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
         self._read: dict[_Shelf, Experience | None] = {}
@@ -54,22 +57,23 @@ class Library:
         others = [
             (context_distance(here, s.space.context), s.space, s)
             for s in states
-            if s is not state and s.space is not None and s.task.workload.op == own.op and math.isfinite(s.best_seconds)
+            if s is not state and s.space is not None and akin(s.space, state.space) and math.isfinite(s.best_seconds)
         ]
         others.sort(key=lambda other: other[0])
         live = [Experience(space, _spread(space, s.trials), distance) for distance, space, s in others[:NEAREST]]
         if own not in self._recorded:  # the database's part does not change within a session
-            self._recorded[own] = self._from_database(own, here, {s.task.workload for s in states})
+            self._recorded[own] = self._from_database(own, state.space, {s.task.workload for s in states})
         return sorted([*live, *self._recorded[own]], key=lambda e: e.distance)[:NEAREST]
 
-    def _from_database(self, own: Workload, here: Mapping[str, float], newer: set[Workload]) -> list[Experience]:
+    def _from_database(self, own: Workload, here: SearchSpace, newer: set[Workload]) -> list[Experience]:
         near = [
-            (context_distance(here, context_of(shelf.workload)) + shelf.extra, shelf)
+            (context_distance(here.context, context_of(shelf.workload)) + shelf.extra, shelf)
             for shelf in self._shelves
             if shelf.workload.op == own.op and (shelf.extra or shelf.workload not in newer)
         ]
         near.sort(key=lambda found: found[0])
-        loaded = ((self._load(shelf), distance) for distance, shelf in near[: 2 * NEAREST])
+        kin = ((d, s) for d, s in near if (space := self._space_of(s.workload)) is not None and akin(space, here))
+        loaded = ((self._load(shelf), distance) for distance, shelf in islice(kin, 2 * NEAREST))
         return [replace(known, distance=distance) for known, distance in loaded if known is not None][:NEAREST]
 
     def _load(self, shelf: _Shelf) -> Experience | None:
@@ -85,6 +89,11 @@ class Library:
         templates = {s.template for s in space.spaces}
         trials = [t for t in self._store.trials(shelf.workload, shelf.device) if is_current(t, templates)]
         return Experience(space, _spread(space, trials)) if any(t.ok for t in trials) else None
+
+
+def akin(one: SearchSpace, other: SearchSpace) -> bool:
+    """Whether a template computes both workloads."""
+    return not {s.template for s in one.spaces}.isdisjoint(s.template for s in other.spaces)
 
 
 def _spread(space: SearchSpace, trials: Sequence[Trial]) -> list[Trial]:

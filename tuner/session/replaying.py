@@ -15,7 +15,7 @@ from tuner.measure.replay import ReplayRunner
 from tuner.search import Experience, Searcher, make_searcher
 from tuner.session.loop import BATCH
 from tuner.session.report import finite
-from tuning_db.record import Config
+from tuning_db.record import Config, Trial
 
 # Of the best throughput: what searches are judged by.
 SHARES = (0.9, 0.95, 0.99)
@@ -25,13 +25,15 @@ SHARES = (0.9, 0.95, 0.99)
 class Replayed:
     """`delivered`: after each trial, the recorded median of the config that was measured fastest so far (infinity while
     none ran); `clock`: simulated seconds of building and measuring up to it; `own_seconds`: what the searcher itself
-    took, on this machine; `optimum`: the least recorded median; `failures`: what it went on without, and why."""
+    took, on this machine; `optimum`: the least recorded median; `failures`: what it went on without, and why; `trials`:
+    all that was measured, in order."""
 
     delivered: Sequence[float]
     clock: Sequence[float]
     own_seconds: float
     optimum: float
     failures: Mapping[str, str] = field(default_factory=dict)
+    trials: Sequence[Trial] = ()
 
     def trials_to(self, share: float) -> float:
         """Trials until what is delivered has `share` of the best throughput; infinity if it never has."""
@@ -80,17 +82,18 @@ def replay(
     runner = ReplayRunner(recorded.device, answer, recorded.versions, answer.cost)
     delivered: list[float] = []
     clock: list[float] = []
+    measured: list[Trial] = []
     best, chosen = math.inf, math.inf
     while len(delivered) < trials:
         configs = _proposed(search, searcher, min(BATCH, trials - len(delivered)))
         if not configs:
             break
-        measured = []
         for trial in runner.measure([Candidate(recorded.workload, c) for c in configs]):
             measured.append(trial)
             if trial.seconds < best:
                 best, chosen = trial.seconds, truth[trial.config.key]
             delivered.append(chosen)
             clock.append(runner.clock())
-        search.observe(measured)
-    return Replayed(delivered, clock, time.perf_counter() - began, recorded.best_seconds, search.failures)
+        search.observe(measured[-len(configs) :])
+    own = time.perf_counter() - began
+    return Replayed(delivered, clock, own, recorded.best_seconds, search.failures, measured)

@@ -304,3 +304,16 @@ def test_the_nearest_workloads_come_first_and_those_of_relatives_behind(device: 
     assert sizes == pytest.approx([math.log2(1 + s) for s in (10, 14, 7, 56)])
     assert [e.distance for e in found] == sorted(e.distance for e in found)
     assert all(len(e.trials) == 4 for e in found)
+
+
+def test_a_depthwise_convolution_says_nothing_about_another(device: Device, store: Store) -> None:
+    depthwise = Task(Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1), groups=32).workload(), 1, "depthwise")
+    replayed(device, store, [CONV, depthwise], Budget(trials=32))
+    spaces = {task: search_space(task.workload, device.target) for task in (CONV, depthwise)}
+    live = [TaskState(task, space, store.trials(task.workload)) for task, space in spaces.items()]
+    wider = Conv2d(1, 64, 14, 14, 64, (3, 3), (1, 1), (1, 1, 1, 1), groups=64).workload()
+    new = TaskState(Task(wider, 1, "new"), search_space(wider, device.target), [])
+    for states in ([new], [new, *live]):  # from the database; from a session's other tasks
+        library = Library(store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
+        (known,) = library.nearest(new, states)
+        assert known.space.context == spaces[depthwise].context
