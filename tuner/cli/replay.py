@@ -24,8 +24,7 @@ def command(
         typer.Option(
             "--searcher",
             metavar="NAME[:OPTION=VALUE,...]",
-            help="May be repeated: random, grid, annealing, genetic, reinforcement, model_guided, auto "
-            "(default: random, genetic and auto).",
+            help="May be repeated (default: random, genetic and auto).",
         ),
     ] = None,
     trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of one search.")] = 200,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tuner.search.annealing import AnnealingOptions, AnnealingSearcher
+from tuner.search.autotvm_ga import AutotvmGeneticOptions, AutotvmGeneticSearcher
+from tuner.search.autotvm_xgb import AutotvmModelOptions, AutotvmModelSearcher
 from tuner.search.base import Experience, Searcher
 from tuner.search.genetic import GeneticOptions, GeneticSearcher
 from tuner.search.grid import GridSearcher
@@ -22,6 +24,8 @@ register("annealing", AnnealingSearcher, AnnealingOptions)
 register("genetic", GeneticSearcher, GeneticOptions)
 register("model_guided", ModelGuidedSearcher, ModelOptions)
 register("reinforcement", ReinforcementSearcher, ReinforcementOptions)
+register("autotvm_ga", AutotvmGeneticSearcher, AutotvmGeneticOptions)
+register("autotvm_xgb", AutotvmModelSearcher, AutotvmModelOptions)
 register(DEFAULT, PortfolioSearcher, PortfolioOptions)
 
 __all__ = ["DEFAULT", "FALLBACK", "Experience", "Searcher", "check_searcher", "make_searcher", "searcher_names"]

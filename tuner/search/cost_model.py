@@ -7,8 +7,9 @@ values, which the trees handle themselves, so one model covers all templates of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import xgboost
@@ -43,10 +44,14 @@ def throughput(trials: Sequence[Trial]) -> np.ndarray:
 
 
 class CostModel:
-    """Scores configs by what was measured. Deterministic: the same trials in the same order give the same scores."""
+    """Scores configs by what was measured. Deterministic: the same trials in the same order give the same scores.
 
-    def __init__(self, space: SearchSpace) -> None:
+    `parameters`: of XGBoost; an objective that ranks, ranks the trials of one workload among each other.
+    """
+
+    def __init__(self, space: SearchSpace, parameters: Mapping[str, Any] = PARAMETERS) -> None:
         self._space = space
+        self._parameters = dict(parameters)
         self._columns: dict[str, int] = {}
         self._booster: xgboost.Booster | None = None
 
@@ -67,10 +72,12 @@ class CostModel:
         self._columns = {name: i for i, name in enumerate(sorted({n for names, _ in tables for n in names}))}
         matrix = np.concatenate([self._matrix(names, rows) for names, rows in tables])
         label = np.concatenate([throughput(measured) for _, measured, _ in parts])
-        weight = np.concatenate([np.full(len(measured), w) for _, measured, w in parts])
+        sizes, weights = [len(measured) for _, measured, _ in parts], [w for _, _, w in parts]
+        ranks = str(self._parameters["objective"]).startswith("rank:")
+        grouped = {"group": sizes, "weight": weights} if ranks else {"weight": np.repeat(weights, sizes)}
         with _xgboost():
-            data = xgboost.DMatrix(matrix, label=label, weight=weight, missing=math.nan, nthread=1)
-            self._booster = xgboost.train(PARAMETERS, data, ROUNDS)
+            data = xgboost.DMatrix(matrix, label=label, missing=math.nan, nthread=1, **grouped)
+            self._booster = xgboost.train(self._parameters, data, ROUNDS)
 
     def _matrix(self, names: Sequence[str], rows: Sequence[Sequence[float]]) -> np.ndarray:
         matrix = np.full((len(rows), len(self._columns)), math.nan, dtype=np.float32)

@@ -53,6 +53,16 @@ def test_model_guided_is_within_five_percent_in_a_fraction_of_random_searchs_tri
     assert guided < chance / 4
 
 
+@pytest.mark.parametrize(("name", "limit"), [("autotvm_ga", 512), ("autotvm_xgb:points=32,patience=10", 256)])
+def test_what_autotvm_did_beats_chance_and_not_ours(name: str, limit: int) -> None:
+    scape = without_seeds(landscape(winograd_base=90e-6))
+    target = scape.optimum * 1.1
+    theirs, chance, ours = (
+        median(trials_to(search(n, scape, s, limit), target) for s in SEEDS) for n in (name, "random", "auto")
+    )
+    assert ours < theirs < chance
+
+
 def test_seeds_help() -> None:
     scape = landscape(winograd_base=90e-6)
     target = scape.optimum * 1.05

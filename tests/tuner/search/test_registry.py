@@ -20,7 +20,10 @@ def test_options_are_read_by_the_type_of_their_default() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("bayes", r"no searcher is named 'bayes' \(known: annealing, auto, genetic, grid, model_guided, random"),
+        (
+            "bayes",
+            r"no searcher is named 'bayes' \(known: annealing, auto, autotvm_ga, autotvm_xgb, genetic, grid",
+        ),
         ("genetic:populatoin=9", r"genetic has no option 'populatoin' \(its options: population=32, growth"),
         ("random:seeds=1", r"random has no option 'seeds' \(its options: none\)"),
         ("genetic:population=many", r"genetic: population='many' is not a value of type int"),
