@@ -25,7 +25,7 @@ class ModelOptions:
     """Counts are configs. Results depend little on them: halving or doubling one moves a search less than its seed."""
 
     seeds_per_template: int = 6  # measured first; the rest competes under the model
-    seeds_after_experience: int = 4  # of all templates, where the model knows other workloads
+    seeds_after_experience: int = 4  # of all templates that the model knows from other workloads
     adapted: int = 4  # the best of other workloads, measured first too
     spread_per_template: int = 4
     spread_pool: int = 48
@@ -66,7 +66,9 @@ class ModelGuidedSearcher(Basis):
         """The model starts with what it says; the best configs of the nearest workloads are among the first tried."""
         self._experience = [e for e in experience if any(t.ok for t in e.trials)]
         if self._experience and not self._trials and not self._suggested:
-            self._start = self._start[: self._options.seeds_after_experience]
+            taught = {t.config.template for e in self._experience for t in e.trials if t.ok}
+            few = self._options.seeds_after_experience
+            self._start = [c for i, c in enumerate(self._start) if i < few or c.template not in taught]
             self.suggest(adapted(self._space, self._experience, self._options.adapted))
 
     def propose(self, n: int) -> list[Config]:

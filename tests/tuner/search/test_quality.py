@@ -12,10 +12,11 @@ import pytest
 
 from templates.space import SearchSpace
 from tests.tuner.search.landscape import Landscape, landscape, trial_of
-from tuner.search import make_searcher
+from tuner.search import Experience, Searcher, make_searcher
 from tuner.search.allocation import FLOOR, shares
 from tuner.search.cost_model import CostModel
 from tuner.search.diversity import diverse_batch, spread_out
+from tuner.search.model_guided import ModelOptions
 from tuning_db.record import Config, Trial
 
 BATCH = 16
@@ -29,7 +30,10 @@ def without_seeds(scape: Landscape) -> Landscape:
 
 
 def search(name: str, scape: Landscape, seed: int, limit: int) -> list[Trial]:
-    searcher = make_searcher(name, scape.space, seed)
+    return search_on(make_searcher(name, scape.space, seed), scape, limit)
+
+
+def search_on(searcher: Searcher, scape: Landscape, limit: int) -> list[Trial]:
     trials: list[Trial] = []
     while len(trials) < limit:
         batch = scape.trials(searcher.propose(BATCH))
@@ -139,3 +143,17 @@ def test_a_batch_prefers_the_unlike_among_equals_and_the_best_among_unequals() -
     a, near, far = (Config("t", {"i": i, "j": j}) for i, j in ((0, 0), (0, 1), (5, 5)))
     assert diverse_batch([a, near, far], [1.0, 1.0, 1.0], 2, weight=0.05) == [a, far]
     assert diverse_batch([a, near, far], [1.0, 0.9, 0.5], 2, weight=0.05) == [a, near]
+
+
+@pytest.mark.parametrize("name", ["model_guided", "auto"])
+def test_a_template_of_which_others_know_nothing_keeps_its_seeds_and_its_spread(name: str) -> None:
+    scape = landscape(winograd_base=90e-6)
+    direct = SearchSpace(scape.space.spaces[:1])
+    known = Experience(direct, scape.trials(make_searcher("random", direct, 0).propose(32)))
+    searcher = make_searcher(name, scape.space, 0)
+    searcher.learn_from([known])
+    first = search_on(searcher, scape, 16)
+    new = {t.config.key for t in first if t.config.template == "winograd"}
+    seeds = scape.space.spaces[1].seed_configs()
+    assert {c.key for c in seeds} <= new
+    assert len(new) >= len(seeds) + ModelOptions().spread_per_template
