@@ -56,14 +56,21 @@ WORKLOADS = {
 }
 
 
+def _label(device: Device) -> str:
+    """Names what a space was recorded on: "cpu1.znver5", "opencl.pocl"."""
+    if device.is_host:
+        return f"cpu{device.threads}.{device.key.model}"
+    platform = str(device.key.attrs.get("platform", device.key.model))
+    words = "".join(c if c.isalnum() else " " for c in platform.lower()).split()
+    return f"{device.key.kind}.{'pocl' if words[0] == 'portable' else words[0]}"
+
+
 class Recorder:
     """One workload on one device; `journal` has a line for every config measured so far."""
 
     def __init__(self, name: str, device: Device, most: int, folder: Path) -> None:
         self.workload, self.device = WORKLOADS[name], device
-        label = device.key.model if device.is_host else device.key.attrs.get("driver", device.key.model)
-        kind = f"cpu{device.threads}" if device.is_host else device.key.kind
-        stem = f"{name}.{kind}.{''.join(c if c.isalnum() else '-' for c in str(label).lower())[:24]}"
+        stem = f"{name}.{_label(device)}"
         self.path, self.journal = folder / f"{stem}{SUFFIX}", folder / f"{stem}.journal"
         space = search_space(self.workload, device.target)
         assert space is not None
