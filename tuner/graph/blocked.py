@@ -1,13 +1,13 @@
 """Operators other than anchors that can stay in blocked layout between them. Start at `emit_blocked`.
 
-An element-wise operator is the same operator on blocked operands; pooling and resizing have functions of their own. An
-operator stays blocked only if one of its operands already is: nothing is converted for its sake alone. Halves are
-computed with as float32.
+An element-wise operator is the same operator on blocked operands; pooling and resizing have functions of their own.
+Where no plan says otherwise, an operator stays blocked only if one of its operands already is: nothing is converted for
+its sake alone. Halves are computed with as float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tvm import relax
@@ -31,14 +31,23 @@ _TOTAL = {
 _PARTIAL = {"cos", "divide", "erf", "exp", "log", "power", "rsqrt", "sin", "sqrt", "square"}
 
 
-def emit_blocked(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
-    """Emit an operator in blocked layout and return its result with the layout; None where it has to be plain."""
+def emit_blocked(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None = None) -> Blocked | None:
+    """Emit an operator in blocked layout and return its result with the layout; None where it has to be plain.
+
+    `block`: of its operands, whatever they have (0: none); where it is not given, that of the first that has one.
+    """
     if not isinstance(call, Call) or not hasattr(call.op, "name"):
         return None
     name = call.op.name.removeprefix("relax.")
     rule = _pointwise if name in _TOTAL | _PARTIAL else _RULES.get(name)
-    found = None if rule is None else rule(emitter, forms, call, out)
+    if rule is None or block == 0:
+        return None
+    found = rule(emitter, forms, call, out, block)
     return None if found is None else (emitter.typed(found[0], str(out.ty.dtype)), found[1])
+
+
+def _block(forms: Forms, operands: Iterable[Any], given: int | None) -> int:
+    return next(filter(None, map(forms.block_of, operands)), 0) if given is None else given
 
 
 def _image(expr: Any) -> tuple[int, int, int, int] | None:
@@ -49,10 +58,10 @@ def _image(expr: Any) -> tuple[int, int, int, int] | None:
     return shape
 
 
-def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
     shape = _image(out)
     full = [a for a in call.args if isinstance(a, Var) and shape is not None and shape_of(a) == shape]
-    block = next((b for b in map(forms.block_of, full) if b), 0)
+    block = _block(forms, full, block)
     if shape is None or not block:
         return None
     layout = Layout(block)
@@ -101,8 +110,8 @@ def _window(call: Any, out: Var) -> Window | None:
     return Window(shape, result[2:], pair(a.pool_size), pair(a.strides), padding, pair(a.dilation))
 
 
-def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
-    layout, window = Layout(forms.block_of(call.args[0])), _window(call, out)
+def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
+    layout, window = Layout(_block(forms, call.args[:1], block)), _window(call, out)
     if not layout.block or window is None or not window.touches_input():
         return None
     dtype = str(call.args[0].ty.dtype)
@@ -112,8 +121,8 @@ def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | 
     return emitter.call(function, [data], layout.shape((*window.shape[:2], *window.out)), dtype), layout
 
 
-def _average_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
-    layout, window = Layout(forms.block_of(call.args[0])), _window(call, out)
+def _average_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
+    layout, window = Layout(_block(forms, call.args[:1], block)), _window(call, out)
     if not layout.block or window is None:
         return None
     return _emit_average(emitter, forms, call.args[0], window, layout, bool(call.attrs.count_include_pad))
@@ -130,8 +139,8 @@ def _emit_average(
     return emitter.call(function, [forms.get(data, layout), *weights], shape, dtype), layout
 
 
-def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
-    data, layout = call.args[0], Layout(forms.block_of(call.args[0]))
+def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
+    data, layout = call.args[0], Layout(_block(forms, call.args[:1], block))
     shape, result = _image(data), _image(out)
     if not layout.block or shape is None or result is None or call.attrs.layout != "NCHW":
         return None
@@ -147,8 +156,8 @@ def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Block
     )
 
 
-def _global_pool(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocked | None:
-    data, layout = call.args[0], Layout(forms.block_of(call.args[0]))
+def _global_pool(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | None) -> Blocked | None:
+    data, layout = call.args[0], Layout(_block(forms, call.args[:1], block))
     shape = _image(data)
     if not layout.block or shape is None or call.attrs.axis is None:
         return None
@@ -174,10 +183,10 @@ def _emit_global(emitter: Emitter, forms: Forms, data: Any, layout: Layout, kind
     return emitter.call(function, [forms.get(data, layout)], layout.shape((*shape[:2], 1, 1)), dtype), layout
 
 
-def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocked | None:
+def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | None) -> Blocked | None:
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     images = [_image(part) for part in parts]
-    block = next((b for b in map(forms.block_of, parts) if b), 0)
+    block = _block(forms, parts, block)
     if not block or None in images or call.attrs.axis is None or int(call.attrs.axis) % 4 != 1:
         return None
     if any(image is None or image[1] % block for image in images[:-1]):
@@ -187,8 +196,8 @@ def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var) -> Blocked | N
     return emitter.builder.emit(relax.op.concat(blocked, axis=1)), layout
 
 
-def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
-    data, layout, attrs = call.args[0], Layout(forms.block_of(call.args[0])), call.attrs
+def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
+    data, layout, attrs = call.args[0], Layout(_block(forms, call.args[:1], block)), call.attrs
     shape, result = _image(data), _image(out)
     if not layout.block or shape is None or result is None or attrs.layout != "NCHW":
         return None
@@ -201,18 +210,18 @@ def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | No
     return emitter.call(function, [held], layout.shape(result), dtype), layout
 
 
-def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
     """One pixel per channel lies in memory as in the plain form: a single reshape leads out of the blocked form."""
     data, shape = call.args[0], shape_of(out)
-    image, block = _image(data), forms.block_of(data)
+    image, block = _image(data), _block(forms, [data], block)
     if not block or image is None or shape is None or image[2] * image[3] != 1 or image[1] % block:
         return None
     return emitter.builder.emit(relax.op.reshape(forms.get(data, Layout(block)), shape)), PLAIN
 
 
-def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Blocked | None:
+def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
     """Slices of height and width, and of channels where whole blocks are cut out."""
-    data, block = call.args[0], forms.block_of(call.args[0])
+    data, block = call.args[0], _block(forms, call.args[:1], block)
     shape, result = _image(data), _image(out)
     if not block or shape is None or result is None or not all(isinstance(a, relax.Tuple) for a in call.args[1:]):
         return None
@@ -230,7 +239,7 @@ def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var) -> Block
     return emitter.builder.emit(sliced), Layout(block)
 
 
-_RULES: dict[str, Callable[[Emitter, Forms, Any, Var], Blocked | None]] = {
+_RULES: dict[str, Callable[[Emitter, Forms, Any, Var, int | None], Blocked | None]] = {
     "concat": _concat,
     "image.resize2d": _resize,
     "max": _global_pool,

@@ -68,11 +68,16 @@ def lower_steps(
     results: Callable[[Forms], Sequence[Any]],
     kernels: Mapping[Workload, Kernel | None],
     target: Target,
+    blocks: Mapping[Var, int] | None = None,
 ) -> Lowered:
-    """Steps of a graph in an order that can be executed, as a function "main" that returns a tuple of `results`."""
+    """Steps of a graph in an order that can be executed, as a function "main" that returns a tuple of `results`.
+
+    `blocks`: for the results of some plain steps, the layout block that these are computed in (0: plain) where they
+    can be; the others are computed in that of their operands.
+    """
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
-    lowering = _Lowering(graph, steps, given, kernels, Emitter(builder, target))
+    lowering = _Lowering(graph, steps, given, kernels, Emitter(builder, target), blocks or {})
     operators = []
     with builder.function("main", [g.parameter for g in given]):
         with builder.dataflow():
@@ -98,10 +103,12 @@ class _Lowering:
         given: Sequence[Given],
         kernels: Mapping[Workload, Kernel | None],
         emitter: Emitter,
+        plain_blocks: Mapping[Var, int],
     ) -> None:
         self.forms = Forms(emitter)
         self._emitter = emitter
         self._kernels = kernels
+        self._plain_blocks = plain_blocks
         anchors = [s for s in steps if isinstance(s, AnchorStep)]
         blocks = {s.out: k.layouts.out.block for s in anchors if (k := self._anchor_kernel(s)) is not None}
         self._joints = Joints(graph, steps, blocks)
@@ -111,7 +118,7 @@ class _Lowering:
     def other(self, step: PlainStep) -> None:
         if self._joints.emit(self._emitter, self.forms, step.out):
             return
-        blocked = emit_blocked(self._emitter, self.forms, step.value, step.out)
+        blocked = emit_blocked(self._emitter, self.forms, step.value, step.out, self._plain_blocks.get(step.out))
         if blocked is not None:
             self.forms.put(step.out, *blocked)
         else:

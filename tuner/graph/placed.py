@@ -8,7 +8,7 @@ once, when a module is loaded: the host's in memory of our own. Only a first dev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -77,8 +77,14 @@ def host_of(targets: Sequence[Target]) -> Target:
     return cpu or targets[0].host or Target("llvm")
 
 
-def lower_placed(graph: FusedGraph, places: Sequence[Place], placement: Sequence[int]) -> Placed:
-    """Put a function in place of every step; `placement` has, for each of `graph.steps`, the index of its place.
+def lower_placed(
+    graph: FusedGraph,
+    places: Sequence[Place],
+    placement: Sequence[int],
+    blocks: Mapping[Var, int] | None = None,
+) -> Placed:
+    """Put a function in place of every step; `placement` has, for each of `graph.steps`, the index of its place, and
+    `blocks` the layout that some are computed in (see `lower.lower_steps`).
 
     Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
     """
@@ -98,7 +104,7 @@ def lower_placed(graph: FusedGraph, places: Sequence[Place], placement: Sequence
             return [expr for expr, _ in held]
 
         target = places[segment.device].target
-        lowered = lower_steps(graph, segment.steps, given, results, kernels[segment.device], target)
+        lowered = lower_steps(graph, segment.steps, given, results, kernels[segment.device], target, blocks)
         pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
     return _Assembly(graph, [place.target for place in places], pieces).assembled()
 

@@ -35,8 +35,11 @@ def other() -> Device:
     return open_device(f"opencl:{device_number('intel')}")
 
 
-def placed(graph: FusedGraph, devices: Sequence[Device], placement: Sequence[int]) -> Placed:
-    return lower_placed(graph, [Place(device.target, {}) for device in devices], placement)
+def placed(
+    graph: FusedGraph, devices: Sequence[Device], placement: Sequence[int], blocks: Sequence[int | None] = ()
+) -> Placed:
+    wanted = {s.out: b for s, b in zip(graph.steps, blocks, strict=False) if b is not None}
+    return lower_placed(graph, [Place(device.target, {}) for device in devices], placement, wanted)
 
 
 def calls(whole: Placed, name: str) -> int:
@@ -58,10 +61,15 @@ def run(graph: FusedGraph, devices: Sequence[Device], whole: Placed, inputs: dic
 
 
 def assert_placed(
-    net: Net, folder: Path, devices: Sequence[Device], place: Callable[[int], int], *outputs: str
+    net: Net,
+    folder: Path,
+    devices: Sequence[Device],
+    place: Callable[[int], int],
+    *outputs: str,
+    blocks: Sequence[int | None] = (),
 ) -> Placed:
     graph = net.graph(folder, *outputs)
-    whole = placed(graph, devices, [place(i) for i in range(len(graph.steps))])
+    whole = placed(graph, devices, [place(i) for i in range(len(graph.steps))], blocks)
     inputs = random_inputs(graph)
     assert_close(run(graph, devices, whole, inputs), expected(net.model(*outputs), inputs))
     return whole
@@ -173,11 +181,41 @@ def test_results_that_are_inputs_or_constants(tmp_path: Path, cpu: Device, gpu: 
     assert whole.inputs == (0, 1)  # each where it is read first
 
 
-@given(networks(), st.integers(0, 2**10 - 1), st.booleans())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_network_any_placement(
-    tmp_path: Path, cpu: Device, gpu: Device, network: tuple[Net, list[str]], bits: int, host_first: bool
+@given(
+    networks(),
+    st.integers(0, 2**10 - 1),
+    st.booleans(),
+    st.lists(st.sampled_from((None, 0, 4, 8, 16)), min_size=20, max_size=20),
+)
+@settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_network_any_placement_any_layout(
+    tmp_path: Path,
+    cpu: Device,
+    gpu: Device,
+    network: tuple[Net, list[str]],
+    bits: int,
+    host_first: bool,
+    blocks: list[int | None],
 ) -> None:
     net, outputs = network
     devices = [cpu, gpu] if host_first else [gpu, cpu]
-    assert_placed(net, tmp_path, devices, lambda i: bits >> (i % 10) & 1, *outputs)
+    assert_placed(net, tmp_path, devices, lambda i: bits >> (i % 10) & 1, *outputs, blocks=blocks)
+
+
+@pytest.mark.parametrize("block", [0, 8])
+def test_an_operator_is_computed_in_the_layout_that_it_is_told(tmp_path: Path, cpu: Device, block: int) -> None:
+    net = Net()
+    x = net.op("Relu", net.conv(net.input(1, 16, 12, 12), (16, 16), 1))
+    x = net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    graph = net.graph(tmp_path, x)
+    (pool,) = [i for i, step in enumerate(graph.steps) if not isinstance(step, AnchorStep)]
+    blocks = [block if i == pool else None for i in range(len(graph.steps))]
+    whole = assert_placed(net, tmp_path, [cpu], lambda _: 0, x, blocks=blocks)
+    shapes = [
+        [int(s) for s in b.var.ty.shape]
+        for part in whole.module["main"].body.blocks
+        for b in part.bindings
+        if isinstance(b.var.ty, relax.TensorType)
+    ]
+    assert [1, 16, 6, 6] in shapes
+    assert ([1, 2, 6, 6, 8] in shapes) == (block == 8)
