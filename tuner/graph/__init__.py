@@ -4,6 +4,7 @@
 `compile_module`.
 """
 
+from tuner.graph.alone import Alone, lower_alone, runs_on
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.half import halved
 from tuner.graph.kernels import default_config
@@ -12,11 +13,12 @@ from tuner.graph.lower import LoweredOperator
 from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module
-from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed, runs_on
+from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [
     "COPY",
+    "Alone",
     "AnchorStep",
     "Count",
     "FlopShare",
@@ -37,6 +39,7 @@ __all__ = [
     "host_of",
     "load_exported",
     "load_onnx",
+    "lower_alone",
     "lower_placed",
     "runs_on",
     "tasks_of",

@@ -64,9 +64,11 @@ class Emitter:
 
 
 class Forms:
-    """The expressions that hold each value, by layout block (0: plain)."""
+    """The expressions that hold each value, by layout block (0: plain). `asked`: the layout that each was first asked
+    for."""
 
     def __init__(self, emitter: Emitter) -> None:
+        self.asked: dict[Var, Layout] = {}
         self._emitter = emitter
         self._held: dict[Var, dict[int, Any]] = {}
 
@@ -97,6 +99,7 @@ class Forms:
         if value is not None:
             return self._emitter.constant(layout.pack(value))
         held = self._held[expr]
+        self.asked.setdefault(expr, layout)
         if layout.block not in held:
             source = Layout(next(iter(held)))
             held[layout.block] = convert(self._emitter, held[source.block], shape_of(expr), source, layout)

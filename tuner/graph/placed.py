@@ -21,7 +21,6 @@ from tvm.relax.global_info import VDevice
 from tvm.target import Target
 
 from templates.template import PLAIN, Layout
-from tuner.errors import BadInput
 from tuner.graph.bindings import Bindings, operands
 from tuner.graph.emit import Forms
 from tuner.graph.fuse import FusedGraph, Step, TunedStep, reads_of
@@ -96,7 +95,7 @@ def lower_placed(
     layouts: dict[Var, Layout] = dict.fromkeys(graph.parameters, PLAIN)
     pieces = []
     for segment in _segments(graph, placement):
-        given = [Given(v, _parameter(v, layouts[v]), layouts[v]) for v in segment.reads]
+        given = [Given(v, parameter_for(v, layouts[v]), layouts[v]) for v in segment.reads]
 
         def results(forms: Forms, segment: Segment = segment) -> list[Any]:
             held = [(forms.get(v, PLAIN), PLAIN) if v in outputs else forms.native(v) for v in segment.results]
@@ -109,21 +108,6 @@ def lower_placed(
     return _Assembly(graph, [place.target for place in places], pieces).assembled()
 
 
-def runs_on(graph: FusedGraph, step: Step, place: Place) -> bool:
-    """Whether a device can compute a step at all."""
-    given = [Given(v, _parameter(v, PLAIN), PLAIN) for v in _reads((step,))]
-
-    def results(forms: Forms) -> list[Any]:
-        return [forms.native(step.out)[0]]
-
-    try:
-        kernels = kernels_of([step.workload] if isinstance(step, TunedStep) else [], place.choices, place.target)
-        finish(lower_steps(graph, (step,), given, results, kernels, place.target).module, place.target)
-    except BadInput:
-        return False
-    return True
-
-
 def _on(graph: FusedGraph, placement: Sequence[int], device: int) -> list[Step]:
     return [step for step, d in zip(graph.steps, placement, strict=True) if d == device]
 
@@ -133,7 +117,7 @@ def _segments(graph: FusedGraph, placement: Sequence[int]) -> list[Segment]:
         (device, tuple(step for step, _ in group))
         for device, group in groupby(zip(graph.steps, placement, strict=True), key=lambda pair: pair[1])
     ]
-    reads = [_reads(steps) for _, steps in runs]
+    reads = [read_from_elsewhere(steps) for _, steps in runs]
     outputs = [o for o in graph.outputs if isinstance(o, Var)]
     segments = []
     for i, (device, steps) in enumerate(runs):
@@ -142,7 +126,7 @@ def _segments(graph: FusedGraph, placement: Sequence[int]) -> list[Segment]:
     return segments
 
 
-def _reads(steps: Sequence[Step]) -> tuple[Var, ...]:
+def read_from_elsewhere(steps: Sequence[Step]) -> tuple[Var, ...]:
     """The variables that steps read and none of them makes, in order."""
     made = {step.out for step in steps}
     found: dict[Var, None] = {}
@@ -151,7 +135,7 @@ def _reads(steps: Sequence[Step]) -> tuple[Var, ...]:
     return tuple(found)
 
 
-def _parameter(var: Var, layout: Layout) -> Var:
+def parameter_for(var: Var, layout: Layout) -> Var:
     if not layout.block:
         return relax.Var(var.name, var.ty)
     return relax.Var(var.name, relax.TensorType(layout.shape([int(s) for s in var.ty.shape]), var.ty.dtype))
