@@ -4,7 +4,7 @@
 `compile_module`.
 """
 
-from tuner.graph.alone import Alone, lower_alone, runs_on
+from tuner.graph.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.half import halved
 from tuner.graph.kernels import default_config
@@ -14,6 +14,7 @@ from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module
 from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.stopwatch import Stopwatch
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Place",
     "Placed",
     "PlacedOperator",
+    "Stopwatch",
     "TensorInfo",
     "TunedStep",
     "compile_module",
@@ -41,6 +43,7 @@ __all__ = [
     "load_onnx",
     "lower_alone",
     "lower_placed",
+    "lower_transform",
     "runs_on",
     "tasks_of",
     "write_old_rules",

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import relax
 from tvm.ir import IRModule, Var
+from tvm.target import Target
 
 from templates.template import PLAIN, Layout
 from tuner.errors import BadInput
-from tuner.graph.emit import Forms
+from tuner.graph.emit import Emitter, Forms, convert
 from tuner.graph.fuse import FusedGraph, Step, TunedStep
 from tuner.graph.kernels import kernels_of
 from tuner.graph.lower import Given, lower_steps
@@ -38,6 +40,19 @@ def lower_alone(graph: FusedGraph, step: Step, place: Place, block: int | None =
     wanted = _lowered(graph, step, place, block, plain)
     found = wanted if wanted.reads == plain else _lowered(graph, step, place, block, wanted.reads)
     return Alone(finish(found.module, place.target), found.reads, found.makes)
+
+
+def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, to: Layout, target: Target) -> IRModule:
+    """A change of layout of a value of plain shape (N, C, H, W): finished, with "main" from one tensor to a tuple of
+    one. It has no function where memory stays the same."""
+    builder = relax.BlockBuilder()
+    data = relax.Var("data", relax.TensorType(before.shape(shape), dtype))
+    with builder.function("main", [data]):
+        with builder.dataflow():
+            converted = convert(Emitter(builder, target), data, shape, before, to)
+            result = builder.emit_output(relax.Tuple([converted]))
+        builder.emit_func_output(result)
+    return finish(builder.get(), target)
 
 
 def runs_on(graph: FusedGraph, step: Step, place: Place) -> bool:

@@ -19,12 +19,11 @@ from tvm import relax
 from tuner.devices import placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.errors import BadInput
-from tuner.graph import COPY, TensorInfo
+from tuner.graph import COPY, Stopwatch, TensorInfo
 from tuner.module.cpu_features import missing_features
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.saving import read_constants
-from tuner.module.stopwatch import Stopwatch
 from tuner.module.threads import PoolThreads
 
 _LABELS = {COPY: "copy between devices"}

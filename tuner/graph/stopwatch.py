@@ -10,23 +10,25 @@ from typing import Any
 from tvm.runtime.vm import VMInstrumentReturnKind
 
 from tuner.devices import timed_call
-from tuner.graph import COPY
+from tuner.graph.placed import COPY
 
 _OF_THE_MACHINE = "vm.builtin."
 
 
 class Stopwatch:
-    """An instrument for the virtual machine: `calls` names the calls of the last inference in order. The machine's own
-    are left out: their time is mostly that of looking."""
+    """An instrument for the virtual machine: `calls` names the calls of the last inference in order, `last` has their
+    seconds. The machine's own are left out: their time is mostly that of looking."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.last: list[float] = []
         self._seconds: dict[int, list[float]] = defaultdict(list)
         self._started = 0.0
 
     def restart(self) -> None:
         """To be called before each inference."""
         self.calls.clear()
+        self.last.clear()
 
     def medians(self) -> list[float]:
         """Seconds of each of `calls`: the median of all inferences."""
@@ -49,3 +51,4 @@ class Stopwatch:
     def _note(self, name: str, seconds: float) -> None:
         self._seconds[len(self.calls)].append(seconds)
         self.calls.append(name)
+        self.last.append(seconds)
