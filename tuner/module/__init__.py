@@ -4,8 +4,8 @@ module = tuner.module.load("resnet18")
 outputs = module({"data": image})
 """
 
+from tuner.graph.choice import Choice, choose
 from tuner.module.builder import build, build_placed
-from tuner.module.choice import Choice, choose
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.reference import OnnxReference

@@ -28,8 +28,8 @@ from tuner.graph import (
     host_of,
     lower_placed,
 )
+from tuner.graph.choice import Choice, choose
 from tuner.measure.toolchain import check_toolchain
-from tuner.module.choice import Choice, choose
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, Operator, Processor
 from tuner.module.saving import Check, Contents, Written, check_directory, save

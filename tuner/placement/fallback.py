@@ -33,7 +33,7 @@ def fall_back(graph: FusedGraph, gpu: Target, unwanted: Collection[str] = ()) ->
     found: dict[Hashable, bool] = {}
     placement = []
     for step, name in zip(graph.steps, names, strict=True):
-        key = _alike(step)
+        key = alike(step)
         if name not in unwanted and key not in found:
             found[key] = runs_on(graph, step, Place(gpu, {}))
         placement.append(CPU if name in unwanted or not found[key] else GPU)
@@ -51,7 +51,7 @@ def operator_of(step: Step) -> str:
     return str(step.value.op.name).removeprefix("relax.")
 
 
-def _alike(step: Step) -> Hashable:
+def alike(step: Step) -> Hashable:
     """Equal for steps that can be lowered where the other can."""
     if not isinstance(step, PlainStep):
         return step.workload

@@ -20,14 +20,16 @@ from tuner.graph import COPY, Stopwatch, compile_module, host_of
 RUNS = 15
 
 
-def time_module(module: IRModule, device: Device, runs: int = RUNS, seed: int = 0) -> tuple[float, ...]:
-    """Seconds of all functions of a finished module's "main" together, in each of `runs` inferences on random values;
-    (0.0,) where it has none.
+def computes(module: IRModule) -> bool:
+    """Whether a module has a function to run: a transform or a step may only be another view of the same memory."""
+    return any(isinstance(f, tirx.PrimFunc) for f in module.functions.values())
 
-    Raises tvm.error.TVMError if the device refuses them.
+
+def time_module(module: IRModule, device: Device, runs: int = RUNS, seed: int = 0) -> tuple[float, ...]:
+    """Seconds of all functions of a finished module's "main" together, in each of `runs` inferences on random values.
+
+    Raises RuntimeError if the device refuses them.
     """
-    if not any(isinstance(f, tirx.PrimFunc) for f in module.functions.values()):
-        return (0.0,)
     host = host_of([device.target])
     target = device.target if device.is_host else device.target.with_host(host)
     for name, function in module.functions.items():

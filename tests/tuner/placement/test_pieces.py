@@ -11,7 +11,7 @@ from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
 from tuner.devices import Device, open_device
 from tuner.graph import Place, lower_alone, lower_transform
-from tuner.placement.pieces import fitted_link, time_copy, time_module
+from tuner.placement.pieces import computes, fitted_link, time_copy, time_module
 
 
 @pytest.fixture(scope="module", params=["cpu", "pocl", "intel"])
@@ -36,9 +36,9 @@ def test_a_larger_step_takes_longer_in_any_layout(tmp_path: Path, device: Device
 
 def test_transforms_take_time_unless_memory_stays_the_same(device: Device) -> None:
     module = lower_transform((1, 32, 28, 28), "float32", PLAIN, Layout(16), device.target)
+    assert computes(module)
     assert min(time_module(module, device, runs=3)) > 0
-    free = lower_transform((1, 32, 1, 1), "float32", PLAIN, Layout(16), device.target)
-    assert time_module(free, device) == (0.0,)
+    assert not computes(lower_transform((1, 32, 1, 1), "float32", PLAIN, Layout(16), device.target))
 
 
 def test_copies_to_and_from_a_device(device: Device) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from templates.space import SearchSpace
 from templates.template import search_space, template_named
 from tuner.devices import Device
-from tuner.graph import default_config
+from tuner.graph.kernels import default_config
 from tuning_db.lookup import best
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store

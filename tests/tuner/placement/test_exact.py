@@ -1,0 +1,94 @@
+"""Exact placement of networks: measured costs, and a module that computes what onnx computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.graph.networks import Net, assert_close, expected, random_inputs
+from tests.tuner.graph.test_onnx_vision import detector
+from tests.tuner.graph.test_placed import branches, run
+from tuner.devices import Device, open_device
+from tuner.graph import FusedGraph, Place, lower_placed
+from tuner.graph.choice import Choice, choose
+from tuner.placement.costs import Costs
+from tuner.placement.exact import NetworkPlan, plan_network
+from tuning_db.record import Workload
+from tuning_db.store import Store, open_db
+
+
+@pytest.fixture(scope="module")
+def devices() -> list[Device]:
+    return [open_device("opencl:0"), open_device("cpu", 1)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_db(tmp_path / "costs.db") as found:
+        yield found
+
+
+def choices_of(graph: FusedGraph, devices: list[Device]) -> list[dict[Workload, Choice]]:
+    return [choose((s.workload for s in graph.tuned), device, None) for device in devices]
+
+
+def assert_runs(net: Net, graph: FusedGraph, devices: list[Device], found: NetworkPlan, *outputs: str) -> None:
+    chosen = choices_of(graph, devices)
+    places = [
+        Place(d.target, {w: c.config for w, c in known.items()}) for d, known in zip(devices, chosen, strict=True)
+    ]
+    whole, inputs = lower_placed(graph, places, found.placement, found.blocks), random_inputs(graph)
+    assert_close(run(graph, devices, whole, inputs), expected(net.model(*outputs), inputs))
+
+
+def test_a_network_is_planned_from_measured_costs_once(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    net, output = branches()
+    graph = net.graph(tmp_path, output)
+    costs = Costs(devices, store)
+    found = plan_network(graph, devices, choices_of(graph, devices), costs)
+    assert found.plan.optimal
+    assert len(found.placement) == len(graph.steps)
+    assert costs.measured > 10
+    assert {t.workload.op for t in store.trials()} >= {"step", "transform", "copy"}
+    assert_runs(net, graph, devices, found, output)
+    again = Costs(devices, store)
+    assert plan_network(graph, devices, choices_of(graph, devices), again).plan == found.plan
+    assert again.measured == 0
+
+
+def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    net, output = branches()
+    graph = net.graph(tmp_path, output)
+    chosen = choices_of(graph, devices)
+    both = plan_network(graph, devices, chosen, Costs(devices, store))
+    for i, device in enumerate(devices):
+        alone = plan_network(graph, [device], [chosen[i]], Costs([device], store))
+        assert set(alone.placement) == {0}
+        assert both.plan.seconds <= alone.plan.seconds
+
+
+def test_a_detector_is_planned_and_runs(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    net = Net()
+    outputs = detector(net, 60, 3, 8, 0.5)
+    graph = net.graph(tmp_path, *outputs)
+    found = plan_network(graph, devices, choices_of(graph, devices), Costs(devices, store))
+    assert_runs(net, graph, devices, found, *outputs)
+
+
+def test_slow_kernels_and_dear_copies_move_a_network(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    """The same network with times of our own making: to the fast device, or nowhere if copies cost more."""
+    net, output = branches()
+    graph = net.graph(tmp_path, output)
+    chosen = choices_of(graph, devices)
+
+    def timed(seconds: list[float]) -> list[dict[Workload, Choice]]:
+        return [{w: replace(c, seconds=s) for w, c in known.items()} for known, s in zip(chosen, seconds, strict=True)]
+
+    costs = Costs(devices, store)
+    assert set(plan_network(graph, devices, timed([1.0, 1e-9]), costs).placement) == {1}
+    mixed = plan_network(graph, devices, timed([1e-9, 1.0]), costs)
+    anchors = [d for step, d in zip(graph.steps, mixed.placement, strict=True) if step in graph.tuned]
+    assert set(anchors) == {0}

@@ -1,0 +1,118 @@
+"""What the pieces of a network cost on some devices: from the tuning database, measured where it lacks them. Start at
+`Costs`.
+
+Steps that no template computes, transforms of layouts and copies between devices are kept as trials of workloads of
+their own ("step", "transform", "copy"), with the one config PIECE.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from tvm.ir import Call, IRModule, Var
+
+from templates.template import Layout
+from tuner.devices import Device
+from tuner.graph import Alone, FusedGraph, lower_transform
+from tuner.graph.bindings import operands
+from tuner.graph.fuse import PlainStep, Step, TunedStep
+from tuner.placement.fallback import operator_of
+from tuner.placement.pieces import computes, fitted_link, time_copy, time_module
+from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
+from tuning_db.store import Store
+
+PIECE = Config("piece", {})
+VERSION = 1  # of how pieces are timed: older times are measured again
+# Of the copies that a link is fitted to, in bytes: from a few numbers to a large activation.
+COPIES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
+
+
+class Cost(NamedTuple):
+    """Seconds, infinity where the device cannot, and where they are from: "device" (measured on it), "family" (on one
+    like it), "free" (nothing to compute)."""
+
+    seconds: float
+    source: str
+
+
+class Costs:
+    """Of `devices`, which are told by their indices. What is measured is added to the store at once."""
+
+    def __init__(self, devices: Sequence[Device], store: Store, versions: dict[str, Any] | None = None) -> None:
+        self._devices, self._store, self._versions = devices, store, versions or {}
+        self.measured = 0
+        self.transform: Callable[[tuple[int, ...], str, int, Layout, Layout], Cost] = cache(self._transform)
+        self.link: Callable[[int, int], tuple[float, float]] = cache(self._link)
+
+    def step(self, graph: FusedGraph, step: Step, alone: Alone, device: int, config: Config | None = None) -> Cost:
+        """A step, in the layouts that `alone` has; `config`: of one that a template computes."""
+        described = _plain(graph, step, alone) if isinstance(step, PlainStep) else _tuned(step, config)
+        workload = Workload("step", described, dtype=graph.dtype)
+        return self._timed(workload, device, alone.module)
+
+    def copy(self, size: int, source: int, target: int) -> float:
+        """Seconds of a copy of so many bytes, by the link's fitted latency and rate."""
+        latency, rate = self.link(source, target)
+        return latency + rate * size
+
+    def _transform(self, shape: tuple[int, ...], dtype: str, device: int, before: Layout, to: Layout) -> Cost:
+        workload = Workload("transform", {"shape": shape, "before": before.block, "to": to.block}, dtype=dtype)
+        module = lower_transform(shape, dtype, before, to, self._devices[device].target)
+        return self._timed(workload, device, module)
+
+    def _link(self, source: int, target: int) -> tuple[float, float]:
+        here, there, seconds = self._devices[source], self._devices[target], []
+        for size in COPIES:
+            workload = Workload("copy", {"bytes": size, "to": there.key.key})
+            seconds.append(self._known(workload, source, partial(time_copy, here, there, size)).seconds)
+        return (math.inf, 0.0) if math.inf in seconds else fitted_link(COPIES, seconds)
+
+    def _timed(self, workload: Workload, device: int, module: IRModule) -> Cost:
+        if not computes(module):
+            return Cost(0.0, "free")
+        return self._known(workload, device, partial(time_module, module, self._devices[device]))
+
+    def _known(self, workload: Workload, device: int, measure: Callable[[], tuple[float, ...]]) -> Cost:
+        key = self._devices[device].key
+        trials = [t for t in self._store.trials(workload, key) if t.template_version == VERSION]
+        if not trials:
+            trials = [self._measured(workload, device, measure)]
+            self._store.add(trials[0])
+        return Cost(max(trials, key=lambda t: t.created).seconds, "device")
+
+    def _measured(self, workload: Workload, device: int, measure: Callable[[], tuple[float, ...]]) -> Trial:
+        self.measured += 1
+        times: tuple[float, ...] = ()
+        failure = None
+        try:
+            times = measure()
+        except RuntimeError as error:
+            failure = Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300])
+        key = self._devices[device].key
+        return Trial(workload, key, PIECE, VERSION, times, failure, versions=self._versions)
+
+
+def _tuned(step: TunedStep, config: Config | None) -> dict[str, Any]:
+    return {"workload": step.workload.key, "config": "" if config is None else config.key}
+
+
+def _plain(graph: FusedGraph, step: PlainStep, alone: Alone) -> dict[str, Any]:
+    """What tells a step's time from another's: operator, attributes, types and layouts."""
+    value = step.value
+    leaves = operands(value)
+    function = value.args[0] if isinstance(value, Call) and operator_of(step) in _names(graph) else None
+    return {
+        "operator": operator_of(step),
+        "attributes": str(value.attrs) if isinstance(value, Call) and value.attrs is not None else "",
+        "function": "" if function is None else graph.module[function].script(),
+        "reads": [str(leaf.ty) if hasattr(leaf, "ty") else str(leaf) for leaf in leaves],
+        "blocks": [alone.reads[leaf].block if isinstance(leaf, Var) and leaf in alone.reads else 0 for leaf in leaves],
+        "makes": alone.makes.block,
+    }
+
+
+def _names(graph: FusedGraph) -> set[str]:
+    return {str(name.name_hint) for name in graph.module.functions}
