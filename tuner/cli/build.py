@@ -49,6 +49,9 @@ def command(
     fallback: Annotated[
         str, typer.Option("--fallback", metavar="OPERATOR,...", help="Goes to the CPU in any case: nms,argsort ...")
     ] = "",
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="PLAN", help="Build what this file of `tune plan` says.")
+    ] = None,
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
@@ -63,7 +66,7 @@ def command(
     with Output(as_json) as out:
         import_plugins(plugin or ())
         unwanted = split_list(fallback)
-        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype, unwanted)
+        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan)
         out.result(result)
 
 
@@ -77,35 +80,44 @@ def build_verified(
     out: Output,
     dtype: str = "float32",
     unwanted: Sequence[str] = (),
+    plan: Path | None = None,
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
     `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
-    all operators that are `unwanted` there. `dtype`: how its activations and weights are stored.
+    all operators that are `unwanted` there. `dtype`: how its activations and weights are stored. `plan`: a file that
+    says devices, layouts and kernels instead.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
     from tuner.devices import check_storage
     from tuner.module import OnnxReference, build_placed, load, verify
+    from tuner.placement.plans import Planned, load_plan, read_plan
     from tuning_db.store import open_db
 
     started = time.perf_counter()
-    devices = _opened(device, threads, unwanted)
+    said = None if plan is None else load_plan(plan)
+    devices = _opened(device, threads, unwanted) if said is None else _planned_devices(said, device, unwanted)
     for opened in devices:
         check_storage(dtype, opened.target, opened.title)
     graph = load_graph(model, dtype)
-    devices, placement = _placed(graph, devices, unwanted)
+    if plan is None or said is None:
+        devices, placement = _placed(graph, devices, unwanted)
+        planned = Planned(tuple(placement), {}, tuple({} for _ in devices))
+    else:
+        planned = read_plan(plan, said, graph, devices)
+    placement = list(planned.placement)
 
     def check(folder: Path) -> dict[str, float]:
         return verify(load(folder), OnnxReference(model), graph=graph)
 
     with open_db(db, create=False, read_only=True) as store:
-        manifest = build_placed(graph, devices, placement, output, store, exact, check=check)
+        manifest = build_placed(graph, devices, placement, output, store, exact, planned.choices, check, planned.blocks)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
     names = " and ".join(f"{d.name} {d.key.model}" + (f", {d.threads} threads" if d.is_host else "") for d in devices)
     out.show(f"wrote {output} for {names}, in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}")
-    if len(devices) > 1:
+    if len(devices) > 1 and plan is None:
         out.show(f"{sum(placement)} of {len(placement)} steps are computed by the CPU")
     return {
         "output": str(output),
@@ -130,6 +142,15 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
     if unwanted and len(devices) < 2:
         raise BadInput(f"--fallback {','.join(unwanted)}: to what? Name the CPU behind the GPU: --device opencl:0,cpu")
     return devices
+
+
+def _planned_devices(said: dict[str, Any], device: str, unwanted: Sequence[str]) -> list[Device]:
+    """Those of a plan, with its threads. Raises BadInput where one is not here, or where others are asked for."""
+    from tuner.devices import open_device
+
+    if unwanted or device not in ("cpu", ",".join(d["name"] for d in said["devices"])):
+        raise BadInput("--plan says which device computes what: leave --device and --fallback away")
+    return [open_device(d["name"], d["threads"] if d["name"] == "cpu" else None) for d in said["devices"]]
 
 
 def _placed(graph: FusedGraph, devices: list[Device], unwanted: Sequence[str]) -> tuple[list[Device], list[int]]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import typer
 
-from tuner.cli import bench, build, db, demo, devices, doctor, model, op, replay, run, zoo
+from tuner.cli import bench, build, db, demo, devices, doctor, model, op, plan, replay, run, zoo
 from tuner.errors import TuneError
 from tuning_db.errors import DatabaseError
 
@@ -29,7 +29,7 @@ app = typer.Typer(
     help="Make a CNN fast on the device it will run on: measure how each operator is best computed, keep every "
     "measurement, and build a module from the best.",
 )
-for _command in (doctor, devices, op, model, build, run, bench, demo, zoo, replay):
+for _command in (doctor, devices, op, model, plan, build, run, bench, demo, zoo, replay):
     app.command(_command.__name__.rsplit(".", 1)[-1])(_command.command)
 app.add_typer(db.app, name="db")
 

@@ -14,13 +14,13 @@ from tuning_db.lookup import best
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
-Source = Literal["device", "family", "default", "none"]
+Source = Literal["device", "family", "plan", "default", "none"]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A config and why: measured on this device, on one of its family, a template's default, or (config None) no
-    template at all. `seconds` per call and `error` are the trial's, None where there is no trial."""
+    """A config and why: measured on this device, on one of its family, said by a plan, a template's default, or
+    (config None) no template at all. `seconds` per call and `error` are the trial's, None where there is no trial."""
 
     config: Config | None
     source: Source

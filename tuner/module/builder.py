@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Var
 
 from tuner.devices import Device, check_storage
 from tuner.graph import (
@@ -71,8 +72,10 @@ def build_placed(
     exact: bool = False,
     choices: Sequence[Mapping[Workload, Choice]] | None = None,
     check: Check | None = None,
+    blocks: Mapping[Var, int] | None = None,
 ) -> Manifest:
-    """As `build`, with each of the network's steps on the device whose index `placement` has for it.
+    """As `build`, with each of the network's steps on the device whose index `placement` has for it, and some in a
+    layout that `blocks` says (see `graph.lower_placed`).
 
     `choices`, if given, has one mapping for each device.
     """
@@ -86,7 +89,7 @@ def build_placed(
         Place(device.target, {w: choice.config for w, choice in configs.items()})
         for device, configs in zip(devices, chosen, strict=True)
     ]
-    placed = lower_placed(network, places, placement)
+    placed = lower_placed(network, places, placement, blocks)
     executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices))
     return _save(network, devices, placed, executable, chosen, Path(directory), linker, check)
 

@@ -86,7 +86,7 @@ def test_a_model_that_cannot_be_used(tune, tmp_path, make, says):
         (["--device", "gpu"], "unknown device 'gpu': give cpu"),
         (["--device", "opencl:99"], "opencl:99"),
         (["--threads", "4096"], "4096 threads"),
-        (["--searcher", "oracle"], "known: annealing, auto, genetic"),
+        (["--searcher", "oracle"], "known: annealing, auto, autotvm_ga"),
         (["--db", "missing/t.db"], "missing"),
         (["--db", "mysql://host/name"], "mysql"),
         (["--db", "tiny.onnx"], "not a tuning database"),

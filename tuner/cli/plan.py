@@ -1,0 +1,120 @@
+"""`tune plan M.onnx --device opencl:0,cpu -o plan.json`: device, layout and kernel of every step, together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    DtypeOption,
+    ExactOption,
+    JsonOption,
+    Output,
+    PluginOption,
+    ThreadsOption,
+    check_dtype,
+    check_file,
+    check_parent_writable,
+    import_plugins,
+    split_list,
+)
+from tuner.cli.model import ModelArgument, load_graph
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.devices import Device
+
+
+def command(
+    model: ModelArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PLAN", help="The file to write (JSON).")],
+    device: Annotated[
+        str, typer.Option("--device", "-d", metavar="D,...", help="The devices to choose from: opencl:0,cpu.")
+    ] = "cpu",
+    threads: ThreadsOption = None,
+    db: DbOption = DEFAULT_DB,
+    no_winograd: ExactOption = False,
+    dtype: DtypeOption = "float32",
+    plugin: PluginOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan where and how every step of a model is computed, exactly, by measured costs.
+
+    Kernels are the database's best; what it lacks of other steps, of transforms and copies is measured and kept there.
+    """
+    check_dtype(dtype)
+    check_file(model, "an ONNX model")
+    check_parent_writable(output)
+    with Output(as_json) as out:
+        import_plugins(plugin or ())
+        devices = opened(split_list(device), threads)
+        result = planned(model, devices, db, no_winograd, dtype, out)
+        output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        out.show(f"wrote {output}: change it, or build it with `tune build {model} --plan {output} -o DIR`")
+        out.result({"output": str(output), **result})
+
+
+def opened(names: Sequence[str], threads: int | None) -> list[Device]:
+    """Different devices. Raises BadInput."""
+    from tuner.devices import open_device
+
+    devices = [open_device(name, threads if name == "cpu" else None) for name in names]
+    if not devices or len({d.name for d in devices}) < len(devices):
+        raise BadInput(f"--device {','.join(names)}: give devices that differ, with commas between them: opencl:0,cpu")
+    return devices
+
+
+def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype: str, out: Output) -> dict[str, Any]:
+    """The plan as JSON, and what every device alone would take. Raises BadInput, DatabaseError."""
+    from tuner.devices import check_storage
+    from tuner.graph.choice import choose
+    from tuner.placement.costs import Costs
+    from tuner.placement.exact import plan_network
+    from tuner.placement.plans import described
+    from tuning_db.store import open_db
+
+    for device in devices:
+        check_storage(dtype, device.target, device.title)
+    graph = load_graph(model, dtype)
+    with open_db(db, create=False) as store:
+        choices = [choose((s.workload for s in graph.tuned), device, store, exact) for device in devices]
+        costs = Costs(devices, store)
+        found = plan_network(graph, devices, choices, costs)
+        alone: dict[str, float | None] = {}
+        for device, known in zip(devices, choices, strict=True):
+            try:
+                alone[device.name] = plan_network(graph, [device], [known], Costs([device], store)).plan.seconds
+            except BadInput:
+                alone[device.name] = None  # a step cannot be computed there: nothing to compare with
+    result = {**described(graph, devices, found), "alone": alone, "measured": costs.measured}
+    _show(result, out)
+    return result
+
+
+def _show(result: dict[str, Any], out: Output) -> None:
+    table = Table(box=None, title="Plan", title_justify="left")
+    for title in ("step", "computes", "device", "layout", "us", "known from"):
+        table.add_column(title, justify="right" if title == "us" else "left", no_wrap=title == "us", overflow="fold")
+    for step in result["steps"]:
+        kernel = step.get("kernel")
+        layout = kernel["template"] if kernel else f"NCHW{step['block']}c" if step.get("block") else "plain"
+        row = (step["node"], step["operator"], step["device"], layout, f"{1e6 * step['seconds']:.1f}", step["source"])
+        table.add_row(*row)
+    out.show(table)
+    moves = result["moves"]
+    out.show(
+        f"{1e3 * result['seconds']:.3f} ms, of which {1e3 * sum(m['seconds'] for m in moves):.3f} for "
+        f"{sum('copy' in m for m in moves)} copies and {sum('transform' in m for m in moves)} transforms; "
+        + ("no plan takes less" if result["optimal"] else f"no plan takes less than {1e3 * result['bound']:.3f} ms")
+        + f" (width {result['width']}, {result['measured']} costs measured now)"
+    )
+    if len(result["alone"]) > 1:
+        texts = [f"{n} alone: " + ("cannot" if s is None else f"{1e3 * s:.3f} ms") for n, s in result["alone"].items()]
+        out.show("; ".join(texts))
