@@ -103,7 +103,9 @@ class _Network:
 
     def _ways(self, step: Step, device: int) -> list[tuple[tuple[Layout, ...], Layout, Cost, str]]:
         """The layouts of what it reads and makes, what that costs, and the kernel; each way once."""
-        key = (device, alike(step))
+        reads = reads_of(step)
+        # A convolution may add its own input or another value: the same workload with other operands.
+        key = (device, alike(step), tuple(reads.index(v) for v in reads))
         if key not in self._found:
             ways: dict[tuple[tuple[Layout, ...], Layout], tuple[Cost, str]] = {}
             for block in self._blocks(device) if isinstance(step, PlainStep) else [None]:
@@ -111,7 +113,7 @@ class _Network:
                     alone = lower_alone(self._graph, step, self._places[device], block)
                 except BadInput:
                     continue
-                form = tuple(alone.reads[v] for v in dict.fromkeys(reads_of(step))), alone.makes
+                form = tuple(alone.reads[v] for v in dict.fromkeys(reads)), alone.makes
                 if form not in ways:
                     ways[form] = self._cost(step, alone, device)
             self._found[key] = [(*form, *cost) for form, cost in ways.items()]

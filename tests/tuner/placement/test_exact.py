@@ -70,6 +70,19 @@ def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store
         assert both.plan.seconds <= alone.plan.seconds
 
 
+def test_equal_workloads_may_read_one_value_or_two(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    net = Net()
+    x = net.input(1, 16, 8, 8)
+    y = net.op("Add", net.conv(x, (16, 16), 1), x)
+    z = net.op("Add", net.conv(y, (16, 16), 1), x)
+    z = net.op("Add", net.op("Tanh", z), net.op("Tanh", z))
+    output = net.op("Add", z, y)
+    graph = net.graph(tmp_path, output)
+    found = plan_network(graph, devices, choices_of(graph, devices), Costs(devices, store))
+    assert [len(node.operands) for node in found.nodes][1:-1] == [1, 2, 1, 1, 2, 2]
+    assert_runs(net, graph, devices, found, output)
+
+
 def test_a_detector_is_planned_and_runs(tmp_path: Path, devices: list[Device], store: Store) -> None:
     net = Net()
     outputs = detector(net, 60, 3, 8, 0.5)
