@@ -134,9 +134,9 @@ def build_verified(
 
 def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[Device]:
     """One device, or a GPU and the CPU."""
-    from tuner.devices import open_device
+    from tuner.devices import open_devices
 
-    devices = [open_device(name, threads) for name in split_list(names) or [names]]
+    devices = open_devices(split_list(names) or [names], threads)
     if len(devices) > 1 and [d.is_host for d in devices] != [False, True]:
         raise BadInput(f"--device {names}: one device, or a GPU and the CPU that it falls back to: opencl:0,cpu")
     if unwanted and len(devices) < 2:

@@ -26,7 +26,6 @@ from tuner.cli.common import (
     split_list,
 )
 from tuner.cli.model import ModelArgument, load_graph
-from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.devices import Device
@@ -52,23 +51,15 @@ def command(
     check_dtype(dtype)
     check_file(model, "an ONNX model")
     check_parent_writable(output)
+    from tuner.devices import open_devices
+
     with Output(as_json) as out:
         import_plugins(plugin or ())
-        devices = opened(split_list(device), threads)
+        devices = open_devices(split_list(device), threads)
         result = planned(model, devices, db, no_winograd, dtype, out)
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         out.show(f"wrote {output}: change it, or build it with `tune build {model} --plan {output} -o DIR`")
         out.result({"output": str(output), **result})
-
-
-def opened(names: Sequence[str], threads: int | None) -> list[Device]:
-    """Different devices. Raises BadInput."""
-    from tuner.devices import open_device
-
-    devices = [open_device(name, threads if name == "cpu" else None) for name in names]
-    if not devices or len({d.name for d in devices}) < len(devices):
-        raise BadInput(f"--device {','.join(names)}: give devices that differ, with commas between them: opencl:0,cpu")
-    return devices
 
 
 def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype: str, out: Output) -> dict[str, Any]:
@@ -76,7 +67,7 @@ def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype:
     from tuner.devices import check_storage
     from tuner.graph.choice import choose
     from tuner.placement.costs import Costs
-    from tuner.placement.exact import plan_network
+    from tuner.placement.exact import plan_network, seconds_alone
     from tuner.placement.plans import described
     from tuning_db.store import open_db
 
@@ -87,12 +78,7 @@ def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype:
         choices = [choose((s.workload for s in graph.tuned), device, store, exact) for device in devices]
         costs = Costs(devices, store)
         found = plan_network(graph, devices, choices, costs)
-        alone: dict[str, float | None] = {}
-        for device, known in zip(devices, choices, strict=True):
-            try:
-                alone[device.name] = plan_network(graph, [device], [known], Costs([device], store)).plan.seconds
-            except BadInput:
-                alone[device.name] = None  # a step cannot be computed there: nothing to compare with
+        alone = {device.name: seconds_alone(found, i) for i, device in enumerate(devices)}
     result = {**described(graph, devices, found), "alone": alone, "measured": costs.measured}
     _show(result, out)
     return result

@@ -9,7 +9,7 @@ from tuner.devices.base import (
     runtime_device,
     timed_call,
 )
-from tuner.devices.device import list_devices, open_device
+from tuner.devices.device import list_devices, open_device, open_devices
 from tuner.devices.memory import large_pages, placed_in_large_pages
 from tuner.devices.storage import check_storage
 from tuner.devices.topology import (
@@ -29,6 +29,7 @@ __all__ = [
     "last_level_cache_bytes",
     "list_devices",
     "open_device",
+    "open_devices",
     "pin_current_process",
     "pin_threads",
     "placed_in_large_pages",

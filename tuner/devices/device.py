@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tuner.devices.base import Device
 from tuner.devices.cpu import open_cpu
@@ -30,6 +31,17 @@ def open_device(spec: str, threads: int | None = None) -> Device:
     if _BOARD.fullmatch(spec):
         raise BadInput(f"device {spec!r}: this build drives only devices of this machine")
     raise BadInput(f"unknown device {spec!r}: give cpu, opencl:N, cuda:N or board:NAME")
+
+
+def open_devices(specs: Sequence[str], threads: int | None = None) -> list[Device]:
+    """Different devices, `threads` being for the CPU among them. Raises BadInput as `open_device` does, for a device
+    that is named twice, and for threads without a CPU."""
+    named = ",".join(specs)
+    if not specs or len(set(specs)) < len(specs):
+        raise BadInput(f"devices {named!r}: give devices that differ, with commas between them: opencl:0,cpu")
+    if threads is not None and "cpu" not in specs:
+        raise BadInput(f"device {named}: a number of threads is for the device cpu; leave it out")
+    return [open_device(spec, threads if spec == "cpu" else None) for spec in specs]
 
 
 def list_devices() -> list[Device]:

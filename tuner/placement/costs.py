@@ -31,8 +31,8 @@ COPIES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 
 
 class Cost(NamedTuple):
-    """Seconds, infinity where the device cannot, and where they are from: "device" (measured on it), "family" (on one
-    like it), "free" (nothing to compute)."""
+    """Seconds, infinity where the device cannot, and where they are from: "device" (measured on it), "free" (nothing to
+    compute), or a kernel's `Choice.source`."""
 
     seconds: float
     source: str

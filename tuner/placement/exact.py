@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.ir import Var
@@ -26,10 +26,12 @@ from tuning_db.record import Workload
 @dataclass(frozen=True, eq=False)
 class NetworkPlan:
     """`placement`: the device of each of the graph's steps; `blocks`: the layout that its plain steps are computed in;
-    `nodes`: the network as the graph tuner saw it, inputs first, then steps, then results."""
+    `nodes`: the network as the graph tuner saw it, inputs first, then steps, then results, between which `moving` moves
+    values."""
 
     plan: Plan
     nodes: tuple[Node, ...]
+    moving: Moving
     placement: tuple[int, ...]
     blocks: Mapping[Var, int]
 
@@ -42,8 +44,8 @@ def plan_network(
     Raises BadInput where no device computes a step.
     """
     network = _Network(graph, devices, choices, costs)
-    nodes = network.nodes()
-    found = plan(nodes, network.moving())
+    nodes, moving = network.nodes(), network.moving()
+    found = plan(nodes, moving)
     first = len(graph.parameters)
     chosen = [nodes[i].states[found.states[i]] for i in range(first, first + len(graph.steps))]
     blocks = {
@@ -51,7 +53,15 @@ def plan_network(
         for step, state in zip(graph.steps, chosen, strict=True)
         if isinstance(step, PlainStep)
     }
-    return NetworkPlan(found, nodes, tuple(s.makes.device for s in chosen), blocks)
+    return NetworkPlan(found, nodes, moving, tuple(s.makes.device for s in chosen), blocks)
+
+
+def seconds_alone(found: NetworkPlan, device: int) -> float | None:
+    """What the network takes if one of its plan's devices computes all of it; None where it cannot."""
+    states = [tuple(s for s in n.states if s.makes.device == device and math.isfinite(s.seconds)) for n in found.nodes]
+    if not all(states):
+        return None
+    return plan([replace(n, states=s) for n, s in zip(found.nodes, states, strict=True)], found.moving).seconds
 
 
 class _Network:
@@ -67,6 +77,7 @@ class _Network:
         self._variables = [*graph.parameters, *(step.out for step in graph.steps)]
         self._index = {v: i for i, v in enumerate(self._variables)}
         self._found: dict[Hashable, list[tuple[tuple[Layout, ...], Layout, Cost, str]]] = {}
+        self._blocks = [self._blocks_on(device) for device in range(len(devices))]
 
     def nodes(self) -> tuple[Node, ...]:
         anywhere = [Form(d, PLAIN) for d in range(len(self._devices))]
@@ -108,7 +119,7 @@ class _Network:
         key = (device, alike(step), tuple(reads.index(v) for v in reads))
         if key not in self._found:
             ways: dict[tuple[tuple[Layout, ...], Layout], tuple[Cost, str]] = {}
-            for block in self._blocks(device) if isinstance(step, PlainStep) else [None]:
+            for block in self._blocks[device] if isinstance(step, PlainStep) else [None]:
                 try:
                     alone = lower_alone(self._graph, step, self._places[device], block)
                 except BadInput:
@@ -128,7 +139,7 @@ class _Network:
             return Cost(choice.seconds, choice.source), kernel
         return self._costs.step(self._graph, step, alone, device, choice.config), kernel
 
-    def _blocks(self, device: int) -> list[int]:
+    def _blocks_on(self, device: int) -> list[int]:
         """Plain, and the blocks that the anchors on a device read or make."""
         found = {0}
         for step in self._graph.steps:

@@ -38,7 +38,7 @@ def test_builds_and_runs_on_both(tune, tiny, tmp_path):
     ("words", "says"),
     [
         (("--device", "cpu,{gpu}"), "one device, or a GPU and the CPU that it falls back to: opencl:0,cpu"),
-        (("--device", "{gpu},{gpu}"), "one device, or a GPU and the CPU that it falls back to: opencl:0,cpu"),
+        (("--device", "{gpu},{gpu}"), "give devices that differ"),
         (("--device", "{gpu}", "--fallback", "nms"), "--fallback nms: to what? Name the CPU behind the GPU"),
         (("--device", "{gpu},cpu", "--fallback", "nms"), "no operator 'nms' to fall back: the network has conv2d"),
     ],

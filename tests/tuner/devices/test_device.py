@@ -7,7 +7,7 @@ import platform
 import pytest
 import tvm
 
-from tuner.devices import list_devices, open_device, usable_cpus
+from tuner.devices import list_devices, open_device, open_devices, usable_cpus
 from tuner.errors import BadInput
 
 
@@ -63,3 +63,23 @@ def test_unreadable_thread_count_in_the_environment(monkeypatch):
     monkeypatch.setenv("TVM_NUM_THREADS", "many")
     with pytest.raises(BadInput, match="TVM_NUM_THREADS"):
         open_device("cpu")
+
+
+def test_several_devices():
+    """Threads are the CPU's."""
+    both = open_devices(["opencl:0", "cpu"], threads=1)
+    assert [d.name for d in both] == ["opencl:0", "cpu"]
+    assert both[1].threads == 1
+
+
+@pytest.mark.parametrize(
+    ("specs", "threads", "message"),
+    [
+        ([], None, "give devices that differ"),
+        (["cpu", "cpu"], None, "give devices that differ"),
+        (["opencl:0"], 1, "a number of threads is for the device cpu"),
+    ],
+)
+def test_impossible_devices(specs, threads, message):
+    with pytest.raises(BadInput, match=message):
+        open_devices(specs, threads)

@@ -15,7 +15,7 @@ from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, Place, lower_placed
 from tuner.graph.choice import Choice, choose
 from tuner.placement.costs import Costs
-from tuner.placement.exact import NetworkPlan, plan_network
+from tuner.placement.exact import NetworkPlan, plan_network, seconds_alone
 from tuning_db.record import Workload
 from tuning_db.store import Store, open_db
 
@@ -67,6 +67,7 @@ def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store
     for i, device in enumerate(devices):
         alone = plan_network(graph, [device], [chosen[i]], Costs([device], store))
         assert set(alone.placement) == {0}
+        assert seconds_alone(both, i) == pytest.approx(alone.plan.seconds)
         assert both.plan.seconds <= alone.plan.seconds
 
 
