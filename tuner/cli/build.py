@@ -90,8 +90,9 @@ def build_verified(
     Raises BadInput, DatabaseError, VerificationFailed.
     """
     from tuner.devices import check_storage
+    from tuner.graph.choice import Planned
     from tuner.module import OnnxReference, build_placed, load, verify
-    from tuner.placement.plans import Planned, load_plan, read_plan
+    from tuner.placement.plans import load_plan, read_plan
     from tuning_db.store import open_db
 
     started = time.perf_counter()
@@ -102,23 +103,22 @@ def build_verified(
     graph = load_graph(model, dtype)
     if plan is None or said is None:
         devices, placement = _placed(graph, devices, unwanted)
-        planned = Planned(tuple(placement), {}, tuple({} for _ in devices))
+        planned = Planned(placement)
     else:
         planned = read_plan(plan, said, graph, devices)
-    placement = list(planned.placement)
 
     def check(folder: Path) -> dict[str, float]:
         return verify(load(folder), OnnxReference(model), graph=graph)
 
     with open_db(db, create=False, read_only=True) as store:
-        manifest = build_placed(graph, devices, placement, output, store, exact, planned.choices, check, planned.blocks)
+        manifest = build_placed(graph, devices, planned, output, store, exact, check)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
     names = " and ".join(f"{d.name} {d.key.model}" + (f", {d.threads} threads" if d.is_host else "") for d in devices)
     out.show(f"wrote {output} for {names}, in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}")
     if len(devices) > 1 and plan is None:
-        out.show(f"{sum(placement)} of {len(placement)} steps are computed by the CPU")
+        out.show(f"{sum(planned.placement)} of {len(graph.steps)} steps are computed by the CPU")
     return {
         "output": str(output),
         "model": str(model),

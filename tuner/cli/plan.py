@@ -65,7 +65,7 @@ def command(
 def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype: str, out: Output) -> dict[str, Any]:
     """The plan as JSON, and what every device alone would take. Raises BadInput, DatabaseError."""
     from tuner.devices import check_storage
-    from tuner.graph.choice import choose
+    from tuner.graph.choice import rivals
     from tuner.placement.costs import Costs
     from tuner.placement.exact import plan_network, seconds_alone
     from tuner.placement.plans import described
@@ -75,7 +75,7 @@ def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype:
         check_storage(dtype, device.target, device.title)
     graph = load_graph(model, dtype)
     with open_db(db, create=False) as store:
-        choices = [choose((s.workload for s in graph.tuned), device, store, exact) for device in devices]
+        choices = [rivals((s.workload for s in graph.tuned), device, store, exact) for device in devices]
         costs = Costs(devices, store)
         found = plan_network(graph, devices, choices, costs)
         alone = {device.name: seconds_alone(found, i) for i, device in enumerate(devices)}

@@ -7,13 +7,13 @@
 from tuner.graph.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.half import halved
-from tuner.graph.kernels import default_config
+from tuner.graph.kernels import Place, default_config
 from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
 from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module
-from tuner.graph.placed import COPY, Place, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.placed import COPY, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.stopwatch import Stopwatch
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 

@@ -15,10 +15,10 @@ from templates.template import PLAIN, Layout
 from tuner.errors import BadInput
 from tuner.graph.emit import Emitter, Forms, convert
 from tuner.graph.fuse import FusedGraph, Step, TunedStep
-from tuner.graph.kernels import kernels_of
+from tuner.graph.kernels import Place, kernels_of
 from tuner.graph.lower import Given, lower_steps
 from tuner.graph.passes import finish
-from tuner.graph.placed import Place, parameter_for, read_from_elsewhere
+from tuner.graph.placed import parameter_for, read_from_elsewhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def _lowered(graph: FusedGraph, step: Step, place: Place, block: int | None, lay
         made.append(layout)
         return [expr]
 
-    kernels = kernels_of([step.workload] if isinstance(step, TunedStep) else [], place.choices, place.target)
+    kernels = kernels_of([step] if isinstance(step, TunedStep) else [], place)
     blocks = {} if block is None else {step.out: block}
     given = [Given(v, parameter_for(v, layout), layout) for v, layout in layouts.items()]
     lowered = lower_steps(graph, (step,), given, results, kernels, place.target, blocks)

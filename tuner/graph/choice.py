@@ -1,13 +1,16 @@
-"""Which config each workload of a network gets when it is built. Start at `choose`."""
+"""Which config each workload of a network gets when it is built. Start at `choose`; `rivals` has the best of every
+layout, for a plan to choose from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from tvm.ir import Var
+
 from templates.space import SearchSpace
-from templates.template import search_space, template_named
+from templates.template import AnchorTemplate, Layouts, search_space, template_named
 from tuner.devices import Device
 from tuner.graph.kernels import default_config
 from tuning_db.lookup import best
@@ -28,6 +31,17 @@ class Choice:
     error: float | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """What to build. `placement`: the index of the device of each step; by the results of steps: `blocks`, the layout
+    that some plain ones are computed in (see `lower.lower_steps`), and `kernels`, for those that are not to have the
+    database's best."""
+
+    placement: Sequence[int]
+    blocks: Mapping[Var, int] = field(default_factory=dict)
+    kernels: Mapping[Var, Choice] = field(default_factory=dict)
+
+
 def choose(
     workloads: Iterable[Workload], device: Device, store: Store | None, exact: bool = False
 ) -> dict[Workload, Choice]:
@@ -36,6 +50,34 @@ def choose(
     Raises DatabaseError if the store cannot be read.
     """
     return {workload: _choice(workload, device, store, exact) for workload in dict.fromkeys(workloads)}
+
+
+def rivals(
+    workloads: Iterable[Workload], device: Device, store: Store, exact: bool = False
+) -> dict[Workload, tuple[Choice, ...]]:
+    """As `choose`, followed by the fastest known configs on this very device of templates with other layouts."""
+    return {w: _rivals(w, first, device, store, exact) for w, first in choose(workloads, device, store, exact).items()}
+
+
+def _rivals(workload: Workload, first: Choice, device: Device, store: Store, exact: bool) -> tuple[Choice, ...]:
+    space = search_space(workload, device.target, exact=exact)
+    templates = [] if space is None else [template_named(s.template) for s in space.spaces]
+    by_layouts: dict[Layouts, set[str]] = {}
+    for template in templates:
+        if isinstance(template, AnchorTemplate):
+            by_layouts.setdefault(template.layouts(workload, device.target), set()).add(template.name)
+    found = [first]
+    for names in by_layouts.values():
+        if space is None or first.config is None or first.config.template in names:
+            continue
+
+        def usable(trial: Trial, names: set[str] = names) -> bool:
+            return trial.config.template in names and _is_current(trial, space)
+
+        trial = store.best(workload, device.key, usable=usable)
+        if trial is not None:
+            found.append(Choice(trial.config, "device", trial.seconds, trial.error))
+    return tuple(found)
 
 
 def _choice(workload: Workload, device: Device, store: Store | None, exact: bool) -> Choice:

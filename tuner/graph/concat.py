@@ -46,17 +46,19 @@ class Slot:
 
 class Joints:
     """The concatenations among some steps of a graph that need no copies, given the block of the result of every
-    anchor among them (0: plain)."""
+    anchor among them (0: plain), and the blocks that some concatenations are to have (see `lower.lower_steps`)."""
 
-    def __init__(self, graph: FusedGraph, steps: Sequence[Step], blocks: Mapping[Var, int]) -> None:
+    def __init__(
+        self, graph: FusedGraph, steps: Sequence[Step], blocks: Mapping[Var, int], wanted: Mapping[Var, int]
+    ) -> None:
         self._by_out: dict[Var, Joint] = {}
         self._slots: dict[Var, Slot] = {}
         uses = _uses(graph)
         for step in steps:
             if isinstance(step, PlainStep) and is_call(step.value, "concat"):
-                self._add(step.value, step.out, uses, blocks)
+                self._add(step.value, step.out, uses, blocks, wanted.get(step.out))
 
-    def _add(self, call: Any, out: Var, uses: Counter[Var], blocks: Mapping[Var, int]) -> None:
+    def _add(self, call: Any, out: Var, uses: Counter[Var], blocks: Mapping[Var, int], wanted: int | None) -> None:
         parts = tuple(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else ()
         shapes = [shape_of(part) for part in parts]
         shape = shape_of(out)
@@ -64,6 +66,8 @@ class Joints:
         if not written or shape is None or len(shape) != 4 or int(call.attrs.axis) % 4 != 1:
             return
         block = blocks[written[0]]
+        if wanted not in (None, block):
+            return
         channels = [s[1] for s in shapes if s is not None]
         if len(channels) != len(parts) or any(c % block for c in channels[:-1]):
             return

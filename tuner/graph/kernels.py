@@ -1,19 +1,32 @@
-"""The scheduled function of every workload of a network. Start at `kernels_of`."""
+"""The scheduled function of every step of a network that a template computes. Start at `kernels_of`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache, partial
 
 from tvm import tirx
+from tvm.ir import Var
 from tvm.target import Target
 
 import vision_ops  # noqa: F401  (registers the built-in templates and operators)
 from templates.template import AnchorTemplate, Layouts, ScheduleError, search_space, template_named
 from tuner.errors import BadInput
+from tuner.graph.fuse import TunedStep
 from tuning_db.record import Config, Workload
 
 Choices = Mapping[Workload, Config | None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device of a placement: its target (of a GPU: with its host) and the configs of its workloads; `steps`: other
+    configs for single steps, by their results. None: no template is to compute it."""
+
+    target: Target
+    choices: Choices
+    steps: Mapping[Var, Config | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +55,19 @@ def default_config(workload: Workload, target: Target, exact: bool = False) -> C
     return None if space is None else next(iter(space.seed_configs()), None)
 
 
-def kernels_of(workloads: Iterable[Workload], choices: Choices, target: Target) -> dict[Workload, Kernel | None]:
-    """A kernel for each workload: by its choice, or its default config where it has none; None where the choice is
-    None or no template applies. Raises BadInput if a config cannot be applied."""
-    kernels: dict[Workload, Kernel | None] = {}
-    for workload in dict.fromkeys(workloads):
-        config = choices[workload] if workload in choices else default_config(workload, target)
-        kernels[workload] = None if config is None else _kernel(workload, config, target)
+def kernels_of(steps: Iterable[TunedStep], place: Place) -> dict[Var, Kernel | None]:
+    """A kernel for the result of each step: by its choice, or its workload's default config where it has none; None
+    where the choice is None or no template applies. Raises BadInput if a config cannot be applied."""
+    default = cache(partial(default_config, target=place.target))
+    kernel = cache(partial(_kernel, target=place.target))
+    kernels: dict[Var, Kernel | None] = {}
+    for step in steps:
+        if step.out in place.steps:
+            config = place.steps[step.out]
+        else:
+            known = step.workload in place.choices
+            config = place.choices[step.workload] if known else default(step.workload)
+        kernels[step.out] = None if config is None else kernel(step.workload, config)
     return kernels
 
 

@@ -13,6 +13,7 @@ and `graph.emit` emit.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,13 +34,19 @@ class Form(NamedTuple):
 @dataclass(frozen=True)
 class State:
     """One way of computing an operator: what it wants every value it reads to be, what it makes, and its seconds.
-    `kernel` names it (a config's key, a library); `source` says where the seconds are from."""
+    `kernel` names it (a config's key, a library); `source` says where the seconds are from.
+
+    A concatenation `saves` some of its seconds for each operand that nothing else reads, that is made as this reads it,
+    and by a state that `fills`: one that can write its result where the joined tensor has it.
+    """
 
     reads: tuple[Form, ...]
     makes: Form
     seconds: float
     kernel: str = ""
     source: str = "measured"
+    saves: tuple[float, ...] = ()
+    fills: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class Node:
             raise ValueError(f"{self.name} can be computed nowhere")
         if any(len(s.reads) != len(self.operands) for s in self.states):
             raise ValueError(f"{self.name}: its states do not read its {len(self.operands)} operands")
+        if any(s.saves and len(s.saves) != len(self.operands) for s in self.states):
+            raise ValueError(f"{self.name}: its states do not save by its {len(self.operands)} operands")
 
 
 @dataclass(frozen=True)
@@ -81,10 +90,12 @@ class Move:
 
 @dataclass(frozen=True)
 class Plan:
-    """`states`: the index of each node's state. `seconds`: all operators and moves; no plan takes less than `bound`,
-    which is equal where the plan is optimal; `width`: how far the graph is from a chain (1)."""
+    """`states`: the index of each node's state, `computing`: its seconds, what it saves taken off. `seconds`: all
+    operators and moves; no plan takes less than `bound`, which is equal where the plan is optimal; `width`: how far the
+    graph is from a chain (1)."""
 
     states: tuple[int, ...]
+    computing: tuple[float, ...]
     moves: tuple[Move, ...]
     seconds: float
     bound: float
@@ -121,8 +132,29 @@ def moves_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> tu
 
 def seconds_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> float:
     """All operators and moves, if every node is in the state of that index."""
-    computing = sum(node.states[state].seconds for node, state in zip(nodes, states, strict=True))
-    return computing + sum(move.seconds for move in moves_of(nodes, moving, states))
+    return sum(computing(nodes, states)) + sum(move.seconds for move in moves_of(nodes, moving, states))
+
+
+def computing(nodes: Sequence[Node], states: Sequence[int]) -> tuple[float, ...]:
+    """The seconds of every node if all are in the state of that index, without moves."""
+    chosen = [node.states[state] for node, state in zip(nodes, states, strict=True)]
+    readers = Counter(operand for node in nodes for operand in node.operands)
+    found = []
+    for node, state in zip(nodes, chosen, strict=True):
+        alone = [readers[operand] == 1 for operand in node.operands]
+        saved = [
+            _saved(chosen[o], state, place)
+            for place, (o, only) in enumerate(zip(node.operands, alone, strict=True))
+            if only
+        ]
+        found.append(state.seconds - sum(saved))
+    return tuple(found)
+
+
+def _saved(made: State, reading: State, place: int) -> float:
+    """What a state saves by its operand's state, if it is the only reader."""
+    fitting = bool(reading.saves) and made.fills and made.makes == reading.reads[place]
+    return reading.saves[place] if fitting else 0.0
 
 
 def greedy(nodes: Sequence[Node], moving: Moving) -> tuple[int, ...]:
@@ -139,9 +171,10 @@ def greedy(nodes: Sequence[Node], moving: Moving) -> tuple[int, ...]:
 def _planned(nodes: Sequence[Node], moving: Moving, found: Solution) -> Plan:
     states = found.states[: len(nodes)]
     moves = moves_of(nodes, moving, states)
-    seconds = sum(n.states[s].seconds for n, s in zip(nodes, states, strict=True)) + sum(m.seconds for m in moves)
+    parts = computing(nodes, states)
+    seconds = sum(parts) + sum(move.seconds for move in moves)
     bound = seconds if found.exact else min(found.bound, seconds)
-    return Plan(states, moves, seconds, bound, found.width)
+    return Plan(states, parts, moves, seconds, bound, found.width)
 
 
 class _Problem:
@@ -165,7 +198,10 @@ class _Problem:
     def _single(self, value: int, reader: int, place: int) -> None:
         costs = np.array(
             [
-                [self._moved(value, made.makes, state.reads[place]) for state in self._nodes[reader].states]
+                [
+                    self._moved(value, made.makes, s.reads[place]) - _saved(made, s, place)
+                    for s in self._nodes[reader].states
+                ]
                 for made in self._nodes[value].states
             ]
         )

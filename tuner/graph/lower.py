@@ -1,4 +1,4 @@
-"""From steps of a fused graph and a kernel per workload to a Relax module of functions. Start at `lower_steps`.
+"""From steps of a fused graph and their kernels to a Relax module of functions. Start at `lower_steps`.
 
 Every anchor becomes a call of its template's function, with weights packed into constants; values stay in blocked
 layout between anchors and are converted only where somebody needs the other form. Other operators of templates read
@@ -35,8 +35,9 @@ from tuning_db.record import Config, Workload
 class LoweredOperator:
     """What became of one step that templates compute: the config and the name of its function (both None where no
     template applies), and from which channel block on its result lies in the function's last tensor (a concatenation
-    has several)."""
+    has several). `out`: the step's result in the graph."""
 
+    out: Var
     node: str
     workload: Workload
     config: Config | None
@@ -66,11 +67,12 @@ def lower_steps(
     steps: Sequence[Step],
     given: Sequence[Given],
     results: Callable[[Forms], Sequence[Any]],
-    kernels: Mapping[Workload, Kernel | None],
+    kernels: Mapping[Var, Kernel | None],
     target: Target,
     blocks: Mapping[Var, int] | None = None,
 ) -> Lowered:
-    """Steps of a graph in an order that can be executed, as a function "main" that returns a tuple of `results`.
+    """Steps of a graph in an order that can be executed, as a function "main" that returns a tuple of `results`;
+    `kernels`: by the results of the steps that templates compute.
 
     `blocks`: for the results of some plain steps, the layout block that these are computed in (0: plain) where they
     can be; the others are computed in that of their operands.
@@ -101,7 +103,7 @@ class _Lowering:
         graph: FusedGraph,
         steps: Sequence[Step],
         given: Sequence[Given],
-        kernels: Mapping[Workload, Kernel | None],
+        kernels: Mapping[Var, Kernel | None],
         emitter: Emitter,
         plain_blocks: Mapping[Var, int],
     ) -> None:
@@ -111,7 +113,7 @@ class _Lowering:
         self._plain_blocks = plain_blocks
         anchors = [s for s in steps if isinstance(s, AnchorStep)]
         blocks = {s.out: k.layouts.out.block for s in anchors if (k := self._anchor_kernel(s)) is not None}
-        self._joints = Joints(graph, steps, blocks)
+        self._joints = Joints(graph, steps, blocks, plain_blocks)
         for value in given:
             self.forms.put(value.var, value.parameter, value.layout)
 
@@ -125,7 +127,7 @@ class _Lowering:
             self.forms.put(step.out, emit_plain(self._emitter, self.forms, step))
 
     def operator(self, step: OperatorStep) -> LoweredOperator:
-        kernel, specs = self._kernels[step.workload], operator_named(step.workload.op).inputs(step.workload)
+        kernel, specs = self._kernels[step.out], operator_named(step.workload.op).inputs(step.workload)
         if kernel is None:
             kind = self._emitter.target.kind
             raise BadInput(
@@ -140,10 +142,10 @@ class _Lowering:
         )
         out = self._emitter.builder.emit(relax.call_tir(function, arguments, out_ty=output_types(step.workload)))
         self.forms.put(step.out, self._emitter.typed(out, dtype_of(step.out)))
-        return LoweredOperator(step.node, step.workload, kernel.config, function.name_hint)
+        return LoweredOperator(step.out, step.node, step.workload, kernel.config, function.name_hint)
 
     def _anchor_kernel(self, step: AnchorStep) -> AnchorKernel | None:
-        kernel = self._kernels[step.workload]
+        kernel = self._kernels[step.out]
         assert kernel is None or isinstance(kernel, AnchorKernel)
         return kernel
 
@@ -151,20 +153,22 @@ class _Lowering:
         kernel = self._anchor_kernel(step)
         if kernel is None:
             self._without_template(step)
-            return LoweredOperator(step.node, step.workload, None, None)
+            return LoweredOperator(step.out, step.node, step.workload, None, None)
         arguments, key = self._arguments(step, kernel), (step.workload, kernel.config)
         name = kernel.name(step.workload)
         slot = self._joints.slot(step.out)
         if slot is not None:
             function = write(self._emitter, slot, key, kernel.func, arguments, name)
-            return LoweredOperator(step.node, step.workload, kernel.config, function.name_hint, slot.first_block)
+            return LoweredOperator(
+                step.out, step.node, step.workload, kernel.config, function.name_hint, slot.first_block
+            )
         function = self._emitter.function(key, lambda: kernel.func, name, OPAQUE)
         layout = kernel.layouts.out
         out = self._emitter.call(
             function, arguments, layout.shape(anchor_of(step.workload).out_shape), step.workload.dtype
         )
         self.forms.put(step.out, out if layout.block else self._reshaped(out, shape_of(step.out)), layout)
-        return LoweredOperator(step.node, step.workload, kernel.config, function.name_hint)
+        return LoweredOperator(step.out, step.node, step.workload, kernel.config, function.name_hint)
 
     def _arguments(self, step: AnchorStep, kernel: AnchorKernel) -> list[Any]:
         """Data, weight, and the operands of the epilogue, in the kernel's layouts."""

@@ -24,21 +24,13 @@ from templates.template import PLAIN, Layout
 from tuner.graph.bindings import Bindings, operands
 from tuner.graph.emit import Forms
 from tuner.graph.fuse import FusedGraph, Step, TunedStep, reads_of
-from tuner.graph.kernels import Choices, kernels_of
+from tuner.graph.kernels import Place, kernels_of
 from tuner.graph.lower import Given, Lowered, LoweredOperator, lower_steps
 from tuner.graph.passes import finish
 from tuner.graph.simplify import constant
 
 COPY = "runtime.TVMTensorCopyFromTo"
 _NAME_LENGTH = 100  # drivers name files after kernels, and TVM kernels after all the operators that it fused
-
-
-@dataclass(frozen=True)
-class Place:
-    """A device of a placement: its target (of a GPU: with its host) and the configs of its workloads, see `lower`."""
-
-    target: Target
-    choices: Choices
 
 
 @dataclass(frozen=True)
@@ -88,8 +80,8 @@ def lower_placed(
     Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
     """
     kernels = [
-        kernels_of((s.workload for s in _on(graph, placement, i) if isinstance(s, TunedStep)), p.choices, p.target)
-        for i, p in enumerate(places)
+        kernels_of((s for s in _on(graph, placement, i) if isinstance(s, TunedStep)), place)
+        for i, place in enumerate(places)
     ]
     outputs = {o for o in graph.outputs if isinstance(o, Var)}
     layouts: dict[Var, Layout] = dict.fromkeys(graph.parameters, PLAIN)

@@ -29,7 +29,7 @@ from tuner.graph import (
     host_of,
     lower_placed,
 )
-from tuner.graph.choice import Choice, choose
+from tuner.graph.choice import Choice, Planned, choose
 from tuner.measure.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, Operator, Processor
@@ -58,38 +58,34 @@ def build(
     device cannot run an operator or store the network's values; DatabaseError if the store cannot be read.
     """
     graph = network if isinstance(network, FusedGraph) else fuse(network)
-    everything_here = [0] * len(graph.steps)
-    given = None if choices is None else [choices]
-    return build_placed(graph, [device], everything_here, directory, store, exact, given, check)
+    kernels = {s.out: choices[s.workload] for s in graph.tuned if s.workload in choices} if choices else {}
+    planned = Planned([0] * len(graph.steps), kernels=kernels)
+    return build_placed(graph, [device], planned, directory, store, exact, check)
 
 
 def build_placed(
     network: FusedGraph,
     devices: Sequence[Device],
-    placement: Sequence[int],
+    planned: Planned,
     directory: str | Path,
     store: Store | None = None,
     exact: bool = False,
-    choices: Sequence[Mapping[Workload, Choice]] | None = None,
     check: Check | None = None,
-    blocks: Mapping[Var, int] | None = None,
 ) -> Manifest:
-    """As `build`, with each of the network's steps on the device whose index `placement` has for it, and some in a
-    layout that `blocks` says (see `graph.lower_placed`).
-
-    `choices`, if given, has one mapping for each device.
-    """
+    """As `build`, on several devices, with the network's steps as they are `planned`."""
     linker = _prepared(directory, network, devices)
     chosen = []
     for i, device in enumerate(devices):
-        steps = [s for s, d in zip(network.steps, placement, strict=True) if d == i and isinstance(s, TunedStep)]
-        known = choose((s.workload for s in steps), device, store, exact)
-        chosen.append({**known, **(choices[i] if choices is not None else {})})
+        here = zip(network.steps, planned.placement, strict=True)
+        steps = [s for s, d in here if d == i and isinstance(s, TunedStep)]
+        free = (s.workload for s in steps if s.out not in planned.kernels)
+        known = choose(free, device, store, exact)
+        chosen.append({s.out: planned.kernels.get(s.out) or known[s.workload] for s in steps})
     places = [
-        Place(device.target, {w: choice.config for w, choice in configs.items()})
-        for device, configs in zip(devices, chosen, strict=True)
+        Place(device.target, {}, {out: choice.config for out, choice in kernels.items()})
+        for device, kernels in zip(devices, chosen, strict=True)
     ]
-    placed = lower_placed(network, places, placement, blocks)
+    placed = lower_placed(network, places, planned.placement, planned.blocks)
     executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices))
     return _save(network, devices, placed, executable, chosen, Path(directory), linker, check)
 
@@ -107,7 +103,7 @@ def _save(
     devices: Sequence[Device],
     placed: Placed,
     executable: Any,
-    chosen: Sequence[Mapping[Workload, Choice]],
+    chosen: Sequence[Mapping[Var, Choice]],
     directory: Path,
     linker: str,
     check: Check | None,
@@ -135,9 +131,9 @@ def _save(
     return save(Contents(executable.mod, functions, placed.constants, parallel), directory, linker, describe, check)
 
 
-def _operator(placed: PlacedOperator, chosen: Mapping[Workload, Choice]) -> Operator:
+def _operator(placed: PlacedOperator, chosen: Mapping[Var, Choice]) -> Operator:
     lowered = placed.operator
-    choice = chosen[lowered.workload]
+    choice = chosen[lowered.out]
     return Operator(
         lowered.node,
         lowered.function,

@@ -3,10 +3,11 @@ Start at `plan_network`."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from tvm.ir import Var
 
@@ -15,45 +16,52 @@ from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import Alone, FusedGraph, Place, lower_alone
 from tuner.graph.bindings import dtype_of, shape_of
-from tuner.graph.choice import Choice
+from tuner.graph.choice import Choice, Planned, Source
 from tuner.graph.fuse import AnchorStep, PlainStep, Step, reads_of
 from tuner.graph.layouts import Form, Moving, Node, Plan, State, plan
+from tuner.graph.simplify import is_call
 from tuner.placement.costs import Cost, Costs
 from tuner.placement.fallback import alike
-from tuning_db.record import Workload
+from tuning_db.record import Config, Workload
+
+Rivals = Mapping[Workload, Sequence[Choice]]
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkPlan:
-    """`placement`: the device of each of the graph's steps; `blocks`: the layout that its plain steps are computed in;
-    `nodes`: the network as the graph tuner saw it, inputs first, then steps, then results, between which `moving` moves
-    values."""
+    """`planned`: what to build; `plan`: what that takes; `nodes`: the network as the graph tuner saw it, inputs first,
+    then steps, then results, between which `moving` moves values."""
 
     plan: Plan
     nodes: tuple[Node, ...]
     moving: Moving
-    placement: tuple[int, ...]
-    blocks: Mapping[Var, int]
+    planned: Planned
 
 
-def plan_network(
-    graph: FusedGraph, devices: Sequence[Device], choices: Sequence[Mapping[Workload, Choice]], costs: Costs
-) -> NetworkPlan:
-    """The plan with the least seconds for a network on some devices, `choices` having the kernels of each.
+def plan_network(graph: FusedGraph, devices: Sequence[Device], choices: Sequence[Rivals], costs: Costs) -> NetworkPlan:
+    """The plan with the least seconds for a network on some devices, `choices` having the kernels of each device, of
+    which every step gets one.
 
     Raises BadInput where no device computes a step.
     """
     network = _Network(graph, devices, choices, costs)
     nodes, moving = network.nodes(), network.moving()
     found = plan(nodes, moving)
-    first = len(graph.parameters)
-    chosen = [nodes[i].states[found.states[i]] for i in range(first, first + len(graph.steps))]
-    blocks = {
-        step.out: max((form.layout.block for form in (*state.reads, state.makes)), default=0)
-        for step, state in zip(graph.steps, chosen, strict=True)
-        if isinstance(step, PlainStep)
-    }
-    return NetworkPlan(found, nodes, moving, tuple(s.makes.device for s in chosen), blocks)
+    return NetworkPlan(found, nodes, moving, planned_states(graph, nodes, found.states))
+
+
+def planned_states(graph: FusedGraph, nodes: Sequence[Node], states: Sequence[int]) -> Planned:
+    """What to build where every node of a `NetworkPlan` is in the state of that index."""
+    blocks: dict[Var, int] = {}
+    kernels: dict[Var, Choice] = {}
+    chosen = [node.states[state] for node, state in zip(nodes, states, strict=True)][len(graph.parameters) :]
+    for step, state in zip(graph.steps, chosen, strict=False):  # behind the steps are the results
+        if isinstance(step, PlainStep):
+            blocks[step.out] = max((form.layout.block for form in (*state.reads, state.makes)), default=0)
+        else:
+            config = Config.from_dict(json.loads(state.kernel)) if state.kernel else None
+            kernels[step.out] = Choice(config, cast(Source, state.source), state.seconds)
+    return Planned([s.makes.device for s in chosen[: len(graph.steps)]], blocks, kernels)
 
 
 def seconds_alone(found: NetworkPlan, device: int) -> float | None:
@@ -67,13 +75,8 @@ def seconds_alone(found: NetworkPlan, device: int) -> float | None:
 class _Network:
     """A fused graph as nodes: its inputs, its steps, its results."""
 
-    def __init__(
-        self, graph: FusedGraph, devices: Sequence[Device], choices: Sequence[Mapping[Workload, Choice]], costs: Costs
-    ) -> None:
+    def __init__(self, graph: FusedGraph, devices: Sequence[Device], choices: Sequence[Rivals], costs: Costs) -> None:
         self._graph, self._devices, self._choices, self._costs = graph, devices, choices, costs
-        self._places = [
-            Place(d.target, {w: c.config for w, c in known.items()}) for d, known in zip(devices, choices, strict=True)
-        ]
         self._variables = [*graph.parameters, *(step.out for step in graph.steps)]
         self._index = {v: i for i, v in enumerate(self._variables)}
         self._found: dict[Hashable, list[tuple[tuple[Layout, ...], Layout, Cost, str]]] = {}
@@ -107,7 +110,9 @@ class _Network:
         for device in range(len(self._devices)):
             for wanted, makes, cost, kernel in self._ways(step, device):
                 forms = tuple(Form(device, layout) for layout in wanted)
-                states.append(State(forms, Form(device, makes), cost.seconds, kernel, cost.source))
+                saves = _saves(step, makes, cost.seconds)
+                fills = isinstance(step, AnchorStep) and bool(makes.block)
+                states.append(State(forms, Form(device, makes), cost.seconds, kernel, cost.source, saves, fills))
         if not any(math.isfinite(s.seconds) for s in states):
             raise BadInput(f"node {step.node!r}: none of {', '.join(d.title for d in self._devices)} computes it")
         return Node(step.node, tuple(self._index[v] for v in reads), tuple(states))
@@ -119,21 +124,30 @@ class _Network:
         key = (device, alike(step), tuple(reads.index(v) for v in reads))
         if key not in self._found:
             ways: dict[tuple[tuple[Layout, ...], Layout], tuple[Cost, str]] = {}
-            for block in self._blocks[device] if isinstance(step, PlainStep) else [None]:
-                try:
-                    alone = lower_alone(self._graph, step, self._places[device], block)
-                except BadInput:
-                    continue
+            for alone, choice in self._lowered(step, device):
                 form = tuple(alone.reads[v] for v in dict.fromkeys(reads)), alone.makes
                 if form not in ways:
-                    ways[form] = self._cost(step, alone, device)
+                    ways[form] = self._cost(step, alone, device, choice)
             self._found[key] = [(*form, *cost) for form, cost in ways.items()]
         return self._found[key]
 
-    def _cost(self, step: Step, alone: Alone, device: int) -> tuple[Cost, str]:
+    def _lowered(self, step: Step, device: int) -> Iterator[tuple[Alone, Choice | None]]:
+        """In every block, if it is a plain step, else with every kernel; the best first."""
+        target = self._devices[device].target
+        ways: list[tuple[Place, int | None, Choice | None]]
         if isinstance(step, PlainStep):
+            ways = [(Place(target, {}), block, None) for block in self._blocks[device]]
+        else:
+            ways = [(Place(target, {step.workload: c.config}), None, c) for c in self._choices[device][step.workload]]
+        for place, block, choice in ways:
+            try:
+                yield lower_alone(self._graph, step, place, block), choice
+            except BadInput:
+                continue  # not here, or not so
+
+    def _cost(self, step: Step, alone: Alone, device: int, choice: Choice | None) -> tuple[Cost, str]:
+        if choice is None:
             return self._costs.step(self._graph, step, alone, device), ""
-        choice = self._choices[device][step.workload]
         kernel = "" if choice.config is None else choice.config.key
         if choice.seconds is not None:
             return Cost(choice.seconds, choice.source), kernel
@@ -147,6 +161,17 @@ class _Network:
                 for wanted, makes, _, _ in self._ways(step, device):
                     found.update(layout.block for layout in (*wanted, makes))
         return sorted(found)
+
+
+def _saves(step: Step, makes: Layout, seconds: float) -> tuple[float, ...]:
+    """What a concatenation saves for each variable that is written in place (see `graph.concat`): its share."""
+    if not makes.block or not isinstance(step, PlainStep) or not is_call(step.value, "concat"):
+        return ()
+    parts = [shape_of(part) for part in step.value.args[0].fields]
+    channels = [shape[1] for shape in parts if shape is not None]
+    each = zip(step.value.args[0].fields, channels, strict=True)
+    shares = {part: n / sum(channels) for part, n in each if isinstance(part, Var)}
+    return tuple(seconds * shares[v] for v in dict.fromkeys(reads_of(step)))
 
 
 def _sizes(ty: Any, layout: Layout) -> list[int]:

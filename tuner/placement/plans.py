@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,14 @@ from templates.template import search_space
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph
-from tuner.graph.choice import Choice
+from tuner.graph.choice import Choice, Planned
 from tuner.graph.fuse import PlainStep, TunedStep
 from tuner.graph.layouts import Form, Move
 from tuner.placement.exact import NetworkPlan
 from tuner.placement.fallback import operator_of
-from tuning_db.record import Config, Workload
+from tuning_db.record import Config
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """What to build: see `module.build_placed`."""
-
-    placement: tuple[int, ...]
-    blocks: Mapping[Var, int]
-    choices: tuple[Mapping[Workload, Choice], ...]
 
 
 def described(graph: FusedGraph, devices: Sequence[Device], found: NetworkPlan) -> dict[str, Any]:
@@ -46,10 +36,10 @@ def described(graph: FusedGraph, devices: Sequence[Device], found: NetworkPlan) 
         what: dict[str, Any] = {"node": step.node, "operator": operator_of(step)}
         what["device"] = devices[state.makes.device].name
         if isinstance(step, PlainStep):
-            what["block"] = found.blocks[step.out]
+            what["block"] = found.planned.blocks[step.out]
         else:
             what["kernel"] = json.loads(state.kernel) if state.kernel else None
-        steps.append({**what, "seconds": state.seconds, "source": state.source})
+        steps.append({**what, "seconds": found.plan.computing[first + i], "source": state.source})
     plan = found.plan
     return {
         "format": FORMAT,
@@ -111,7 +101,7 @@ def read_plan(path: Path, data: Mapping[str, Any], graph: FusedGraph, devices: S
         )
     placement: list[int] = []
     blocks: dict[Var, int] = {}
-    choices: list[dict[Workload, Choice]] = [{} for _ in devices]
+    kernels: dict[Var, Choice] = {}
     for step, said in zip(graph.steps, steps, strict=True):
         where = f"{path}: step {step.node!r}"
         if said["device"] not in names:
@@ -120,8 +110,8 @@ def read_plan(path: Path, data: Mapping[str, Any], graph: FusedGraph, devices: S
         if isinstance(step, PlainStep):
             blocks[step.out] = _block(where, said.get("block", 0))
         elif said.get("kernel") is not None:
-            _choose(where, step, said, devices[placement[-1]], choices[placement[-1]])
-    return Planned(tuple(placement), blocks, tuple(choices))
+            kernels[step.out] = _choice(where, step, said, devices[placement[-1]])
+    return Planned(tuple(placement), blocks, kernels)
 
 
 def _block(where: str, block: Any) -> int:
@@ -130,9 +120,7 @@ def _block(where: str, block: Any) -> int:
     return block
 
 
-def _choose(
-    where: str, step: TunedStep, said: Mapping[str, Any], device: Device, chosen: dict[Workload, Choice]
-) -> None:
+def _choice(where: str, step: TunedStep, said: Mapping[str, Any], device: Device) -> Choice:
     try:
         config = Config.from_dict(said["kernel"])
     except (KeyError, TypeError, ValueError) as error:
@@ -140,6 +128,4 @@ def _choose(
     space = search_space(step.workload, device.target)
     if space is None or not space.is_valid(config):
         raise BadInput(f"{where}: kernel {config.key} is not valid for it on {device.title}")
-    known = chosen.setdefault(step.workload, Choice(config, "plan", said.get("seconds")))
-    if known.config != config:
-        raise BadInput(f"{where}: has another kernel than an equal step before it: one device has one kernel for both")
+    return Choice(config, "plan", said.get("seconds"))

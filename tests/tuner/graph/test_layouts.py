@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -42,7 +43,10 @@ def graphs(draw: st.DrawFn) -> tuple[list[Node], Moving]:
         states = []
         for _ in range(rng.integers(1, 4)):
             reads = tuple(FORMS[rng.integers(6)] for _ in operands)
-            states.append(State(reads, FORMS[rng.integers(6)], float(rng.random())))
+            seconds = float(rng.random())
+            saves = tuple(float(seconds * s) for s in rng.random(len(operands)) / max(1, len(operands)))
+            saves = saves if rng.integers(2) else ()
+            states.append(State(reads, FORMS[rng.integers(6)], seconds, saves=saves, fills=bool(rng.integers(2))))
         nodes.append(Node(f"n{i}", operands, tuple(states)))
     return nodes, moving(seed)
 
@@ -54,6 +58,7 @@ def all_plans(nodes: list[Node]) -> itertools.product[tuple[int, ...]]:
 def least(nodes: list[Node], cost: Moving) -> float:
     """Of all plans; with bounds on the way, or twelve operators would take minutes."""
     best = math.inf
+    readers = Counter(o for n in nodes for o in n.operands)
 
     def search(states: list[int], spent: float, paid: frozenset[tuple[object, ...]]) -> None:
         nonlocal best
@@ -65,8 +70,11 @@ def least(nodes: list[Node], cost: Moving) -> float:
         node = nodes[len(states)]
         for number, state in enumerate(node.states):
             now, owed = spent + state.seconds, set(paid)
-            for operand, wanted in zip(node.operands, state.reads, strict=True):
-                made = nodes[operand].states[states[operand]].makes
+            for place, (operand, wanted) in enumerate(zip(node.operands, state.reads, strict=True)):
+                producer = nodes[operand].states[states[operand]]
+                made = producer.makes
+                if state.saves and readers[operand] == 1 and producer.fills and made == wanted:
+                    now -= state.saves[place]
                 if made.device != wanted.device and (operand, wanted.device) not in owed:
                     owed.add((operand, wanted.device))
                     now += cost.copy(operand, made.layout, made.device, wanted.device)

@@ -14,6 +14,7 @@ from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput, VerificationFailed
 from tuner.graph import FusedGraph, fuse, halved, load_onnx
+from tuner.graph.choice import Planned
 from tuner.module import OnnxReference, build, build_placed, load, operator_errors, random_inputs, read_manifest, verify
 from tuner.module.verification import TOLERANCE
 from tuning_db.record import tolerance_of
@@ -95,7 +96,7 @@ def test_a_device_that_stores_no_halves(graph: FusedGraph, device: Device, tmp_p
     with pytest.raises(BadInput, match="halves are for GPU devices only"):
         build(graph, cpu, tmp_path / "m")
     with pytest.raises(BadInput, match="halves are for GPU devices only"):
-        build_placed(graph, [device, cpu], [0] * len(graph.steps), tmp_path / "m")
+        build_placed(graph, [device, cpu], Planned([0] * len(graph.steps)), tmp_path / "m")
     with pytest.raises(BadInput, match="cannot store halves"):
         build(graph, open_device(f"opencl:{device_number('pocl')}"), tmp_path / "m")
     assert not (tmp_path / "m").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from templates.template import PLAIN, anchor_template, search_space
 from tests.tuner.graph.networks import Net, assert_close, expected, random_inputs
 from tests.tuner.graph.test_onnx_vision import detector
 from tests.tuner.graph.test_placed import branches, run
@@ -31,16 +32,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield found
 
 
-def choices_of(graph: FusedGraph, devices: list[Device]) -> list[dict[Workload, Choice]]:
-    return [choose((s.workload for s in graph.tuned), device, None) for device in devices]
+def choices_of(graph: FusedGraph, devices: list[Device]) -> list[dict[Workload, tuple[Choice, ...]]]:
+    found = [choose((s.workload for s in graph.tuned), device, None) for device in devices]
+    return [{w: (choice,) for w, choice in known.items()} for known in found]
 
 
 def assert_runs(net: Net, graph: FusedGraph, devices: list[Device], found: NetworkPlan, *outputs: str) -> None:
-    chosen = choices_of(graph, devices)
-    places = [
-        Place(d.target, {w: c.config for w, c in known.items()}) for d, known in zip(devices, chosen, strict=True)
-    ]
-    whole, inputs = lower_placed(graph, places, found.placement, found.blocks), random_inputs(graph)
+    planned = found.planned
+    kernels = {out: choice.config for out, choice in planned.kernels.items()}
+    places = [Place(device.target, {}, kernels) for device in devices]
+    whole, inputs = lower_placed(graph, places, planned.placement, planned.blocks), random_inputs(graph)
     assert_close(run(graph, devices, whole, inputs), expected(net.model(*outputs), inputs))
 
 
@@ -50,7 +51,7 @@ def test_a_network_is_planned_from_measured_costs_once(tmp_path: Path, devices: 
     costs = Costs(devices, store)
     found = plan_network(graph, devices, choices_of(graph, devices), costs)
     assert found.plan.optimal
-    assert len(found.placement) == len(graph.steps)
+    assert len(found.planned.placement) == len(graph.steps)
     assert costs.measured > 10
     assert {t.workload.op for t in store.trials()} >= {"step", "transform", "copy"}
     assert_runs(net, graph, devices, found, output)
@@ -66,7 +67,7 @@ def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store
     both = plan_network(graph, devices, chosen, Costs(devices, store))
     for i, device in enumerate(devices):
         alone = plan_network(graph, [device], [chosen[i]], Costs([device], store))
-        assert set(alone.placement) == {0}
+        assert set(alone.planned.placement) == {0}
         assert seconds_alone(both, i) == pytest.approx(alone.plan.seconds)
         assert both.plan.seconds <= alone.plan.seconds
 
@@ -98,11 +99,53 @@ def test_slow_kernels_and_dear_copies_move_a_network(tmp_path: Path, devices: li
     graph = net.graph(tmp_path, output)
     chosen = choices_of(graph, devices)
 
-    def timed(seconds: list[float]) -> list[dict[Workload, Choice]]:
-        return [{w: replace(c, seconds=s) for w, c in known.items()} for known, s in zip(chosen, seconds, strict=True)]
+    def timed(seconds: list[float]) -> list[dict[Workload, tuple[Choice, ...]]]:
+        each = zip(chosen, seconds, strict=True)
+        return [{w: (replace(c, seconds=s),) for w, (c,) in known.items()} for known, s in each]
 
     costs = Costs(devices, store)
-    assert set(plan_network(graph, devices, timed([1.0, 1e-9]), costs).placement) == {1}
+    assert set(plan_network(graph, devices, timed([1.0, 1e-9]), costs).planned.placement) == {1}
     mixed = plan_network(graph, devices, timed([1e-9, 1.0]), costs)
-    anchors = [d for step, d in zip(graph.steps, mixed.placement, strict=True) if step in graph.tuned]
+    anchors = [d for step, d in zip(graph.steps, mixed.planned.placement, strict=True) if step in graph.tuned]
     assert set(anchors) == {0}
+
+
+def test_the_layout_decides_between_kernels_of_equal_steps(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    """A convolution by itself in plain layout, the same one six times in a row in blocked layout: the kernel for that
+    is faster, but not by what a single one's transforms take."""
+    net = Net()
+    x = net.op("Transpose", net.conv(net.input(1, 16, 24, 24), (16, 16), pads=[1, 1, 1, 1]), perm=[0, 1, 3, 2])
+    for _ in range(6):
+        x = net.conv(x, (16, 16), pads=[1, 1, 1, 1])
+    graph = net.graph(tmp_path, x)
+    gpu = devices[0]
+    (workload,) = {s.workload for s in graph.tuned}
+    configs = {}
+    space = search_space(workload, gpu.target)
+    assert space is not None
+    for config in space.seed_configs():
+        configs.setdefault(anchor_template(config.template).layouts(workload, gpu.target), config)
+    blocked, plain = sorted(configs, key=lambda layouts: -layouts.data.block)
+    costs = Costs(devices, store)
+    transform = costs.transform((1, 16, 24, 24), "float32", 0, PLAIN, blocked.data).seconds
+    choices = Choice(configs[blocked], "device", 1e-9), Choice(configs[plain], "device", transform)
+    found = plan_network(graph, [gpu], [{workload: choices}], costs)
+    templates = [found.planned.kernels[s.out].config for s in graph.tuned]
+    assert templates == [configs[plain], *[configs[blocked]] * 6]
+    assert_runs(net, graph, [gpu], found, x)
+
+
+def test_a_concatenation_costs_what_it_copies(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    """Of three parts of equal size two are written in place."""
+    net = Net()
+    x = net.input(1, 16, 24, 24)
+    y, z = (net.conv(x, (16, 32), 1) for _ in range(2))
+    out = net.op("Concat", y, net.op("MaxPool", net.conv(x, (16, 32), 1), kernel_shape=[1, 1]), z, axis=1)
+    graph = net.graph(tmp_path, net.conv(out, (96, 16), 1))
+    cpu = devices[1:]
+    found = plan_network(graph, cpu, choices_of(graph, cpu), Costs(cpu, store))
+    (at,) = [i for i, node in enumerate(found.nodes) if node.name.endswith("Concat")]
+    state = found.nodes[at].states[found.plan.states[at]]
+    assert state.makes.layout.block
+    assert found.plan.computing[at] == pytest.approx(state.seconds / 3)
+    assert_runs(net, graph, cpu, found, graph.model.outputs[0].name)
