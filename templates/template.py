@@ -77,6 +77,7 @@ class Template(ABC):
     exact: bool = True  # False: rounds differently from the direct algorithm (Winograd); can be forbidden by the user
     # The error that its results may have, where that is more than their dtype allows: it must be asked for by name.
     tolerance: float | None = None
+    first_calls: int = 1  # that take longer than all later ones, and are not timed
 
     @abstractmethod
     def space(self, workload: Workload, target: Target) -> Space | None:

@@ -19,11 +19,13 @@ from tuner.cli.common import (
     Output,
     PluginOption,
     ThreadsOption,
+    VendorOption,
     check_dtype,
     check_file,
     check_parent_writable,
     import_plugins,
     split_list,
+    templates_asked,
 )
 from tuner.cli.model import ModelArgument, load_graph
 from tuner.errors import BadInput
@@ -57,6 +59,7 @@ def command(
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
     plugin: PluginOption = None,
+    vendor: VendorOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
@@ -64,7 +67,7 @@ def command(
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
-        import_plugins(plugin or ())
+        import_plugins(templates_asked(plugin, vendor))
         unwanted = split_list(fallback)
         result = build_verified(model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan)
         out.result(result)

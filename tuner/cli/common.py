@@ -57,6 +57,10 @@ PluginOption = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="MODULE", help="A module, or a .py file, that registers more templates."),
 ]
+VendorOption = Annotated[
+    str,
+    typer.Option("--vendor", metavar="NAME,...", help="Let other libraries' kernels compete: onnxruntime, onednn."),
+]
 TemplateOption = Annotated[
     list[str] | None, typer.Option("--template", metavar="NAME", help="Use only this template (may be repeated).")
 ]
@@ -162,6 +166,16 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
         except Exception as error:  # the user's code: whatever it raises, the user hears where and what
             raise BadInput(f"--plugin {name}: cannot be imported: {type(error).__name__}: {error}") from error
     return tuple(names)
+
+
+def templates_asked(plugins: Sequence[str] | None, vendors: str) -> tuple[str, ...]:
+    """The modules of --plugin, and those that let the libraries of --vendor compete. Raises BadInput."""
+    names = split_list(vendors)
+    if not names:
+        return tuple(plugins or ())
+    from tuner.vendors import open_vendor
+
+    return (*(plugins or ()), *map(open_vendor, names))
 
 
 def check_dtype(dtype: str) -> str:

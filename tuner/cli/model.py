@@ -23,9 +23,11 @@ from tuner.cli.common import (
     TemplateOption,
     ThreadsOption,
     TrialsOption,
+    VendorOption,
     check_dtype,
     check_file,
     seconds_of,
+    templates_asked,
 )
 from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
 from tuner.cli.tuning import Request, finish, tune_tasks
@@ -50,6 +52,7 @@ def command(
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
     plugin: PluginOption = None,
+    vendor: VendorOption = "",
     template: TemplateOption = None,
     target: TargetOption = None,
     compile_only: CompileOnlyOption = False,
@@ -58,7 +61,7 @@ def command(
 ) -> None:
     """Tune what a model needs; run it again to go on."""
     check_file(model, "an ONNX model")
-    more = tuple(plugin or ()), tuple(template or ()), check_dtype(dtype)
+    more = templates_asked(plugin, vendor), tuple(template or ()), check_dtype(dtype)
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:

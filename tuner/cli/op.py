@@ -23,10 +23,12 @@ from tuner.cli.common import (
     TemplateOption,
     ThreadsOption,
     TrialsOption,
+    VendorOption,
     check_dtype,
     integers,
     seconds_of,
     split_list,
+    templates_asked,
 )
 from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
 from tuner.cli.tuning import Request, finish, tune_tasks
@@ -81,6 +83,7 @@ def command(
     seed: SeedOption = 0,
     no_winograd: ExactOption = False,
     plugin: PluginOption = None,
+    vendor: VendorOption = "",
     template: TemplateOption = None,
     target: TargetOption = None,
     compile_only: CompileOnlyOption = False,
@@ -94,7 +97,7 @@ def command(
         check_dtype(dtype)
     sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
-    more = tuple(plugin or ()), tuple(template or ()), dtype
+    more = templates_asked(plugin, vendor), tuple(template or ()), dtype
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:

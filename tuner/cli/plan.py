@@ -19,11 +19,13 @@ from tuner.cli.common import (
     Output,
     PluginOption,
     ThreadsOption,
+    VendorOption,
     check_dtype,
     check_file,
     check_parent_writable,
     import_plugins,
     split_list,
+    templates_asked,
 )
 from tuner.cli.model import ModelArgument, load_graph
 
@@ -42,6 +44,7 @@ def command(
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
     plugin: PluginOption = None,
+    vendor: VendorOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Plan where and how every step of a model is computed, exactly, by measured costs.
@@ -54,7 +57,7 @@ def command(
     from tuner.devices import open_devices
 
     with Output(as_json) as out:
-        import_plugins(plugin or ())
+        import_plugins(templates_asked(plugin, vendor))
         devices = open_devices(split_list(device), threads)
         result = planned(model, devices, db, no_winograd, dtype, out)
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

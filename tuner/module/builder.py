@@ -34,6 +34,7 @@ from tuner.measure.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, Operator, Processor
 from tuner.module.saving import Check, Contents, Written, check_directory, save
+from tuner.vendors import vendors_of
 from tuning_db.record import Workload
 from tuning_db.store import Store
 
@@ -122,6 +123,7 @@ def _save(
             cpu_features=required_features(host_of([device.target for device in devices])),
             operators=tuple(_operator(operator, chosen[operator.device]) for operator in placed.operators),
             versions={name: version(name) for name in _PACKAGES},
+            vendors=vendors_of(operator.operator.config for operator in placed.operators),
             dtype=graph.dtype,
             errors={},
             **vars(written),

@@ -25,6 +25,7 @@ from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.saving import read_constants
 from tuner.module.threads import PoolThreads
+from tuner.vendors import require
 
 _LABELS = {COPY: "copy between devices"}
 
@@ -49,7 +50,7 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
     Weights are placed on their devices here, once. Threads follow TVM_NUM_THREADS, else the number that the module was
     built for. `pin`: keep TVM's threads each on a core of its own; the calling thread is only held there during calls.
     Raises BadInput if the directory is not a module, is damaged, was built for a CPU with instructions that this one
-    lacks, or for a device that is not here.
+    lacks, for a device that is not here, or with kernels of a library that is not here.
     """
     directory = Path(directory)
     manifest = read_manifest(directory, check_files)
@@ -58,6 +59,10 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         raise BadInput(
             f"{directory}: was built for a CPU with {', '.join(missing)}, which this machine lacks; build it here"
         )
+    try:
+        require(manifest.vendors)
+    except BadInput as error:
+        raise BadInput(f"{directory}: {error}") from None
     devices = [_opened(directory, processor) for processor in manifest.devices]
     executable = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(directory / manifest.network))
     pool = None

@@ -1,0 +1,1 @@
+"""One module a vendor, for processes that import the templates that they may use."""

@@ -1,0 +1,63 @@
+"""Vendors by name: asked for by a user, or needed by a module. Start at `open_vendor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+
+from templates.template import register
+from tuner.errors import BadInput
+from tuner.vendors.template import PREFIX, Vendor, VendorTemplate
+from tuning_db.record import Config
+
+# What to install for each.
+VENDORS = {"onnxruntime": "edgetune[ort]", "onednn": "edgetune[torch]"}
+OPS = ("conv2d", "dense")
+
+
+def open_vendor(name: str) -> str:
+    """Make a vendor's templates known: from now on its kernels compete. Returns the module that does so in other
+    processes. Raises BadInput for a name that is none and for a library that is not here."""
+    vendor_named(name)
+    module = f"{__package__}.enabled.{name}"
+    import_module(module)
+    return module
+
+
+def register_templates(name: str) -> None:
+    for template in templates_of(name):
+        register(template)
+
+
+@cache
+def templates_of(name: str) -> tuple[VendorTemplate, ...]:
+    """Of a vendor that is here; from now on its kernels can be called. Raises BadInput as `vendor_named` does."""
+    return tuple(VendorTemplate(vendor_named(name), op) for op in OPS)
+
+
+def vendor_named(name: str) -> Vendor:
+    """Raises BadInput for a name that is none and for a library that is not here."""
+    if name not in VENDORS:
+        raise BadInput(f"unknown vendor {name!r} (known: {', '.join(VENDORS)})")
+    try:
+        vendor: Vendor = import_module(f"{__package__}.{name}").VENDOR
+    except ImportError as error:
+        raise BadInput(f"vendor {name}: {error}; pip install '{VENDORS[name]}'") from error
+    return vendor
+
+
+def vendors_of(configs: Iterable[Config | None]) -> dict[str, str]:
+    """The vendors that configs call, with the versions that they were measured with."""
+    found = [c for c in configs if c is not None and c.template.startswith(PREFIX)]
+    return {c.template.rpartition("_")[2]: str(c["version"]) for c in found}
+
+
+def require(vendors: Mapping[str, str]) -> None:
+    """Let the kernels of a module call its vendors. Raises BadInput where one is not here, or in another version: that
+    would be another kernel than the one that was checked."""
+    for name, version in vendors.items():
+        here = vendor_named(name).version
+        if here != version:
+            raise BadInput(f"calls {name} {version}, here is {here}: install that version, or build the module again")
+        templates_of(name)
