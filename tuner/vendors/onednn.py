@@ -6,10 +6,14 @@ has one number of threads for all of a process: that of the latest kernel.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+# Its threads would otherwise keep the cores for milliseconds after each call; read when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
 from templates.epilogue import parse

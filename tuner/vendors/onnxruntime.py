@@ -1,7 +1,6 @@
 """onnxruntime's CPU kernels, one session for every operator.
 
-Its threads are one pool for all sessions, as large as the first kernel asks for; a session for another number of
-threads has threads of its own.
+Its threads sleep between calls: a network's next kernels are ours, which need the cores.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from tuner.vendors.template import Call, Prepared, Vendor
 from tuning_db.record import Workload
 
 OPSET, IR_VERSION = 17, 8
-_POOL: list[int] = []
 _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish"}
 
 
@@ -29,12 +27,9 @@ class OnnxRuntime(Vendor):
 
     def prepared(self, workload: Workload, weight: np.ndarray, bias: np.ndarray | None, threads: int) -> Prepared:
         options = onnxruntime.SessionOptions()
-        options.inter_op_num_threads = 1
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
-        if _pool(threads) == threads:
-            options.use_per_session_threads = False
-        else:
-            options.intra_op_num_threads = threads
         model = as_model(workload, weight, bias).SerializeToString()
         return _Session(onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]))
 
@@ -49,14 +44,6 @@ class _Session:
             binding.bind_input(info.name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         binding.bind_output("out", "cpu", 0, np.float32, out.shape, out.ctypes.data)
         return lambda: self._session.run_with_iobinding(binding)
-
-
-def _pool(threads: int) -> int:
-    """How many threads the pool of all sessions has: as many as were asked for first."""
-    if not _POOL:
-        onnxruntime.set_global_thread_pool_sizes(threads, 1)
-        _POOL.append(threads)
-    return _POOL[0]
 
 
 def as_model(workload: Workload, weight: np.ndarray, bias: np.ndarray | None) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from templates.space import Knob, Space
 from templates.stages import epilogue_operands
 from templates.template import PLAIN, AnchorTemplate, Layouts
 from templates.workloads import anchor_of
+from tuner.devices.parallel import open_pools
 from tuning_db.record import Config, Workload
 
 PREFIX = "vendor."
@@ -137,11 +138,12 @@ class _Callback:
         kernel = key, threads, digest, _scattered(addresses[constants[0]])
         known = *kernel, *(a for i, a in enumerate(addresses) if i not in constants)
         call = self._bound.get(known)
-        if call is None:
-            self._bind(kernel, known, [addresses[i] for i in constants])
-        else:
-            self._bound.move_to_end(known)
-            call()
+        with _cores_free() if threads > 1 else nullcontext():
+            if call is None:
+                self._bind(kernel, known, [addresses[i] for i in constants])
+            else:
+                self._bound.move_to_end(known)
+                call()
 
     def _constants_of(self, key: str) -> tuple[int, ...]:
         tokens = steps.operands(Workload.from_dict(json.loads(key)).epilogue)
@@ -181,6 +183,19 @@ def _keep(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None
     known.move_to_end(key)
     while len(known) > most:
         known.popitem(last=False)
+
+
+@contextmanager
+def _cores_free() -> Iterator[None]:
+    """Without our threads waiting on their cores for the next loop. Calling them back is a part of what it takes."""
+    pools = open_pools()
+    for pool in pools:
+        pool.rest()
+    try:
+        yield
+    finally:
+        for pool in pools:
+            pool.rise()
 
 
 @contextmanager

@@ -56,6 +56,24 @@ def test_every_part_runs_once(pool: Pool, threads: int) -> None:
         assert parts >= threads
 
 
+def test_threads_may_rest_between_loops(pool: Pool) -> None:
+    """Called back before the next loop, or by it."""
+    pool.threads(3)
+    for i in range(200):
+        ran: Counter[int] = Counter()
+
+        def body(part: int, _: int, ran: Counter[int] = ran) -> int:
+            ran[part] += 1
+            return 0
+
+        if i % 3:
+            pool.rest()
+        if i % 2:
+            pool.rise()
+        assert launch(pool, body) == 0
+        assert set(ran.values()) == {1}
+
+
 def test_more_than_one_thread_takes_part_and_a_stopped_one_delays_nobody(pool: Pool) -> None:
     pool.threads(2)
     caller, workers = threading.get_ident(), set()

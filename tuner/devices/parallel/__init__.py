@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from tuner.devices.parallel.pool import PATTERN, Pool, open_pool, pool_library
+from tuner.devices.parallel.pool import PATTERN, Pool, open_pool, open_pools, pool_library
 
-__all__ = ["PATTERN", "Pool", "open_pool", "pool_library"]
+__all__ = ["PATTERN", "Pool", "open_pool", "open_pools", "pool_library"]

@@ -52,6 +52,8 @@ static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t sleep_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static _Atomic int sleeping;
+static _Atomic int resting;      /* workers are to leave their cores to others' threads */
+static _Atomic uint64_t stirred; /* how often they were called back */
 static int started = 1; /* threads that exist, the caller included */
 
 static _Thread_local int wanted = 1; /* threads for the loops of this caller */
@@ -100,8 +102,16 @@ static void work(int self, int count) {
 static void sleep_until_not(uint64_t seen) {
   pthread_mutex_lock(&sleep_mutex);
   atomic_fetch_add(&sleeping, 1);
-  while (atomic_load(&epoch) == seen) pthread_cond_wait(&wake, &sleep_mutex);
+  uint64_t before = atomic_load(&stirred);
+  while (atomic_load(&epoch) == seen && atomic_load(&stirred) == before) pthread_cond_wait(&wake, &sleep_mutex);
   atomic_fetch_sub(&sleeping, 1);
+  pthread_mutex_unlock(&sleep_mutex);
+}
+
+static void wake_all(void) {
+  if (!atomic_load(&sleeping)) return;
+  pthread_mutex_lock(&sleep_mutex);
+  pthread_cond_broadcast(&wake);
   pthread_mutex_unlock(&sleep_mutex);
 }
 
@@ -109,7 +119,10 @@ static void* worker(void* argument) {
   int self = (int)(intptr_t)argument;
   uint64_t seen = 0;
   for (;;) {
-    for (long n = 0; n < SPINS && atomic_load_explicit(&epoch, memory_order_acquire) == seen; n++) relax();
+    for (long n = 0; n < SPINS && atomic_load_explicit(&epoch, memory_order_acquire) == seen; n++) {
+      if (atomic_load_explicit(&resting, memory_order_relaxed)) break;
+      relax();
+    }
     if (atomic_load(&epoch) == seen) sleep_until_not(seen);
     seen = atomic_load(&epoch);
     /* The loop stays open while `active` is not 0: whoever finds the same epoch after it has raised it may look. */
@@ -149,12 +162,9 @@ int edgetune_launch(Lambda function, void* argument, int tasks) {
   atomic_store(&failed, 0);
   atomic_store(&threads, count);
   for (uint64_t i = 0; i < (uint64_t)count; i++) atomic_store(&shares[i].range, (i * PARTS) << 32 | (i + 1) * PARTS);
+  atomic_store(&resting, 0);
   atomic_fetch_add(&epoch, 1);
-  if (atomic_load(&sleeping)) {
-    pthread_mutex_lock(&sleep_mutex);
-    pthread_cond_broadcast(&wake);
-    pthread_mutex_unlock(&sleep_mutex);
-  }
+  wake_all();
   work(0, count);
   atomic_fetch_add(&epoch, 1);
   wait_for_workers();
@@ -163,12 +173,22 @@ int edgetune_launch(Lambda function, void* argument, int tasks) {
   return status;
 }
 
+/* Workers sleep, and leave their cores to the threads of another library, until they are called back or have a loop. */
+void edgetune_rest(void) { atomic_store(&resting, 1); }
+
+void edgetune_rise(void) {
+  atomic_store(&resting, 0);
+  atomic_fetch_add(&stirred, 1);
+  wake_all();
+}
+
 /* A forked child has no workers. */
 static void reset(void) {
   started = 1;
   atomic_store(&epoch, 0); /* a loop of another thread may have been open */
   atomic_store(&active, 0);
   atomic_store(&sleeping, 0);
+  atomic_store(&resting, 0);
   pthread_mutex_init(&launching, 0);
   pthread_mutex_init(&sleep_mutex, 0);
   pthread_cond_init(&wake, 0); /* it remembers who waited */

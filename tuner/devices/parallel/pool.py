@@ -34,6 +34,14 @@ class Pool:
         how many there are now."""
         return int(self._library.edgetune_threads(count))
 
+    def rest(self) -> None:
+        """Let idle threads sleep now, until `rise` or the next loop: they otherwise wait for it on their cores."""
+        self._library.edgetune_rest()
+
+    def rise(self) -> None:
+        """Call resting threads back to their cores."""
+        self._library.edgetune_rise()
+
     def serve(self, library: Path | str) -> None:
         """Let the kernels of a library that TVM has loaded run their parallel loops here."""
         loaded = ctypes.CDLL(str(library))
@@ -54,6 +62,11 @@ def open_pool(library: Path) -> Pool | None:
         except OSError:
             return None
     return _POOLS[library.name]
+
+
+def open_pools() -> list[Pool]:
+    """Those that this process has opened."""
+    return list(_POOLS.values())
 
 
 def pool_library() -> Path | None:
