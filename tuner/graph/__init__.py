@@ -11,6 +11,7 @@ from tuner.graph.kernels import Place, default_config
 from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
 from tuner.graph.model import Count, Model, TensorInfo
+from tuner.graph.onnx_operator import operator_model
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module
 from tuner.graph.placed import COPY, Placed, PlacedOperator, host_of, lower_placed
@@ -44,6 +45,7 @@ __all__ = [
     "lower_alone",
     "lower_placed",
     "lower_transform",
+    "operator_model",
     "runs_on",
     "tasks_of",
     "write_old_rules",
