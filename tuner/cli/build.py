@@ -16,6 +16,7 @@ from tuner.cli.common import (
     DtypeOption,
     ExactOption,
     JsonOption,
+    MemoryOption,
     Output,
     PluginOption,
     ThreadsOption,
@@ -26,6 +27,7 @@ from tuner.cli.common import (
     import_plugins,
     split_list,
     templates_asked,
+    with_memory,
 )
 from tuner.cli.model import ModelArgument, load_graph
 from tuner.errors import BadInput
@@ -55,6 +57,7 @@ def command(
         Path | None, typer.Option("--plan", metavar="PLAN", help="Build what this file of `tune plan` says.")
     ] = None,
     threads: ThreadsOption = None,
+    memory: MemoryOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
@@ -69,7 +72,7 @@ def command(
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         unwanted = split_list(fallback)
-        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan)
+        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan, memory)
         out.result(result)
 
 
@@ -84,11 +87,12 @@ def build_verified(
     dtype: str = "float32",
     unwanted: Sequence[str] = (),
     plan: Path | None = None,
+    memory: int | None = None,
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
     `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
     all operators that are `unwanted` there. `dtype`: how its activations and weights are stored. `plan`: a file that
-    says devices, layouts and kernels instead.
+    says devices, layouts and kernels instead. `memory`: see --memory.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
@@ -105,7 +109,7 @@ def build_verified(
         check_storage(dtype, opened.target, opened.title)
     graph = load_graph(model, dtype)
     if plan is None or said is None:
-        devices, placement = _placed(graph, devices, unwanted)
+        devices, placement = _placed(graph, with_memory(devices, memory), unwanted)
         planned = Planned(placement)
     else:
         planned = read_plan(plan, said, graph, devices)
@@ -160,7 +164,11 @@ def _placed(graph: FusedGraph, devices: list[Device], unwanted: Sequence[str]) -
     """The devices that are used, and which of them computes each step."""
     from tuner.placement.fallback import CPU, fall_back
 
-    placement = fall_back(graph, devices[0].target, unwanted) if len(devices) > 1 else [0] * len(graph.steps)
+    placement = (
+        fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
+        if len(devices) > 1
+        else [0] * len(graph.steps)
+    )
     return (devices if CPU in placement else devices[:1]), placement
 
 

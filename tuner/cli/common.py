@@ -10,17 +10,21 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, Self
+from typing import IO, TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console, RenderableType
 
 from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.devices import Device
 
 DEFAULT_DB = "edgetune.db"
 DTYPES = ("float32", "float16")
@@ -56,6 +60,10 @@ ExactOption = Annotated[
 PluginOption = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="MODULE", help="A module, or a .py file, that registers more templates."),
+]
+MemoryOption = Annotated[
+    int | None,
+    typer.Option("--memory", metavar="MIB", min=1, help="What a GPU may hold of a network (default: all it has)."),
 ]
 VendorOption = Annotated[
     str,
@@ -166,6 +174,13 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
         except Exception as error:  # the user's code: whatever it raises, the user hears where and what
             raise BadInput(f"--plugin {name}: cannot be imported: {type(error).__name__}: {error}") from error
     return tuple(names)
+
+
+def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device]:
+    """Devices whose memory is no more than --memory, but for the host."""
+    if mebibytes is None:
+        return list(devices)
+    return [d if d.memory_bytes is None else replace(d, memory_bytes=mebibytes << 20) for d in devices]
 
 
 def templates_asked(plugins: Sequence[str] | None, vendors: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from tuner.cli.common import (
     DtypeOption,
     ExactOption,
     JsonOption,
+    MemoryOption,
     Output,
     PluginOption,
     ThreadsOption,
@@ -26,6 +27,7 @@ from tuner.cli.common import (
     import_plugins,
     split_list,
     templates_asked,
+    with_memory,
 )
 from tuner.cli.model import ModelArgument, load_graph
 
@@ -40,6 +42,7 @@ def command(
         str, typer.Option("--device", "-d", metavar="D,...", help="The devices to choose from: opencl:0,cpu.")
     ] = "cpu",
     threads: ThreadsOption = None,
+    memory: MemoryOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
@@ -58,7 +61,7 @@ def command(
 
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
-        devices = open_devices(split_list(device), threads)
+        devices = with_memory(open_devices(split_list(device), threads), memory)
         result = planned(model, devices, db, no_winograd, dtype, out)
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         out.show(f"wrote {output}: change it, or build it with `tune build {model} --plan {output} -o DIR`")

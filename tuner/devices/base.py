@@ -21,13 +21,15 @@ _POCL = "Portable Computing Language"
 @dataclass(frozen=True)
 class Device:
     """A processor that kernels run on. `threads`: how many host threads a kernel uses (its own core each; one for
-    kernels that run on another processor). `cache_bytes`: of its last cache level."""
+    kernels that run on another processor). `cache_bytes`: of its last cache level; `memory_bytes`: what a network may
+    have there, None where that is this process's own memory."""
 
     name: str
     target: Target
     key: DeviceKey
     threads: int
     cache_bytes: int
+    memory_bytes: int | None = None
 
     @property
     def is_host(self) -> bool:

@@ -37,7 +37,7 @@ def open_opencl(index: int) -> Device:
     key = device_key(limits, info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
     name = f"opencl:{index}"
     cache = last_level_cache_bytes() if limits.family == "cpu" else _cache_bytes(runtime_device(name))
-    return Device(name, gpu_target(limits, host_target(1), model=info.name), key, 1, cache)
+    return Device(name, gpu_target(limits, host_target(1), model=info.name), key, 1, cache, info.global_memory_bytes)
 
 
 def open_cuda(index: int) -> Device:
@@ -56,7 +56,14 @@ def open_cuda(index: int) -> Device:
         arch=arch,
     )
     key = device_key(limits, str(device.device_name), int(device.multi_processor_count), arch=arch)
-    return Device(f"cuda:{index}", gpu_target(limits, host_target(1)), key, 1, _cache_bytes(device))
+    return Device(
+        f"cuda:{index}",
+        gpu_target(limits, host_target(1)),
+        key,
+        1,
+        _cache_bytes(device),
+        int(device.total_global_memory),
+    )
 
 
 def _cache_bytes(device: tvm.runtime.Device) -> int:

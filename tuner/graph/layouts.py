@@ -168,13 +168,16 @@ def greedy(nodes: Sequence[Node], moving: Moving) -> tuple[int, ...]:
     return tuple(states)
 
 
-def _planned(nodes: Sequence[Node], moving: Moving, found: Solution) -> Plan:
-    states = found.states[: len(nodes)]
+def plan_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int], bound: float, width: int) -> Plan:
+    """The plan with those states, none taking less than `bound`."""
     moves = moves_of(nodes, moving, states)
     parts = computing(nodes, states)
     seconds = sum(parts) + sum(move.seconds for move in moves)
-    bound = seconds if found.exact else min(found.bound, seconds)
-    return Plan(states, parts, moves, seconds, bound, found.width)
+    return Plan(tuple(states), parts, moves, seconds, min(bound, seconds), width)
+
+
+def _planned(nodes: Sequence[Node], moving: Moving, found: Solution) -> Plan:
+    return plan_of(nodes, moving, found.states[: len(nodes)], math.inf if found.exact else found.bound, found.width)
 
 
 class _Problem:

@@ -22,6 +22,8 @@ from tuner.graph.layouts import Form, Moving, Node, Plan, State, plan
 from tuner.graph.simplify import is_call
 from tuner.placement.costs import Cost, Costs
 from tuner.placement.fallback import alike
+from tuner.placement.limit import within_memory
+from tuner.placement.memory import item_bytes
 from tuning_db.record import Config, Workload
 
 Rivals = Mapping[Workload, Sequence[Choice]]
@@ -40,13 +42,13 @@ class NetworkPlan:
 
 def plan_network(graph: FusedGraph, devices: Sequence[Device], choices: Sequence[Rivals], costs: Costs) -> NetworkPlan:
     """The plan with the least seconds for a network on some devices, `choices` having the kernels of each device, of
-    which every step gets one.
+    which every step gets one. Where that needs more memory than a device has, see `limit.within_memory`.
 
-    Raises BadInput where no device computes a step.
+    Raises BadInput where no device computes a step, and where no plan fits into the devices' memory.
     """
     network = _Network(graph, devices, choices, costs)
     nodes, moving = network.nodes(), network.moving()
-    found = plan(nodes, moving)
+    found = within_memory(graph, devices, nodes, moving, plan(nodes, moving))
     return NetworkPlan(found, nodes, moving, planned_states(graph, nodes, found.states))
 
 
@@ -179,5 +181,4 @@ def _sizes(ty: Any, layout: Layout) -> list[int]:
     if hasattr(ty, "fields"):
         return [size for field in ty.fields for size in _sizes(field, PLAIN)]
     shape = [int(s) for s in ty.shape]
-    item = {"bool": 1}.get(str(ty.dtype)) or int("".join(c for c in str(ty.dtype) if c.isdigit())) // 8
-    return [math.prod(layout.shape(shape)) * item]
+    return [math.prod(layout.shape(shape)) * item_bytes(str(ty.dtype))]

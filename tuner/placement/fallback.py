@@ -16,12 +16,16 @@ from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Place, TunedStep, runs_on
 from tuner.graph.bindings import operands
 from tuner.graph.fuse import PlainStep, Step
+from tuner.placement.memory import memory_on
 
 GPU, CPU = 0, 1  # a placement's devices
 
 
-def fall_back(graph: FusedGraph, gpu: Target, unwanted: Collection[str] = ()) -> list[int]:
+def fall_back(
+    graph: FusedGraph, gpu: Target, unwanted: Collection[str] = (), memory_bytes: int | None = None
+) -> list[int]:
     """GPU or CPU for each step. `unwanted`: operators that go to the CPU in any case, by the names of `operator_of`.
+    Where the GPU's steps need more than `memory_bytes` of it, the last ones go to the CPU, as many as have to.
 
     Raises BadInput for a name that no step has.
     """
@@ -37,6 +41,8 @@ def fall_back(graph: FusedGraph, gpu: Target, unwanted: Collection[str] = ()) ->
         if name not in unwanted and key not in found:
             found[key] = runs_on(graph, step, Place(gpu, {}))
         placement.append(CPU if name in unwanted or not found[key] else GPU)
+    while memory_bytes is not None and memory_on(graph, placement, GPU) > memory_bytes:
+        placement[max(i for i, device in enumerate(placement) if device == GPU)] = CPU
     return placement
 
 

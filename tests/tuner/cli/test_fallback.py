@@ -9,6 +9,7 @@ import pytest
 
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import everything_under, result_and_reference
+from tests.tuner.graph.networks import Net
 
 
 def test_builds_and_runs_on_both(tune, tiny, tmp_path):
@@ -32,6 +33,22 @@ def test_builds_and_runs_on_both(tune, tiny, tmp_path):
     assert alone.status == 0, alone.err
     assert alone.json()["devices"] == [device]
     assert len(json.loads((tmp_path / "alone" / "manifest.json").read_text())["devices"]) == 1
+
+
+def test_what_needs_too_much_memory_falls_back(tune, tmp_path):
+    """The second convolution makes 2 MiB."""
+    device = f"opencl:{device_number('pocl')}"
+    net = Net()
+    x = net.conv(net.input(1, 3, 64, 64), (3, 16), 1)
+    for channels in ((16, 128), (128, 16)):
+        x = net.conv(x, channels, 1)
+    net.save(tmp_path / "wide.onnx", x)
+    assert tune("model", "wide.onnx", "--db", "t.db", "--trials", 3, "--searcher", "random").status == 0
+    both = ("--device", f"{device},cpu", "--db", "t.db", "--json")
+    for memory, wanted in ((64, [0, 0, 0]), (1, [0, 1, 1])):
+        built = tune("build", "wide.onnx", *both, "--memory", memory, "-o", f"out{memory}")
+        assert built.status == 0, built.err
+        assert [o["device"] for o in built.json()["operators"]] == wanted
 
 
 @pytest.mark.parametrize(
