@@ -35,6 +35,7 @@ from tuner.errors import BadInput
 if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import FusedGraph
+    from tuner.graph.choice import Planned
     from tuner.module import Manifest
 
 
@@ -96,23 +97,14 @@ def build_verified(
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
-    from tuner.devices import check_storage
-    from tuner.graph.choice import Planned
     from tuner.module import OnnxReference, build_placed, load, verify
-    from tuner.placement.plans import load_plan, read_plan
     from tuning_db.store import open_db
 
     started = time.perf_counter()
-    said = None if plan is None else load_plan(plan)
-    devices = _opened(device, threads, unwanted) if said is None else _planned_devices(said, device, unwanted)
-    for opened in devices:
-        check_storage(dtype, opened.target, opened.title)
-    graph = load_graph(model, dtype)
-    if plan is None or said is None:
-        devices, placement = _placed(graph, with_memory(devices, memory), unwanted)
-        planned = Planned(placement)
+    if plan is None:
+        graph, devices, planned = _fallen_back(model, _opened(device, threads, unwanted), dtype, unwanted, memory)
     else:
-        planned = read_plan(plan, said, graph, devices)
+        graph, devices, planned = _said(model, plan, dtype, device, unwanted)
 
     def check(folder: Path) -> dict[str, float]:
         return verify(load(folder), OnnxReference(model), graph=graph)
@@ -151,25 +143,47 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
     return devices
 
 
-def _planned_devices(said: dict[str, Any], device: str, unwanted: Sequence[str]) -> list[Device]:
-    """Those of a plan, with its threads. Raises BadInput where one is not here, or where others are asked for."""
-    from tuner.devices import open_device
-
-    if unwanted or device not in ("cpu", ",".join(d["name"] for d in said["devices"])):
-        raise BadInput("--plan says which device computes what: leave --device and --fallback away")
-    return [open_device(d["name"], d["threads"] if d["name"] == "cpu" else None) for d in said["devices"]]
-
-
-def _placed(graph: FusedGraph, devices: list[Device], unwanted: Sequence[str]) -> tuple[list[Device], list[int]]:
-    """The devices that are used, and which of them computes each step."""
+def _fallen_back(
+    model: Path, devices: list[Device], dtype: str, unwanted: Sequence[str], memory: int | None
+) -> tuple[FusedGraph, list[Device], Planned]:
+    """The network, the devices that are used, and where each step is computed."""
+    from tuner.graph.choice import Planned
     from tuner.placement.fallback import CPU, fall_back
 
-    placement = (
-        fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
-        if len(devices) > 1
-        else [0] * len(graph.steps)
-    )
-    return (devices if CPU in placement else devices[:1]), placement
+    graph = _loaded(model, dtype, devices)
+    devices = with_memory(devices, memory)
+    if len(devices) == 1:
+        return graph, devices, Planned([0] * len(graph.steps))
+    placement = fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
+    return graph, devices if CPU in placement else devices[:1], Planned(placement)
+
+
+def _said(
+    model: Path, plan: Path, dtype: str, device: str, unwanted: Sequence[str]
+) -> tuple[FusedGraph, list[Device], Planned]:
+    """The network, the devices of a plan, with its threads, and what it says. Raises BadInput where one is not here, or
+    where others are asked for."""
+    from tuner.devices import open_device
+    from tuner.placement.plans import load_plan, read_plan
+    from tuner.vendors import open_vendor, vendor_of
+
+    said = load_plan(plan)
+    if unwanted or device not in ("cpu", ",".join(d["name"] for d in said["devices"])):
+        raise BadInput("--plan says which device computes what: leave --device and --fallback away")
+    kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
+    for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
+        open_vendor(library)
+    devices = [open_device(d["name"], d["threads"] if d["name"] == "cpu" else None) for d in said["devices"]]
+    graph = _loaded(model, dtype, devices)
+    return graph, devices, read_plan(plan, said, graph, devices)
+
+
+def _loaded(model: Path, dtype: str, devices: Sequence[Device]) -> FusedGraph:
+    from tuner.devices import check_storage
+
+    for device in devices:
+        check_storage(dtype, device.target, device.title)
+    return load_graph(model, dtype)
 
 
 def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:

@@ -9,10 +9,12 @@ from tuner.module.builder import build, build_placed
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.reference import OnnxReference
+from tuner.module.rows import in_order_of
 from tuner.module.runtime import CallTime, Module, load
-from tuner.module.verification import OperatorError, operator_errors, random_inputs, verify
+from tuner.module.verification import TOLERANCE, OperatorError, operator_errors, random_inputs, verify
 
 __all__ = [
+    "TOLERANCE",
     "CallTime",
     "Choice",
     "Manifest",
@@ -25,6 +27,7 @@ __all__ = [
     "build_placed",
     "choose",
     "device_for",
+    "in_order_of",
     "load",
     "operator_errors",
     "random_inputs",

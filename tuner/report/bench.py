@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from templates.reference import relative_error
 from tuner.errors import BadInput
+from tuner.module import TOLERANCE, Manifest, in_order_of, read_manifest
 from tuner.report.alternation import Contender, ContenderFailed, alternate
 from tuner.report.contender import Spec
 from tuner.report.operators import Profile
@@ -133,7 +135,8 @@ def compare(
         times = alternate(running, rounds, block_seconds, say)
         say("profiling")
         profile = Profile.from_dict(running[OURS].profile())
-        measured = {name: _measured(name, running[name], times[name], folder) for name in running}
+        manifest = read_manifest(module)
+        measured = {name: _measured(name, running[name], times[name], folder, manifest) for name in running}
     ours = measured.pop(OURS)
     return Comparison(ours, tuple(measured.values()), threads, tuple(cpus), skipped, profile)
 
@@ -143,16 +146,16 @@ def _started(spec: Spec, log: Path) -> Contender:
     return Contender(f"{spec.peer} on {spec.source}", command, spec.threads, log)
 
 
-def _measured(name: str, contender: Contender, blocks: Sequence[Sequence[float]], folder: Path) -> Measured:
-    error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz")
+def _measured(
+    name: str, contender: Contender, blocks: Sequence[Sequence[float]], folder: Path, manifest: Manifest
+) -> Measured:
+    error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz", manifest)
     medians = tuple(median(block) for block in blocks)
     return Measured(name, contender.version, medians, sum(map(len, blocks)), error)
 
 
-def _relative_error(ours: Path, theirs: Path) -> float:
-    worst = 0.0
+def _relative_error(ours: Path, theirs: Path, manifest: Manifest) -> float:
     with np.load(ours) as a, np.load(theirs) as b:
-        for name in a.files:
-            x, y = a[name].astype(np.float64), b[name].astype(np.float64)
-            worst = max(worst, float(np.abs(x - y).max() / max(np.abs(y).max(), np.finfo(np.float64).tiny)))
-    return worst
+        found, wanted = dict(a), dict(b)
+    found = in_order_of(wanted, found, manifest.outputs, TOLERANCE[manifest.dtype])
+    return max((relative_error(found[name], wanted[name]) for name in found), default=0.0)

@@ -47,10 +47,15 @@ def vendor_named(name: str) -> Vendor:
     return vendor
 
 
+def vendor_of(template: str) -> str | None:
+    """The vendor behind a template's name, None if there is none."""
+    return template.rpartition("_")[2] if template.startswith(PREFIX) else None
+
+
 def vendors_of(configs: Iterable[Config | None]) -> dict[str, str]:
     """The vendors that configs call, with the versions that they were measured with."""
-    found = [c for c in configs if c is not None and c.template.startswith(PREFIX)]
-    return {c.template.rpartition("_")[2]: str(c["version"]) for c in found}
+    named = [(vendor_of(config.template), config) for config in configs if config is not None]
+    return {name: str(config["version"]) for name, config in named if name is not None}
 
 
 def require(vendors: Mapping[str, str]) -> None:

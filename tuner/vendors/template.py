@@ -94,16 +94,10 @@ class VendorTemplate(AnchorTemplate):
         anchor = anchor_of(workload)
         data = te.placeholder(anchor.data_shape, name="data")
         weight = te.placeholder((DIGEST + int(np.prod(anchor.weight_shape)),), name="weight")
-        extra = [
-            te.placeholder((DIGEST + anchor.out_shape[1],), name=f"bias{i}") if token == "bias" else operand
-            for i, (token, operand) in enumerate(
-                zip(
-                    steps.operands(workload.epilogue),
-                    epilogue_operands(workload.epilogue, anchor.out_shape),
-                    strict=True,
-                )
-            )
-        ]
+        extra = epilogue_operands(workload.epilogue, anchor.out_shape)
+        for i, token in enumerate(steps.operands(workload.epilogue)):
+            if token == "bias":
+                extra[i] = te.placeholder((DIGEST + anchor.out_shape[1],), name=f"bias{i}")
         reads = [data, weight, *extra]
         threads = int(target.attrs.get("num-cores", 1))
 

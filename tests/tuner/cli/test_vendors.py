@@ -66,12 +66,16 @@ def test_a_plan_with_a_library(made: Made) -> None:
     assert done.status == 0, done.err
     plan = json.loads((made.folder / "p.json").read_text())
     assert {s["kernel"]["template"] for s in plan["steps"] if "kernel" in s} == set(TEMPLATES)
-    without = made.build("never", "--plan", "p.json")
-    assert without.status == 2
-    assert "is not valid for it on" in without.error
-    built = made.tune("build", made.model.name, "--plan", "p.json", "--db", "t.db", "-o", "planned", *ORT)
+    built = made.tune("build", made.model.name, "--plan", "p.json", "--db", "t.db", "-o", "planned")
     assert built.status == 0, built.err
     assert made.manifest("planned")["vendors"]
+    for step in plan["steps"]:
+        if "kernel" in step:
+            step["kernel"]["template"] = "vendor.conv2d_mkl"
+    (made.folder / "unknown.json").write_text(json.dumps(plan))
+    refused = made.tune("build", made.model.name, "--plan", "unknown.json", "--db", "t.db", "-o", "never")
+    assert refused.status == 2
+    assert "unknown vendor 'mkl'" in refused.error
 
 
 def test_another_version_is_refused(made: Made) -> None:
