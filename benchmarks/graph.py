@@ -5,10 +5,10 @@
 
 Each network of the zoo is tuned on each device for the minutes, planned on all of them, and built as it is planned and
 as the others say: "greedy" takes step after step what is fastest so far, "plain" and "blocked" one kind of layout
-wherever there is a choice, "fallback" puts on the CPU only what the GPU cannot compute (paper 003, section 3.1.2).
-Modules take turns in one run, each in a process of its own, with all threads. "model" is what a plan takes by its
-costs, "ms" what it took; ratios are over the plan's: above 1 is the plan ahead. With --folder what was written stays,
-and a second run goes on.
+wherever there is a choice, "ours" and "vendors" one kind of kernel, "fallback" puts on the CPU only what the GPU cannot
+compute (paper 003, section 3.1.2). Modules take turns in one run, each in a process of its own, with all threads. "by
+costs" is what a plan takes by its costs, "took" what it took; ratios are over the plan's: above 1 is the plan ahead.
+With --folder what was written stays, and a second run goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from tuner.placement.costs import Costs
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.fallback import fall_back
 from tuner.report.peers import OURS
-from tuner.vendors import open_vendor, vendors_of
+from tuner.vendors import open_vendor, vendor_of, vendors_of
+from tuning_db.record import Config
 from tuning_db.store import Store, open_db
 
 DEVICES = ("cpu", "opencl:0", "opencl:0,cpu")
@@ -53,6 +54,10 @@ def restricted(nodes: tuple[Node, ...], keep: Callable[[int, State], bool]) -> t
 
 def is_plain(state: State) -> bool:
     return all(form.layout == PLAIN for form in (*state.reads, state.makes))
+
+
+def is_vendors(state: State) -> bool:
+    return bool(state.kernel) and vendor_of(Config.from_dict(json.loads(state.kernel)).template) is not None
 
 
 def ways(graph: FusedGraph, devices: list[Device], found: NetworkPlan) -> Iterator[tuple[str, float, Planned]]:
@@ -69,6 +74,9 @@ def ways(graph: FusedGraph, devices: list[Device], found: NetworkPlan) -> Iterat
         first = len(graph.parameters)
         placement = dict(enumerate(fall_back(graph, devices[0].target), first))
         kept["fallback"] = lambda i, state: state.makes.device == placement.get(i, state.makes.device)
+    if any(is_vendors(s) for n in nodes for s in n.states):
+        kept["ours"] = lambda _, state: not is_vendors(state)
+        kept["vendors"] = lambda _, state: is_vendors(state)
     for name, keep in kept.items():
         less = restricted(nodes, keep)
         best = plan(less, moving)

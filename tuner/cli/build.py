@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -189,10 +190,20 @@ def _loaded(model: Path, dtype: str, devices: Sequence[Device]) -> FusedGraph:
 def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:
     """The choices, the operators without one of their own, and what half precision costs in accuracy."""
     out.show(choice_table(manifest))
+    if manifest.vendors:
+        out.show("kernels: " + shares(manifest))
     if untuned:
         out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
     if manifest.dtype != "float32":
         out.show(f"half precision: largest error {_worst(manifest):.1e} relative to the float32 model's largest output")
+
+
+def shares(manifest: Manifest) -> str:
+    """How many operators each library won, ours first."""
+    from tuner.vendors import vendor_of
+
+    won = Counter(vendor_of(o.config.template) or "" for o in manifest.operators if o.config is not None)
+    return ", ".join(f"{count} {name or 'ours'}" for name, count in sorted(won.items()))
 
 
 def _worst(manifest: Manifest) -> float:

@@ -40,6 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     assert done.status == 0, done.err
     built = made.build("out", *ORT)
     assert built.status == 0, built.err
+    assert "kernels: 4 onnxruntime" in built.err
     return made
 
 
