@@ -18,6 +18,7 @@ from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TensorInfo
 from tuner.module.manifest import Operator
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import Module
+from tuner.vendors import vendor_of, vendor_template
 from tuning_db.record import tolerance_of
 
 # Largest absolute error over the largest absolute value of an output. In half precision every tensor on the way is
@@ -118,7 +119,11 @@ def _operator_error(step: OperatorStep, arrays: Sequence[np.ndarray]) -> float:
 
 def _anchor_error(operator: Operator, step: AnchorStep, target: Target, arrays: Sequence[np.ndarray]) -> float:
     assert operator.config is not None
-    layouts = anchor_template(operator.config.template).layouts(step.workload, target)
+    name = operator.config.template
+    template = (
+        anchor_template(name) if (vendor := vendor_of(name)) is None else vendor_template(vendor, operator.workload)
+    )
+    layouts = template.layouts(step.workload, target)
     data, _, *extra, result = arrays
     anchor = anchor_of(step.workload)
     channels = anchor.out_shape[1]

@@ -5,6 +5,6 @@ one line in `registry` and one module in `enabled`. It is a template whose one c
 its kernels are measured, checked, stored and chosen like any other, but only where a user asks for them.
 """
 
-from tuner.vendors.registry import VENDORS, open_vendor, require, templates_of, vendor_of, vendors_of
+from tuner.vendors.registry import VENDORS, open_vendor, require, vendor_of, vendor_template, vendors_of
 
-__all__ = ["VENDORS", "open_vendor", "require", "templates_of", "vendor_of", "vendors_of"]
+__all__ = ["VENDORS", "open_vendor", "require", "vendor_of", "vendor_template", "vendors_of"]

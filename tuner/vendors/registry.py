@@ -9,7 +9,7 @@ from importlib import import_module
 from templates.template import register
 from tuner.errors import BadInput
 from tuner.vendors.template import PREFIX, Vendor, VendorTemplate
-from tuning_db.record import Config
+from tuning_db.record import Config, Workload
 
 # What to install for each.
 VENDORS = {"onnxruntime": "edgetune[ort]", "onednn": "edgetune[torch]"}
@@ -34,6 +34,11 @@ def register_templates(name: str) -> None:
 def templates_of(name: str) -> tuple[VendorTemplate, ...]:
     """Of a vendor that is here; from now on its kernels can be called. Raises BadInput as `vendor_named` does."""
     return tuple(VendorTemplate(vendor_named(name), op) for op in OPS)
+
+
+def vendor_template(name: str, workload: Workload) -> VendorTemplate:
+    """The one of a vendor that computes a workload's operator. Raises BadInput as `vendor_named` does."""
+    return next(t for t in templates_of(name) if t.op == workload.op)
 
 
 def vendor_named(name: str) -> Vendor:

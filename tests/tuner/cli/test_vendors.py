@@ -11,6 +11,8 @@ import pytest
 
 from tests.tuner.cli.conftest import Done, everything_under, result_and_reference, run_tune
 from tests.tuner.tiny_network import write_tiny_network
+from tuner.graph import fuse, load_onnx
+from tuner.module import load, operator_errors, random_inputs
 
 ORT = ("--vendor", "onnxruntime")
 TEMPLATES = ("vendor.conv2d_onnxruntime", "vendor.dense_onnxruntime")
@@ -101,3 +103,12 @@ def test_an_unknown_library(made: Made, command: str) -> None:
     assert done.error.count("\n") <= 1
     assert "unknown vendor 'mkl' (known: onnxruntime, onednn)" in done.error
     assert everything_under(made.folder) == before
+
+
+def test_its_operators_are_checked_one_by_one(made: Made) -> None:
+    """In a process where the library's templates do not compete."""
+    graph = fuse(load_onnx(made.model))
+    module = load(made.folder / "out")
+    errors = operator_errors(module, graph, random_inputs(module.manifest.inputs, 0))
+    assert [e.operator.node for e in errors] == [s.node for s in graph.tuned]
+    assert max(e.error for e in errors) < 1e-5

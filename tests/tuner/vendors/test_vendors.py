@@ -11,8 +11,7 @@ from templates.reference import random_operands, reference, relative_error
 from tests.templates.support import Compiled, host_target
 from tests.templates.workloads import WORKLOADS
 from tuner.errors import BadInput
-from tuner.vendors import VENDORS, open_vendor, require, templates_of
-from tuner.vendors.template import VendorTemplate
+from tuner.vendors import VENDORS, open_vendor, require, vendor_template
 
 NEEDS = {"onnxruntime": "onnxruntime", "onednn": "torch"}
 
@@ -24,13 +23,9 @@ def vendor(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def template_of(vendor: str, op: str) -> VendorTemplate:
-    return next(t for t in templates_of(vendor) if t.op == op)
-
-
 def compiled(vendor: str, name: str) -> Compiled:
     workload, target = WORKLOADS[name], host_target()
-    template = template_of(vendor, workload.op)
+    template = vendor_template(vendor, workload)
     space = template.space(workload, target)
     if space is None:
         pytest.skip("does not compute it")
@@ -92,7 +87,7 @@ def test_a_library_that_is_not_here() -> None:
 def test_nothing_else_applies_to_a_gpu_or_half_precision(vendor: str) -> None:
     from tvm.target import Target
 
-    template = template_of(vendor, "conv2d")
+    template = vendor_template(vendor, WORKLOADS["conv3x3"])
     assert template.space(WORKLOADS["conv3x3"], Target({"kind": "opencl"})) is None
     assert "float16" not in template.dtypes
     assert np.float32 == np.dtype(template.dtypes[0])
