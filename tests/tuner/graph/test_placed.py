@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm import relax
+from tvm.ir import Var
 
+from templates.template import search_space
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net, assert_close, expected, random_inputs
 from tests.tuner.graph.test_lower import networks
 from tests.tuner.graph.test_onnx_vision import detector
 from tuner.devices import Device, open_device
 from tuner.graph import AnchorStep, FusedGraph, Place, Placed, compile_module, host_of, lower_placed
+from tuning_db.record import Config
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +40,21 @@ def other() -> Device:
 
 
 def placed(
-    graph: FusedGraph, devices: Sequence[Device], placement: Sequence[int], blocks: Sequence[int | None] = ()
+    graph: FusedGraph,
+    devices: Sequence[Device],
+    placement: Sequence[int],
+    blocks: Sequence[int | None] = (),
+    kernels: int | None = None,
 ) -> Placed:
+    """`kernels`: the seed that every step's own kernel is drawn with, from the seeds of all templates."""
     wanted = {s.out: b for s, b in zip(graph.steps, blocks, strict=False) if b is not None}
-    return lower_placed(graph, [Place(device.target, {}) for device in devices], placement, wanted)
+    places = [Place(d.target, {}, {} if kernels is None else drawn(graph, d, random.Random(kernels))) for d in devices]
+    return lower_placed(graph, places, placement, wanted)
+
+
+def drawn(graph: FusedGraph, device: Device, rng: random.Random) -> dict[Var, Config | None]:
+    spaces = {step.out: search_space(step.workload, device.target) for step in graph.tuned}
+    return {out: None if space is None else rng.choice(space.seed_configs()) for out, space in spaces.items()}
 
 
 def calls(whole: Placed, name: str) -> int:
@@ -67,9 +82,10 @@ def assert_placed(
     place: Callable[[int], int],
     *outputs: str,
     blocks: Sequence[int | None] = (),
+    kernels: int | None = None,
 ) -> Placed:
     graph = net.graph(folder, *outputs)
-    whole = placed(graph, devices, [place(i) for i in range(len(graph.steps))], blocks)
+    whole = placed(graph, devices, [place(i) for i in range(len(graph.steps))], blocks, kernels)
     inputs = random_inputs(graph)
     assert_close(run(graph, devices, whole, inputs), expected(net.model(*outputs), inputs))
     return whole
@@ -186,9 +202,10 @@ def test_results_that_are_inputs_or_constants(tmp_path: Path, cpu: Device, gpu: 
     st.integers(0, 2**10 - 1),
     st.booleans(),
     st.lists(st.sampled_from((None, 0, 4, 8, 16)), min_size=20, max_size=20),
+    st.one_of(st.none(), st.integers(0, 2**16)),
 )
 @settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_network_any_placement_any_layout(
+def test_any_network_any_placement_any_layout_any_kernels(
     tmp_path: Path,
     cpu: Device,
     gpu: Device,
@@ -196,10 +213,11 @@ def test_any_network_any_placement_any_layout(
     bits: int,
     host_first: bool,
     blocks: list[int | None],
+    kernels: int | None,
 ) -> None:
     net, outputs = network
     devices = [cpu, gpu] if host_first else [gpu, cpu]
-    assert_placed(net, tmp_path, devices, lambda i: bits >> (i % 10) & 1, *outputs, blocks=blocks)
+    assert_placed(net, tmp_path, devices, lambda i: bits >> (i % 10) & 1, *outputs, blocks=blocks, kernels=kernels)
 
 
 @pytest.mark.parametrize("block", [0, 8])
