@@ -67,7 +67,9 @@ MemoryOption = Annotated[
 ]
 VendorOption = Annotated[
     str,
-    typer.Option("--vendor", metavar="NAME,...", help="Let other libraries' kernels compete: onnxruntime, onednn."),
+    typer.Option(
+        "--vendor", metavar="NAME,...", help="Let other libraries' kernels compete: onnxruntime, onednn, clblast."
+    ),
 ]
 TemplateOption = Annotated[
     list[str] | None, typer.Option("--template", metavar="NAME", help="Use only this template (may be repeated).")

@@ -18,7 +18,8 @@ import torch
 
 from templates.epilogue import parse
 from templates.workloads import Conv2d, anchor_of
-from tuner.vendors.template import Call, Prepared, Vendor
+from tuner.vendors.base import OPS
+from tuner.vendors.host import Call, HostTemplate, Library, Prepared
 from tuning_db.record import Workload
 
 _F = torch.nn.functional
@@ -34,7 +35,7 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class OneDnn(Vendor):
+class OneDnn(Library):
     name = "onednn"
     version = f"torch {torch.__version__}"
     exact = False  # it may choose Winograd
@@ -109,4 +110,4 @@ class _Kernel:
         return value
 
 
-VENDOR = OneDnn()
+TEMPLATES = tuple(HostTemplate(OneDnn(), op) for op in OPS)

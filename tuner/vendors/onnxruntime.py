@@ -11,11 +11,12 @@ import numpy as np
 import onnxruntime
 
 from tuner.graph import operator_model
-from tuner.vendors.template import Call, Prepared, Vendor
+from tuner.vendors.base import OPS
+from tuner.vendors.host import Call, HostTemplate, Library, Prepared
 from tuning_db.record import Workload
 
 
-class OnnxRuntime(Vendor):
+class OnnxRuntime(Library):
     name = "onnxruntime"
     version = onnxruntime.__version__
 
@@ -40,4 +41,4 @@ class _Session:
         return lambda: self._session.run_with_iobinding(binding)
 
 
-VENDOR = OnnxRuntime()
+TEMPLATES = tuple(HostTemplate(OnnxRuntime(), op) for op in OPS)

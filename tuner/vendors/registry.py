@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from importlib import import_module
 
 from templates.template import register
 from tuner.errors import BadInput
-from tuner.vendors.template import PREFIX, Vendor, VendorTemplate
+from tuner.vendors.base import PREFIX, VendorTemplate
 from tuning_db.record import Config, Workload
 
-# What to install for each.
-VENDORS = {"onnxruntime": "edgetune[ort]", "onednn": "edgetune[torch]"}
-OPS = ("conv2d", "dense")
+# How to get each.
+VENDORS = {
+    "onnxruntime": "pip install 'edgetune[ort]'",
+    "onednn": "pip install 'edgetune[torch]'",
+    "clblast": "apt-get install libclblast1",
+}
 
 
 def open_vendor(name: str) -> str:
     """Make a vendor's templates known: from now on its kernels compete. Returns the module that does so in other
     processes. Raises BadInput for a name that is none and for a library that is not here."""
-    vendor_named(name)
+    templates_of(name)
     module = f"{__package__}.enabled.{name}"
     import_module(module)
     return module
@@ -30,26 +32,21 @@ def register_templates(name: str) -> None:
         register(template)
 
 
-@cache
 def templates_of(name: str) -> tuple[VendorTemplate, ...]:
-    """Of a vendor that is here; from now on its kernels can be called. Raises BadInput as `vendor_named` does."""
-    return tuple(VendorTemplate(vendor_named(name), op) for op in OPS)
-
-
-def vendor_template(name: str, workload: Workload) -> VendorTemplate:
-    """The one of a vendor that computes a workload's operator. Raises BadInput as `vendor_named` does."""
-    return next(t for t in templates_of(name) if t.op == workload.op)
-
-
-def vendor_named(name: str) -> Vendor:
-    """Raises BadInput for a name that is none and for a library that is not here."""
+    """Of a vendor that is here; from now on its kernels can be called. Raises BadInput for a name that is none and for
+    a library that is not here."""
     if name not in VENDORS:
         raise BadInput(f"unknown vendor {name!r} (known: {', '.join(VENDORS)})")
     try:
-        vendor: Vendor = import_module(f"{__package__}.{name}").VENDOR
+        templates: tuple[VendorTemplate, ...] = import_module(f"{__package__}.{name}").TEMPLATES
     except ImportError as error:
-        raise BadInput(f"vendor {name}: {error}; pip install '{VENDORS[name]}'") from error
-    return vendor
+        raise BadInput(f"vendor {name}: {error}; {VENDORS[name]}") from error
+    return templates
+
+
+def vendor_template(name: str, workload: Workload) -> VendorTemplate:
+    """The one of a vendor that computes a workload's operator. Raises BadInput as `templates_of` does."""
+    return next(t for t in templates_of(name) if t.op == workload.op)
 
 
 def vendor_of(template: str) -> str | None:
@@ -67,7 +64,6 @@ def require(vendors: Mapping[str, str]) -> None:
     """Let the kernels of a module call its vendors. Raises BadInput where one is not here, or in another version: that
     would be another kernel than the one that was checked."""
     for name, version in vendors.items():
-        here = vendor_named(name).version
+        here = templates_of(name)[0].version_here
         if here != version:
             raise BadInput(f"calls {name} {version}, here is {here}: install that version, or build the module again")
-        templates_of(name)

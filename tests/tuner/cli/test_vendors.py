@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import Done, everything_under, result_and_reference, run_tune
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.graph import fuse, load_onnx
@@ -101,7 +103,7 @@ def test_an_unknown_library(made: Made, command: str) -> None:
     done = made.tune(command, made.model.name, "--db", "t.db", "--vendor", "mkl", *output)
     assert done.status == 2
     assert done.error.count("\n") <= 1
-    assert "unknown vendor 'mkl' (known: onnxruntime, onednn)" in done.error
+    assert "unknown vendor 'mkl' (known: onnxruntime, onednn, clblast)" in done.error
     assert everything_under(made.folder) == before
 
 
@@ -112,3 +114,19 @@ def test_its_operators_are_checked_one_by_one(made: Made) -> None:
     errors = operator_errors(module, graph, random_inputs(module.manifest.inputs, 0))
     assert [e.operator.node for e in errors] == [s.node for s in graph.tuned]
     assert max(e.error for e in errors) < 1e-5
+
+
+@pytest.mark.skipif(find_library("clblast") is None, reason="libclblast is not installed")
+def test_a_library_on_an_opencl_device(tune, tiny, tmp_path: Path) -> None:
+    """Convolutions with groups are left to us."""
+    gpu = f"opencl:{device_number('pocl')}"
+    words = ("--device", gpu, "--db", "t.db", "--vendor", "clblast")
+    only = ("--template", "vendor.conv2d_clblast", "--template", "vendor.dense_clblast", "--template", "gpu.depthwise")
+    tuned = tune("model", tiny.name, *words, *only, "--trials", 16)
+    assert tuned.status == 0, tuned.err
+    built = tune("build", tiny.name, *words, "-o", "out")
+    assert built.status == 0, built.err
+    assert "kernels: 1 ours, 3 clblast" in built.err + built.out
+    value, expected = result_and_reference(tune, tiny, "out")
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+    assert list(json.loads((tmp_path / "out" / "manifest.json").read_text())["vendors"]) == ["clblast"]

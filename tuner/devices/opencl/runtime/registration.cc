@@ -194,6 +194,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("edgetune.opencl.stop_trace", StopTrace)
       .def("edgetune.opencl.order_streams", OrderStreams)
       .def("edgetune.opencl.set_flush_every", SetFlushEvery)
+      .def("edgetune.opencl.current_queue",
+           [] { return static_cast<void*>(OpenCLDeviceAPI::StreamOf(OpenCLDeviceAPI::CurrentDevice()).queue); })
       .def("edgetune.opencl.set_build_options",
            [](int64_t index, const ffi::String& options) {
              Registry::Get().At(index).set_build_options(std::string(options));

@@ -1,4 +1,4 @@
-"""A library's kernels as a template: `VendorTemplate`. A vendor is a `Vendor`.
+"""A library of the CPU's kernels as a template: `HostTemplate`, of a `Library`.
 
 The scheduled function only calls back, with the addresses of its tensors: nothing is copied. A library needs weights
 beforehand, to lay them out its own way, while a kernel reads them at every call: so what the kernel reads begins with a
@@ -23,14 +23,12 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from templates import epilogue as steps
-from templates.space import Knob, Space
 from templates.stages import epilogue_operands
-from templates.template import PLAIN, AnchorTemplate, Layouts
 from templates.workloads import anchor_of
 from tuner.devices.parallel import open_pools
+from tuner.vendors.base import VendorTemplate
 from tuning_db.record import Config, Workload
 
-PREFIX = "vendor."
 DIGEST = 32 // 4  # of SHA-256, in floats
 # Weights that are cold in a measurement rotate through copies of their own; so do the library's, up to so many.
 COPIES = 8
@@ -48,8 +46,8 @@ class Prepared(Protocol):
         ...
 
 
-class Vendor(ABC):
-    """A library on this machine. `exact`: see `Template.exact`."""
+class Library(ABC):
+    """On this machine. `exact`: see `Template.exact`."""
 
     name: str
     version: str
@@ -64,25 +62,17 @@ class Vendor(ABC):
         """`weight` (OIHW, or (out, in)) and `bias` may be kept."""
 
 
-class VendorTemplate(AnchorTemplate):
-    """One config: the library's version, so that times of another are not taken for it."""
-
+class HostTemplate(VendorTemplate):
     first_calls = 4 * COPIES  # by then every copy has been met and prepared
 
-    def __init__(self, vendor: Vendor, op: str) -> None:
-        self.vendor, self.op = vendor, op
-        self.name = f"{PREFIX}{op}_{vendor.name}"
-        self.exact = vendor.exact
-        self._function = f"edgetune.{self.name}"
-        tvm_ffi.register_global_func(self._function, _Callback(vendor))
+    def __init__(self, library: Library, op: str) -> None:
+        super().__init__(library.name, library.version, op)
+        self.exact = library.exact
+        self._library = library
+        tvm_ffi.register_global_func(self.function, _Callback(library))
 
-    def layouts(self, workload: Workload, target: Target) -> Layouts:
-        return Layouts(PLAIN, PLAIN)
-
-    def space(self, workload: Workload, target: Target) -> Space | None:
-        if target.kind.name != "llvm" or not self.vendor.computes(workload):
-            return None
-        return Space(self.name, (Knob("version", (self.vendor.version,)),), seeds=({},))
+    def applies(self, workload: Workload, target: Target) -> bool:
+        return target.kind.name == "llvm" and self._library.computes(workload)
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         return _with_digest(weight)
@@ -103,7 +93,7 @@ class VendorTemplate(AnchorTemplate):
 
         def call(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
             addresses = [buffer.data for buffer in (*ins, *outs)]
-            return tirx.call_packed(self._function, workload.key, threads, *addresses)
+            return tirx.call_packed(self.function, workload.key, threads, *addresses)
 
         out = te.extern([anchor.out_shape], reads, call, name="out", dtype="float32")
         return te.create_prim_func([*reads, out])
@@ -116,11 +106,11 @@ def _with_digest(array: np.ndarray) -> np.ndarray:
 
 
 class _Callback:
-    """What a vendor's kernels call: the workload's key, the number of threads, and the addresses of the data, the
+    """What a library's kernels call: the workload's key, the number of threads, and the addresses of the data, the
     weight, the operands of the epilogue and the output."""
 
-    def __init__(self, vendor: Vendor) -> None:
-        self._vendor = vendor
+    def __init__(self, library: Library) -> None:
+        self._library = library
         self._constants: dict[str, tuple[int, ...]] = {}  # which of the addresses are the weight's and the bias's
         self._prepared: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
         self._bound: OrderedDict[tuple[Any, ...], Call] = OrderedDict()
@@ -154,7 +144,7 @@ class _Callback:
                 weight, *biases = (address + 4 * DIGEST for address in constants)
                 bias = _array(biases[0], (anchor.out_shape[1],)).copy() if biases else None
                 values = _array(weight, anchor.weight_shape).copy()
-                _keep(self._prepared, kernel, self._vendor.prepared(workload, values, bias, threads), PREPARED)
+                _keep(self._prepared, kernel, self._library.prepared(workload, values, bias, threads), PREPARED)
             reads = [_array(data, anchor.data_shape), *(_array(add, anchor.out_shape) for add in adds)]
             call = self._prepared[kernel].bound(reads, _array(out, anchor.out_shape))
             call()  # a library's threads inherit the cores of the one that starts them
