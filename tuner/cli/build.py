@@ -151,7 +151,7 @@ def _fallen_back(
     from tuner.graph.choice import Planned
     from tuner.placement.fallback import CPU, fall_back
 
-    graph = _loaded(model, dtype, devices)
+    graph = load_graph(model, dtype, devices)
     devices = with_memory(devices, memory)
     if len(devices) == 1:
         return graph, devices, Planned([0] * len(graph.steps))
@@ -175,16 +175,8 @@ def _said(
     for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
         open_vendor(library)
     devices = [open_device(d["name"], d["threads"] if d["name"] == "cpu" else None) for d in said["devices"]]
-    graph = _loaded(model, dtype, devices)
+    graph = load_graph(model, dtype, devices)
     return graph, devices, read_plan(plan, said, graph, devices)
-
-
-def _loaded(model: Path, dtype: str, devices: Sequence[Device]) -> FusedGraph:
-    from tuner.devices import check_storage
-
-    for device in devices:
-        check_storage(dtype, device.target, device.title)
-    return load_graph(model, dtype)
 
 
 def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,7 @@ from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOptio
 from tuner.cli.tuning import Request, finish, tune_tasks
 
 if TYPE_CHECKING:
+    from tuner.devices import Device
     from tuner.graph import FusedGraph
     from tuner.session import Task
 
@@ -78,9 +80,13 @@ def load_tasks(model: Path, dtype: str = "float32") -> list[Task]:
     return tasks_of(load_graph(model, dtype))
 
 
-def load_graph(model: Path, dtype: str) -> FusedGraph:
-    """An ONNX file with its values stored as `dtype`. Raises BadInput for one that cannot be used."""
+def load_graph(model: Path, dtype: str, devices: Sequence[Device] = ()) -> FusedGraph:
+    """An ONNX file with its values stored as `dtype`. Raises BadInput for one that cannot be used, and before that for
+    one of `devices` that does not store them."""
+    from tuner.devices import check_storage
     from tuner.graph import fuse, halved, load_onnx
 
+    for device in devices:
+        check_storage(dtype, device.target, device.title)
     graph = fuse(load_onnx(model))
     return halved(graph) if dtype == "float16" else graph

@@ -54,11 +54,11 @@ def command(
 
     Kernels are the database's best; what it lacks of other steps, of transforms and copies is measured and kept there.
     """
+    from tuner.devices import open_devices
+
     check_dtype(dtype)
     check_file(model, "an ONNX model")
     check_parent_writable(output)
-    from tuner.devices import open_devices
-
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         devices = with_memory(open_devices(split_list(device), threads), memory)
@@ -70,16 +70,13 @@ def command(
 
 def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype: str, out: Output) -> dict[str, Any]:
     """The plan as JSON, and what every device alone would take. Raises BadInput, DatabaseError."""
-    from tuner.devices import check_storage
     from tuner.graph.choice import rivals
     from tuner.placement.costs import Costs
     from tuner.placement.exact import plan_network, seconds_alone
     from tuner.placement.plans import described
     from tuning_db.store import open_db
 
-    for device in devices:
-        check_storage(dtype, device.target, device.title)
-    graph = load_graph(model, dtype)
+    graph = load_graph(model, dtype, devices)
     with open_db(db, create=False) as store:
         choices = [rivals((s.workload for s in graph.tuned), device, store, exact) for device in devices]
         costs = Costs(devices, store)

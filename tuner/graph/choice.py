@@ -3,7 +3,7 @@ layout, for a plan to choose from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -49,26 +49,32 @@ def choose(
 
     Raises DatabaseError if the store cannot be read.
     """
-    return {workload: _choice(workload, device, store, exact) for workload in dict.fromkeys(workloads)}
+    spaces = {w: search_space(w, device.target, exact=exact) for w in dict.fromkeys(workloads)}
+    return {workload: _choice(workload, space, device, store, exact) for workload, space in spaces.items()}
 
 
 def rivals(
     workloads: Iterable[Workload], device: Device, store: Store, exact: bool = False
 ) -> dict[Workload, tuple[Choice, ...]]:
     """As `choose`, followed by the fastest known configs on this very device of templates with other layouts."""
-    return {w: _rivals(w, first, device, store, exact) for w, first in choose(workloads, device, store, exact).items()}
+    found: dict[Workload, tuple[Choice, ...]] = {}
+    for workload in dict.fromkeys(workloads):
+        space = search_space(workload, device.target, exact=exact)
+        first = _choice(workload, space, device, store, exact)
+        found[workload] = (first, *(_others(workload, space, first.config, device, store) if space else ()))
+    return found
 
 
-def _rivals(workload: Workload, first: Choice, device: Device, store: Store, exact: bool) -> tuple[Choice, ...]:
-    space = search_space(workload, device.target, exact=exact)
-    templates = [] if space is None else [template_named(s.template) for s in space.spaces]
+def _others(
+    workload: Workload, space: SearchSpace, first: Config | None, device: Device, store: Store
+) -> Iterator[Choice]:
+    """The best of each layout, but of that which the config `first` has."""
     by_layouts: dict[Layouts, set[str]] = {}
-    for template in templates:
+    for template in (template_named(s.template) for s in space.spaces):
         if isinstance(template, AnchorTemplate):
             by_layouts.setdefault(template.layouts(workload, device.target), set()).add(template.name)
-    found = [first]
     for names in by_layouts.values():
-        if space is None or first.config is None or first.config.template in names:
+        if first is None or first.template in names:
             continue
 
         def usable(trial: Trial, names: set[str] = names) -> bool:
@@ -76,21 +82,22 @@ def _rivals(workload: Workload, first: Choice, device: Device, store: Store, exa
 
         trial = store.best(workload, device.key, usable=usable)
         if trial is not None:
-            found.append(Choice(trial.config, "device", trial.seconds, trial.error))
-    return tuple(found)
+            yield _measured(trial, "device")
 
 
-def _choice(workload: Workload, device: Device, store: Store | None, exact: bool) -> Choice:
-    space = search_space(workload, device.target, exact=exact)
+def _choice(workload: Workload, space: SearchSpace | None, device: Device, store: Store | None, exact: bool) -> Choice:
     if space is None:
         return Choice(None, "none")
     if store is not None:
         found = best(store, workload, device.key, usable=lambda trial: _is_current(trial, space))
         if found is not None:
-            trial = found.trial
-            return Choice(trial.config, found.source, trial.seconds, trial.error)
+            return _measured(found.trial, found.source)
     config = default_config(workload, device.target, exact)
     return Choice(config, "none" if config is None else "default")
+
+
+def _measured(trial: Trial, source: Source) -> Choice:
+    return Choice(trial.config, source, trial.seconds, trial.error)
 
 
 def _is_current(trial: Trial, space: SearchSpace) -> bool:

@@ -141,12 +141,7 @@ def computing(nodes: Sequence[Node], states: Sequence[int]) -> tuple[float, ...]
     readers = Counter(operand for node in nodes for operand in node.operands)
     found = []
     for node, state in zip(nodes, chosen, strict=True):
-        alone = [readers[operand] == 1 for operand in node.operands]
-        saved = [
-            _saved(chosen[o], state, place)
-            for place, (o, only) in enumerate(zip(node.operands, alone, strict=True))
-            if only
-        ]
+        saved = [_saved(chosen[o], state, place) for place, o in enumerate(node.operands) if readers[o] == 1]
         found.append(state.seconds - sum(saved))
     return tuple(found)
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 from tvm.ir import Var
 
@@ -22,8 +22,8 @@ from tuner.graph.layouts import Form, Moving, Node, Plan, State, plan
 from tuner.graph.simplify import is_call
 from tuner.placement.costs import Cost, Costs
 from tuner.placement.fallback import alike
-from tuner.placement.limit import within_memory
-from tuner.placement.memory import item_bytes
+from tuner.placement.limit import placement_of, within_memory
+from tuner.placement.memory import sizes_of
 from tuning_db.record import Config, Workload
 
 Rivals = Mapping[Workload, Sequence[Choice]]
@@ -63,7 +63,7 @@ def planned_states(graph: FusedGraph, nodes: Sequence[Node], states: Sequence[in
         else:
             config = Config.from_dict(json.loads(state.kernel)) if state.kernel else None
             kernels[step.out] = Choice(config, cast(Source, state.source), state.seconds)
-    return Planned([s.makes.device for s in chosen[: len(graph.steps)]], blocks, kernels)
+    return Planned(placement_of(graph, nodes, states), blocks, kernels)
 
 
 def seconds_alone(found: NetworkPlan, device: int) -> float | None:
@@ -97,7 +97,7 @@ class _Network:
         return Moving(self._copied, self._transformed)
 
     def _copied(self, node: int, layout: Layout, source: int, target: int) -> float:
-        return sum(self._costs.copy(size, source, target) for size in _sizes(self._variables[node].ty, layout))
+        return sum(self._costs.copy(size, source, target) for size in sizes_of(self._variables[node].ty, layout))
 
     def _transformed(self, node: int, device: int, old: Layout, new: Layout) -> float:
         variable = self._variables[node]
@@ -174,11 +174,3 @@ def _saves(step: Step, makes: Layout, seconds: float) -> tuple[float, ...]:
     each = zip(step.value.args[0].fields, channels, strict=True)
     shares = {part: n / sum(channels) for part, n in each if isinstance(part, Var)}
     return tuple(seconds * shares[v] for v in dict.fromkeys(reads_of(step)))
-
-
-def _sizes(ty: Any, layout: Layout) -> list[int]:
-    """Bytes of the tensors of a value."""
-    if hasattr(ty, "fields"):
-        return [size for field in ty.fields for size in _sizes(field, PLAIN)]
-    shape = [int(s) for s in ty.shape]
-    return [math.prod(layout.shape(shape)) * item_bytes(str(ty.dtype))]

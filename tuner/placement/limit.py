@@ -61,7 +61,7 @@ def _cut(
     ends: tuple[Sequence[int], Sequence[int]],
 ) -> Iterator[tuple[int, ...]]:
     """The best plans that fit and place the first steps by one of two plans and the others by the other."""
-    placements = [_placement(graph, nodes, states) for states in ends]
+    placements = [placement_of(graph, nodes, states) for states in ends]
     differ = [i for i, (a, b) in enumerate(zip(*placements, strict=True)) if a != b]
     for one, other in (placements, placements[::-1]):
         for at in differ[:: -(-len(differ) // _CUTS)] if differ else ():
@@ -70,7 +70,8 @@ def _cut(
                 yield states
 
 
-def _placement(graph: FusedGraph, nodes: Sequence[Node], states: Sequence[int]) -> list[int]:
+def placement_of(graph: FusedGraph, nodes: Sequence[Node], states: Sequence[int]) -> list[int]:
+    """The device of each step."""
     first = len(graph.parameters)
     chosen = [node.states[state] for node, state in zip(nodes, states, strict=True)]
     return [state.makes.device for state in chosen[first : first + len(graph.steps)]]
@@ -86,7 +87,7 @@ def _placed(graph: FusedGraph, nodes: Sequence[Node], moving: Moving, placement:
 
 
 def _fits(graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], states: Sequence[int]) -> bool:
-    placement = _placement(graph, nodes, states)
+    placement = placement_of(graph, nodes, states)
     return all(
         device.memory_bytes is None or memory_on(graph, placement, i) <= device.memory_bytes
         for i, device in enumerate(devices)

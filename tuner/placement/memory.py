@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm.ir import Var
 
+from templates.template import PLAIN, Layout
 from tuner.graph import FusedGraph
 from tuner.graph.bindings import operands
 from tuner.graph.fuse import AnchorStep, OperatorStep, Step, reads_of
@@ -33,15 +34,18 @@ def weights_of(step: Step) -> int:
 
 def bytes_of(ty: Any) -> int:
     """Of a tensor, or of all tensors of a tuple."""
+    return sum(sizes_of(ty, PLAIN))
+
+
+def sizes_of(ty: Any, layout: Layout) -> list[int]:
+    """Bytes of a tensor in a layout, or of each tensor of a tuple, which are plain."""
     if hasattr(ty, "fields"):
-        return sum(map(bytes_of, ty.fields))
+        return [size for field in ty.fields for size in sizes_of(field, PLAIN)]
     if not hasattr(ty, "shape"):
-        return 0
-    return math.prod(int(n) for n in ty.shape) * item_bytes(str(ty.dtype))
-
-
-def item_bytes(dtype: str) -> int:
-    return 1 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit())) // 8
+        return []
+    dtype = str(ty.dtype)
+    item = 1 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit())) // 8
+    return [math.prod(layout.shape([int(n) for n in ty.shape])) * item]
 
 
 def _peak(graph: FusedGraph, placement: Sequence[int], device: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int, c_size_t, c_void_p
 from ctypes.util import find_library
 from functools import cache
@@ -64,21 +64,37 @@ class ClBlastTemplate(VendorTemplate):
 
 def _compute(key: str, data: c_void_p, weight: c_void_p, out: c_void_p) -> None:
     """Of the workload with that key, without its epilogue; the pointers are cl_mem. Enqueued, not awaited."""
-    anchor = anchor_of(Workload.from_dict(json.loads(key)))
-    library, nothing = _library(), c_size_t(0)
-    queue = c_void_p(tvm.get_global_func("edgetune.opencl.current_queue")().value)
-    if isinstance(anchor, Dense):
-        sizes = [c_size_t(n) for n in (anchor.rows, anchor.out_features, anchor.in_features)]
-        (_, out_ld, in_ld), orders = sizes, [c_int(n) for n in (_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED)]
-        operands = c_float(1), data, nothing, in_ld, weight, nothing, in_ld, c_float(0), out, nothing, out_ld
-        status = library.CLBlastSgemm(*orders, *sizes, *operands, ctypes.byref(queue), None)
-    else:
-        c, places = anchor, (*anchor.padding[:2], *anchor.strides, *anchor.dilation)
-        sizes = [c_size_t(n) for n in (c.in_channels, c.height, c.width, *c.kernel, *places, c.out_channels, c.batch)]
-        images = data, nothing, weight, nothing, out, nothing
-        status = library.CLBlastSconvgemm(c_int(_CROSS_CORRELATION), *sizes, *images, ctypes.byref(queue), None)
+    status = _call(key)(data, weight, out, ctypes.byref(c_void_p(_current_queue()().value)))
     if status:
         raise RuntimeError(f"CLBlast failed with status {status}")
+
+
+@cache
+def _call(key: str) -> Callable[..., int]:
+    """From data, weight, output and a pointer to a queue to the library's status."""
+    c, library, nothing = anchor_of(Workload.from_dict(json.loads(key))), _library(), c_size_t(0)
+    if isinstance(c, Dense):
+        sizes = [c_size_t(n) for n in (c.rows, c.out_features, c.in_features)]
+        (_, out_ld, in_ld), orders = sizes, [c_int(n) for n in (_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED)]
+
+        def multiply(data: c_void_p, weight: c_void_p, out: c_void_p, queue: Any) -> int:
+            reads = c_float(1), data, nothing, in_ld, weight, nothing, in_ld, c_float(0)
+            return int(library.CLBlastSgemm(*orders, *sizes, *reads, out, nothing, out_ld, queue, None))
+
+        return multiply
+    places = *c.padding[:2], *c.strides, *c.dilation
+    sizes = [c_size_t(n) for n in (c.in_channels, c.height, c.width, *c.kernel, *places, c.out_channels, c.batch)]
+
+    def convolve(data: c_void_p, weight: c_void_p, out: c_void_p, queue: Any) -> int:
+        images = data, nothing, weight, nothing, out, nothing
+        return int(library.CLBlastSconvgemm(c_int(_CROSS_CORRELATION), *sizes, *images, queue, None))
+
+    return convolve
+
+
+@cache
+def _current_queue() -> Any:
+    return tvm.get_global_func("edgetune.opencl.current_queue")
 
 
 @cache

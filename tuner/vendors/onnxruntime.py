@@ -37,7 +37,7 @@ class _Session:
         binding = self._session.io_binding()
         for info, array in zip(self._session.get_inputs(), reads, strict=True):
             binding.bind_input(info.name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-        binding.bind_output("out", "cpu", 0, np.float32, out.shape, out.ctypes.data)
+        binding.bind_output(self._session.get_outputs()[0].name, "cpu", 0, np.float32, out.shape, out.ctypes.data)
         return lambda: self._session.run_with_iobinding(binding)
 
 
