@@ -3,7 +3,9 @@
     python benchmarks/search.py [--quick] [--json] [--seeds 20] [--trials 400] [--searchers NAME ...]
                                 [--spaces FILE ...] [--plots DIR]
 
-Every searcher runs on every space with every seed; measurements are drawn anew from the recorded times. "bare" has no
+Every searcher runs on every space with every seed; measurements are drawn anew from the recorded times. A search has
+what a session that ended there would deliver: the best of the few that it measured fastest, since it measures those
+against each other at the end. "bare" has no
 seeds of the templates' authors and no suggestions: what the search itself is worth. "transfer" and "bare transfer" are
 `auto` that knows what it found in earlier searches of other workloads (on the same device, by the same template;
 nothing of its own). P compares what random search has found after t trials, P(t) = (random(t) - found(t)) /

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -13,6 +14,7 @@ from tuner.measure.contract import Candidate
 from tuner.measure.recorded import RecordedSpace
 from tuner.measure.replay import ReplayRunner
 from tuner.search import Experience, Searcher, make_searcher
+from tuner.session.final import FINALISTS
 from tuner.session.loop import BATCH
 from tuner.session.report import finite
 from tuning_db.record import Config, Trial
@@ -23,10 +25,11 @@ SHARES = (0.9, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Replayed:
-    """`delivered`: after each trial, the recorded median of the config that was measured fastest so far (infinity while
-    none ran); `clock`: simulated seconds of building and measuring up to it; `own_seconds`: what the searcher itself
-    took, on this machine; `optimum`: the least recorded median; `failures`: what it went on without, and why; `trials`:
-    all that was measured, in order."""
+    """`delivered`: after each trial, what a session that ended there would deliver: the least recorded median among the
+    configs that were measured fastest so far, which it would measure against each other (infinity while none ran);
+    `clock`: simulated seconds of building and measuring up to it; `own_seconds`: what the searcher itself took, on this
+    machine; `optimum`: the least recorded median; `failures`: what it went on without, and why; `trials`: all that was
+    measured, in order."""
 
     delivered: Sequence[float]
     clock: Sequence[float]
@@ -83,16 +86,17 @@ def replay(
     delivered: list[float] = []
     clock: list[float] = []
     measured: list[Trial] = []
-    best, chosen = math.inf, math.inf
+    finalists: list[tuple[float, float]] = []  # as measured, and the recorded median
     while len(delivered) < trials:
         configs = _proposed(search, searcher, min(BATCH, trials - len(delivered)))
         if not configs:
             break
         for trial in runner.measure([Candidate(recorded.workload, c) for c in configs]):
             measured.append(trial)
-            if trial.seconds < best:
-                best, chosen = trial.seconds, truth[trial.config.key]
-            delivered.append(chosen)
+            if trial.ok:
+                insort(finalists, (trial.seconds, truth[trial.config.key]))
+                del finalists[FINALISTS:]
+            delivered.append(min((known for _, known in finalists), default=math.inf))
             clock.append(runner.clock())
         search.observe(measured[-len(configs) :])
     own = time.perf_counter() - began

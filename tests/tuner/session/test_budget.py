@@ -15,6 +15,7 @@ from tuner.measure.contract import Candidate
 from tuner.measure.replay import ReplayRunner, computed
 from tuner.session import PRESETS, Budget, Progress, Stopped, tune
 from tuner.session.budget import FLOOR, allowance
+from tuner.session.loop import BATCH
 from tuning_db.store import Store, open_db
 
 BUDGETS = [
@@ -146,7 +147,7 @@ def test_a_preset_caps_every_task(device: Device, store: Store) -> None:
 
 def test_a_task_stops_early_when_nothing_improves(device: Device, store: Store) -> None:
     report = replayed(device, store, [CONV], Budget(preset="normal"), lambda _: 1e-3)
-    assert PRESETS["normal"].patience < report.trials <= PRESETS["normal"].patience + 16
+    assert PRESETS["normal"].patience < report.trials <= PRESETS["normal"].patience + BATCH
     assert report.stopped is Stopped.DONE
 
 
@@ -159,7 +160,7 @@ def test_improvements_below_one_percent_do_not_keep_a_task_going_unless_they_add
 
     patience = PRESETS["quick"].patience
     report = replayed(device, store, [CONV], Budget(preset="quick"), shrinking(1 - 1e-4))
-    assert patience < report.trials <= patience + 16
+    assert patience < report.trials <= patience + BATCH
     report = replayed(device, store, [POINT], Budget(preset="quick"), shrinking(1 - 1e-3))
     assert report.trials == PRESETS["quick"].trials
 

@@ -31,6 +31,7 @@ from tuner.session import PRESETS, Budget, Progress, Stopped, Task, tune
 from tuner.session.budget import FLOOR
 from tuner.session.experience import Library
 from tuner.session.final import FINALISTS
+from tuner.session.loop import BATCH
 from tuner.session.task import TaskState
 from tuning_db import schema
 from tuning_db.record import Config
@@ -102,7 +103,7 @@ def test_trials_are_recorded_with_their_origin_before_the_next_is_known(device: 
 
     replayed(device, store, [CONV], Budget(trials=24), seed=5, progress=look)
     assert [recorded for recorded, _ in counts] == list(range(1, len(counts) + 1))
-    assert [waiting for _, waiting in counts[:24]] == [*range(7, -1, -1), *range(15, -1, -1)]
+    assert [waiting for _, waiting in counts[:24]] == [*range(BATCH - 1, -1, -1)] * (24 // BATCH)
     assert {(t.seed, t.searcher) for t in store.trials()} == {(5, DEFAULT)}
 
 
