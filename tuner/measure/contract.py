@@ -45,7 +45,23 @@ class MeasureOptions:
     plugins: tuple[str, ...] = ()
 
 
-class Runner(Protocol):
+class Closing(Protocol):
+    """Owns processes and files until it is closed, as the end of a `with` block does."""
+
+    def close(self) -> None:
+        """End every child process and remove every temporary file. More calls do nothing."""
+        ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Runner(Closing, Protocol):
     """Measures candidates. A candidate's failure is part of its trial; an exception means that measuring itself is
     impossible (BadInput) or wrong. Not to be shared between threads."""
 
@@ -61,13 +77,3 @@ class Runner(Protocol):
         """Measure candidates of one workload against each other: alternated in random order over several rounds, so
         that drift of the machine falls on all of them. One trial per candidate, in order; one time per round."""
         ...
-
-    def close(self) -> None:
-        """End every child process and remove every temporary file. More calls do nothing."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...

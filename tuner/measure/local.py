@@ -16,14 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from templates.template import template_named
 from tuner.devices import Device, compiles_when_run, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
-from tuner.measure.contract import Candidate, MeasureOptions
+from tuner.measure.contract import Candidate, MeasureOptions, Runner
 from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob, WarmJob
 from tuner.measure.laboratory import Laboratory
 from tuner.measure.pool import BuilderPool
@@ -47,7 +45,7 @@ class Spent:
     run_seconds: float = 0.0
 
 
-class LocalRunner:
+class LocalRunner(Runner):
     """A Runner on a device of this machine. Use it as a context manager: it owns processes and a scratch folder."""
 
     def __init__(self, device: Device, options: MeasureOptions | None = None) -> None:
@@ -232,14 +230,6 @@ class LocalRunner:
         """See contract.Runner.close."""
         self._server.close()
         self._scratch.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _own_version() -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
-from tuner.measure.contract import Candidate
+from tuner.measure.contract import Candidate, Runner
 from tuning_db.record import DeviceKey, Failure, FailureKind, Trial
 
 Answer = Callable[[Candidate], tuple[float, ...] | Failure]
@@ -43,7 +41,7 @@ def trial_of(candidate: Candidate, device: DeviceKey, version: int, result: tupl
     return Trial(candidate.workload, device, candidate.config, version, times=result, error=0.0)
 
 
-class ReplayRunner:
+class ReplayRunner(Runner):
     """See tuner.measure.contract.Runner.
 
     `template_versions`: by template, as trials note it (1 by default). `trial_seconds`: what a trial takes on the
@@ -83,11 +81,3 @@ class ReplayRunner:
 
     def close(self) -> None:
         """There is nothing to end."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

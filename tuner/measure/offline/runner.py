@@ -6,12 +6,10 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tuner.devices import usable_cpus
 from tuner.devices.profiles import Profile
-from tuner.measure.contract import Candidate
+from tuner.measure.contract import Candidate, Closing
 from tuner.measure.jobs import BuildJob
 from tuner.measure.local import import_plugins
 from tuner.measure.offline.compilers import compilers_of
@@ -37,7 +35,7 @@ class OfflineOptions:
     plugins: tuple[str, ...] = ()
 
 
-class OfflineRunner:
+class OfflineRunner(Closing):
     """Checks candidates for a device that is not here. Use it as a context manager: it owns processes and a folder."""
 
     def __init__(self, profile: Profile, options: OfflineOptions | None = None) -> None:
@@ -75,14 +73,6 @@ class OfflineRunner:
         """End every child process and remove every temporary file. More calls do nothing."""
         self._server.close()
         self._scratch.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _read(path: Path) -> CandidateReport:
