@@ -1,4 +1,5 @@
-"""`tune bench DIR --against ort,openvino,default`: compare a built module with its peers, alternating, in one run."""
+"""`tune bench DIR --against ort,openvino,default`: compare a built module with its peers, alternating, in one run;
+`--profile`: only tell where its time goes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 def command(
     module: ModuleArgument,
-    against: Annotated[str, typer.Option("--against", help="Peers, separated by commas: ort, openvino, default.")],
+    against: Annotated[str, typer.Option("--against", help="Peers, separated by commas: ort, openvino, default.")] = "",
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Time of every operator, transform and copy; needs no peer.")
+    ] = False,
     model: Annotated[
         Path | None,
         typer.Option("--model", metavar="M.onnx", help="What the peers run (default: the file it was built from)."),
@@ -33,9 +37,11 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Compare a built module with its peers, and tell where its time goes."""
-    seconds = seconds_of(minutes)
+    seconds, peers = seconds_of(minutes), split_list(against)
+    if not peers and not profile:
+        raise BadInput("nothing is asked for: name peers with --against, or give --profile")
     with Output(as_json) as out:
-        comparison = compare(module, split_list(against), model, threads, rounds, seconds, seed, out)
+        comparison = compare(module, peers, model, threads, rounds, seconds, seed, out)
         show(comparison, out)
         out.result({"module": str(module), **comparison.as_dict()})
 
@@ -50,11 +56,10 @@ def compare(
     seed: int,
     out: Output,
 ) -> Comparison:
-    """Check everything, then compare. `seconds`: of all timed blocks together. Raises BadInput."""
+    """Check everything, then compare; without peers the module is timed alone. `seconds`: of all timed blocks together.
+    Raises BadInput."""
     from tuner.report.peers import peer_named
 
-    if not peers:
-        raise BadInput("--against: name at least one peer")
     for name in peers:
         peer_named(name)
     if model is not None:
@@ -65,7 +70,7 @@ def compare(
     from tuner.report import bench
 
     manifest = read_manifest(module)
-    source = find_model(module, manifest, model)
+    source = find_model(module, manifest, model) if peers else Path(manifest.model["source"])
     device = open_device("cpu", threads or (manifest.threads if manifest.computes_on_host else None))
     if manifest.computes_on_host and device.threads != manifest.threads:
         out.remark(f"{module} was built for {manifest.threads} threads and is compared with {device.threads}")

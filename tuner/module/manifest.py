@@ -15,7 +15,7 @@ from tuning_db.record import Config, Workload
 
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True)

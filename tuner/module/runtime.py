@@ -16,7 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.devices import placed_in_large_pages, usable_cpus
+from tuner.devices import large_pages, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.errors import BadInput
 from tuner.graph import COPY, Stopwatch, TensorInfo
@@ -137,11 +137,9 @@ class Module:
         self.outputs = _shapes(manifest.outputs)
         self._machine = machine
         self._main = machine["main"]
-        self._buffers = [
-            tvm.runtime.empty(t.shape, t.dtype, devices[place])
-            for t, place in zip(manifest.inputs, manifest.input_devices, strict=True)
-        ]
-        self._arguments = [*self._buffers, *constants]
+        places = zip(manifest.inputs, manifest.input_devices, strict=True)
+        self._buffers = [_Buffer(info, devices[place]) for info, place in places]
+        self._arguments = [*(buffer.tensor for buffer in self._buffers), *constants]
         self._has_drivers = not all(processor.is_host for processor in manifest.devices)
         self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin, pool) if manifest.computes_on_host else None
         self._started = threading.local()
@@ -152,7 +150,7 @@ class Module:
         Raises BadInput naming an input that is missing, unknown, or has another shape or dtype.
         """
         self._fill(inputs)
-        results = [tensor.numpy() for tensor in self._run()]
+        results = [_copied(tensor) for tensor in self._run()]
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
     def in_place(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -164,12 +162,12 @@ class Module:
         """
         self._check_names(inputs)
         held = list(self._arguments)
-        for i, (buffer, info) in enumerate(zip(self._buffers, self.manifest.inputs, strict=True)):
-            value = _checked(info, inputs[info.name])
-            if buffer.device.type == "cpu" and value.ctypes.data % _ALIGNMENT == 0 and value.size:
-                held[i] = tvm.runtime.from_dlpack(value)
+        for i, buffer in enumerate(self._buffers):
+            value = np.ascontiguousarray(buffer.checked(inputs[buffer.info.name]))
+            if buffer.view is not None and value.ctypes.data % _ALIGNMENT == 0 and value.size:
+                held[i] = tvm.runtime.from_dlpack(value.reshape(buffer.info.shape))
             else:
-                buffer.copyfrom(value)
+                buffer.fill(value)
         results = [np.from_dlpack(r) if r.device.type == "cpu" else r.numpy() for r in self._run(held)]
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
@@ -180,7 +178,7 @@ class Module:
 
     def on_its_cores(self) -> AbstractContextManager[None]:
         """The calling thread on the core that it computes on during calls."""
-        return nullcontext() if self._pool is None else self._pool.calling()
+        return nullcontext() if self._pool is None else self._pool
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> list[CallTime]:
         """Median seconds of every kernel call over `runs` inferences, in execution order.
@@ -231,10 +229,12 @@ class Module:
             if self._has_drivers:
                 self._main(*arguments)  # a driver's threads inherit their starter's cores: all of them here
             self._started.yes = True
-        with self.on_its_cores():
+        with self._pool:
             return self._main(*arguments)
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        if inputs.keys() == self.inputs.keys():
+            return
         unknown = sorted(set(inputs) - set(self.inputs))
         if unknown:
             raise BadInput(f"unknown input {unknown[0]!r}: the module takes {', '.join(map(repr, self.inputs))}")
@@ -244,8 +244,8 @@ class Module:
 
     def _fill(self, inputs: Mapping[str, Any]) -> None:
         self._check_names(inputs)
-        for buffer, info in zip(self._buffers, self.manifest.inputs, strict=True):
-            buffer.copyfrom(_checked(info, inputs[info.name]))
+        for buffer in self._buffers:
+            buffer.fill(inputs[buffer.info.name])
 
 
 class _Attribution:
@@ -266,16 +266,51 @@ def _shapes(tensors: tuple[TensorInfo, ...]) -> Shapes:
     return {t.name: (t.shape, t.dtype) for t in tensors}
 
 
-def _checked(info: TensorInfo, value: Any) -> np.ndarray:
-    if not isinstance(value, np.ndarray):
-        if not hasattr(value, "__dlpack__"):
-            raise BadInput(f"input {info.name!r} is a {type(value).__name__}, not a NumPy array or a DLPack tensor")
-        try:
-            value = np.from_dlpack(value)
-        except (RuntimeError, BufferError, TypeError) as error:
-            raise BadInput(f"input {info.name!r} cannot be read: {error}") from error
-    if value.shape != info.shape:
-        raise BadInput(f"input {info.name!r} has shape {value.shape}, the module takes {info.shape}")
-    if str(value.dtype) != info.dtype:
-        raise BadInput(f"input {info.name!r} has dtype {value.dtype}, the module takes {info.dtype}: convert it")
-    return np.ascontiguousarray(value).reshape(info.shape) if math.prod(info.shape) else value
+class _Buffer:
+    """An input's memory: `tensor`, and for the host `view`, the same as NumPy has it.
+
+    A call comes after an inference that has emptied the caches. Python is slow then: what is not asked saves as much as
+    a small kernel takes.
+    """
+
+    def __init__(self, info: TensorInfo, device: tvm.runtime.Device) -> None:
+        self.info = info
+        self._dtype = np.dtype(info.dtype)
+        self.view: np.ndarray | None = None
+        if device.type == "cpu":
+            self.view = large_pages(math.prod(info.shape) * self._dtype.itemsize).view(self._dtype).reshape(info.shape)
+            self.tensor = tvm.runtime.from_dlpack(self.view)
+        else:
+            self.tensor = tvm.runtime.empty(info.shape, info.dtype, device)
+
+    def fill(self, value: Any) -> None:
+        """Copy a value here. Raises BadInput if it does not fit."""
+        array = self.checked(value)
+        if self.view is not None:
+            np.copyto(self.view, array)
+        else:
+            self.tensor.copyfrom(np.ascontiguousarray(array).reshape(self.info.shape))
+
+    def checked(self, value: Any) -> np.ndarray:
+        """The value as an array of this input's shape and type. Raises BadInput if it is none."""
+        name, shape = self.info.name, self.info.shape
+        if not isinstance(value, np.ndarray):
+            value = _array_of(name, value)
+        if value.shape != shape:
+            raise BadInput(f"input {name!r} has shape {value.shape}, the module takes {shape}")
+        if value.dtype != self._dtype:
+            raise BadInput(f"input {name!r} has dtype {value.dtype}, the module takes {self.info.dtype}: convert it")
+        return value
+
+
+def _array_of(name: str, value: Any) -> np.ndarray:
+    if not hasattr(value, "__dlpack__"):
+        raise BadInput(f"input {name!r} is a {type(value).__name__}, not a NumPy array or a DLPack tensor")
+    try:
+        return np.from_dlpack(value)
+    except (RuntimeError, BufferError, TypeError) as error:
+        raise BadInput(f"input {name!r} cannot be read: {error}") from error
+
+
+def _copied(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    return np.from_dlpack(tensor).copy() if tensor.device.type == "cpu" else tensor.numpy()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import tvm
@@ -17,16 +16,26 @@ import tvm
 from tuner.devices.parallel import Pool
 
 _TASKS = Path("/proc/self/task")
+
+
+class _Outside(threading.local):
+    """The cores that a thread may be on outside its calls, which may be inside others."""
+
+    def __init__(self) -> None:
+        self.masks: list[set[int]] = []
+
+
 # TVM's mode "threads share all the cores given": our own binding comes on top. Only the modes that take cores also
 # raise TVM's limit on threads, which otherwise is half of the logical cores.
 _SHARE_CORES = -3
 _workers = threading.local()  # TVM keeps one pool per calling thread
+_outside = _Outside()
 _shared: dict[Pool, list[int]] = {}  # ours is one for all
 
 
 class PoolThreads:
-    """`calling()` wraps every call: the pool has `threads` threads, on the cores `cpus` if there are enough. `pool` is
-    None where TVM's is used."""
+    """`with` it around every call, which may be inside another: the pool has `threads` threads, on the cores `cpus` if
+    there are enough, and the calling thread is on the first. `pool` is None where TVM's is used."""
 
     def __init__(self, threads: int, cpus: Sequence[int], pin: bool, pool: Pool | None) -> None:
         self.threads = threads
@@ -60,20 +69,19 @@ class PoolThreads:
         _workers.tids = [*getattr(_workers, "tids", []), *sorted(_tasks() - before)]
         return _workers.tids
 
-    @contextmanager
-    def calling(self) -> Iterator[None]:
-        """The calling thread on the first core, for the time of a call."""
+    def __enter__(self) -> None:
+        first = self._cpus[0] if self._pin else -1
         if self._pool is not None:
-            self._pool.threads(self.threads)  # another module's number may differ
-        if not self._pin:
-            yield
-            return
-        mask = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {self._cpus[0]})
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, mask)
+            self._pool.enter(self.threads, first)
+        elif self._pin:
+            _outside.masks.append(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {first})
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.leave()
+        elif self._pin:
+            os.sched_setaffinity(0, _outside.masks.pop())
 
 
 def _tasks() -> set[int]:

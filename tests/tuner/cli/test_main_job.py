@@ -198,7 +198,7 @@ def built_module(tmp_path_factory):
 def test_bench_refuses_what_it_cannot_compare(tune, built_module, tmp_path):
     for words, says in [
         (("--against", "tensorrt"), "known: ort, openvino, default"),
-        (("--against", ""), "name at least one peer"),
+        (("--against", " , "), "name peers with --against, or give --profile"),
         (("--against", "default", "--model", "missing.onnx"), "no such file"),
         (("--against", "default", "--threads", 4096), "4096 threads"),
     ]:
@@ -209,6 +209,18 @@ def test_bench_refuses_what_it_cannot_compare(tune, built_module, tmp_path):
     done = tune("bench", built_module, "--against", "default", "--model", other)
     assert done.status == 2
     assert "is not the file" in done.error
+
+
+def test_a_profile_tells_every_call_and_needs_no_peer(tune, built_module):
+    done = tune("bench", built_module, "--profile", "--rounds", 1, "--minutes", 0.001, "--json")
+    assert done.status == 0, done.err
+    found = done.json()
+    assert found["peers"] == []
+    calls = found["profile"]["calls"]
+    assert all(call["seconds"] > 0 for call in calls)
+    operators = [call["workload"]["op"] for call in calls if call["workload"] is not None]
+    assert operators.count("conv2d") == 3
+    assert "Conv" in done.err  # the table
 
 
 def test_a_peer_that_is_not_installed_is_skipped_or_refused(tune, built_module, tmp_path):

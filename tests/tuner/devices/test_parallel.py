@@ -102,6 +102,37 @@ def test_a_loop_inside_a_part_is_run_by_its_thread(pool: Pool) -> None:
     assert set(inner) == {1}
 
 
+def test_a_call_holds_its_thread_and_gives_it_back(pool: Pool) -> None:
+    """Nested ones too; another thread is not concerned."""
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    sizes: list[int] = []
+
+    def elsewhere() -> None:
+        assert os.sched_getaffinity(0) == before
+
+    pool.enter(2, core)
+    assert os.sched_getaffinity(0) == {core}
+    other = threading.Thread(target=elsewhere)
+    os.sched_setaffinity(0, before)  # a new thread inherits its starter's cores
+    other.start()
+    other.join()
+    os.sched_setaffinity(0, {core})
+    pool.enter(3, -1)
+    assert launch(pool, lambda _, of: sizes.append(of) or 0) == 0
+    pool.leave()
+    assert os.sched_getaffinity(0) == {core}
+    pool.leave()
+    assert os.sched_getaffinity(0) == before
+    parts_of_two, parts_of_three = 32, 48
+    assert set(sizes) == {parts_of_three}
+    sizes.clear()
+    pool.enter(2, -1)
+    assert launch(pool, lambda _, of: sizes.append(of) or 0) == 0
+    pool.leave()
+    assert set(sizes) == {parts_of_two}
+
+
 def test_callers_at_the_same_time_do_not_mix(pool: Pool) -> None:
     totals: list[int] = []
 

@@ -34,6 +34,15 @@ class Pool:
         how many there are now."""
         return int(self._library.edgetune_threads(count))
 
+    def enter(self, count: int, cpu: int) -> None:
+        """A call of a network begins: as `threads`, and the calling thread stays on the core `cpu` (-1: anywhere) until
+        `leave`. Calls may be inside others."""
+        self._library.edgetune_enter(count, cpu)
+
+    def leave(self) -> None:
+        """The call ends: the thread goes back to the cores that it was on."""
+        self._library.edgetune_leave()
+
     def rest(self) -> None:
         """Let idle threads sleep now, until `rise` or the next loop: they otherwise wait for it on their cores."""
         self._library.edgetune_rest()
