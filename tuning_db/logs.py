@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -16,6 +16,9 @@ from tuning_db.errors import DatabaseError
 from tuning_db.record import Trial, canonical_json
 from tuning_db.rows import from_record, to_record
 from tuning_db.store import Store
+
+# From a line's JSON value to a trial: `rows.from_record`, or another tuner's format. Raises DatabaseError.
+Decode = Callable[[Any, dict[str, Any] | None], Trial]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def line_of(trial: Trial) -> str:
     return canonical_json(to_record(trial))
 
 
-def trial_of(line: str | bytes, known: dict[str, Any] | None = None) -> Trial:
+def trial_of(line: str | bytes, known: dict[str, Any] | None = None, decode: Decode = from_record) -> Trial:
     """Raises DatabaseError, saying why, if the line is not a trial. `known`: see rows.from_record."""
     try:
         text = line.decode() if isinstance(line, bytes) else line  # json would guess other encodings
@@ -47,20 +50,20 @@ def trial_of(line: str | bytes, known: dict[str, Any] | None = None) -> Trial:
         raise DatabaseError("it is not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
         raise DatabaseError(f"it is not JSON: {error}") from error
-    return from_record(data, known)
+    return decode(data, known)
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def read(lines: Iterable[bytes]) -> Iterator[Trial | BadLine]:
-    """What every line holds; empty lines are skipped."""
+def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial | BadLine]:
+    """What every line holds; empty lines, and comments after a #, are skipped."""
     known: dict[str, Any] = {}
     for number, line in enumerate(lines, 1):
-        if line.strip():
+        if (text := line.strip()) and not text.startswith(b"#"):
             try:
-                yield trial_of(line, known)
+                yield trial_of(line, known, decode)
             except DatabaseError as error:
                 yield BadLine(number, str(error))
 
@@ -86,7 +89,7 @@ def write_file(trials: Iterable[Trial], path: Path) -> int:
     return count
 
 
-def import_log(store: Store, lines: Iterable[bytes]) -> ImportReport:
+def import_log(store: Store, lines: Iterable[bytes], decode: Decode = from_record) -> ImportReport:
     """Add every trial of the log that is not there yet.
 
     Raises DatabaseError if the database cannot take them; what was committed until then stays, and importing again
@@ -97,7 +100,7 @@ def import_log(store: Store, lines: Iterable[bytes]) -> ImportReport:
 
     def good() -> Iterator[Trial]:
         nonlocal count
-        for item in read(lines):
+        for item in read(lines, decode):
             if isinstance(item, BadLine):
                 report.bad.append(item)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, check_fil
 from tuner.errors import BadInput, VerificationFailed
 from tuning_db import logs, maintain
 from tuning_db.record import Trial, Workload
+from tuning_db.rows import from_record
 from tuning_db.store import DatabaseError, Store, open_db
 
 _SHOWN_LINES = 20  # bad lines and problems shown to a person; --json has all
@@ -97,7 +99,9 @@ def _described(workload: Workload) -> str:
 
 @app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of JSON lines, as `export` writes.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Logs as `export` writes, or AutoTVM's (0.2).")
+    ],
     db: DbOption = DEFAULT_DB,
     as_json: JsonOption = False,
 ) -> None:
@@ -109,10 +113,10 @@ def import_(
         reports = []
         for path in files:
             with path.open("rb") as lines:
-                report = logs.import_log(store, lines)
+                report = logs.import_log(store, lines, _decoded)
             reports.append(report)
             out.show(f"{path}: {report.added} added, {report.known} known, {len(report.bad)} bad lines")
-            _remark_some(out, [f"{path}:{bad.number}: {bad.reason}" for bad in report.bad])
+            _remark_some(out, _grouped(path, report.bad))
         bad = [
             {"file": str(path), "line": bad.number, "reason": bad.reason}
             for path, report in zip(files, reports, strict=True)
@@ -121,11 +125,29 @@ def import_(
         out.result({"added": sum(r.added for r in reports), "known": sum(r.known for r in reports), "bad": bad})
 
 
+def _decoded(data: Any, known: dict[str, Any] | None) -> Trial:
+    """The trial of a record, ours or AutoTVM's."""
+    if isinstance(data, dict) and "format" not in data and not {"input", "i"}.isdisjoint(data):
+        from tuner.interop import autotvm  # which needs TVM
+
+        return autotvm.from_record(data)
+    return from_record(data, known)
+
+
+def _grouped(path: Path, bad: Iterable[logs.BadLine]) -> list[str]:
+    """One line a reason, with the first of its lines."""
+    lines: dict[str, list[int]] = {}
+    for line in bad:
+        lines.setdefault(line.reason, []).append(line.number)
+    more = {reason: f" ({len(found) - 1} more lines like it)" if found[1:] else "" for reason, found in lines.items()}
+    return [f"{path}:{found[0]}: {reason}{more[reason]}" for reason, found in lines.items()]
+
+
 def _check_log(path: Path) -> None:
     """Raises BadInput for a file with no trial but other lines, before a database is made for it."""
     first: logs.BadLine | None = None
     with path.open("rb") as lines:
-        for item in logs.read(lines):
+        for item in logs.read(lines, _decoded):
             if isinstance(item, Trial):
                 return
             first = first or item

@@ -1,5 +1,5 @@
-"""Built modules inside other frameworks, without copies: `torch_operator` (PyTorch, torch.compile) and `ort_step`
-(between onnxruntime's sessions)."""
+"""Other frameworks. Built modules inside them, without copies: `torch_operator` (PyTorch, torch.compile) and `ort_step`
+(between onnxruntime's sessions). Their tuning logs: `autotvm`."""
 
 from tuner.interop.ort import ort_step
 from tuner.interop.pytorch import torch_operator

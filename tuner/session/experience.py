@@ -14,17 +14,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 
+from tvm.target import Target
+
+from templates.foreign import AUTOTVM, translated
 from templates.space import SearchSpace, context_distance
 from templates.template import context_of
 from tuner.search import Experience
 from tuner.session.task import TaskState, is_current
 from tuning_db.lookup import relatives
-from tuning_db.record import DeviceKey, Trial, Workload
+from tuning_db.record import Config, DeviceKey, Trial, Workload
 from tuning_db.store import Store
 
 # Workloads that a searcher is told of, and trials of each, evenly from the best to the worst.
 NEAREST = 4
 TRIALS = 150
+# Configs of another tuner's, the fastest of each of its templates, that a search is told of.
+FOREIGN = 3
 # What a different device adds to the distance: as much as twice the size in one dimension.
 _OTHER_DEVICE = 1.0
 
@@ -45,7 +50,8 @@ class Library:
         self, store: Store, device: DeviceKey, ops: set[str], space_of: Callable[[Workload], SearchSpace | None]
     ) -> None:
         self._store, self._space_of = store, cache(space_of)
-        devices = [(device, 0.0), *((d, _OTHER_DEVICE) for d in relatives(store, device))]
+        self._relatives = relatives(store, device)
+        devices = [(device, 0.0), *((d, _OTHER_DEVICE) for d in self._relatives)]
         self._shelves = [_Shelf(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
         self._read: dict[_Shelf, Experience | None] = {}
         self._recorded: dict[Workload, list[Experience]] = {}
@@ -64,6 +70,18 @@ class Library:
         if own not in self._recorded:  # the database's part does not change within a session
             self._recorded[own] = self._from_database(own, state.space, {s.task.workload for s in states})
         return sorted([*live, *self._recorded[own]], key=lambda e: e.distance)[:NEAREST]
+
+    def foreign(self, workload: Workload, space: SearchSpace, target: Target) -> list[Config]:
+        """What imported logs of another tuner say of this anchor on devices of this family, as configs of ours."""
+        anchor = replace(workload, epilogue=())
+        imported = (t for d in self._relatives for t in self._store.trials(anchor, d, ok=True))
+        fastest = dict[tuple[DeviceKey, str], Trial]()
+        for trial in imported:
+            place = trial.device, trial.config.template
+            if place[1].startswith(AUTOTVM) and (place not in fastest or trial.seconds < fastest[place].seconds):
+                fastest[place] = trial
+        configs = islice((t.config for t in fastest.values()), FOREIGN)
+        return [ours for config in configs for ours in translated(config, workload, space, target)]
 
     def _from_database(self, own: Workload, here: SearchSpace, newer: set[Workload]) -> list[Experience]:
         near = [

@@ -149,6 +149,7 @@ class _Session:
         if state.searcher is None:
             seed = task_seed(self._seed, state.task)
             state.searcher = make_searcher(self._searcher, state.space, seed, state.trials)
+            state.searcher.suggest(self._library.foreign(state.task.workload, state.space, self._device.target))
         size = min(BATCH, self._left.trials - self._new_trials)
         if self._preset.trials is not None:
             size = min(size, self._preset.trials - state.tried)

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import typer
 
+from tests.tuner.interop.logs import CUDA, SPATIAL_PACK, TRANSPOSED, lines
 from tests.tuning_db.made import CONV, NOON, trial
 from tuner.cli import db
+from tuner.cli.common import DEFAULT_DB
 from tuner.errors import BadInput
 from tuning_db import logs
 from tuning_db.record import Trial, Workload
@@ -116,7 +118,8 @@ def test_import_skips_bad_lines_and_says_which(run: Run) -> None:
     assert status == 0
     assert "0 added, 1 known, 31 bad lines" in out
     assert "log.jsonl:1: it is not JSON" in err
-    assert "... and 11 more" in err
+    assert "(29 more lines like it)" in err
+    assert "log.jsonl:32: its format is None" in err
     assert content("t.db") == [trial(1)]
 
 
@@ -196,3 +199,26 @@ def test_prune(run: Run) -> None:
     status, out, _ = run("prune", "--keep-best", "1", "--db", "t.db")
     assert (status, out) == (0, "t.db: 1 trials removed, 1 kept\n")
     assert content("t.db") == made[:1]
+
+
+def test_a_log_of_autotvms_is_imported_and_what_cannot_be_is_said_once(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "old.log").write_bytes(lines(CUDA, TRANSPOSED, SPATIAL_PACK, TRANSPOSED))
+    status, out, err = run("import", "old.log")
+    assert status == 0
+    assert "2 added, 0 known, 2 bad lines" in out
+    assert "old.log:3: conv2d_transpose_nchw.cuda: no operator of ours (1 more lines like it)" in err
+    again = as_json(run("import", "old.log", "--json"))
+    assert (again["added"], again["known"], [b["line"] for b in again["bad"]]) == (0, 2, [3, 5])
+    with open_db(tmp_path / DEFAULT_DB) as store:
+        assert {d.model for d in store.devices()} == {"tx2", "rk3588"}
+    assert as_json(run("best", "--json")) == {"best": []}  # nobody has checked those kernels
+    assert as_json(run("verify", "--json"))["problems"] == []
+    run("export", "ours.jsonl")
+    assert as_json(run("import", "ours.jsonl", "--json", "--db", "other.db"))["added"] == 2
+
+
+def test_a_log_of_autotvms_with_nothing_for_us_makes_no_database(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "old.log").write_bytes(lines(TRANSPOSED))
+    with pytest.raises(BadInput, match="holds no trial; line 2: conv2d_transpose_nchw"):
+        run("import", "old.log")
+    assert [path.name for path in tmp_path.iterdir()] == ["old.log"]

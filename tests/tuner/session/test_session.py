@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from sqlalchemy import update
 
+from templates.foreign import translated
 from templates.template import search_space
 from templates.workloads import Conv2d
 from tests.tuner.session.support import CONV, POINT, STRANGE, configs_tried, latency, records, replayed
@@ -34,7 +36,7 @@ from tuner.session.final import FINALISTS
 from tuner.session.loop import BATCH
 from tuner.session.task import TaskState
 from tuning_db import schema
-from tuning_db.record import Config
+from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db
 
 
@@ -305,6 +307,29 @@ def test_the_nearest_workloads_come_first_and_those_of_relatives_behind(device: 
     assert sizes == pytest.approx([math.log2(1 + s) for s in (10, 14, 7, 56)])
     assert [e.distance for e in found] == sorted(e.distance for e in found)
     assert all(len(e.trials) == 4 for e in found)
+
+
+def test_an_imported_log_of_a_device_of_the_family_suggests_what_to_try(device: Device, store: Store) -> None:
+    conv = Conv2d(1, 64, 56, 56, 64, (3, 3), (1, 1), (1, 1, 1, 1))
+    task = Task(conv.workload(("bias",)))
+    tiles = {"tile_oc": (2, 32), "tile_ow": (8, 7), "unroll_kw": True}
+    known = Trial(
+        conv.workload(),
+        replace(device.key, model="another", attrs={}),
+        Config("autotvm/conv2d_NCHWc.x86", tiles),
+        template_version=0,
+        times=(1e-4,),
+    )
+    space = search_space(task.workload, device.target)
+    assert space is not None
+    wanted = translated(known.config, task.workload, space, device.target)
+    assert wanted
+    library = partial(Library, store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
+    assert library().foreign(task.workload, space, device.target) == []
+    store.add(known)
+    assert library().foreign(task.workload, space, device.target) == wanted
+    replayed(device, store, [task], Budget(trials=3))
+    assert wanted[0] in [t.config for t in records(store)[2:]]
 
 
 def test_a_depthwise_convolution_says_nothing_about_another(device: Device, store: Store) -> None:
