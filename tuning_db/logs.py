@@ -90,7 +90,12 @@ def write_file(trials: Iterable[Trial], path: Path) -> int:
 
 
 def import_log(store: Store, lines: Iterable[bytes], decode: Decode = from_record) -> ImportReport:
-    """Add every trial of the log that is not there yet.
+    """Add every trial of the log that is not there yet. As `import_all`."""
+    return import_all(store, read(lines, decode))
+
+
+def import_all(store: Store, items: Iterable[Trial | BadLine]) -> ImportReport:
+    """Add every trial that is not there yet.
 
     Raises DatabaseError if the database cannot take them; what was committed until then stays, and importing again
     adds the rest.
@@ -100,7 +105,7 @@ def import_log(store: Store, lines: Iterable[bytes], decode: Decode = from_recor
 
     def good() -> Iterator[Trial]:
         nonlocal count
-        for item in read(lines, decode):
+        for item in items:
             if isinstance(item, BadLine):
                 report.bad.append(item)
             else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,13 +108,15 @@ def import_(
 ) -> None:
     """Add the trials of logs; those that are known already, and lines that are no trials, are skipped."""
     for path in files:
-        check_file(path, "a log of JSON lines")
-        _check_log(path)
+        if not path.is_dir():
+            check_file(path, "a log of JSON lines")
+        with _opened(path) as items:
+            _check_log(path, items)
     with Output(as_json) as out, open_db(db) as store:
         reports = []
         for path in files:
-            with path.open("rb") as lines:
-                report = logs.import_log(store, lines, _decoded)
+            with _opened(path) as items:
+                report = logs.import_all(store, items)
             reports.append(report)
             out.show(f"{path}: {report.added} added, {report.known} known, {len(report.bad)} bad lines")
             _remark_some(out, _grouped(path, report.bad))
@@ -143,15 +146,24 @@ def _grouped(path: Path, bad: Iterable[logs.BadLine]) -> list[str]:
     return [f"{path}:{found[0]}: {reason}{more[reason]}" for reason, found in lines.items()]
 
 
-def _check_log(path: Path) -> None:
-    """Raises BadInput for a file with no trial but other lines, before a database is made for it."""
-    first: logs.BadLine | None = None
-    with path.open("rb") as lines:
-        for item in logs.read(lines, _decoded):
-            if isinstance(item, Trial):
-                return
-            first = first or item
-    if first is not None:
+@contextmanager
+def _opened(path: Path) -> Generator[Iterator[Trial | logs.BadLine], None, None]:
+    """What a log holds, ours or another tuner's. Raises BadInput for a folder that is no database of MetaSchedule's."""
+    if not path.is_dir():
+        with path.open("rb") as lines:
+            yield logs.read(lines, _decoded)
+        return
+    from tuner.interop import metaschedule  # which needs TVM
+
+    if not metaschedule.is_database(path):
+        raise BadInput(f"{path}: is a folder without {metaschedule.WORKLOADS} and {metaschedule.RECORDS}")
+    yield metaschedule.read(path)
+
+
+def _check_log(path: Path, items: Iterator[Trial | logs.BadLine]) -> None:
+    """Raises BadInput for a log with no trial but other lines, before a database is made for it."""
+    first = next(items, None)
+    if isinstance(first, logs.BadLine) and not any(isinstance(item, Trial) for item in items):
         raise BadInput(f"{path}: holds no trial; line {first.number}: {first.reason}")
 
 

@@ -34,7 +34,14 @@ _FAILURES = {
     8: FailureKind.RUN,
 }
 # What of a target's `-device`, or of its keys, names a family of ours, in this order.
-_FAMILIES = {"mali": "mali", "bifrost": "mali", "adreno": "adreno", "intel_graphics": "intel", "cuda": "nvidia"}
+_FAMILIES = {
+    "mali": "mali",
+    "bifrost": "mali",
+    "adreno": "adreno",
+    "intel_graphics": "intel",
+    "cuda": "nvidia",
+    "cpu": "cpu",  # OpenCL on one
+}
 _KINDS = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
 
 

@@ -222,3 +222,10 @@ def test_a_log_of_autotvms_with_nothing_for_us_makes_no_database(run: Run, tmp_p
     with pytest.raises(BadInput, match="holds no trial; line 2: conv2d_transpose_nchw"):
         run("import", "old.log")
     assert [path.name for path in tmp_path.iterdir()] == ["old.log"]
+
+
+def test_a_folder_that_is_no_database_of_metaschedules_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadInput, match="folder: is a folder without database_workload"):
+        run("import", "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

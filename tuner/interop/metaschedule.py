@@ -1,0 +1,104 @@
+"""MetaSchedule's databases (a folder with two files) as trials for the database. Start at `read`.
+
+A record says: on this target a schedule of MetaSchedule's computed this function in such a time. Where the function is
+an operator of ours with an epilogue of ours, it becomes a trial of the template "metaschedule" with the trace's digest
+and decisions as knobs. Nobody has checked what the kernel computed, so it never becomes a best. MetaSchedule does not
+note when it measured: records count as made in 1970, in their order.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tvm import ir
+
+from tuner.interop.autotvm import device_of
+from tuner.interop.functions import workload_of
+from tuning_db.errors import DatabaseError
+from tuning_db.logs import BadLine
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json
+
+WORKLOADS = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+TEMPLATE = "metaschedule"
+_FAILED = 1e9  # seconds: what it writes for a schedule that could not be measured is more
+T = TypeVar("T")
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_database(path: Path) -> bool:
+    return (path / WORKLOADS).is_file() and (path / RECORDS).is_file()
+
+
+def read(folder: Path) -> Iterator[Trial | BadLine]:
+    """What every record holds. Line numbers are those of the file of records. Raises OSError if it cannot be read."""
+    with (folder / WORKLOADS).open("rb") as lines:
+        functions = [_said(_workload, line) for line in lines if line.strip()]
+    with (folder / RECORDS).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                trial = _said(_trial, line, functions, number)
+                yield BadLine(number, trial) if isinstance(trial, str) else trial
+
+
+def _said(make: Callable[..., T], *arguments: Any) -> T | str:
+    """What it makes, or why it cannot be made."""
+    try:
+        return make(*arguments)
+    except DatabaseError as error:
+        return str(error)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        text = str(error).strip().splitlines() or [""]
+        return f"it is a damaged record of MetaSchedule: {type(error).__name__}: {text[-1]}"
+
+
+def _workload(line: bytes) -> Workload:
+    """Of a line [hash, module]: TVM's JSON in base64, behind its length."""
+    _, encoded = json.loads(line)
+    text = base64.b64decode(encoded, validate=True)[8:].decode()
+    try:
+        module = ir.load_json(text)
+    except Exception as error:  # whatever TVM raises for what another TVM has written
+        raise DatabaseError("its function was saved by another TVM, and cannot be read by this one") from error
+    functions = list(module.functions.values()) if isinstance(module, ir.IRModule) else []
+    if len(functions) != 1:
+        raise DatabaseError("its module does not hold one function")
+    return workload_of(functions[0])
+
+
+def _trial(line: bytes, functions: list[Workload | str], number: int) -> Trial:
+    index, (trace, seconds, target, _) = json.loads(line)
+    workload = functions[index]
+    if isinstance(workload, str):
+        raise DatabaseError(workload)
+    failed = seconds is None or not seconds or max(seconds) >= _FAILED
+    return Trial(
+        workload=workload,
+        device=_device(target),
+        config=Config(TEMPLATE, _knobs(trace)),
+        template_version=0,
+        times=() if failed else tuple(map(float, seconds)),
+        failure=Failure(FailureKind.RUN, "MetaSchedule could not measure it") if failed else None,
+        created=_BEGINNING + timedelta(microseconds=number),
+    )
+
+
+def _device(target: str | Mapping[str, Any]) -> DeviceKey:
+    return device_of(target if isinstance(target, str) else json.dumps(target))
+
+
+def _knobs(trace: Any) -> dict[str, Any]:
+    """The decisions by the instruction that they are of, and a digest of the instructions."""
+    instructions, decisions = trace
+    digest = hashlib.sha256(canonical_json(instructions).encode()).hexdigest()[:16]
+    return {"trace": digest, **{f"decision{at}": _value(made) for at, made in decisions}}
+
+
+def _value(made: Any) -> Any:
+    return tuple(made) if isinstance(made, list) else made
