@@ -7,16 +7,19 @@ values, which the trees handle themselves, so one model covers all templates of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xgboost
 
 from templates.space import SearchSpace
 from tuner.search.base import Experience, library_calls
 from tuning_db.record import Config, Trial
+
+if TYPE_CHECKING:
+    from xgboost import Booster
 
 # One thread: the other cores measure. On recorded convolutions (64 to 256 trials, ranking the rest) shallow trees rank
 # as well as deep ones and fit in half the time; the objectives rank:pairwise and regression are equal in the trials
@@ -53,7 +56,7 @@ class CostModel:
         self._space = space
         self._parameters = dict(parameters)
         self._columns: dict[str, int] = {}
-        self._booster: xgboost.Booster | None = None
+        self._booster: Booster | None = None
 
     @property
     def fitted(self) -> bool:
@@ -75,7 +78,7 @@ class CostModel:
         sizes, weights = [len(measured) for _, measured, _ in parts], [w for _, _, w in parts]
         ranks = str(self._parameters["objective"]).startswith("rank:")
         grouped = {"group": sizes, "weight": weights} if ranks else {"weight": np.repeat(weights, sizes)}
-        with _xgboost():
+        with _xgboost() as xgboost:
             data = xgboost.DMatrix(matrix, label=label, missing=math.nan, nthread=1, **grouped)
             self._booster = xgboost.train(self._parameters, data, ROUNDS)
 
@@ -97,5 +100,11 @@ class CostModel:
         return scores
 
 
-def _xgboost() -> AbstractContextManager[None]:
-    return library_calls("xgboost", xgboost.core.XGBoostError)
+@contextmanager
+def _xgboost() -> Iterator[ModuleType]:
+    """The library, imported where a search first needs it: one that cannot be loaded, on a board for want of libgomp,
+    is a search that failed and no more."""
+    with library_calls("xgboost", Exception):
+        import xgboost
+    with library_calls("xgboost", xgboost.core.XGBoostError):
+        yield xgboost

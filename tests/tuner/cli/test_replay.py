@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,3 +59,20 @@ def test_a_library_that_fails_is_one_line_or_a_remark(monkeypatch: pytest.Monkey
     with pytest.raises(TuneError, match=r"^model_guided failed: xgboost: out of cheese$"):
         replay(made(200), "model_guided", 0, 20)
     assert replay(made(200), "auto", 0, 20).failures == {"model": "xgboost: out of cheese"}
+
+
+def test_a_library_that_cannot_be_loaded_is_one_line_or_a_remark(space: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "xgboost"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise RuntimeError('libgomp.so.1 is missing')")
+
+    def replayed(searcher: str) -> subprocess.CompletedProcess[str]:
+        script = "import sys; from tuner.cli.main import execute; sys.exit(execute(sys.argv[1:]))"
+        call = [sys.executable, "-c", script, "replay", str(space), "--searcher", searcher, "--seeds", "1"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(broken.parent), *sys.path])}
+        return subprocess.run(call, env=environment, capture_output=True, text=True)
+
+    alone, shared = replayed("model_guided"), replayed("auto")
+    assert alone.returncode == 1
+    assert alone.stderr.splitlines()[-1] == "tune: model_guided failed: xgboost: libgomp.so.1 is missing"
+    assert (shared.returncode, "went on without model" in shared.stderr) == (0, True)
