@@ -36,9 +36,9 @@ def _seconds_of(call: Callable[[], Any]) -> Callable[[], float]:
 def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], Any]:
     import tvm
 
-    from tuner.measure.place import open_place
+    from tuner.measure.place import Accelerator
 
-    place = open_place(spec["device"])
+    place = Accelerator(spec["device"])
     function = tvm.runtime.load_module(spec["library"])["main"]
     weight = place.cold(arrays["weight"], spec["cold_bytes"])
     data, bias, out = (place.tensor(arrays[name]) for name in ("data", "bias", "out"))

@@ -16,9 +16,9 @@ from templates.workloads import Conv2d
 def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     import tvm
 
-    from tuner.measure.place import open_place
+    from tuner.measure.place import Accelerator
 
-    place = open_place(spec["device"])
+    place = Accelerator(spec["device"])
     function = tvm.runtime.load_module(spec["library"])["main"]
     weight = place.cold(arrays["weight"], spec["cold_bytes"])
     data, bias, out = (place.tensor(arrays[name]) for name in ("data", "bias", "out"))
@@ -28,9 +28,9 @@ def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[]
 def _multiplier(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     import tvm
 
-    from tuner.measure.place import open_place
+    from tuner.measure.place import Accelerator
 
-    place = open_place(spec["device"])
+    place = Accelerator(spec["device"])
     function = tvm.runtime.load_module(spec["library"])["main"]
     start, out = (place.tensor(arrays[name]) for name in ("start", "out"))
     return lambda: place.seconds(function, start, out)

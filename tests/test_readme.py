@@ -31,9 +31,21 @@ def test_its_first_command_runs_the_demo_and_its_second_the_tests():
 def test_every_option_that_it_shows_exists():
     lines = [shlex.split(line, comments=True) for block in _blocks("sh")[2:] for line in block.splitlines()]
     shown = [words for words in lines if words[0] == "tune"]
-    assert {words[1] for words in shown} == {"model", "op", "build", "bench", "run", "doctor", "replay", "zoo", "plan"}
+    assert {words[1] for words in shown} == {
+        "model",
+        "op",
+        "build",
+        "bench",
+        "run",
+        "doctor",
+        "replay",
+        "zoo",
+        "plan",
+        "board",
+    }
     for words in shown:
-        command = [Path(sys.executable).with_name("tune"), words[1], "--help"]
+        name = words[1:3] if words[1] in ("board", "bundle") else words[1:2]
+        command = [Path(sys.executable).with_name("tune"), *name, "--help"]
         text = subprocess.run(command, capture_output=True, text=True, check=True, env={"COLUMNS": "200"}).stdout
         for option in (word for word in words if word.startswith("-")):
             assert re.search(rf"(?<!\S){re.escape(option)}(?!\S)", text.replace(",", " ")), (words[1], option)

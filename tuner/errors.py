@@ -29,3 +29,11 @@ class VerificationFailed(TuneError):
 
 class SearchFailed(Exception):
     """A library that a searcher uses has failed. Another searcher can go on: it ends no command by itself."""
+
+
+class DeviceLost(Exception):
+    """The board cannot be reached any more; it may come back. `running`: a candidate ran there, and may be why."""
+
+    def __init__(self, message: str, running: bool = False) -> None:
+        super().__init__(message)
+        self.running = running

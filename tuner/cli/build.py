@@ -26,6 +26,7 @@ from tuner.cli.common import (
     check_file,
     check_parent_writable,
     import_plugins,
+    refuse_boards,
     split_list,
     templates_asked,
     with_memory,
@@ -137,6 +138,7 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
     from tuner.devices import open_devices
 
     devices = open_devices(split_list(names) or [names], threads)
+    refuse_boards(devices)
     if len(devices) > 1 and [d.is_host for d in devices] != [False, True]:
         raise BadInput(f"--device {names}: one device, or a GPU and the CPU that it falls back to: opencl:0,cpu")
     if unwanted and len(devices) < 2:

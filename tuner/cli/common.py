@@ -31,7 +31,9 @@ DTYPES = ("float32", "float16")
 INTERRUPTED = 130
 WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
 
-DeviceOption = Annotated[str, typer.Option("--device", "-d", metavar="D", help="The device: cpu, opencl:N or cuda:N.")]
+DeviceOption = Annotated[
+    str, typer.Option("--device", "-d", metavar="D", help="The device: cpu, opencl:N, cuda:N or board:NAME.")
+]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="Threads of the CPU (default: TVM_NUM_THREADS, or one a physical core)."),
@@ -183,6 +185,18 @@ def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device
     if mebibytes is None:
         return list(devices)
     return [d if d.memory_bytes is None else replace(d, memory_bytes=mebibytes << 20) for d in devices]
+
+
+def refuse_boards(devices: Sequence[Device]) -> None:
+    """Raises BadInput for a device of a board: it is measured from here, but modules are built where they run."""
+    from tuner.devices import is_board
+
+    for device in devices:
+        if is_board(device.name):
+            raise BadInput(
+                f"device {device.name}: modules for a board are built on the board: run the command there with "
+                "--device cpu and this database"
+            )
 
 
 def templates_asked(plugins: Sequence[str] | None, vendors: str) -> tuple[str, ...]:

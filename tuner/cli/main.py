@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import typer
 
-from tuner.cli import bench, build, db, demo, devices, doctor, model, op, plan, replay, run, zoo
+from tuner.cli import bench, board, build, bundle, db, demo, devices, doctor, model, op, plan, replay, run, zoo
 from tuner.errors import TuneError
 from tuning_db.errors import DatabaseError
 
@@ -32,6 +32,8 @@ app = typer.Typer(
 for _command in (doctor, devices, op, model, plan, build, run, bench, demo, zoo, replay):
     app.command(_command.__name__.rsplit(".", 1)[-1])(_command.command)
 app.add_typer(db.app, name="db")
+app.add_typer(board.app, name="board")
+app.add_typer(bundle.app, name="bundle")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -25,6 +25,7 @@ from tuner.cli.common import (
     check_file,
     check_parent_writable,
     import_plugins,
+    refuse_boards,
     split_list,
     templates_asked,
     with_memory,
@@ -62,6 +63,7 @@ def command(
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         devices = with_memory(open_devices(split_list(device), threads), memory)
+        refuse_boards(devices)
         result = planned(model, devices, db, no_winograd, dtype, out)
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         out.show(f"wrote {output}: change it, or build it with `tune build {model} --plan {output} -o DIR`")

@@ -10,6 +10,7 @@ import typer
 
 from tuner.cli.common import INTERRUPTED, Output, Preset, import_plugins
 from tuner.cli.progress import ProgressDisplay
+from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.session import SessionReport, Task
@@ -41,8 +42,8 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     Everything is checked before the database is touched: the tasks (`make_tasks` loads them), the device, the
     searcher, the toolchain. Raises TuneError or DatabaseError; typer.Exit(130) after an interrupt.
     """
-    from tuner.devices import check_storage, open_device
-    from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
+    from tuner.devices import check_storage, is_board, open_device
+    from tuner.measure import MeasureOptions, check_toolchain, open_runner
     from tuner.report.tables import session_summary, task_table
     from tuner.search import DEFAULT, check_searcher
     from tuner.session import Budget, check_templates, tune
@@ -53,9 +54,11 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     device = open_device(request.device, request.threads)
     check_storage(request.dtype, device.target, device.title)
     plugins = import_plugins(request.plugins)
+    if is_board(device.name) and (vendors := [name for name in plugins if name.startswith("tuner.vendors.")]):
+        raise BadInput(f"device {device.name}: other libraries' kernels run in this process: leave out {vendors[0]}")
     check_templates(request.only)
     tasks = make_tasks()
-    check_toolchain()
+    check_toolchain(device.target)
     with open_db(request.db) as store:
         flop = sum((task.flop or 0.0) * task.occurrences for task in tasks)
         out.remark(
@@ -63,7 +66,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
             f"{device.threads} threads; {store.name}"
         )
         options = MeasureOptions(plugins=plugins)
-        with LocalRunner(device, options) as runner, ProgressDisplay(out.progress) as display:
+        with open_runner(device, options) as runner, ProgressDisplay(out.progress) as display:
             report = tune(
                 tasks,
                 device,

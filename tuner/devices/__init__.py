@@ -1,5 +1,12 @@
 """Devices that kernels are tuned for. Start at `open_device`; `topology` knows the host's cores and caches."""
 
+from board_agent.memory import large_pages
+from board_agent.topology import (
+    last_level_cache_bytes,
+    pin_current_process,
+    pin_threads,
+    usable_cpus,
+)
 from tuner.devices.base import (
     Device,
     compile_kernels,
@@ -10,21 +17,21 @@ from tuner.devices.base import (
     timed_call,
 )
 from tuner.devices.device import list_devices, open_device, open_devices
-from tuner.devices.memory import large_pages, placed_in_large_pages
+from tuner.devices.memory import placed_in_large_pages
+from tuner.devices.remote import alike, boards_of, device_of, is_board, key_of, place_on_board
 from tuner.devices.storage import check_storage
-from tuner.devices.topology import (
-    last_level_cache_bytes,
-    pin_current_process,
-    pin_threads,
-    usable_cpus,
-)
 
 __all__ = [
     "Device",
+    "alike",
+    "boards_of",
     "check_storage",
     "compile_kernels",
     "compiles_when_run",
+    "device_of",
+    "is_board",
     "keep_binaries_in",
+    "key_of",
     "large_pages",
     "last_level_cache_bytes",
     "list_devices",
@@ -32,6 +39,7 @@ __all__ = [
     "open_devices",
     "pin_current_process",
     "pin_threads",
+    "place_on_board",
     "placed_in_large_pages",
     "pocl_cache",
     "runtime_device",

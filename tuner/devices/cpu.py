@@ -8,8 +8,8 @@ import platform
 import tvm
 from tvm.target import Target
 
+from board_agent.topology import last_level_cache_bytes, usable_cpus
 from tuner.devices.base import Device
-from tuner.devices.topology import last_level_cache_bytes, usable_cpus
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
@@ -36,7 +36,8 @@ def host_target(threads: int) -> Target:
     return Target(options)
 
 
-def _family(machine: str, target: Target) -> str:
+def family(machine: str, target: Target) -> str:
+    """What a CPU's kernels have in common with others': its architecture and vector unit."""
     has = tvm.get_global_func("target.target_has_feature")
     suffix = next((name for feature, name in _FAMILIES.get(machine, ()) if has(feature, target)), None)
     return f"{machine}-{suffix}" if suffix else machine
@@ -63,5 +64,5 @@ def open_cpu(threads: int | None) -> Device:
         )
     target = host_target(count)
     attrs = {"threads": count, "last_level_cache_bytes": last_level_cache_bytes()}
-    key = DeviceKey("cpu", _family(platform.machine(), target), str(target.attrs["mcpu"]), attrs)
+    key = DeviceKey("cpu", family(platform.machine(), target), str(target.attrs["mcpu"]), attrs)
     return Device("cpu", target, key, count, last_level_cache_bytes())

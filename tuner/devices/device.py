@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from tuner.devices.base import Device
 from tuner.devices.cpu import open_cpu
 from tuner.devices.gpu import list_gpus, open_cuda, open_opencl
+from tuner.devices.remote import is_board, open_board
 from tuner.errors import BadInput
 
 _NUMBERED = re.compile(r"(opencl|cuda):(\d+)")
-_BOARD = re.compile(r"board:.+")
 
 
 def open_device(spec: str, threads: int | None = None) -> Device:
-    """The device that `spec` names: "cpu", "opencl:N" or "cuda:N". `threads` is for the CPU alone (default:
+    """The device that `spec` names: "cpu", "opencl:N", "cuda:N" or "board:NAME". `threads` is for CPUs alone (default:
     TVM_NUM_THREADS, else every usable core).
 
     Raises BadInput for a spec that is not one, for a device that is not here, and for more threads than cores.
@@ -28,8 +28,8 @@ def open_device(spec: str, threads: int | None = None) -> Device:
             raise BadInput(f"device {spec}: a number of threads is for the device cpu; leave it out")
         opened = open_opencl if numbered[1] == "opencl" else open_cuda
         return opened(int(numbered[2]))
-    if _BOARD.fullmatch(spec):
-        raise BadInput(f"device {spec!r}: this build drives only devices of this machine")
+    if is_board(spec):
+        return open_board(spec, threads)
     raise BadInput(f"unknown device {spec!r}: give cpu, opencl:N, cuda:N or board:NAME")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tvm
 
+from board_agent.topology import last_level_cache_bytes
 from templates.gpu.limits import GpuLimits, gpu_target
 from tuner.devices import opencl
 from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
 from tuner.devices.keys import device_key, family_of
 from tuner.devices.opencl import DeviceInfo
-from tuner.devices.topology import last_level_cache_bytes
 
 _GPU_LANES = 4
 _LEAST_CACHE_BYTES = 1 << 20  # where a driver reports no cache

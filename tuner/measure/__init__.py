@@ -1,12 +1,29 @@
-"""Measuring: candidates in, trials out. Start at `contract.Runner`; `LocalRunner` measures on this machine's CPU.
+"""Measuring: candidates in, trials out. Start at `contract.Runner`; `LocalRunner` measures on this machine,
+`fleet.BoardRunner` on boards; `open_runner` knows which.
 
 Everything that a candidate can do wrong happens in child processes: `builder` compiles, `executor` runs. The tuner's
 side of them is `pool` and `laboratory`; both get their workers from `processes`.
 """
 
+from board_agent.timing import Repetition
+from tuner.devices import Device, is_board
 from tuner.measure.contract import Candidate, MeasureOptions, Runner
+from tuner.measure.fleet import BoardRunner
 from tuner.measure.local import LocalRunner
-from tuner.measure.timing import Repetition
 from tuner.measure.toolchain import check_toolchain
 
-__all__ = ["Candidate", "LocalRunner", "MeasureOptions", "Repetition", "Runner", "check_toolchain"]
+__all__ = [
+    "BoardRunner",
+    "Candidate",
+    "LocalRunner",
+    "MeasureOptions",
+    "Repetition",
+    "Runner",
+    "check_toolchain",
+    "open_runner",
+]
+
+
+def open_runner(device: Device, options: MeasureOptions | None = None) -> LocalRunner:
+    """What measures on a device. Raises BadInput, with what to do, where measuring cannot work."""
+    return (BoardRunner if is_board(device.name) else LocalRunner)(device, options)

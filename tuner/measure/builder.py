@@ -12,13 +12,13 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 import vision_ops
+from board_agent.sandbox import limit_memory, resident_bytes
 from templates.template import ScheduleError, template_named
 from tuner.devices import compile_kernels, compiles_when_run, keep_binaries_in, runtime_device
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob, WarmJob
 from tuner.measure.messages import describe
 from tuner.measure.toolchain import ENTRY, build_shared, operands_file, preflight_func
-from tuner.measure.zygote import limit_memory, resident_bytes
 from tuning_db.record import Failure, FailureKind
 
 

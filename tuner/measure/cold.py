@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import tvm
 
-from tuner.devices import large_pages
+from board_agent.memory import cold_copies
 
-_ALIGN = 64  # of every copy, like TVM's own allocations
 _MOST_BUFFERS = 1024  # of a device: each is an object of the driver's
 
 
@@ -32,26 +31,19 @@ class HostColdWeight:
     """Copies in one piece of host memory."""
 
     def __init__(self, packed: np.ndarray, cold_bytes: int) -> None:
-        self._shape, self._dtype = packed.shape, packed.dtype
-        self._stride = -(-packed.nbytes // _ALIGN) * _ALIGN
-        self._copies = max(1, -(-cold_bytes // self._stride))
-        self._bytes = large_pages(self._copies * self._stride)  # as a module's weights are
-        rows = self._bytes.reshape(self._copies, self._stride)
-        rows[:, : packed.nbytes] = np.ascontiguousarray(packed).reshape(-1).view(np.uint8)
-        self._used = packed.nbytes
+        self._copies = cold_copies(packed, cold_bytes)
         self._tensors: dict[int, tvm.runtime.Tensor] = {}
         self._at = 0
 
     @property
     def nbytes(self) -> int:
-        return self._copies * self._stride
+        return sum(copy.nbytes for copy in self._copies)
 
     def next(self) -> tvm.runtime.Tensor:
         at = self._at
-        self._at = (at + 1) % self._copies
+        self._at = (at + 1) % len(self._copies)
         if at not in self._tensors:
-            part = self._bytes[at * self._stride : at * self._stride + self._used]
-            self._tensors[at] = tvm.runtime.from_dlpack(part.view(self._dtype).reshape(self._shape))
+            self._tensors[at] = tvm.runtime.from_dlpack(self._copies[at])
         return self._tensors[at]
 
 

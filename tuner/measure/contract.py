@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from tuner.measure.timing import Repetition
+from board_agent.timing import Repetition
 from tuning_db.record import Config, Trial, Workload
 
 

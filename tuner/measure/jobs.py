@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from board_agent.timing import Repetition
 from tuner.measure.contract import Candidate
-from tuner.measure.timing import Repetition
-from tuning_db.record import Failure, Workload
+from tuning_db.record import DeviceKey, Failure, Workload
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class BuildDone:
 @dataclass(frozen=True)
 class ExecutorSettings:
     """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool. `binaries`: as
-    of BuilderSettings. `pool`: the library that runs parallel loops (None: TVM does)."""
+    of BuilderSettings. `pool`: the library that runs parallel loops (None: TVM does). `run_seconds`: what a board gives
+    a candidate; `key`: what kind of board it has to be."""
 
     device: str
     target: str
@@ -63,6 +64,8 @@ class ExecutorSettings:
     seed: int
     binaries: str | None
     pool: str | None
+    run_seconds: float
+    key: DeviceKey | None = None
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class RunDone:
-    """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value."""
+    """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value; `throttled`:
+    the device was slowed down meanwhile."""
 
     times: tuple[float, ...]
     failure: Failure | None
     error: float | None
     resident_bytes: int
+    throttled: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,3 +118,11 @@ class CompareDone:
     """`times`: for each candidate, seconds per call in each round."""
 
     times: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """In the place of any answer, and the last one: the device is out of reach. See DeviceLost."""
+
+    message: str
+    running: bool

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tuner.errors import BadInput
-from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Prepare, Prepared, RunDone, RunJob
+from tuner.errors import BadInput, DeviceLost
+from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Lost, Prepare, Prepared, RunDone, RunJob
 from tuner.measure.processes import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind, Workload
 
@@ -113,11 +113,16 @@ class Laboratory:
         return worker
 
     def _receive(self, seconds: float) -> Any:
-        """The worker's next answer within `seconds`; otherwise there is no worker any more, and _Lost is raised."""
+        """The worker's next answer within `seconds`; otherwise there is no worker any more, and _Lost is raised, or
+        DeviceLost where the worker said so."""
         assert self._worker is not None
         try:
             if self._worker.connection.poll(seconds):
-                return self._worker.connection.recv()
+                answer = self._worker.connection.recv()
+                if not isinstance(answer, Lost):
+                    return answer
+                self._discard()
+                raise DeviceLost(answer.message, answer.running)
         except (EOFError, OSError):
             raise _Lost(FailureKind.RUN, self._discard()) from None
         except BaseException:  # an interrupt: the answer must not be taken for that to the next job

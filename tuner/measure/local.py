@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from board_agent.timing import Repetition
 from templates.template import template_named
 from tuner.devices import Device, compiles_when_run, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
@@ -27,9 +29,8 @@ from tuner.measure.laboratory import Laboratory
 from tuner.measure.pool import BuilderPool
 from tuner.measure.processes import ProcessServer
 from tuner.measure.scratch import Scratch
-from tuner.measure.timing import Repetition
 from tuner.measure.toolchain import check_toolchain, operands_file
-from tuning_db.record import Failure, Trial
+from tuning_db.record import Failure, Trial, Workload
 
 _PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
 _MEMORY_BYTES = (512 << 20, 4 << 30)  # least and most that one candidate may allocate by default
@@ -57,7 +58,7 @@ class LocalRunner(Runner):
         self.options = options or MeasureOptions()
         self.spent = Spent()
         self._versions = {"tvm": importlib.metadata.version("apache-tvm"), "edgetune": _own_version()}
-        linker = check_toolchain()
+        linker = check_toolchain(self.device.target)
         import_plugins(self.options.plugins)
         self._scratch = Scratch()
         self._libraries = 0
@@ -90,7 +91,7 @@ class LocalRunner(Runner):
             device=device.name,
             target=target,
             threads=device.threads,
-            cpus=tuple(cpus[: device.threads] if device.is_host else cpus),
+            cpus=tuple(cpus[: device.threads] if device.name == "cpu" else cpus),
             preflight=str(preflight),
             cold_bytes=options.cold_bytes or 2 * device.cache_bytes,
             tolerance=options.tolerance,
@@ -98,9 +99,14 @@ class LocalRunner(Runner):
             seed=options.seed,
             binaries=binaries,
             pool=str(pool) if device.is_host and (pool := pool_library()) is not None else None,
+            run_seconds=options.run_seconds,
+            key=device.key,
         )
-        self._laboratory = Laboratory(self._server, settings, options.run_seconds)
+        self._laboratory = self._open_laboratory(settings)
         self._laboratory.start()
+
+    def _open_laboratory(self, settings: ExecutorSettings) -> Any:
+        return Laboratory(self._server, settings, self.options.run_seconds)
 
     def _preflight(self) -> Path:
         """Build a kernel that is known to be good. Raises BadInput if it cannot be built."""
@@ -117,19 +123,28 @@ class LocalRunner(Runner):
 
     def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         """See contract.Runner.measure."""
-        best = {candidates[0].workload: best_seconds} if candidates else {}
+        best: dict[Workload, float | None] = {candidates[0].workload: best_seconds} if candidates else {}
         for start in range(0, len(candidates), self._batch):
             batch = candidates[start : start + self._batch]
             libraries = [self._new_library() for _ in batch]
             try:
-                failures = self._build(batch, libraries)
-                for candidate, library, failure in zip(batch, libraries, failures, strict=True):
-                    trial = self._measure_one(candidate, library, failure, best.get(candidate.workload))
-                    if trial.ok:
-                        best[candidate.workload] = min(best.get(candidate.workload) or trial.seconds, trial.seconds)
-                    yield trial
+                yield from self._measured(batch, libraries, self._build(batch, libraries), best)
             finally:
                 self._remove(libraries)
+
+    def _measured(
+        self,
+        batch: Sequence[Candidate],
+        libraries: Sequence[Path],
+        failures: Sequence[Failure | None],
+        best: dict[Workload, float | None],
+    ) -> Iterator[Trial]:
+        """The trials of a batch that was built, in order; `best` is kept up to date."""
+        for candidate, library, failure in zip(batch, libraries, failures, strict=True):
+            trial = self._measure_one(candidate, library, failure, best.get(candidate.workload))
+            if trial.ok:
+                best[candidate.workload] = min(best.get(candidate.workload) or trial.seconds, trial.seconds)
+            yield trial
 
     def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """See contract.Runner.compare."""
@@ -209,7 +224,7 @@ class LocalRunner(Runner):
             times=done.times,
             failure=done.failure,
             error=done.error,
-            versions=self._versions,
+            versions={**self._versions, "throttled": "yes"} if done.throttled else self._versions,
         )
 
     def _remove(self, libraries: Sequence[Path]) -> None:

@@ -21,7 +21,7 @@ from templates.template import AnchorTemplate, Layout, anchor_template
 from templates.workloads import anchor_of, is_anchor
 from tuner.measure.cold import ColdWeight
 from tuner.measure.place import Place
-from tuning_db.record import Config, Workload
+from tuning_db.record import Config, Failure, FailureKind, Workload, tolerance_of
 
 _FILLER = 0.75  # in the channels that only fill up a block: templates must not rely on zeros there
 _PACKED_KEPT = 8
@@ -148,3 +148,18 @@ class AnchorOperands:
         data, behind = self.around_weight(template)
         weights = cold(template)
         return Call(lambda: (data, weights.next(), *behind), behind[-1:], lambda: self.error(template, behind[-1]))
+
+
+def unwritten(dtype: str) -> float | int:
+    """What an output is filled with before a kernel is checked, so that what it does not write is wrong."""
+    return float("nan") if np.issubdtype(np.dtype(dtype), np.floating) else np.iinfo(dtype).min
+
+
+def verdict(error: float, dtype: str, tolerance: float | None = None) -> Failure | None:
+    """What a relative error says of a kernel; None where it is allowed (`tolerance`; default: the dtype's)."""
+    allowed = tolerance_of(dtype) if tolerance is None else tolerance
+    if error <= allowed:
+        return None
+    if not np.isfinite(error):
+        return Failure(FailureKind.WRONG_ANSWER, "the result is not finite, or not all of it was written")
+    return Failure(FailureKind.WRONG_ANSWER, f"relative error {error:.1e} exceeds {allowed:.1e}")

@@ -1,54 +1,136 @@
-"""Where candidates run: the host's CPU, or a device behind one of TVM's runtimes. Start at `open_place`."""
+"""Where candidates run: the host's CPU, a device behind one of TVM's runtimes, or a board. Start at `open_place`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import tvm
 
-from tuner.devices import runtime_device, timed_call
+from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
+from tuner.devices import is_board, pin_threads, runtime_device, timed_call
+from tuner.devices.parallel import Pool, open_pool
 from tuner.measure.cold import ColdWeight, DeviceColdWeight, HostColdWeight
+from tuner.measure.jobs import ExecutorSettings
+from tuner.measure.remote import RemotePlace
+from tuner.measure.toolchain import ENTRY
+
+Arguments = Callable[[], Sequence[Any]]
 
 
 class Place(Protocol):
-    """Tensors on a device, and the time that a call takes there. `pinned`: its kernels run on TVM's own threads,
-    each of which has to be held on a core."""
+    """Tensors on a device, functions of built candidates, and the time that calls take there. Tensors are the
+    device's own: only their shape and dtype can be read. Arguments come from a function, since weights take turns.
 
-    device: Any
-    pinned: bool
+    `throttled`: the device was slowed down by its system during the last `repeat`, where it tells.
+    Raises DeviceLost where the device cannot be reached any more, and whatever the device raises.
+    """
 
-    def tensor(self, array: np.ndarray) -> tvm.runtime.Tensor:
+    throttled: bool
+
+    def tensor(self, array: np.ndarray) -> Any:
         """A copy on the device."""
         ...
 
-    def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
+    def array(self, tensor: Any) -> np.ndarray:
         """What a tensor holds now; not to be written to."""
         ...
-
-    def fill(self, tensor: tvm.runtime.Tensor, value: float) -> None: ...
 
     def cold(self, packed: np.ndarray, cold_bytes: int) -> ColdWeight:
         """Copies of a packed weight, together larger than `cold_bytes`."""
         ...
 
-    def seconds(self, function: Callable[..., Any], *arguments: Any) -> float:
-        """Call a function and return the seconds that it took on the device."""
+    def load(self, library: str) -> Any:
+        """The entry of a built library."""
+        ...
+
+    def ready(self) -> None:
+        """The first kernel has run: threads are there and can be held on their cores."""
+        ...
+
+    def call(self, function: Any, arguments: Arguments, fill: Sequence[tuple[Any, float]] = ()) -> None:
+        """One call, tensors of `fill` having a value everywhere before it."""
+        ...
+
+    def repeat(
+        self, function: Any, arguments: Arguments, repetition: Repetition, best_seconds: float | None, before: int = 0
+    ) -> list[float]:
+        """Seconds per call, after some calls that do not count."""
+        ...
+
+    def compare(self, runs: Sequence[tuple[Any, Arguments]], order: Sequence[int]) -> list[list[float]]:
+        """Seconds per call of each in each of its turns."""
         ...
 
 
-class Host:
-    """The CPU: tensors share memory with NumPy, time is the wall clock's."""
+class LocalPlace:
+    """What all devices of this machine have in common. `pool`: what runs a CPU's parallel loops (None: TVM does)."""
 
-    pinned = True
+    pool: Pool | None = None
+    throttled = False
 
-    def __init__(self) -> None:
-        self.device = tvm.cpu()
+    def __init__(self, device: Any) -> None:
+        self.device = device
 
     def tensor(self, array: np.ndarray) -> tvm.runtime.Tensor:
         return tvm.runtime.tensor(array, self.device)
+
+    def load(self, library: str) -> Any:
+        module = tvm.runtime.load_module(library)
+        if self.pool is not None:
+            self.pool.serve(library)
+        return module[ENTRY]
+
+    def ready(self) -> None:
+        """Nothing to do."""
+
+    def fill(self, tensor: tvm.runtime.Tensor, value: float) -> None:
+        raise NotImplementedError
+
+    def seconds(self, function: Callable[..., Any], *arguments: Any) -> float:
+        """Call a function and return the seconds that it took on the device."""
+        raise NotImplementedError
+
+    def call(self, function: Any, arguments: Arguments, fill: Sequence[tuple[Any, float]] = ()) -> None:
+        for tensor, value in fill:
+            self.fill(tensor, value)
+        self._runs(function, arguments)()
+
+    def repeat(
+        self, function: Any, arguments: Arguments, repetition: Repetition, best_seconds: float | None, before: int = 0
+    ) -> list[float]:
+        run = self._runs(function, arguments)
+        for _ in range(before):
+            run()
+        return in_repeats(repeat(run, repetition, best_seconds))
+
+    def compare(self, runs: Sequence[tuple[Any, Arguments]], order: Sequence[int]) -> list[list[float]]:
+        called = [self._runs(function, arguments) for function, arguments in runs]
+        times: list[list[float]] = [[] for _ in runs]
+        for turn in order:
+            times[turn].append(burst(called[turn]))
+        return times
+
+    def _runs(self, function: Any, arguments: Arguments) -> Callable[[], float]:
+        return lambda: undisturbed(lambda: self.seconds(function, *arguments()))
+
+
+class Host(LocalPlace):
+    """The CPU: tensors share memory with NumPy, time is the wall clock's. Threads are held on `cpus`, each on its
+    own."""
+
+    def __init__(self, threads: int, cpus: Sequence[int], pool: str | None) -> None:
+        super().__init__(tvm.cpu())
+        self._cpus = cpus
+        self.pool = None if pool is None else open_pool(Path(pool))
+        if self.pool is not None:
+            self.pool.threads(threads)
+
+    def ready(self) -> None:
+        pin_threads(self._cpus)
 
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
         return np.from_dlpack(tensor)
@@ -65,17 +147,12 @@ class Host:
         return time.perf_counter() - start
 
 
-class Accelerator:
+class Accelerator(LocalPlace):
     """An OpenCL or CUDA device: its own memory, time between two of its events. A call is waited for, so there is
     never more than one of them in a queue (some drivers hang on long ones)."""
 
-    pinned = False
-
     def __init__(self, name: str) -> None:
-        self.device = runtime_device(name)
-
-    def tensor(self, array: np.ndarray) -> tvm.runtime.Tensor:
-        return tvm.runtime.tensor(array, self.device)
+        super().__init__(runtime_device(name))
 
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
         return tensor.numpy()
@@ -90,6 +167,11 @@ class Accelerator:
         return timed_call(self.device, function, *arguments)
 
 
-def open_place(name: str) -> Place:
-    """The place of a device's name ("cpu", "opencl:0"). Raises BadInput where the device is not there."""
-    return Host() if name == "cpu" else Accelerator(name)
+def open_place(settings: ExecutorSettings) -> Place:
+    """Where a worker's candidates run. Raises BadInput where the device is not there, DeviceLost for a board that
+    cannot be reached."""
+    if settings.device == "cpu":
+        return Host(settings.threads, settings.cpus, settings.pool)
+    if is_board(settings.device):
+        return RemotePlace(settings)
+    return Accelerator(settings.device)

@@ -8,6 +8,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -64,6 +65,7 @@ class ProcessServer:
         self._scratch = scratch
         self._modules = tuple(modules)
         self._spawned = 0
+        self._lock = threading.RLock()  # boards are measured on by a thread each
         self._start()
 
     def _start(self) -> None:
@@ -116,11 +118,12 @@ class ProcessServer:
 
         Raises BadInput if the modules to import cannot be, TuneError if no server can be started.
         """
-        try:
-            return self._spawn(name, entry, settings, cpus, env or {})
-        except (ServerLost, OSError):
-            self._start()
-            return self._spawn(name, entry, settings, cpus, env or {})
+        with self._lock:
+            try:
+                return self._spawn(name, entry, settings, cpus, env or {})
+            except (ServerLost, OSError):
+                self._start()
+                return self._spawn(name, entry, settings, cpus, env or {})
 
     def _spawn(self, name: str, entry: str, settings: Any, cpus: Sequence[int], env: dict[str, str]) -> Worker:
         self._await_ready()
@@ -138,10 +141,11 @@ class ProcessServer:
 
     def stop(self, pid: int) -> int | None:
         """Kill a worker; its exit status (negative: the signal that ended it), None if the server is gone."""
-        try:
-            return self._ask(Stop(pid))
-        except (ServerLost, OSError):
-            return None
+        with self._lock:
+            try:
+                return self._ask(Stop(pid))
+            except (ServerLost, OSError):
+                return None
 
     def _kill(self) -> None:
         """End the server; its workers ask the kernel to be killed with it."""

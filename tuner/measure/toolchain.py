@@ -7,6 +7,7 @@ the process that loads it.
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,14 +28,30 @@ _LINKERS = ("ld", "ld.lld", "ld.gold", "mold", "cc", "gcc", "clang")
 _PREFLIGHT_CHUNK = 64
 
 
-def check_toolchain() -> str:
-    """The path of the linker that measuring uses. Raises BadInput, naming what to install, if there is none."""
+def check_toolchain(target: Target | None = None) -> str:
+    """The path of the linker that measuring uses (default: for this machine). Raises BadInput, naming what to install,
+    if there is none."""
+    triple = "" if target is None else str(target.attrs.get("mtriple", ""))
+    machine = triple.partition("-")[0]
+    if machine and machine != platform.machine():
+        return _cross_linker(machine, triple)
     for name in _LINKERS:
         path = shutil.which(name)
         if path is not None:
             return path
     raise BadInput(
         f"no linker found (looked for {', '.join(_LINKERS)} in PATH): install a C toolchain, such as gcc or binutils"
+    )
+
+
+def _cross_linker(machine: str, triple: str) -> str:
+    for name in (f"{triple}-ld", "ld.lld", f"{triple}-gcc"):
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    raise BadInput(
+        f"no linker for {machine} found (looked for {triple}-ld, ld.lld and {triple}-gcc in PATH): "
+        f"apt-get install binutils-{triple}"
     )
 
 

@@ -168,18 +168,3 @@ def _become_worker(request: Spawn, fd: int, server: int) -> NoReturn:
         with contextlib.suppress(OSError):
             sys.stderr.flush()
         os._exit(status)
-
-
-def limit_memory(more_bytes: int) -> None:
-    """Let this process map at most `more_bytes` beyond what it has mapped now."""
-    with open("/proc/self/statm") as file:
-        mapped = int(file.read().split()[0]) * resource.getpagesize()
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = mapped + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def resident_bytes() -> int:
-    """Memory that this process holds now."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()

@@ -44,7 +44,7 @@ def test_threads_are_for_the_cpu() -> None:
 
 
 def test_boards_come_later() -> None:
-    with pytest.raises(BadInput, match="board:kitchen"):
+    with pytest.raises(BadInput, match="no board is named 'kitchen'"):
         open_device("board:kitchen")
 
 

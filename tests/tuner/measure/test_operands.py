@@ -47,7 +47,12 @@ def conv():
     space = search_space(workload, target, only=["cpu.conv2d_direct"])
     assert space is not None
     config = next(iter(space))
-    return AnchorOperands(workload, target, Host(), seed=3), anchor_template(config.template), config, target
+    return (
+        AnchorOperands(workload, target, Host(1, [0], None), seed=3),
+        anchor_template(config.template),
+        config,
+        target,
+    )
 
 
 def test_operands_are_in_the_templates_layouts(conv):
@@ -72,8 +77,8 @@ def test_channels_that_fill_up_a_block_are_not_zero(conv):
 
 def test_same_seed_same_operands_and_error_tells_right_from_wrong(conv):
     operands, template, _, target = conv
-    again = AnchorOperands(operands.workload, target, Host(), seed=3)
-    other = AnchorOperands(operands.workload, target, Host(), seed=4)
+    again = AnchorOperands(operands.workload, target, Host(1, [0], None), seed=3)
+    other = AnchorOperands(operands.workload, target, Host(1, [0], None), seed=4)
     data, behind = operands.around_weight(template)
     np.testing.assert_array_equal(data.numpy(), again.around_weight(template)[0].numpy())
     assert (data.numpy() != other.around_weight(template)[0].numpy()).any()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.board_agent.support import NAME, paired_agent
 from tests.tuner.measure.misbehaving import WORKLOAD, candidate
 from tuner.devices import open_device
-from tuner.measure import LocalRunner, MeasureOptions, Runner
+from tuner.devices.board import Boards
+from tuner.measure import BoardRunner, LocalRunner, MeasureOptions, Runner
 from tuner.measure.replay import ReplayRunner, recorded
 from tuning_db.record import Config, Failure, FailureKind, Trial
 
@@ -29,7 +34,18 @@ def replay() -> Runner:
     return ReplayRunner(device, recorded([*good, bad]), {"test.misbehaving": 3})
 
 
-RUNNERS: dict[str, Callable[[], Runner]] = {"local": local, "replay": replay}
+@contextmanager
+def board() -> Iterator[Runner]:
+    """On an agent of this machine, over its real protocol."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", folder)
+        with paired_agent(Path(folder), Boards()):
+            options = MeasureOptions(plugins=(PLUGIN,))
+            with BoardRunner(open_device(f"board:{NAME}", 1), options) as runner:
+                yield runner
+
+
+RUNNERS: dict[str, Callable[[], AbstractContextManager[Runner]]] = {"local": local, "replay": replay, "board": board}
 
 
 @pytest.fixture(scope="module", params=RUNNERS)
@@ -46,7 +62,7 @@ def test_one_trial_per_candidate_in_order(runner):
         assert trial.ok
         assert 0 < trial.seconds < 1
         assert trial.workload == WORKLOAD
-        assert trial.device == open_device("cpu", 1).key
+        assert trial.device == runner.device.key if hasattr(runner, "device") else open_device("cpu", 1).key
         assert trial.template_version == 3
 
 
@@ -95,6 +111,6 @@ def test_a_best_time_does_not_change_what_is_measured(runner):
 
 @pytest.mark.parametrize("make", RUNNERS.values(), ids=RUNNERS)
 def test_close_may_be_called_twice(make):
-    runner = make()
-    runner.close()
-    runner.close()
+    with make() as runner:
+        runner.close()
+        runner.close()

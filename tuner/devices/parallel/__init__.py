@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
-from tuner.devices.parallel.pool import PATTERN, Pool, open_pool, open_pools, pool_library
+from board_agent.pool import Pool
+from tuner.devices.parallel.pool import PATTERN, open_pool, open_pools, pool_library
 
 __all__ = ["PATTERN", "Pool", "open_pool", "open_pools", "pool_library"]

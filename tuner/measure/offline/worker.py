@@ -13,6 +13,7 @@ from tvm import s_tir
 from tvm.target import Target
 
 import vision_ops
+from board_agent.sandbox import limit_memory, resident_bytes
 from templates.gpu.checks import violations
 from templates.gpu.limits import GpuLimits
 from templates.gpu.lowered import lower
@@ -25,7 +26,6 @@ from tuner.measure.messages import describe
 from tuner.measure.offline.compilers import compilers_of
 from tuner.measure.offline.contract import CompileError, Compiler, Resources
 from tuner.measure.offline.report import CandidateReport, KernelReport, Verdict, judge
-from tuner.measure.zygote import limit_memory, resident_bytes
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,19 @@
 """How often to repeat a call: a few times when it is clearly worse than the best, until the median is sure when close.
 
-`repeat` asks a function for the seconds of one more call and decides when to stop; it reads no clock itself.
+`repeat` asks a function for the seconds of one more call and decides when to stop; nothing here reads a clock.
 """
 
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
+
+BURST_SECONDS = 0.006  # of one candidate's turn in a comparison
+BURST_CALLS = 3
+_TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -70,4 +74,30 @@ def in_repeats(times: Sequence[float], repeats: int = 10) -> list[float]:
     """At most `repeats` values that stand for `times`: the medians of consecutive blocks of nearly equal length."""
     count = min(repeats, len(times))
     edges = [round(i * len(times) / count) for i in range(count + 1)]
-    return [median(times[a:b]) for a, b in pairwise(edges)]
+    return [median(times[a:b]) for a, b in zip(edges, edges[1:])]
+
+
+def undisturbed(once: Callable[[], float]) -> float:
+    """The seconds of a call that nothing else interrupted. Where other work keeps taking the cores away, the fastest
+    of two calls: a preempted one tells about the scheduler's time slices, not about the kernel."""
+    fastest = float("inf")
+    for _ in range(_TRIES):
+        before = _preemptions()
+        fastest = min(fastest, once())
+        if _preemptions() == before:
+            break
+    return fastest
+
+
+def _preemptions() -> int:
+    """How often any thread of this process lost its core to another process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def burst(run: Callable[[], float]) -> float:
+    """The median of a few calls; one before them brings code and data back after the other candidates' turns."""
+    run()
+    times: list[float] = []
+    while len(times) < BURST_CALLS or sum(times) < BURST_SECONDS:
+        times.append(run())
+    return median(times)

@@ -8,7 +8,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.measure.timing import Repetition, in_repeats, median_interval, repeat
+from board_agent.timing import Repetition, in_repeats, median_interval, repeat
 
 POLICY = Repetition()
 SECONDS = st.floats(1e-7, 10.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from board_agent.topology import FALLBACK_CACHE_BYTES
 from tuner.devices import last_level_cache_bytes, usable_cpus
-from tuner.devices.topology import FALLBACK_CACHE_BYTES
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

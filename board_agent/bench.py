@@ -1,0 +1,205 @@
+"""The process that runs kernels: it does what frames on a socket say, confined. `main` is what a session starts.
+
+It may die of a candidate at any time; the session above it says so to the host and starts another.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from board_agent.backend import Backend, Unusable, open_backend
+from board_agent.sandbox import confine, leave_network, limit_memory
+from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
+from board_agent.wire import Frame, Gone, receive, send
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DTYPES = frozenset(
+    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+)
+
+
+class Refused(Exception):
+    """A request that makes no sense; one line says why."""
+
+
+class _Rotation:
+    """Copies that calls take in turn."""
+
+    def __init__(self, copies: list[Any]) -> None:
+        self._copies, self._at = copies, 0
+
+    def next(self) -> Any:
+        self._at = (self._at + 1) % len(self._copies)
+        return self._copies[self._at]
+
+
+class Bench:
+    """Tensors and functions by the numbers that the host gives them."""
+
+    def __init__(self, backend: Backend, folder: Path) -> None:
+        self._backend, self._folder = backend, folder
+        self._loaded = 0
+        self._held: dict[int, Any] = {}
+        self._functions: dict[int, Callable[..., Any]] = {}
+        self._do: dict[str, Callable[[dict[str, Any], list[bytes]], Frame]] = {
+            "put": self._put,
+            "get": self._get,
+            "drop": self._drop,
+            "load": self._load,
+            "pool": self._pool,
+            "ready": self._ready,
+            "call": self._call,
+            "repeat": self._repeat,
+            "compare": self._compare,
+        }
+
+    def answer(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        """What a request gives; {"refused": why} where it makes no sense, {"failed": why} where the device says so."""
+        try:
+            return self._do[message["do"]](message, parts)
+        except (Refused, KeyError, TypeError, ValueError, IndexError) as error:
+            return {"refused": _line(error)}, []
+        except MemoryError:
+            return {"failed": "out of memory"}, []
+        except OSError as error:
+            if error.errno in _FULL:  # no candidate's fault
+                return {"unfit": f"{self._folder.parent}: {error.strerror}: free some space there"}, []
+            return {"failed": _line(error)}, []
+        except Exception as error:
+            return {"failed": _line(error)}, []
+
+    def _put(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        """Arrays, or as many zeros; with "cold", in copies that exceed so many bytes together."""
+        for given in message["tensors"]:
+            array = _array(given, parts)
+            cold = int(given.get("cold", 0))
+            self._held[int(given["id"])] = (
+                _Rotation(self._backend.cold(array, cold)) if cold else self._backend.tensor(array)
+            )
+        return {}, []
+
+    def _get(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        found = np.ascontiguousarray(self._backend.array(self._held[message["tensor"]]))
+        return {}, [found.tobytes()]
+
+    def _drop(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        for number in message["tensors"]:
+            self._held.pop(int(number), None)
+        for number in message["functions"]:
+            self._functions.pop(int(number), None)
+        return {}, []
+
+    def _load(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        self._loaded += 1  # a library of a name that was loaded before would be taken for that
+        path = self._written(f"k{self._loaded}.so", parts)
+        try:
+            self._functions[int(message["id"])] = self._backend.load(path)
+        finally:
+            path.unlink()  # whoever has it open keeps it
+        return {}, []
+
+    def _pool(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        self._backend.use_pool(self._written("pool.so", parts))
+        return {}, []
+
+    def _ready(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        self._backend.ready()
+        return {}, []
+
+    def _written(self, name: str, parts: list[bytes]) -> Path:
+        path = self._folder / name
+        try:
+            path.write_bytes(parts[0])
+        except OSError:
+            path.unlink()  # what fitted would only keep the disk full
+            raise
+        return path
+
+    def _call(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        """One call; before it tensors of "fill" get a value everywhere."""
+        for number, value in message.get("fill", []):
+            held = self._held[number]
+            array = self._backend.array(held)
+            self._held[number] = self._backend.tensor(np.full(array.shape, value, array.dtype))
+        return {"seconds": self._run(message["function"], message["arguments"])()}, []
+
+    def _repeat(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        run = self._run(message["function"], message["arguments"])
+        for _ in range(int(message.get("before", 0))):
+            run()
+        times = repeat(run, Repetition(**message["repetition"]), message.get("best_seconds"))
+        return {"times": in_repeats(times)}, []
+
+    def _compare(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        """Turns of several candidates; "order": which is next."""
+        runs = [self._run(number, arguments) for number, arguments in message["runs"]]
+        times: list[list[float]] = [[] for _ in runs]
+        for turn in message["order"]:
+            times[turn].append(burst(runs[turn]))
+        return {"times": times}, []
+
+    def _run(self, function: int, arguments: Sequence[int]) -> Callable[[], float]:
+        called, held = self._functions[function], [self._held[number] for number in arguments]
+
+        def once() -> float:
+            return self._backend.call(called, [h.next() if isinstance(h, _Rotation) else h for h in held])
+
+        return lambda: undisturbed(once)
+
+
+def _array(given: dict[str, Any], parts: list[bytes]) -> np.ndarray:
+    shape, dtype = tuple(int(extent) for extent in given["shape"]), str(given["dtype"])
+    if dtype not in _DTYPES or any(extent < 0 for extent in shape):
+        raise Refused(f"no tensor is of the shape {shape} and the type {dtype!r}")
+    if "part" not in given:
+        return np.zeros(shape, dtype)
+    data = np.frombuffer(parts[int(given["part"])], dtype)
+    return data.reshape(shape)
+
+
+def _line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
+
+
+def main() -> None:
+    """Arguments: the socket's number, the folder to write in, and the settings as JSON."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    folder, settings = Path(sys.argv[2]), json.loads(sys.argv[3])
+    held = ["network"] if leave_network() else []
+    try:
+        backend = open_backend(settings["device"], settings["form"], settings["threads"], settings.get("cpus"))
+        held += confine(str(folder))
+        most = int(settings["memory_bytes"])
+    except Unusable as error:
+        send(connection, {"failed": str(error)})
+        return
+    except (KeyError, TypeError, ValueError) as error:
+        send(connection, {"refused": f"settings make no sense: {_line(error)}"})
+        return
+    send(connection, {"contained": held, "pid": os.getpid()})
+    bench = Bench(backend, folder)
+    gc.collect()
+    gc.disable()  # no collection within a measurement; requests leave no cycles behind
+    try:
+        while True:
+            message, parts = receive(connection, most)
+            limit_memory(most)
+            send(connection, *bench.answer(message, parts))
+            del message, parts
+    except Gone:
+        return  # the session ended
+
+
+if __name__ == "__main__":
+    main()

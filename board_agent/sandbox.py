@@ -1,0 +1,164 @@
+"""What the process that runs kernels may still do. Start at `confine`.
+
+A kernel is machine code from a host that this board trusts to use it, not to own it. Layers, each as far as the system
+has it: no network (a namespace of its own), an unprivileged user, files by Landlock (Linux 5.13; TCP from 6.7), limits
+on processes, memory and sizes of files. `confine` says which hold; the host sees that list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+from pathlib import Path
+from typing import Sequence
+
+NOBODY = 65534
+FILE_BYTES = 1 << 30
+_PROCESSES = 64  # beyond those that the user has now
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # of every architecture
+_RULE_PATH = 1
+# Of linux/landlock.h, by the version that brought them.
+_EXECUTE, _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 0, 1 << 2, 1 << 3, 1 << 1
+_FILES = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14}
+_TCP_SINCE, _TCP = 4, 3  # bind and connect
+# Libraries, the interpreter, what drivers and NumPy look up; nothing of a user's.
+_READABLE = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/etc", "/proc", "/sys", "/dev", "/run")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def private() -> None:
+    """Nobody of the same user may look into this process: it has the agent's key in its memory."""
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def end_with(parent: int, how: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent process ends, however that happens. A change of user undoes it."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before
+        os.kill(os.getpid(), how)
+
+
+def adopt_orphans() -> None:
+    """Whatever a child leaves behind when it ends becomes a child of this process, not of init."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children() -> None:
+    """Kill every child of this process and what they leave behind, until nothing is left."""
+    while children := _children():
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+
+
+def _children() -> list[int]:
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    if path.exists():  # a system may be built without
+        return [int(pid) for pid in path.read_text().split()]
+    own = str(os.getpid())
+    return [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if _parent(p) == own]
+
+
+def _parent(stat: Path) -> str:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[1]
+    except OSError:
+        return ""
+
+
+def leave_network() -> bool:
+    """Into a network of its own, without a device that is up. To be called before anything starts a thread."""
+    flags = _CLONE_NEWNET if os.geteuid() == 0 else _CLONE_NEWUSER | _CLONE_NEWNET
+    return _libc.unshare(flags) == 0
+
+
+def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
+    """Give up all that a kernel does not need; `folder` stays writable and `readable` may be read. Which layers hold:
+    "user", "files", "tcp", "processes". There is no way back."""
+    held, parent = [], os.getppid()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        held.append("user")
+    end_with(parent)
+    most = _tasks_of(os.getuid()) + _PROCESSES
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    held.append("processes")
+    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    return held + _landlock(folder, [*_READABLE, sys.prefix, sys.base_prefix, *sys.path, *readable])
+
+
+def _tasks_of(user: int) -> int:
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == user:
+                count += len(os.listdir(str(process / "task")))
+        except OSError:
+            continue  # it ended, or is hidden
+    return count
+
+
+def _landlock(folder: str, readable: Sequence[str]) -> list[str]:
+    version = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    if version < 1:
+        return []
+    files = sum(bits for since, bits in _FILES.items() if version >= since)
+    tcp = _TCP if version >= _TCP_SINCE else 0
+    attributes = struct.pack("=QQ", files, tcp) if tcp else struct.pack("=Q", files)
+    ruleset = _libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
+    if ruleset < 0:
+        return []
+    try:
+        for path in dict.fromkeys(p for p in readable if p and os.path.exists(p)):
+            _allow(ruleset, path, _READ_FILE | _READ_DIR | _EXECUTE if os.path.isdir(path) else _READ_FILE | _EXECUTE)
+        _allow(ruleset, "/dev", _READ_FILE | _READ_DIR | _WRITE_FILE)  # drivers write to their devices
+        _allow(ruleset, folder, files)
+        if _libc.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)) != 0:
+            return []
+    finally:
+        os.close(ruleset)
+    return ["files", "tcp"] if tcp else ["files"]
+
+
+def _allow(ruleset: int, path: str, access: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        rule = struct.pack("=Qi", access, place)
+        _libc.syscall(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH), rule, ctypes.c_uint32(0))
+    finally:
+        os.close(place)
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Let this process map at most `more_bytes` beyond what it has mapped now."""
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = mapped + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

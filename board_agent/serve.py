@@ -1,0 +1,195 @@
+"""The agent: listens, and gives every connection a process of its own. `main` is `tune board serve`.
+
+Only what is paired is served, one host at a time: two would disturb each other's measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from board_agent.facts import facts
+from board_agent.keys import Hosts
+from board_agent.pairing import Code, PairingError, pair
+from board_agent.sandbox import end_with, private
+from board_agent.session import serve_host, sweep
+from board_agent.wire import Gone, WireError, send
+
+PORT = 9190
+_MOST_CHILDREN = 16  # connections at a time, of whoever: each is a small process for ten seconds, unless it is paired
+_MOMENT = 2.0  # seconds
+_IDLE, _INTERVAL, _PROBES = 4, 2, 3  # a host that is gone is noticed after ten seconds
+
+
+class Agent:
+    """Listens on an address; port 0: any that is free, see `port`."""
+
+    def __init__(self, folder: Path, address: str, port: int, scratch: str) -> None:
+        self._hosts, self._scratch = Hosts(folder / "hosts"), scratch
+        check_scratch(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._tenant = folder / "tenant.lock"
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, port), family=family, backlog=_MOST_CHILDREN)
+        self.port = int(self._listener.getsockname()[1])
+        self._children: set[int] = set()
+        sweep(scratch)
+
+    def serve(self) -> None:
+        """For ever, until an interrupt."""
+        self._listener.settimeout(1.0)
+        try:
+            while True:
+                self._reap()
+                try:
+                    connection, peer = self._listener.accept()
+                except socket.timeout:
+                    continue
+                if len(self._children) >= _MOST_CHILDREN:
+                    connection.close()
+                    continue
+                self._fork(connection, str(peer[0]))
+        finally:
+            for child in self._children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGTERM)
+
+    def _fork(self, connection: socket.socket, peer: str) -> None:
+        agent = os.getpid()
+        child = os.fork()
+        if child:
+            self._children.add(child)
+            connection.close()
+            return
+        status = 1
+        try:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            end_with(agent, signal.SIGTERM)
+            self._listener.close()
+            private()
+            self._child(connection, peer)
+            status = 0
+        except SystemExit:
+            status = 0
+        except BaseException as error:
+            print(f"{peer}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(status)
+
+    def _child(self, connection: socket.socket, peer: str) -> None:
+        try:
+            name, host = self._hosts.accept(connection)
+        except OSError as error:
+            print(f"{peer}: refused: {error}", file=sys.stderr, flush=True)
+            return
+        host.settimeout(None)
+        watch(host)
+        lock = os.open(str(self._tenant), os.O_RDWR | os.O_CREAT, 0o600)
+        if not _taken(lock):
+            with contextlib.suppress(Gone, WireError):
+                send(host, {"busy": _read(lock)})
+            return
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps({"host": name, "since": time.time()}).encode(), 0)
+        print(f"{peer}: {name} came", file=sys.stderr, flush=True)
+        serve_host(host, self._scratch)
+        print(f"{peer}: {name} left", file=sys.stderr, flush=True)
+
+    def _reap(self) -> None:
+        for child in list(self._children):
+            done, _ = os.waitpid(child, os.WNOHANG)
+            if done:
+                self._children.discard(child)
+
+
+def check_scratch(folder: str) -> None:
+    """Raises PermissionError where the unprivileged user that candidates run as cannot get to a folder."""
+    if os.geteuid() != 0:
+        return
+    for place in (Path(folder).resolve(), *Path(folder).resolve().parents):
+        if not place.stat().st_mode & 0o001:
+            raise PermissionError(
+                f"{place}: candidates run as nobody, who cannot enter it: set TMPDIR to another folder"
+            )
+
+
+def watch(connection: Any) -> None:
+    """Let the system notice that the other end is gone, within ten seconds: whether we wait for it or send to it."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _IDLE),
+        (socket.TCP_KEEPINTVL, _INTERVAL),
+        (socket.TCP_KEEPCNT, _PROBES),
+        (socket.TCP_USER_TIMEOUT, 1000 * (_IDLE + _INTERVAL * _PROBES)),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _taken(lock: int) -> bool:
+    """Whether the board is ours now. A session that just ended needs a moment to clear up."""
+    end = time.monotonic() + _MOMENT
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+
+
+def _read(lock: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(lock, 4096, 0))
+    except ValueError:  # it is being written
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def default_folder() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(base) / "edgetune" / "agent"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tune board serve", description=__doc__.splitlines()[0])
+    parser.add_argument("--address", default="127.0.0.1", help="to listen on (default: this machine alone can connect)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"0: any (default: {PORT})")
+    parser.add_argument("--pair", metavar="CODE", help="become known to a host first, by its `tune board pair`")
+    parser.add_argument("--facts", action="store_true", help="print what this machine is, for `tune bundle make`")
+    parser.add_argument("--folder", type=Path, default=default_folder(), help="of keys (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    if given.facts:
+        print(json.dumps(facts()))
+        return 0
+    try:
+        if given.pair is not None:
+            print(f"paired with {pair(Code.parse(given.pair), Hosts(given.folder / 'hosts'))}", flush=True)
+        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir())
+    except (PairingError, OSError) as error:
+        print(f"tune: {error}", file=sys.stderr)
+        return 2
+    print(f"listening on {given.address}:{agent.port}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        agent.serve()
+    return 0
+
+
+def run() -> None:
+    """`main` as a program of its own."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

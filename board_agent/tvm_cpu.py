@@ -1,0 +1,62 @@
+"""The board's CPU through TVM's runtime library alone: no compiler is needed or loaded here."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")  # TVM reads it when it is imported
+
+import numpy as np
+import tvm
+
+from board_agent.backend import Backend, Unusable
+from board_agent.memory import cold_copies
+from board_agent.pool import Pool
+from board_agent.topology import pin_threads, usable_cpus
+
+ENTRY = "main"  # of every library that is built for measuring
+
+
+class TvmCpu(Backend):
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._cpus = cpus
+        self._pool: Pool | None = None
+
+    def tensor(self, array: np.ndarray) -> Any:
+        return tvm.runtime.tensor(array, tvm.cpu())
+
+    def array(self, tensor: Any) -> np.ndarray:
+        return np.from_dlpack(tensor)
+
+    def cold(self, array: np.ndarray, cold_bytes: int) -> list[Any]:
+        return [tvm.runtime.from_dlpack(copy) for copy in cold_copies(array, cold_bytes)]
+
+    def load(self, path: Path) -> Callable[..., Any]:
+        module = tvm.runtime.load_module(str(path))
+        if self._pool is not None:
+            self._pool.serve(path)
+        return module[ENTRY]
+
+    def use_pool(self, path: Path) -> None:
+        try:
+            self._pool = Pool(path)
+        except OSError as error:  # made for another system: kernels use TVM's
+            raise Unusable(str(error)) from error
+        self._pool.threads(len(self._cpus))
+
+    def ready(self) -> None:
+        pin_threads(self._cpus)
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> float:
+        start = time.perf_counter()
+        function(*arguments)
+        return time.perf_counter() - start
+
+
+def open_backend(_number: int, threads: int, cpus: Sequence[int] | None) -> TvmCpu:
+    found = list(usable_cpus()[:threads] if cpus is None else cpus)
+    os.environ["TVM_NUM_THREADS"], os.environ["TVM_BIND_THREADS"] = str(threads), "0"
+    return TvmCpu(found)

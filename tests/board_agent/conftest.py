@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.board_agent.support import Agent, paired_agent
+from tuner.devices.board import Board
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Board]]:
+    with paired_agent(Path(tmp_path_factory.mktemp("board"))) as found:
+        yield found

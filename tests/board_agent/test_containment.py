@@ -1,0 +1,144 @@
+"""What machine code from a host can do on a board: its kernel's work, and none of what these candidates try."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.board_agent.support import Agent, eventually
+from tests.board_agent.test_access import can_be_used
+from tuner.devices.board import Board, KernelDied, Link, NotAnswered
+
+DID, COULD_NOT = 42, 7  # how a candidate's process ends
+SETTINGS = {"device": "cpu", "form": "library", "threads": 1, "memory_bytes": 1 << 30}
+SOURCE = """
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static int reads(const char* path) { char c; int f = open(path, O_RDONLY); return f >= 0 && read(f, &c, 1) == 1; }
+static int writes(const char* path) {
+    int f = open(path, O_WRONLY | O_CREAT, 0600);
+    return f >= 0 && write(f, "x", 1) == 1;
+}
+static int connects(int port) {
+    struct sockaddr_in to = {AF_INET, htons(port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return connect(socket(AF_INET, SOCK_STREAM, 0), (struct sockaddr*)&to, sizeof to) == 0;
+}
+static int forks(void) {
+    for (int i = 0; i < 2000; ++i) {
+        pid_t child = fork();
+        if (child < 0) return 0;
+        if (child == 0) { pause(); _exit(0); }
+    }
+    return 1;
+}
+static int kills(void) { return kill(getppid(), 0) == 0; }
+static int traces(void) { return ptrace(PTRACE_ATTACH, getppid(), 0, 0) == 0; }
+static int fills(void) {
+    static char block[1 << 20];
+    int f = open("full", O_WRONLY | O_CREAT, 0600);
+    for (int i = 0; i < 1200; ++i) if (write(f, block, sizeof block) != sizeof block) return 0;
+    return 1;
+}
+int __tvm_ffi_main(void* self, const void* arguments, int count, void* result) {
+    signal(SIGXFSZ, SIG_IGN);
+    if (%(attempt)s) _exit(42);
+    _exit(7);
+}
+"""
+
+
+def candidate(attempt: str, folder: Path) -> bytes:
+    source, library = folder / "k.c", folder / "k.so"
+    source.write_text(SOURCE % {"attempt": attempt})
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
+    return library.read_bytes()
+
+
+def outcome(board: Board, library: bytes, seconds: float = 30.0) -> str:
+    """How the process that ran it ended."""
+    eventually(lambda: can_be_used(board))
+    with Link(board) as link:
+        link.ask({"do": "start", "settings": SETTINGS})
+        link.ask({"do": "load", "id": 1}, [library])
+        with pytest.raises(KernelDied) as died:
+            link.ask({"do": "call", "function": 1, "arguments": []}, seconds=seconds)
+        started, _ = link.ask({"do": "start", "settings": SETTINGS})  # the board is as good as before
+        assert started["contained"]
+    return str(died.value)
+
+
+@pytest.fixture(scope="module")
+def contained(served: tuple[Agent, Board]) -> set[str]:
+    """The layers that hold on this system."""
+    with Link(served[1]) as link:
+        return set(link.ask({"do": "start", "settings": SETTINGS})[0]["contained"])
+
+
+def test_what_a_candidate_may_do(served, tmp_path: Path) -> None:
+    for allowed in ('reads("/proc/self/status")', 'writes("scratch")'):
+        assert f"status {DID}" in outcome(served[1], candidate(allowed, tmp_path)), allowed
+
+
+def test_read_the_passwords(served, tmp_path: Path, contained: set[str]) -> None:
+    if not contained & {"user", "files"}:
+        pytest.skip("this system holds neither users nor files apart")
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate('reads("/etc/shadow")', tmp_path))
+
+
+def test_read_the_agents_keys(served, tmp_path: Path, contained: set[str]) -> None:
+    if not contained & {"user", "files"}:
+        pytest.skip("this system holds neither users nor files apart")
+    (key,) = (served[0].folder / "agent").rglob("board.pem")
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate(f'reads("{key}")', tmp_path))
+
+
+@pytest.mark.parametrize("where", ["/tmp/edgetune-escaped", "/dev/shm/edgetune-escaped", "../edgetune-escaped"])
+def test_write_outside_its_folder(served, tmp_path: Path, contained: set[str], where: str) -> None:
+    if "files" not in contained:
+        pytest.skip("this system has no Landlock")
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate(f'writes("{where}")', tmp_path))
+
+
+def test_connect_out(served, tmp_path: Path, contained: set[str]) -> None:
+    if not contained & {"network", "tcp"}:
+        pytest.skip("this system has neither network namespaces nor Landlock for TCP")
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate(f"connects({served[1].port})", tmp_path))
+
+
+def test_fork_without_end(served, tmp_path: Path, contained: set[str]) -> None:
+    assert "processes" in contained
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate("forks()", tmp_path))
+    left = subprocess.run(["pgrep", "-fc", "board_agent.bench"], capture_output=True, text=True, check=False)
+    eventually(lambda: int(left.stdout) < 4)
+
+
+def test_kill_or_look_into_the_session(served, tmp_path: Path, contained: set[str]) -> None:
+    if "user" not in contained:
+        pytest.skip("the agent is not root: all of its processes are one user's")
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate("kills()", tmp_path))
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate("traces()", tmp_path))
+
+
+def test_fill_the_disk(served, tmp_path: Path) -> None:
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate("fills()", tmp_path))
+
+
+def test_never_return(served, tmp_path: Path) -> None:
+    eventually(lambda: can_be_used(served[1]))
+    with Link(served[1]) as link:
+        link.ask({"do": "start", "settings": SETTINGS})
+        link.ask({"do": "load", "id": 1}, [candidate("pause()", tmp_path)])
+        with pytest.raises(NotAnswered, match="within 3 s"):
+            link.ask({"do": "call", "function": 1, "arguments": []}, seconds=3)
+
+
+def test_crash(served, tmp_path: Path) -> None:
+    assert "signal 11" in outcome(served[1], candidate("*(volatile int*)8", tmp_path))

@@ -1,0 +1,107 @@
+"""`tune board` and tuning on a board, as a user does both: an agent, a pairing by its code, a measurement."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.board_agent.support import Agent, free_port
+from tests.tuner.cli.conftest import TUNE, Done, run_tune
+from tuner.devices.board import Boards
+
+CONV = ("conv2d", "--shape", "1,16,14,14,16,3,3", "--padding", 1, "--threads", 1, "--trials", 6)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's configuration of the test's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def agent(home: Path) -> Iterator[Agent]:
+    made = Agent(home)
+    try:
+        made.pair(Boards(), "pi")
+        yield made
+    finally:
+        made.stop()
+
+
+def tune(*words: object, cwd: Path) -> Done:
+    return run_tune(*words, cwd=cwd)
+
+
+def test_pair_with_the_code_that_is_shown(home: Path) -> None:
+    port = free_port()
+    shown = [TUNE, "board", "pair", "pi", "--address", "127.0.0.1", "--port", str(port), "--json"]
+    with subprocess.Popen(shown, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pairing:
+        assert pairing.stderr is not None
+        code = next(line.rpartition(" ")[2].strip() for line in pairing.stderr if "--pair" in line)
+        serving = [TUNE, "board", "serve", "--port", str(port), "--pair", code, "--folder", str(home / "agent")]
+        with subprocess.Popen(serving, stdout=subprocess.PIPE, text=True) as board:
+            assert board.stdout is not None
+            assert next(board.stdout).startswith("paired with")
+            assert next(board.stdout) == f"listening on 127.0.0.1:{port}\n"
+            assert pairing.wait() == 0
+            listed = tune("board", "list", "--json", cwd=home).json()["boards"]
+            assert [(b["name"], b["state"]) for b in listed] == [("pi", "ready")]
+            assert "kernels are kept from" in tune("board", "ping", "pi", cwd=home).out
+            board.terminate()
+    assert tune("board", "forget", "pi", cwd=home).status == 0
+    assert tune("board", "list", cwd=home).out.startswith("no boards")
+
+
+@pytest.mark.usefixtures("agent")
+def test_tune_on_a_board_and_go_on(home: Path) -> None:
+    done = tune("op", *CONV, "--device", "board:pi", "--db", "t.db", "--json", cwd=home)
+    assert done.status == 0, done.err
+    assert done.json()["new_trials"] == 6
+    again = tune("op", *CONV, "--device", "board:pi", "--db", "t.db", "--json", cwd=home)
+    assert again.json()["new_trials"] == 0
+    (known,) = tune("db", "best", "--db", "t.db", "--json", cwd=home).json()["best"]
+    assert known["device"]["kind"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("op", *CONV, "--device", "board:nowhere"), "tune board pair nowhere"),
+        (("op", *CONV, "--device", "board:Not a name"), "cannot be a board's name"),
+        (("board", "ping", "nowhere"), "no board is named 'nowhere'"),
+        (("board", "pair", "../x", "--address", "127.0.0.1"), "cannot be a board's name"),
+        (("board", "pair", "x", "--address", "203.0.113.1"), "give this host's own address"),
+        (("board", "pair", "x", "--address", "127.0.0.1", "--seconds", 1), "expired"),
+        (("board", "serve", "--pair", "no code"), "not a pairing code"),
+        (("board", "forget", "nowhere"), "no board is named"),
+    ],
+)
+def test_what_is_refused_is_one_line(home: Path, words: tuple[object, ...], why: str) -> None:
+    done = tune(*words, cwd=home)
+    assert done.status == 2
+    assert why in done.err.splitlines()[-1]
+
+
+def test_a_module_is_not_built_for_a_board(agent: Agent, home: Path) -> None:
+    assert agent.port
+    tune("zoo", "squeezenet1.0", "-o", "m.onnx", cwd=home)
+    for command in ("build", "plan"):
+        done = tune(command, "m.onnx", "--device", "board:pi", "-o", "x", cwd=home)
+        assert (done.status, "built on the board" in done.error) == (2, True)
+
+
+def test_other_libraries_do_not_compete_on_a_board(agent: Agent, home: Path) -> None:
+    assert agent.port
+    tune("zoo", "squeezenet1.0", "-o", "m.onnx", cwd=home)
+    done = tune("model", "m.onnx", "--device", "board:pi", "--vendor", "onnxruntime", cwd=home)
+    assert (done.status, "run in this process" in done.error) == (2, True)
+
+
+def test_the_agent_in_one_file(home: Path) -> None:
+    assert tune("board", "agent", "-o", "a.pyz", cwd=home).status == 0
+    shown = subprocess.run([TUNE.with_name("python"), "a.pyz", "--help"], cwd=home, capture_output=True, text=True)
+    assert (shown.returncode, "--pair" in shown.stdout) == (0, True)

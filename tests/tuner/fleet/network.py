@@ -1,0 +1,157 @@
+"""Boards as network namespaces: each with a link of its own to this host, that can be cut, and a small disk.
+
+Needs root, iproute2 and a kernel that lets network namespaces be made: `why_not` says what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from tuner.devices.board import Board, Boards, Pairing
+
+PORT = 9190
+DISK = "64m"
+
+
+def run(*words: object) -> None:
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+
+
+def why_not() -> str | None:
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "ip is missing: apt-get install iproute2"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run("ip", "netns", "add", "edgetune-probe")
+            run("ip", "netns", "del", "edgetune-probe")
+            run("ip", "link", "add", "etprobe", "type", "veth", "peer", "name", "etprobe2")
+            run("ip", "link", "del", "etprobe")
+            run("mount", "-t", "tmpfs", "tmpfs", folder)
+            run("umount", folder)
+        except subprocess.CalledProcessError as error:
+            return f"no network namespaces, links or file systems can be made here: {error.stderr.decode().strip()}"
+    return None
+
+
+class Namespace:
+    """A board: an agent in a namespace, on a disk of its own."""
+
+    def __init__(self, name: str, number: int, folder: Path) -> None:
+        self.name, self._space, self._link = name, f"edgetune-{name}", f"et{number}"
+        self.address, self.host = f"10.83.{number}.2", f"10.83.{number}.1"
+        self._folder = folder / name
+        self._folder.mkdir(parents=True)
+        self.disk = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/tmp"))  # where everybody may enter
+        self._process: subprocess.Popen[str] | None = None
+        run("mount", "-t", "tmpfs", "-o", f"size={DISK},mode=1777", "tmpfs", self.disk)
+        run("ip", "netns", "add", self._space)
+        run("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
+        run("ip", "addr", "add", f"{self.host}/24", "dev", self._link)
+        run("ip", "link", "set", self._link, "up")
+        for words in (("link", "set", "lo", "up"), ("addr", "add", f"{self.address}/24", "dev", "eth0")):
+            run("ip", "-n", self._space, *words)
+        run("ip", "-n", self._space, "link", "set", "eth0", "up")
+
+    def cut(self) -> None:
+        run("ip", "link", "set", self._link, "down")
+
+    def mend(self) -> None:
+        run("ip", "link", "set", self._link, "up")
+
+    def start(self, *more: str) -> None:
+        """Returns when the agent listens."""
+        agent = ["-m", "board_agent.serve", "--address", "0.0.0.0", "--folder", str(self._folder / "agent"), *more]
+        with open(self._folder / "agent.log", "a") as log:
+            self._process = subprocess.Popen(
+                ["ip", "netns", "exec", self._space, sys.executable, *agent],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "TMPDIR": str(self.disk), "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("listening on"):
+                return
+        raise AssertionError((self._folder / "agent.log").read_text())
+
+    def pair(self, boards: Boards) -> Board:
+        with Pairing(boards, self.name, self.host) as pairing:
+            found: list[Board] = []
+            waiting = threading.Thread(target=lambda: found.append(pairing.wait(PORT)))
+            waiting.start()
+            self.start("--pair", str(pairing.code))
+            waiting.join()
+        return found[0]
+
+    def kill_agent(self) -> None:
+        """The agent alone; what it started ends with it."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._ended()
+
+    def kill_bench(self) -> None:
+        """The process that runs kernels."""
+        for pid in self._pids():
+            with contextlib.suppress(OSError):
+                if b"board_agent.bench" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
+    def power_off(self) -> None:
+        """All at once, and the disk's contents with it."""
+        self.cut()
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._ended()
+        for left in self.disk.iterdir():
+            shutil.rmtree(left, ignore_errors=True)
+
+    def power_on(self) -> None:
+        self.mend()
+        self.start()
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        filler = self.disk / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 20))
+        try:
+            yield
+        finally:
+            filler.unlink(missing_ok=True)
+
+    def _pids(self) -> list[int]:
+        """Of this namespace, and of those that gave up the network and are children of such."""
+        listed = subprocess.run(["ip", "netns", "pids", self._space], capture_output=True, text=True, check=True)
+        found = [int(pid) for pid in listed.stdout.split()]
+        for pid in list(found):
+            children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+            found += [int(child) for child in children.stdout.split()]
+        return found
+
+    def _ended(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def remove(self) -> None:
+        self.kill_agent()
+        for words in (("ip", "netns", "del", self._space), ("umount", "-l", self.disk)):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                run(*words)
+        shutil.rmtree(self.disk, ignore_errors=True)

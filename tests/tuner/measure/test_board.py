@@ -1,0 +1,208 @@
+"""Measuring on a board, over the real protocol on this machine: trials as anywhere else, and faults on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.board_agent.support import NAME, Agent, paired_agent
+from tests.tuner.measure.misbehaving import candidate
+from tuner.devices import open_device
+from tuner.devices.board import Board, Boards
+from tuner.errors import BadInput
+from tuner.measure import BoardRunner, LocalRunner, MeasureOptions
+from tuning_db.record import FailureKind
+
+PLUGIN = "tests.tuner.measure.misbehaving"
+DEVICE = f"board:{NAME}"
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Board]]:
+    folder = tmp_path_factory.mktemp("board")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder))
+        with paired_agent(Path(folder), Boards()) as found:
+            yield found
+
+
+@pytest.fixture(scope="module")
+def runner(board) -> Iterator[BoardRunner]:
+    assert board[1].name == NAME
+    with BoardRunner(open_device(DEVICE, 1), MeasureOptions(plugins=(PLUGIN,), run_seconds=5)) as made:
+        yield made
+
+
+def bench_of() -> int:
+    """The process on the board that runs kernels now; 0: none does."""
+    found = subprocess.run(["pgrep", "-f", "board_agent.bench"], capture_output=True, text=True, check=False)
+    return max(map(int, found.stdout.split()), default=0)
+
+
+@pytest.mark.usefixtures("board")
+def test_the_device_is_what_the_board_says() -> None:
+    device = open_device(DEVICE, 1)
+    assert (device.key.kind, device.threads, device.name) == ("cpu", 1, DEVICE)
+    assert device.key.family == open_device("cpu", 1).key.family
+
+
+def test_a_trial_is_as_good_as_one_made_here(runner) -> None:
+    with LocalRunner(open_device("cpu", 1), MeasureOptions(plugins=(PLUGIN,))) as local:
+        here = list(local.measure([candidate("good", tile) for tile in (1, 8)]))
+    there = list(runner.measure([candidate("good", tile) for tile in (1, 8)]))
+    assert [t.error for t in there] == [t.error for t in here]
+    for near, far in zip(here, there, strict=True):
+        assert far.seconds == pytest.approx(near.seconds, rel=4)
+
+
+@pytest.mark.parametrize("does", ["run_abort", "run_segfault", "run_exit", "run_raise"])
+def test_a_candidate_that_breaks_something_costs_its_own_trial_alone(runner, does: str) -> None:
+    good, bad, after = runner.measure([candidate("good"), candidate(does), candidate("good", 2)])
+    assert (good.ok, bad.ok, after.ok) == (True, False, True)
+    assert bad.failure.kind in (FailureKind.RUN, FailureKind.WRONG_ANSWER)
+
+
+def test_what_an_earlier_candidate_broke_is_not_blamed_on_a_later_one(runner) -> None:
+    assert all(t.ok for t in runner.measure([candidate("good"), candidate("erase_data"), candidate("good", 2)]))
+
+
+@pytest.mark.parametrize("does", ["wrong", "nan"])
+def test_a_wrong_answer_is_found_out(runner, does: str) -> None:
+    (trial,) = runner.measure([candidate(does)])
+    assert trial.failure.kind is FailureKind.WRONG_ANSWER
+
+
+def test_a_candidate_that_never_returns_is_ended_by_the_board(runner) -> None:
+    (trial,) = runner.measure([candidate("run_hang")])
+    assert trial.failure.kind is FailureKind.RUN_TIMEOUT
+    assert "within 5 s" in trial.failure.message
+
+
+def test_candidates_are_compared(runner) -> None:
+    trials = runner.compare([candidate("good", tile) for tile in (1, 2, 8)])
+    assert [len(t.times) for t in trials] == [runner.options.compare_rounds] * 3
+
+
+def test_its_process_is_killed_by_somebody(runner) -> None:
+    assert next(runner.measure([candidate("good")])).ok
+    os.kill(bench_of(), signal.SIGKILL)
+    (trial,) = runner.measure([candidate("good")])
+    assert trial.ok or "signal 9" in trial.failure.message
+    assert next(runner.measure([candidate("good")])).ok
+
+
+def test_the_agent_goes_away_and_comes_back(board, runner) -> None:
+    agent, _ = board
+    assert next(runner.measure([candidate("good")])).ok
+    agent.stop(signal.SIGKILL)
+
+    def back() -> None:
+        time.sleep(3)
+        agent.start()
+
+    coming = threading.Thread(target=back)
+    coming.start()
+    (trial,) = runner.measure([candidate("good", 4)])
+    coming.join()
+    assert trial.ok
+
+
+def waits_in(process: int) -> str:
+    """The system call that a process waits in; empty where it is gone, "running" where it computes."""
+    try:
+        return Path(f"/proc/{process}/syscall").read_text().split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def test_a_candidate_that_takes_the_board_away_is_blamed(board, runner) -> None:
+    """The agent dies whenever that candidate runs, and is started again, as a board's watchdog would."""
+    agent, _ = board
+    ended = threading.Event()
+    assert next(runner.measure([candidate("good")])).ok
+    idle = waits_in(bench_of())
+
+    def watchdog() -> None:
+        while not ended.wait(0.2):
+            seen = [waits_in(bench_of()) for _ in range(3) if not ended.wait(0.1)]
+            if len(set(seen)) == 1 and seen[0] not in (idle, "", "running"):
+                agent.stop(signal.SIGKILL)
+                agent.start()
+
+    dog = threading.Thread(target=watchdog)
+    dog.start()
+    try:
+        bad, good = runner.measure([candidate("run_hang"), candidate("good")])
+    finally:
+        ended.set()
+        dog.join()
+    assert bad.failure.kind is FailureKind.RUN
+    assert "a board was lost 2 times over it" in bad.failure.message
+    assert good.ok
+
+
+@pytest.mark.usefixtures("board")
+def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="tune board pair nowhere"):
+        open_device("board:nowhere")
+    agent = Agent(tmp_path)
+    try:
+        agent.pair(Boards(), "second")
+        with pytest.raises(BadInput, match="physical core"):
+            open_device("board:second", 999)
+        with pytest.raises(BadInput, match="only the CPU"):
+            open_device("board:second/opencl:0")
+    finally:
+        agent.stop()
+    with pytest.raises(BadInput, match="tune board serve"):
+        open_device("board:second")
+
+
+@pytest.fixture(scope="module")
+def three(board, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Agent]]:
+    """Three agents of their own, known as a, b and c."""
+    assert board
+    agents = [Agent(Path(tmp_path_factory.mktemp(name))) for name in "abc"]
+    try:
+        for name, agent in zip("abc", agents, strict=True):
+            agent.pair(Boards(), name)
+        yield agents
+    finally:
+        for agent in agents:
+            agent.stop()
+
+
+def test_equal_boards_share_a_run(three: list[Agent]) -> None:
+    tiles = [candidate("good", tile) for tile in (1, 2, 4, 8)] * 3
+    with BoardRunner(open_device("board:a+b+c", 1), MeasureOptions(plugins=(PLUGIN,))) as fleet:
+        trials = list(fleet.measure(tiles))
+    assert [t.config for t in trials] == [c.config for c in tiles]
+    assert all(t.ok for t in trials)
+    assert {t.device for t in trials} == {open_device("board:a", 1).key}
+    assert all("came" in agent.log() for agent in three)
+
+
+def test_a_run_goes_on_with_the_other_boards(three: list[Agent]) -> None:
+    with BoardRunner(open_device("board:a+b+c", 1), MeasureOptions(plugins=(PLUGIN,))) as fleet:
+        assert all(t.ok for t in fleet.measure([candidate("good")] * 6))
+        three[1].stop(signal.SIGKILL)
+        assert all(t.ok for t in fleet.measure([candidate("good", 2)] * 12))
+        assert fleet._laboratory.losses >= 1
+        three[1].start()
+        assert all(t.ok for t in fleet.measure([candidate("good", 4)] * 12))
+        assert len(fleet.compare([candidate("good", tile) for tile in (1, 8)])) == 2
+
+
+@pytest.mark.usefixtures("three")
+def test_a_fleet_is_of_equal_and_different_boards() -> None:
+    with pytest.raises(BadInput, match="give different boards"):
+        open_device("board:a+a")
+    with pytest.raises(BadInput, match="no board is named 'd'"):
+        open_device("board:a+d")

@@ -1,0 +1,99 @@
+"""`tune bundle`: tune a device that cannot be reached: candidates go there in a file, and results come back in one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    ExactOption,
+    JsonOption,
+    Output,
+    SearcherOption,
+    SeedOption,
+    ThreadsOption,
+    check_file,
+    check_parent_writable,
+)
+from tuner.cli.model import ModelArgument, load_tasks
+from tuner.errors import BadInput
+
+app = typer.Typer(no_args_is_help=True, help="Tune a device that cannot be reached, by files.")
+
+FactsOption = Annotated[
+    Path, typer.Option("--facts", metavar="FACTS", help="What the device says: `python3 agent.pyz --facts` there.")
+]
+
+
+@app.command()
+def make(
+    model: ModelArgument,
+    facts: FactsOption,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="BUNDLE")] = Path("bundle.pyz"),
+    configs: Annotated[int, typer.Option(min=1, help="Of every operator.")] = 32,
+    threads: ThreadsOption = None,
+    searcher: SearcherOption = None,
+    db: DbOption = DEFAULT_DB,
+    seed: SeedOption = 0,
+    no_winograd: ExactOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write candidates for a model's operators, and what measures them, as one file for the device."""
+    from tuner.search import DEFAULT, check_searcher
+    from tuner.session.bundles import make_bundle
+    from tuning_db.store import open_db
+
+    check_file(model, "an ONNX model")
+    check_parent_writable(output)
+    with Output(as_json) as out:
+        chosen, device = check_searcher(searcher or DEFAULT), _device(facts, threads)
+        tasks = load_tasks(model)
+        with open_db(db) as store:
+            count = make_bundle(
+                tasks,
+                device,
+                store,
+                output,
+                chosen,
+                configs,
+                seed,
+                no_winograd,
+                lambda task, built: out.remark(f"{task.name}: {built} candidates"),
+            )
+        out.show(f"wrote {output} with {count} candidates; on the device: python3 {output.name} -o results.zip")
+        out.result({"file": str(output), "candidates": count, "device": device.key.as_dict()})
+
+
+@app.command("import")
+def import_results(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="As it went to the device.")],
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What came back.")],
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Check what a device computed, and add its measurements to the database."""
+    from tuner.measure.bundle import read_results
+    from tuning_db.store import open_db
+
+    with Output(as_json) as out:
+        trials = list(read_results(bundle, results))
+        with open_db(db) as store:
+            added = store.add_many(trials)
+        failed = sum(not trial.ok for trial in trials)
+        out.show(f"{results}: {len(trials)} trials, {failed} of them failures; {len(trials) - added} were known")
+        out.result({"trials": len(trials), "failures": failed, "added": added, "known": len(trials) - added})
+
+
+def _device(facts: Path, threads: int | None) -> Any:
+    from tuner.devices import device_of
+
+    check_file(facts, "facts of a device")
+    try:
+        return device_of("bundle", json.loads(facts.read_text()), threads)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{facts}: not what `python3 agent.pyz --facts` prints: {error}") from error

@@ -1,0 +1,144 @@
+"""The host's side of a pairing: both certificates, the code, and one short wait for the board. Start at `Pairing`.
+
+No certificate is made by hand, and no third party vouches for one: each side keeps the other's. They have no date on
+which they begin or end, as many boards have no clock that knows the date after a power cut; a pairing ends by
+`tune board forget`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hmac
+import secrets
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from board_agent.keys import HANDSHAKE_SECONDS, server_context
+from board_agent.pairing import SECRET_BYTES, Code, fingerprint
+from board_agent.wire import Gone, WireError, receive, send
+from tuner.devices.board.boards import Board, Boards, check_name
+from tuner.errors import BadInput
+
+_ATTEMPTS = 5
+_MOST_BYTES = 1 << 12
+_ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
+
+
+def certificate(name: str) -> tuple[bytes, bytes]:
+    """A certificate that vouches for itself, in PEM, and the same followed by its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_ALWAYS[0])
+        .not_valid_after(_ALWAYS[1])
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    public = made.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return public, public + private
+
+
+class Pairing:
+    """Listens for one board. A context manager; `code` is what the board is to be given."""
+
+    def __init__(
+        self,
+        boards: Boards,
+        name: str,
+        address: str,
+        port: int = 0,
+        seconds: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`address`: of this host, as the board sees it. Raises BadInput if it cannot be listened on."""
+        self._boards, self._name, self._clock, self._seconds = boards, check_name(name), clock, seconds
+        self._pairing = f"{_own_name()}-{secrets.token_hex(4)}"
+        self._host, self._board = certificate(self._pairing), certificate(name)
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._end = clock() + seconds
+        try:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            self._listener = socket.create_server((address, port), family=family)
+        except OSError as error:
+            raise BadInput(
+                f"{address}:{port}: cannot be listened on ({error.strerror}): give this host's own address"
+            ) from error
+        shown = ssl.PEM_cert_to_DER_cert(self._host[0].decode())
+        self.code = Code(address, self._listener.getsockname()[1], self._secret, fingerprint(shown))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.close()
+
+    def wait(self, port: int) -> Board:
+        """Until the board comes; `port`: where its agent is going to listen. Raises BadInput when the code has expired,
+        or was tried wrongly too often."""
+        context = self._context()
+        wrong = 0
+        while wrong < _ATTEMPTS:
+            left = self._end - self._clock()
+            if left <= 0:
+                raise BadInput(f"the code expired after {self._seconds:g} s: `tune board pair` makes another")
+            self._listener.settimeout(min(left, 1.0))
+            try:
+                plain, peer = self._listener.accept()
+            except TimeoutError:
+                continue
+            with plain:
+                if self._admit(context, plain):
+                    return self._boards.add(
+                        self._name, str(peer[0]), port, self._pairing, self._host[1], self._board[0]
+                    )
+            wrong += 1
+        raise BadInput(f"{_ATTEMPTS} wrong attempts: `tune board pair` makes another code")
+
+    def _context(self) -> ssl.SSLContext:
+        context = server_context()
+        with tempfile.TemporaryDirectory() as folder:  # ssl takes keys from files alone
+            file = Path(folder) / "host.pem"
+            file.touch(0o600)
+            file.write_bytes(self._host[1])
+            context.load_cert_chain(file)
+        return context
+
+    def _admit(self, context: ssl.SSLContext, plain: socket.socket) -> bool:
+        plain.settimeout(HANDSHAKE_SECONDS)
+        try:
+            with context.wrap_socket(plain, server_side=True) as board:
+                message, _ = receive(board, _MOST_BYTES)
+                shown = str(message.get("secret", ""))
+                if not hmac.compare_digest(shown.encode(), self._secret.hex().encode()):
+                    send(board, {"refused": "this is not the code, or not any more"})
+                    return False
+                send(board, {"host": self._pairing}, [self._board[1], self._host[0]])
+                return True
+        except (OSError, Gone, WireError):
+            return False
+
+
+def _own_name() -> str:
+    letters = "".join(c if c.isalnum() else "-" for c in socket.gethostname().split(".")[0].lower())
+    return letters.strip("-")[:40] or "host"

@@ -1,0 +1,244 @@
+"""Bundles: candidates for a device that cannot be reached, and what came back from it. Start at `write_bundle` and
+`read_results`; board_agent/bundle.py measures in between.
+
+Operands are made here as for any measurement, by a place that only writes down what a device would be given; results
+are checked here, by one that only reads what the device computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+import board_agent
+from board_agent import bundle as agent
+from templates.template import template_named
+from tuner.devices import Device, key_of
+from tuner.errors import BadInput
+from tuner.measure.contract import Candidate, MeasureOptions
+from tuner.measure.operands import AnchorOperands, WorkloadOperands, operands_of, unwritten, verdict
+from tuner.measure.toolchain import preflight_length
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
+
+FORMAT = 1
+_MAIN = "from board_agent.bundle import run\nrun()\n"
+
+
+@dataclass(eq=False)
+class _Written:
+    """A tensor of a bundle."""
+
+    array: np.ndarray
+    cold: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        return str(self.array.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def next(self) -> Any:
+        """Itself: copies are the device's matter."""
+        return self
+
+
+class _Paper:
+    """A place where nothing runs: tensors hold what they were given, or what was computed elsewhere."""
+
+    throttled = False
+
+    def tensor(self, array: np.ndarray) -> _Written:
+        return _Written(array)
+
+    def array(self, tensor: _Written) -> np.ndarray:
+        return tensor.array
+
+    def cold(self, packed: np.ndarray, cold_bytes: int) -> _Written:
+        return _Written(packed, cold_bytes)
+
+
+class _Workloads:
+    """The operands of each workload in turn, and their call for a config."""
+
+    def __init__(self, target: Target, seed: int, cold_bytes: int) -> None:
+        self._target, self._seed, self._cold_bytes = target, seed, cold_bytes
+        self._paper: Any = _Paper()
+        self._last: tuple[Workload, WorkloadOperands] | None = None
+
+    def call(self, candidate: Candidate) -> Any:
+        if self._last is None or self._last[0] != candidate.workload:
+            made = operands_of(candidate.workload, self._target, self._paper, self._seed)
+            self._last = candidate.workload, made
+        operands = self._last[1]
+
+        def cold(template: Any) -> Any:
+            assert isinstance(operands, AnchorOperands)
+            return self._paper.cold(operands.packed_weight(template, candidate.config), self._cold_bytes)
+
+        return operands.call(candidate.config, cold)
+
+
+class _Blobs:
+    """Files of an archive, each once, by its digest."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive, self._there = archive, set[str]()
+
+    def add(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._there:
+            self._there.add(digest)
+            self._archive.writestr(agent.BLOBS + digest, data)
+        return digest
+
+    def tensor(self, tensor: _Written) -> dict[str, Any]:
+        given: dict[str, Any] = {"shape": tensor.shape, "dtype": tensor.dtype}
+        if tensor.cold:
+            given["cold"] = tensor.cold
+        return (
+            {**given, "blob": self.add(np.ascontiguousarray(tensor.array).tobytes())} if tensor.array.any() else given
+        )
+
+
+def write_bundle(
+    path: Path,
+    device: Device,
+    built: Sequence[tuple[Candidate, Path]],
+    preflight: Path,
+    options: MeasureOptions,
+) -> None:
+    """Everything that measuring some built candidates needs, as one file that Python 3.8 runs. `preflight`: the built
+    kernel that is known to be good. Raises OSError if the file cannot be written."""
+    workloads = _Workloads(device.target, options.seed, options.cold_bytes or 2 * device.cache_bytes)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        blobs = _Blobs(archive)
+        candidates = [_described(c, library, workloads, blobs) for c, library in built]
+        manifest = {
+            "format": FORMAT,
+            "name": hashlib.sha256(json.dumps(candidates, sort_keys=True).encode()).hexdigest()[:16],
+            "settings": {
+                "device": "cpu",
+                "form": "library",
+                "threads": device.threads,
+                "memory_bytes": options.memory_bytes or 1 << 30,
+            },
+            "seconds": options.run_seconds,
+            "seed": options.seed,
+            "target": str(device.target),
+            "device": device.key.as_dict(),
+            "versions": {"tvm": version("apache-tvm")},
+            "repetition": asdict(options.repetition),
+            "preflight": _preflight(preflight, device.threads, blobs),
+            "candidates": candidates,
+        }
+        archive.writestr(agent.MANIFEST, json.dumps(manifest))
+        archive.writestr("__main__.py", _MAIN)
+        for file in sorted(Path(board_agent.__file__).parent.glob("*.py")):
+            archive.write(file, f"board_agent/{file.name}")
+
+
+def _preflight(library: Path, threads: int, blobs: _Blobs) -> dict[str, Any]:
+    data = np.arange(preflight_length(threads), dtype=np.float32).reshape(threads, -1)
+    arguments = [blobs.tensor(_Written(array)) for array in (data, np.zeros_like(data))]
+    return {"library": blobs.add(library.read_bytes()), "arguments": arguments, "outputs": [1], "fill": [0.0]}
+
+
+def _described(candidate: Candidate, library: Path, workloads: _Workloads, blobs: _Blobs) -> dict[str, Any]:
+    call = workloads.call(candidate)
+    arguments = list(call.arguments())
+    template = template_named(candidate.config.template)
+    return {
+        "name": f"{candidate.workload.key}/{candidate.config.key}",
+        "workload": candidate.workload.as_dict(),
+        "config": candidate.config.as_dict(),
+        "version": template.version,
+        "library": blobs.add(library.read_bytes()),
+        "arguments": [blobs.tensor(tensor) for tensor in arguments],
+        "outputs": [next(i for i, t in enumerate(arguments) if t is out) for out in call.outputs],
+        "fill": [unwritten(out.dtype) for out in call.outputs],
+        "before": template.first_calls - 1,
+    }
+
+
+def read_results(bundle: Path, results: Path) -> Iterator[Trial]:
+    """The trials of a bundle's results, each checked as if it had been measured from here.
+
+    Raises BadInput for files that are none, or do not belong together, and for results of another kind of device.
+    """
+    manifest, lines, outputs, key = _opened(bundle, results)
+    workloads = _Workloads(Target(manifest["target"]), int(manifest["seed"]), 0)
+    candidates = {c["name"]: c for c in manifest["candidates"]}
+    for line in lines:
+        said = candidates.get(line["candidate"])
+        if said is None:
+            raise BadInput(f"{results}: {line['candidate'][:60]!r} is not in {bundle}")
+        candidate = Candidate(Workload.from_dict(said["workload"]), Config.from_dict(said["config"]))
+        times, failure, error = _judged(line, workloads.call(candidate), candidate.workload, outputs)
+        yield Trial(
+            candidate.workload,
+            key,
+            candidate.config,
+            int(said["version"]),
+            times=times,
+            failure=failure,
+            error=error,
+            versions=manifest["versions"],
+            created=datetime.fromtimestamp(float(line["at"]), UTC),
+        )
+
+
+def _judged(
+    line: Mapping[str, Any], call: Any, workload: Workload, outputs: Mapping[str, bytes]
+) -> tuple[tuple[float, ...], Failure | None, float | None]:
+    if "failed" in line:
+        kind = FailureKind.RUN_TIMEOUT if "late" in line["failed"] else FailureKind.RUN
+        said = next(str(value) for value in line["failed"].values())
+        return (), Failure(kind, said), None
+    for out, digest in zip(call.outputs, line["outputs"], strict=True):
+        out.array = np.frombuffer(outputs[digest], out.dtype).reshape(out.shape)
+    error = float(call.error())
+    if (failure := verdict(error, workload.dtype)) is not None:
+        return (), failure, error if np.isfinite(error) else None
+    return tuple(float(t) for t in line["times"]), None, error
+
+
+def _opened(bundle: Path, results: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bytes], DeviceKey]:
+    try:
+        with zipfile.ZipFile(bundle) as archive:
+            manifest = json.loads(archive.read(agent.MANIFEST))
+        with zipfile.ZipFile(results) as archive:
+            name = archive.read("bundle.txt").decode()
+            facts = json.loads(archive.read("facts.json"))
+            lines = [json.loads(line) for line in archive.read(agent.RESULTS).splitlines()]
+            outputs = {
+                path.removeprefix(agent.OUTPUTS): archive.read(path)
+                for path in archive.namelist()
+                if path.startswith(agent.OUTPUTS)
+            }
+    except FileNotFoundError as error:
+        raise BadInput(f"{error.filename}: No such file or directory") from error
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{bundle} or {results}: not a bundle and its results: {error}") from error
+    if name != manifest["name"]:
+        raise BadInput(f"{results}: these are the results of another bundle than {bundle}")
+    wanted = DeviceKey.from_dict(manifest["device"])
+    found = key_of(facts, Target(manifest["target"]), int(manifest["settings"]["threads"]))
+    if found.family.removesuffix("-emulated") != wanted.family.removesuffix("-emulated"):
+        raise BadInput(f"{results}: measured on {found.family} {found.model}, not on {wanted.family}")
+    return manifest, lines, outputs, found

@@ -1,0 +1,55 @@
+"""Workshop: builds candidates for a device that nothing is run on from here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuner.devices import Device, usable_cpus
+from tuner.errors import BadInput
+from tuner.measure.contract import Candidate, Closing, MeasureOptions
+from tuner.measure.jobs import BuilderSettings, BuildJob
+from tuner.measure.pool import BuilderPool
+from tuner.measure.processes import ProcessServer
+from tuner.measure.scratch import Scratch
+from tuner.measure.toolchain import check_toolchain
+from tuning_db.record import Failure
+
+_MEMORY_BYTES = 2 << 30  # that one build may allocate
+
+
+class Workshop(Closing):
+    """A context manager: it owns processes and a scratch folder, in which libraries stay until it is closed."""
+
+    def __init__(self, device: Device, options: MeasureOptions) -> None:
+        """Raises BadInput where the toolchain for the device does not work."""
+        linker, cpus = check_toolchain(device.target), usable_cpus()
+        self._scratch = Scratch()
+        self._server = ProcessServer(self._scratch.path, ("tuner.measure.builder", *options.plugins))
+        memory = options.memory_bytes or _MEMORY_BYTES
+        settings = BuilderSettings("cpu", str(device.target), linker, device.threads, memory, None)
+        builders = options.builders or len(cpus)
+        self._pool = BuilderPool(self._server, settings, builders, cpus, options.compile_seconds)
+        self._libraries = 0
+
+    def build(self, candidates: Sequence[Candidate]) -> list[Path | Failure]:
+        """The library of each candidate, or why there is none."""
+        jobs = [BuildJob(candidate, str(self._next())) for candidate in candidates]
+        failures = self._pool.build(jobs)
+        return [Path(job.library) if failure is None else failure for job, failure in zip(jobs, failures, strict=True)]
+
+    def preflight(self) -> Path:
+        """A kernel that is known to be good. Raises BadInput if it cannot be built."""
+        library = self._next()
+        (failure,) = self._pool.build([BuildJob(None, str(library))])
+        if failure is not None:
+            raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
+        return library
+
+    def _next(self) -> Path:
+        self._libraries += 1
+        return self._scratch.path / f"k{self._libraries}.so"
+
+    def close(self) -> None:
+        self._server.close()
+        self._scratch.close()

@@ -1,0 +1,52 @@
+"""What goes into a bundle: for every task the configs that a searcher would try next. Start at `make_bundle`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from templates.template import search_space
+from tuner.devices import Device
+from tuner.measure.bundle import write_bundle
+from tuner.measure.contract import Candidate, MeasureOptions
+from tuner.measure.workshop import Workshop
+from tuner.search import make_searcher
+from tuner.session.loop import task_seed
+from tuner.session.task import Task, is_current
+from tuning_db.record import Failure
+from tuning_db.store import Store
+
+
+def make_bundle(
+    tasks: Sequence[Task],
+    device: Device,
+    store: Store,
+    path: Path,
+    searcher: str,
+    configs: int,
+    seed: int = 0,
+    exact: bool = False,
+    progress: Callable[[Task, int], None] | None = None,
+) -> int:
+    """Write a bundle with up to `configs` new configs of every task; how many candidates it holds. A searcher goes on
+    from what the store has of the device: a bundle that is made after one was imported searches where that ended.
+    `progress` is told each task and how many of its candidates were built. Raises BadInput and OSError."""
+    options = MeasureOptions(seed=seed)
+    built: list[tuple[Candidate, Path]] = []
+    with Workshop(device, options) as workshop:
+        preflight = workshop.preflight()
+        for task in tasks:
+            space = search_space(task.workload, device.target, exact=exact)
+            if space is None:
+                continue
+            templates = {s.template for s in space.spaces}
+            history = [t for t in store.trials(task.workload, device.key) if is_current(t, templates)]
+            proposed = make_searcher(searcher, space, task_seed(seed, task), history).propose(configs)
+            candidates = [Candidate(task.workload, config) for config in proposed]
+            made = workshop.build(candidates)
+            found = [(c, m) for c, m in zip(candidates, made, strict=True) if not isinstance(m, Failure)]
+            built += found
+            if progress is not None:
+                progress(task, len(found))
+        write_bundle(path, device, built, preflight, options)
+    return len(built)
