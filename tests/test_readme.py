@@ -31,18 +31,8 @@ def test_its_first_command_runs_the_demo_and_its_second_the_tests():
 def test_every_option_that_it_shows_exists():
     lines = [shlex.split(line, comments=True) for block in _blocks("sh")[2:] for line in block.splitlines()]
     shown = [words for words in lines if words[0] == "tune"]
-    assert {words[1] for words in shown} == {
-        "model",
-        "op",
-        "build",
-        "bench",
-        "run",
-        "doctor",
-        "replay",
-        "zoo",
-        "plan",
-        "board",
-    }
+    commands = {"model", "op", "build", "bench", "run", "doctor", "replay", "zoo", "plan", "board", "bundle"}
+    assert {words[1] for words in shown} == commands
     for words in shown:
         name = words[1:3] if words[1] in ("board", "bundle") else words[1:2]
         command = [Path(sys.executable).with_name("tune"), *name, "--help"]
