@@ -70,7 +70,8 @@ class Run:
         self.start()
 
     def start(self) -> None:
-        command = [TUNE, "op", *CONV, "--device", "board:north+south", "--trials", str(TRIALS), "--db", "t.db"]
+        budget = ("--trials", str(TRIALS), "--preset", "exhaustive")  # which ends after 256 trials without gain
+        command = [TUNE, "op", *CONV, "--device", "board:north+south", "--db", "t.db", *budget]
         with open(self.folder / "run.log", "a") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
 
@@ -144,5 +145,5 @@ def test_faults(boards: list[Namespace], tmp_path: Path) -> None:
             if len(trial.times) != 9  # of a comparison at the end
         )
         assert store.stats().failures == 0, [t.failure for t in store.trials() if t.failure is not None]
-    assert len(keys) >= TRIALS
+    assert len(keys) >= min(TRIALS, 256)
     assert max(keys.values()) == 1
