@@ -83,7 +83,7 @@ def measure(names: list[str], trials: int) -> dict[str, float]:
         job = RunJob(candidate, str(library), options.repetition, None)
         list(pool.map(runner._laboratory.run, [job] * len(names)))  # operands are there
         began, spent = time.perf_counter(), cpu_seconds()
-        done = list(pool.map(runner._laboratory.run, [job] * (trials * len(names))))
+        done = [done for done, _ in pool.map(runner._laboratory.run, [job] * (trials * len(names)))]
         seconds, used = time.perf_counter() - began, cpu_seconds() - spent
     failed = [d.failure for d in done if d.failure is not None]
     if failed:

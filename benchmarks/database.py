@@ -1,15 +1,19 @@
 """How fast the tuning database is with a million trials: importing, finding a best, adding one, against a log's scan.
+And whether it loses anything: exported and merged again, and with 32 processes writing at the same time.
 
-    python benchmarks/database.py [--quick] [--records N] [--json]
+    python benchmarks/database.py [--quick] [--records N] [--database postgresql://...] [--json]
 
-The trials are made up (seeded), the database is a real SQLite file in a temporary folder. The peer is what a log of
-JSON lines offers: to find a best, read it all, as AutoTVM's apply_history_best did.
+The trials are made up (seeded), the database is a real SQLite file in a temporary folder, or the PostgreSQL database
+that --database names, which has to be empty and is left full. The peer is what a log of JSON lines offers: to find a
+best, read it all, as AutoTVM's apply_history_best did.
 """
 
 from __future__ import annotations
 
 import argparse
+import filecmp
 import json
+import multiprocessing
 import os
 import platform
 import random
@@ -19,16 +23,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tuning_db import logs, lookup
+from tuning_db import logs, lookup, maintain
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json
 from tuning_db.store import Store, open_db
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WORKLOADS, DEVICES = 200, 5
+WRITERS, WRITES = 32, 50
 
 
 def workloads() -> list[Workload]:
@@ -106,19 +112,63 @@ def measure_add(store: Store, seed: int) -> list[float]:
     return [seconds_of(lambda trial=trial: journalled(trial)) for trial in trials(200, seed + 1)]
 
 
-def run(records: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log.jsonl"
+def _write(url: str, number: int) -> int:
+    """One of many writers: WRITES trials of its own, each journalled and committed."""
+    with open_db(url) as store:
+        for trial in trials(WRITES, 1000 + number):
+            store.begin(trial.workload, trial.device, [trial.config])
+            store.add(trial)
+    return WRITES
+
+
+def measure_writers(url: str, store: Store) -> float:
+    """Seconds that WRITERS processes take for all their trials. Raises AssertionError if one was lost."""
+    before = store.stats().trials
+    with ProcessPoolExecutor(WRITERS, multiprocessing.get_context("forkserver")) as pool:
+        for done in [pool.submit(os.getpid) for _ in range(WRITERS)]:  # until they have started
+            done.result()
+        start = time.perf_counter()
+        written = sum(pool.map(_write, [url] * WRITERS, range(WRITERS)))
+        seconds = time.perf_counter() - start
+    after = store.stats()
+    assert after.trials - before == written, f"{written} trials written, {after.trials - before} found"
+    assert after.in_flight == 0
+    return seconds
+
+
+def check_round_trip(store: Store, log: Path, folder: Path) -> tuple[float, float]:
+    """Seconds of exporting all and of merging all into another database. Raises AssertionError unless the exports of
+    both are the imported log, byte by byte."""
+    exported, merged = folder / "exported.jsonl", folder / "merged.jsonl"
+    export_seconds = seconds_of(lambda: logs.write_file(store.trials(), exported))
+    assert filecmp.cmp(log, exported, shallow=False), "the export is not what was imported"
+    with open_db(folder / "other.db") as other:
+        merge_seconds = seconds_of(lambda: maintain.merge(other, store))
+        logs.write_file(other.trials(), merged)
+    assert filecmp.cmp(log, merged, shallow=False), "what was merged is not what was there"
+    return export_seconds, merge_seconds
+
+
+def run(records: int, seed: int, url: str | None, say: Callable[[str], None]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder, url = Path(name), url or str(Path(name) / "tuning.db")
+        log = folder / "log.jsonl"
         written = seconds_of(lambda: logs.write_file(trials(records, seed), log))
         say(f"{records} records made and written in {written:.0f} s ({log.stat().st_size / 1e6:.0f} MB)")
-        with open_db(Path(folder) / "tuning.db") as store:
+        with open_db(url) as store:
+            if found := store.stats().trials:
+                raise SystemExit(f"{store.name} has {found} trials: this needs an empty database")
             with log.open("rb") as lines:
                 imported = seconds_of(lambda: logs.import_log(store, lines))
             say(f"imported at {records / imported:,.0f} records/s")
+            exported, merged = check_round_trip(store, log, folder)
+            say(f"exported in {exported:.0f} s, merged into SQLite in {merged:.0f} s: both exact")
             best, added = measure_best(store, seed), measure_add(store, seed)
             counted = seconds_of(store.stats)
+            together = measure_writers(url, store)
+            say(f"{WRITERS} processes added {WRITES} trials each in {together:.1f} s, none lost")
+            size = None if store.path is None else store.path.stat().st_size
         scanned = seconds_of(lambda: scan_best(log, workloads()[0], devices()[0]))
-        size = (Path(folder) / "tuning.db").stat().st_size
     p95 = statistics.quantiles(best, n=20)[-1]
     return {
         "summary": {
@@ -131,13 +181,20 @@ def run(records: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
             {"what": "begin and add one trial", "records": records, "seconds": statistics.median(added)},
             {"what": "stats", "records": records, "seconds": counted},
             {"what": "import", "records": records, "seconds": imported, "file_bytes": size},
+            {"what": "export", "records": records, "seconds": exported},
+            {"what": "merge into SQLite", "records": records, "seconds": merged},
+            {
+                "what": f"{WRITERS} writers, a trial",
+                "records": WRITERS * WRITES,
+                "seconds": together / WRITERS / WRITES,
+            },
         ],
         "machine": {
             "machine": platform.machine(),
             "system": platform.system(),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
+            "database": f"SQLite {sqlite3.sqlite_version}" if size is not None else "PostgreSQL",
         },
     }
 
@@ -147,11 +204,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="20 thousand records instead of a million")
     parser.add_argument("--records", type=int, help="this many records instead")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--database", help="an empty PostgreSQL database instead of an SQLite file, by its URL")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
     options = parser.parse_args()
     say_to = sys.stderr if options.json else sys.stdout
     records = options.records or (20_000 if options.quick else 1_000_000)
-    result = run(records, options.seed, lambda text: print(text, file=say_to))
+    result = run(records, options.seed, options.database, lambda text: print(text, file=say_to))
     for row in result["rows"]:
         print(f"{row['what']:26} {row['seconds'] * 1e3:12.3f} ms", file=say_to)
     if options.json:

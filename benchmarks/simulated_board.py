@@ -1,8 +1,9 @@
 """An agent whose measurements take as long as recorded ones, for benchmarks/boards.py: everything else is real.
 
-    python benchmarks/simulated_board.py SECONDS [options of the agent]
+    python benchmarks/simulated_board.py SECONDS[,FACTOR,COUNT] [options of the agent]
 
-The process that runs kernels is this file too: it runs the candidate, and then sleeps.
+The process that runs kernels is this file too: it runs the candidate, and then sleeps. A board of FACTOR becomes slower
+by that after COUNT measurements: all times that it tells are multiplied.
 """
 
 from __future__ import annotations
@@ -18,20 +19,27 @@ from board_agent import bench, serve, session
 
 
 class SimulatedBench(bench.Bench):
-    seconds = 0.0
+    seconds, factor, left = 0.0, 1.0, 0.0
 
     def _repeat(self, message: dict[str, Any], parts: list[bytes]) -> Any:
-        found = super()._repeat({**message, "repetition": {"most": 2}}, parts)
-        time.sleep(self.seconds)
-        return found
+        reference = bool(message.get("reference"))
+        answer, more = super()._repeat(message if reference else {**message, "repetition": {"most": 2}}, parts)
+        if not reference:
+            time.sleep(self.seconds)
+            self.left -= 1
+        slower = self.factor if self.left < 0 else 1.0
+        return {"times": [t * slower for t in answer["times"]]}, more
 
 
 if __name__ == "__main__":
-    seconds = sys.argv.pop(1)
+    behaviour = sys.argv.pop(1)
     if sys.argv[1].isdecimal():  # the number of a socket: a session started this
-        SimulatedBench.seconds = float(seconds)
+        seconds, *slowing = map(float, behaviour.split(","))
+        SimulatedBench.seconds = seconds
+        if slowing:
+            SimulatedBench.factor, SimulatedBench.left = slowing
         bench.Bench = SimulatedBench  # type: ignore[misc]
         bench.main()
     else:
-        session.BENCH = [__file__, seconds]
+        session.BENCH = [__file__, behaviour]
         sys.exit(serve.main())

@@ -1,26 +1,42 @@
 """Where kernels run on this board. Start at `open_backend`; `tvm_cpu` is the first there is.
 
-A backend has tensors on a device and functions that take them; `call` returns the seconds that one call took there.
+A backend has tensors on a device, and functions (of a kind of its own) that take them; `call` returns the seconds that
+one call took there.
 """
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
 # Kind of device, how candidates come, and the module with its `open_backend(number, threads, cpus)`.
-BACKENDS: dict[tuple[str, str], str] = {("cpu", "library"): "board_agent.tvm_cpu"}
+BACKENDS: dict[tuple[str, str], str] = {
+    ("cpu", "library"): "board_agent.tvm_cpu",
+    ("opencl", "launches"): "board_agent.opencl",
+}
 
 
 class Unusable(Exception):
     """The device, or what drives it, is not here; one line says what is missing."""
 
 
+class NotCompiled(Exception):
+    """The device's own compiler refused a kernel; one line says why."""
+
+
 class Backend:
     """What a worker needs of a device; see the module's docstring. Methods raise whatever the device raises."""
+
+    def start(self, folder: Path, settings: dict[str, Any]) -> None:
+        """Open the device; `folder`: the one that may be written. To be called when the process is confined, as drivers
+        start threads. Raises Unusable."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the device's driver says of it."""
+        return {}
 
     def tensor(self, array: np.ndarray) -> Any:
         """A copy of an array on the device."""
@@ -34,8 +50,8 @@ class Backend:
         """Copies of an array that exceed `cold_bytes` together: calls that take them in turn find them in no cache."""
         raise NotImplementedError
 
-    def load(self, path: Path) -> Callable[..., Any]:
-        """The function of a built candidate."""
+    def load(self, path: Path) -> Any:
+        """The function of a built candidate. Raises NotCompiled where that is done here."""
         raise NotImplementedError
 
     def use_pool(self, path: Path) -> None:
@@ -45,7 +61,7 @@ class Backend:
     def ready(self) -> None:
         """The first kernel has run: threads are there."""
 
-    def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> float:
+    def call(self, function: Any, arguments: Sequence[Any]) -> float:
         raise NotImplementedError
 
 
@@ -58,6 +74,7 @@ def open_backend(device: str, form: str, threads: int, cpus: Sequence[int] | Non
     try:
         made = importlib.import_module(module).open_backend(int(number or 0), threads, cpus)
     except ImportError as error:
-        raise Unusable(f"{device} cannot be used here: {error}") from error
+        wanted = f"python3 -m pip install {error.name}" if error.name else "see to that"
+        raise Unusable(f"{device} cannot be used on this board: {error}: {wanted} there") from error
     assert isinstance(made, Backend)
     return made

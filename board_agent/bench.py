@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from board_agent.backend import Backend, Unusable, open_backend
+from board_agent.backend import Backend, NotCompiled, Unusable, open_backend
 from board_agent.sandbox import confine, leave_network, limit_memory
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
 from board_agent.wire import Frame, Gone, receive, send
@@ -50,7 +50,7 @@ class Bench:
         self._backend, self._folder = backend, folder
         self._loaded = 0
         self._held: dict[int, Any] = {}
-        self._functions: dict[int, Callable[..., Any]] = {}
+        self._functions: dict[int, Any] = {}
         self._do: dict[str, Callable[[dict[str, Any], list[bytes]], Frame]] = {
             "put": self._put,
             "get": self._get,
@@ -58,6 +58,7 @@ class Bench:
             "load": self._load,
             "pool": self._pool,
             "ready": self._ready,
+            "describe": self._describe,
             "call": self._call,
             "repeat": self._repeat,
             "compare": self._compare,
@@ -69,6 +70,8 @@ class Bench:
             return self._do[message["do"]](message, parts)
         except (Refused, KeyError, TypeError, ValueError, IndexError) as error:
             return {"refused": _line(error)}, []
+        except NotCompiled as error:
+            return {"not_compiled": str(error)[:300]}, []
         except MemoryError:
             return {"failed": "out of memory"}, []
         except OSError as error:
@@ -115,6 +118,9 @@ class Bench:
     def _ready(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         self._backend.ready()
         return {}, []
+
+    def _describe(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        return self._backend.describe(), []
 
     def _written(self, name: str, parts: list[bytes]) -> Path:
         path = self._folder / name
@@ -181,6 +187,7 @@ def main() -> None:
         backend = open_backend(settings["device"], settings["form"], settings["threads"], settings.get("cpus"))
         held += confine(str(folder))
         most = int(settings["memory_bytes"])
+        backend.start(folder, settings)
     except Unusable as error:
         send(connection, {"failed": str(error)})
         return

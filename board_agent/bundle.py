@@ -20,6 +20,7 @@ import zipfile
 from typing import Any, Iterator
 
 from board_agent.facts import facts
+from board_agent.line import Alone
 from board_agent.session import Session
 from board_agent.wire import Gone, receive, send
 
@@ -29,7 +30,7 @@ RESULTS = "results.jsonl"
 OUTPUTS = "outputs/"
 _MOST_BYTES = 1 << 30
 _PREPARE_SECONDS = 300.0
-_FAILED = ("died", "failed", "refused", "unfit", "late")
+_FAILED = ("died", "failed", "refused", "unfit", "late", "not_compiled")
 
 
 class Failed(Exception):
@@ -52,7 +53,7 @@ class Device:
 
     def _serve(self, scratch: str) -> None:
         try:
-            Session(self._theirs, scratch).serve()
+            Session(self._theirs, scratch, Alone()).serve()
         except Gone:
             self._theirs.close()
 
@@ -82,10 +83,13 @@ class Run:
         self.manifest: dict[str, Any] = json.loads(bundle.read(MANIFEST))
         self._sent: dict[str, int] = {}
         self._started = False
+        self.described: dict[str, Any] = {}  # what the device's driver says of it
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Open the device and see that it can run a kernel that is known to be good. Raises Failed."""
         self._device.ask({"do": "start", "settings": self.manifest["settings"]})
         self._sent, self._started = {}, True
+        self.described = self._device.ask({"do": "describe"})[0]
         self._tried(self.manifest["preflight"])
         self._device.ask({"do": "ready"})
 
@@ -117,7 +121,7 @@ class Run:
         outputs: list[bytes] = []
         try:
             if not self._started:
-                self._start()
+                self.start()
             call, outputs = self._tried(candidate)
             how = {"repetition": self.manifest["repetition"], "before": candidate["before"]}
             answer, _ = self._device.ask({"do": "repeat", **call, **how}, seconds=self.manifest["seconds"])
@@ -157,11 +161,11 @@ def measured(run: Run, folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield place, line
 
 
-def pack(folder: str, bundle: str, results: str) -> None:
+def pack(folder: str, bundle: str, described: dict[str, Any], results: str) -> None:
     """The archive of all results."""
     with zipfile.ZipFile(results + ".new", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bundle.txt", bundle)
-        archive.writestr("facts.json", json.dumps(facts()))
+        archive.writestr("facts.json", json.dumps({**facts(), "described": described}))
         for name in sorted(os.listdir(folder)):
             archive.write(os.path.join(folder, name), name if name == RESULTS else OUTPUTS + name)
     os.replace(results + ".new", results)
@@ -177,11 +181,16 @@ def main(arguments: list[str] | None = None) -> int:
         os.makedirs(folder, exist_ok=True)
         with Device(scratch) as device:
             run = Run(bundle, device)
+            try:
+                run.start()
+            except Failed as failed:
+                print(f"{parser.prog}: {next(iter(failed.answer.values()))}", file=sys.stderr)
+                return 2
             count = len(run.manifest["candidates"])
             for place, line in measured(run, folder):
                 said = f"{1e6 * min(line['times']):.1f} us" if "times" in line else str(line["failed"])[:100]
                 print(f"{place} of {count}: {said}", file=sys.stderr, flush=True)
-        pack(folder, run.manifest["name"], given.output)
+        pack(folder, run.manifest["name"], run.described, given.output)
     print(f"wrote {given.output}: take it back to the host, and there: tune bundle import {given.output}")
     return 0
 

@@ -31,6 +31,9 @@ _TCP_SINCE, _TCP = 4, 3  # bind and connect
 # Libraries, the interpreter, what drivers and NumPy look up; nothing of a user's.
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/etc", "/proc", "/sys", "/dev", "/run")
 
+# Device files of GPUs' drivers.
+_ACCELERATORS = ("dri/*", "mali*", "kgsl-*", "nvidia*", "nvhost*", "nvmap")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -90,7 +93,7 @@ def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
-        os.setgroups([])
+        os.setgroups(_driver_groups())
         os.setgid(NOBODY)
         os.setuid(NOBODY)
         held.append("user")
@@ -102,6 +105,12 @@ def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
     held.append("processes")
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     return held + _landlock(folder, [*_READABLE, sys.prefix, sys.base_prefix, *sys.path, *readable])
+
+
+def _driver_groups() -> list[int]:
+    """The groups that may use the board's accelerators."""
+    found = {path.stat().st_gid for pattern in _ACCELERATORS for path in Path("/dev").glob(pattern)}
+    return sorted(found - {0})
 
 
 def _tasks_of(user: int) -> int:

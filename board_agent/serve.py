@@ -1,44 +1,44 @@
 """The agent: listens, and gives every connection a process of its own. `main` is `tune board serve`.
 
-Only what is paired is served, one host at a time: two would disturb each other's measurements.
+Only what is paired is served, and one host measures at a time: two would disturb each other's measurements. The others
+wait in line (board_agent/line.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import socket
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+from board_agent.backend import Unusable
 from board_agent.facts import facts
 from board_agent.keys import Hosts
+from board_agent.line import MOST, Full, Line
 from board_agent.pairing import Code, PairingError, pair
 from board_agent.sandbox import end_with, private
-from board_agent.session import serve_host, sweep
+from board_agent.session import TURN_SECONDS, serve_host, sweep
 from board_agent.wire import Gone, WireError, send
 
 PORT = 9190
-_MOST_CHILDREN = 16  # connections at a time, of whoever: each is a small process for ten seconds, unless it is paired
-_MOMENT = 2.0  # seconds
+_STRANGERS = 8  # connections for which there is always room: each is a small process for ten seconds
+_MOST_CHILDREN = MOST + _STRANGERS
 _IDLE, _INTERVAL, _PROBES = 4, 2, 3  # a host that is gone is noticed after ten seconds
 
 
 class Agent:
     """Listens on an address; port 0: any that is free, see `port`."""
 
-    def __init__(self, folder: Path, address: str, port: int, scratch: str) -> None:
-        self._hosts, self._scratch = Hosts(folder / "hosts"), scratch
+    def __init__(self, folder: Path, address: str, port: int, scratch: str, turn_seconds: float = TURN_SECONDS) -> None:
+        self._hosts, self._scratch, self._turn_seconds = Hosts(folder / "hosts"), scratch, turn_seconds
         check_scratch(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._tenant = folder / "tenant.lock"
+        self._line = Line(folder / "line")
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, port), family=family, backlog=_MOST_CHILDREN)
         self.port = int(self._listener.getsockname()[1])
@@ -94,15 +94,15 @@ class Agent:
             return
         host.settimeout(None)
         watch(host)
-        lock = os.open(str(self._tenant), os.O_RDWR | os.O_CREAT, 0o600)
-        if not _taken(lock):
+        try:
+            visitor = self._line.enter(name)
+        except Full as full:
             with contextlib.suppress(Gone, WireError):
-                send(host, {"busy": _read(lock)})
+                send(host, {"full": str(full)})
             return
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps({"host": name, "since": time.time()}).encode(), 0)
         print(f"{peer}: {name} came", file=sys.stderr, flush=True)
-        serve_host(host, self._scratch)
+        with visitor:
+            serve_host(host, self._scratch, visitor, self._turn_seconds)
         print(f"{peer}: {name} left", file=sys.stderr, flush=True)
 
     def _reap(self) -> None:
@@ -136,27 +136,6 @@ def watch(connection: Any) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _taken(lock: int) -> bool:
-    """Whether the board is ours now. A session that just ended needs a moment to clear up."""
-    end = time.monotonic() + _MOMENT
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.05)
-
-
-def _read(lock: int) -> dict[str, Any]:
-    try:
-        found = json.loads(os.pread(lock, 4096, 0))
-    except ValueError:  # it is being written
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def default_folder() -> Path:
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return Path(base) / "edgetune" / "agent"
@@ -169,14 +148,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pair", metavar="CODE", help="become known to a host first, by its `tune board pair`")
     parser.add_argument("--facts", action="store_true", help="print what this machine is, for `tune bundle make`")
     parser.add_argument("--folder", type=Path, default=default_folder(), help="of keys (default: %(default)s)")
+    parser.add_argument(
+        "--turn",
+        type=float,
+        default=TURN_SECONDS,
+        metavar="SECONDS",
+        help="that a host measures while others wait (default: %(default)g)",
+    )
     given = parser.parse_args(arguments)
+    if not 0 < given.turn < float("inf"):
+        parser.error(f"--turn must be a positive number of seconds, not {given.turn:g}")
     if given.facts:
-        print(json.dumps(facts()))
+        print(json.dumps({**facts(), "opencl": _opencl()}))
         return 0
     try:
         if given.pair is not None:
             print(f"paired with {pair(Code.parse(given.pair), Hosts(given.folder / 'hosts'))}", flush=True)
-        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir())
+        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir(), given.turn)
     except (PairingError, OSError) as error:
         print(f"tune: {error}", file=sys.stderr)
         return 2
@@ -184,6 +172,16 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(KeyboardInterrupt):
         agent.serve()
     return 0
+
+
+def _opencl() -> list[dict[str, Any]]:
+    """What this machine's OpenCL devices say of themselves."""
+    try:
+        from board_agent.opencl import describe_all
+
+        return describe_all()
+    except (ImportError, Unusable):
+        return []
 
 
 def run() -> None:

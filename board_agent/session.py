@@ -1,7 +1,8 @@
 """One host's connection: its requests go to a process that runs kernels, with a limit on time. Start at `serve_host`.
 
-The session sees to what that process cannot: it says how it died and starts another, tells the host that it is alive
-while a kernel runs, and reads the board's clocks and temperature around each measurement.
+The session sees to what that process cannot: it waits for its host's turn and ends it, says how the process died and
+starts another, tells the host that it is alive while a kernel runs or others measure, and reads the board's clocks and
+temperature around each measurement.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -20,15 +22,21 @@ import time
 from typing import Any
 
 from board_agent.facts import condition, facts
+from board_agent.line import Alone, Visitor
 from board_agent.sandbox import adopt_orphans, end_children
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 
 ALIVE_SECONDS = 2.0  # between signs of life
 _LOOK_SECONDS = 0.25  # between looks whether the process still runs: what it started may keep its socket open
+_LINE_SECONDS = 0.5  # between looks whose turn it is: each takes others' cores for a tenth of a millisecond
+_MOMENT = 2.0  # seconds that a session which just ended may need to clear up
+TURN_SECONDS = 60.0  # while others wait: preparing again takes the next turn a few of them
+_MOST_TURNS = 5  # that a host is given which has not come to measuring
 MOST_BYTES = 1 << 30  # of one message from a host
 _PREFIX = "edgetune-board-"
 BENCH = ["-m", "board_agent.bench"]  # what Python runs for kernels; a simulated board has another
 _MEASURES = ("call", "repeat", "compare")
+_FREE = ("condition", "start")  # what needs no turn
 
 
 class Bench:
@@ -45,7 +53,7 @@ class Bench:
                 stderr=log,
                 pass_fds=[theirs.fileno()],
                 cwd=self.folder,
-                env={**os.environ, "HOME": self.folder, "TMPDIR": self.folder, "PYTHONPATH": os.pathsep.join(sys.path)},
+                env=_environment(self.folder),
                 start_new_session=True,
             )
         self._log = os.path.join(scratch, "bench.log")
@@ -71,34 +79,95 @@ class Bench:
         return f"{how}: {said[-200:]}" if said else how
 
 
+def _environment(folder: str) -> dict[str, str]:
+    """NumPy's threads would start before a process is confined, and stay outside."""
+    return {
+        **os.environ,
+        "HOME": folder,
+        "TMPDIR": folder,
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # Python 3.8 has archives as they were named
+    }
+
+
+class Turn:
+    """A host's time on the board. While others wait it is over after `seconds`, and something was measured; sooner or
+    later in any case, or the board would be theirs that never measure."""
+
+    def __init__(self, visitor: Visitor | Alone, seconds: float) -> None:
+        self._visitor, self._seconds = visitor, seconds
+        self._began = self._asked = self._looked = time.monotonic()
+        self._measured = False
+
+    def answered(self, message: dict[str, Any]) -> None:
+        if message.get("do") == "condition":  # as a host asks that has nothing else to ask
+            return
+        self._asked = time.monotonic()
+        self._measured |= message.get("do") in ("repeat", "compare") and not message.get("reference")
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        held, idle = now - self._began, now - self._asked
+        if held < self._seconds or now - self._looked < _LINE_SECONDS:
+            return False
+        if not (self._measured or idle >= self._seconds or held >= _MOST_TURNS * self._seconds):
+            return False
+        self._looked = now
+        return self._visitor.look().waiting > 0
+
+
 class Session:
     """Answers one host until it is gone."""
 
-    def __init__(self, host: Any, scratch: str) -> None:
-        self._host, self._scratch = host, scratch
+    def __init__(self, host: Any, scratch: str, visitor: Visitor | Alone, turn_seconds: float = TURN_SECONDS) -> None:
+        self._host, self._scratch, self._visitor, self._turn_seconds = host, scratch, visitor, turn_seconds
         self._bench: Bench | None = None
+        self._turn: Turn | None = None
+        self._over = False  # a turn ended, and the host was not told yet
 
     def serve(self) -> None:
         """Raises Gone when the host leaves, WireError if it does not keep to the protocol."""
         try:
-            send(self._host, {"agent": VERSION, "facts": facts()})
+            send(self._host, {"agent": VERSION, "facts": facts(), "line": self._visitor.look()._asdict()})
             while True:
-                message, parts = receive(self._host, MOST_BYTES)
+                message, parts = self._request()
                 answer, more = self._answer(message, parts)
                 del parts
+                if self._turn is not None:
+                    self._turn.answered(message)
                 send(self._host, answer, more)
         finally:
             if self._bench is not None:
                 self._bench.kill()
 
+    def _request(self) -> Frame:
+        """The next one. A host that has no request when its turn is over loses the board too."""
+        while not _decrypted(self._host) and not select.select([self._host], [], [], 1.0)[0]:
+            self._end_turn()
+        return receive(self._host, MOST_BYTES)
+
+    def _end_turn(self) -> None:
+        """If it is over."""
+        if self._turn is None or not self._turn.is_over():
+            return
+        if self._bench is not None:
+            self._lost()
+        self._visitor.rest()
+        self._turn, self._over = None, True
+        self._visitor.log("turn is over")
+
     def _answer(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         action, limit = message.get("do"), message.get("seconds", 60.0)
+        self._end_turn()
+        if self._over and action not in _FREE:
+            self._over = False
+            return {"over": self._turn_seconds}, []
         if action == "condition":
             return condition(), []
         if not isinstance(limit, (int, float)) or not 0 < limit < 86400:
             return {"refused": f"a limit of {limit!r} seconds makes no sense"}, []
         if action == "start":
-            return self._start(message.get("settings"), float(limit))
+            return self._start(message.get("settings"), float(limit), bool(message.get("wait")))
         if self._bench is None:
             return {"refused": "nothing was started"}, []
         if action == "stop":
@@ -111,16 +180,36 @@ class Session:
             answer["conditions"] = [before, condition()]
         return answer, more
 
-    def _start(self, settings: Any, limit: float) -> Frame:
+    def _start(self, settings: Any, limit: float, wait: bool) -> Frame:
         if self._bench is not None:
             self._lost()
         if not isinstance(settings, dict):
             return {"refused": "settings are missing"}, []
         try:
+            if self._turn is None and (busy := self._await_turn(wait)):
+                return busy, []
             self._bench = Bench(settings, self._scratch)
         except OSError as error:
-            return {"unfit": f"{self._scratch}: {error.strerror}: free some space there"}, []
+            return {"unfit": f"{error.filename or self._scratch}: {error.strerror}: free some space there"}, []
         return self._awaited(limit)
+
+    def _await_turn(self, wait: bool) -> dict[str, Any]:
+        """Empty when it has come. Else whoever does not `wait` is told how things stand: it takes nobody's turn."""
+        began = alive = time.monotonic()
+        if wait:
+            self._visitor.wait()
+        while (standing := self._visitor.look()).place if wait else not self._visitor.take():
+            now = time.monotonic()
+            if not wait and now - began >= _MOMENT:
+                return {"busy": self._visitor.look()._asdict()}
+            if wait and now >= alive:
+                send(self._host, {"waiting": standing._asdict()})
+                alive = now + ALIVE_SECONDS
+            if select.select([self._host], [], [], _LINE_SECONDS)[0]:  # it has nothing to say now: it left
+                raise Gone("the host went away while it waited")
+        self._turn, self._over = Turn(self._visitor, self._turn_seconds), False
+        self._visitor.log("turn begins")
+        return {}
 
     def _awaited(self, limit: float) -> Frame:
         """What the process answers, within the limit; meanwhile the host hears that the board is alive."""
@@ -151,13 +240,13 @@ class Session:
         return {"died": bench.kill()}, []
 
 
-def serve_host(host: Any, base: str) -> None:
+def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float) -> None:
     """Serve one connected host, in a scratch folder of its own that goes with it."""
     adopt_orphans()
     scratch = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base)
     os.chmod(scratch, 0o711)  # an unprivileged process finds its own folder in it
     try:
-        Session(host, scratch).serve()
+        Session(host, scratch, visitor, turn_seconds).serve()
     except Gone:
         pass
     except WireError as error:
@@ -165,6 +254,11 @@ def serve_host(host: Any, base: str) -> None:
             send(host, {"refused": str(error)})
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _decrypted(host: Any) -> bool:
+    """Whether there is something to read that no longer shows at the socket."""
+    return isinstance(host, ssl.SSLSocket) and host.pending() > 0
 
 
 def sweep(base: str) -> None:

@@ -6,6 +6,7 @@ that they can be tested on trees of other machines.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -71,8 +72,22 @@ def last_level_cache_bytes(sysfs: Path = SYSFS) -> int:
 def pin_current_process(cpus: Iterable[int]) -> None:
     """Restrict every thread of this process to `cpus` (any of them)."""
     mask = set(cpus)
-    for tid in map(int, os.listdir("/proc/self/task")):
+    for tid in threads():
         os.sched_setaffinity(tid, mask)
+
+
+def threads() -> set[int]:
+    """The threads of this process."""
+    return set(map(int, os.listdir("/proc/self/task")))
+
+
+def spread(workers: Iterable[int]) -> None:
+    """Give each of a driver's threads its own core, if it has as many as there are cores: two of them otherwise share
+    one for seconds at a time, as with `pin_threads`."""
+    found, cpus = sorted(workers), sorted(os.sched_getaffinity(0))
+    if len(found) == len(cpus):
+        for worker, cpu in zip(found, cpus):
+            _hold(worker, cpu)
 
 
 def pin_threads(cpus: Sequence[int]) -> None:
@@ -82,7 +97,13 @@ def pin_threads(cpus: Sequence[int]) -> None:
     core for seconds at a time while another core idles.
     """
     rest = cpus[1:] or cpus[:1]
-    others = sorted(int(tid) for tid in os.listdir("/proc/self/task") if int(tid) != os.getpid())
+    others = sorted(threads() - {os.getpid()})
     os.sched_setaffinity(os.getpid(), {cpus[0]})
     for place, tid in enumerate(others):
-        os.sched_setaffinity(tid, {rest[place % len(rest)]})
+        _hold(tid, rest[place % len(rest)])
+
+
+def _hold(thread: int, cpu: int) -> None:
+    # It may have ended meanwhile, or be an emulator's own, which stayed root when the process became nobody.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.sched_setaffinity(thread, {cpu})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Dict, List, Tuple
 
 MAGIC = b"edt1"
-VERSION = 1  # of the requests, which a board says first
+VERSION = 2  # of the requests, which a board says first
 OBJECT_BYTES = 1 << 20
 PARTS = 256
 _HEAD = struct.Struct(">4sII")

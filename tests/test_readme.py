@@ -31,7 +31,22 @@ def test_its_first_command_runs_the_demo_and_its_second_the_tests():
 def test_every_option_that_it_shows_exists():
     lines = [shlex.split(line, comments=True) for block in _blocks("sh")[2:] for line in block.splitlines()]
     shown = [words for words in lines if words[0] == "tune"]
-    commands = {"model", "op", "build", "bench", "run", "doctor", "replay", "zoo", "plan", "board", "bundle"}
+    commands = {
+        "model",
+        "op",
+        "build",
+        "bench",
+        "run",
+        "doctor",
+        "replay",
+        "zoo",
+        "plan",
+        "board",
+        "bundle",
+        "report",
+        "watch",
+        "explain",
+    }
     assert {words[1] for words in shown} == commands
     for words in shown:
         name = words[1:3] if words[1] in ("board", "bundle") else words[1:2]
@@ -42,7 +57,9 @@ def test_every_option_that_it_shows_exists():
 
 
 def test_its_python_runs(tmp_path):
-    use, tune_and_build, inside = _blocks("python")
+    place, use, tune_and_build, inside = _blocks("python")
+    assert "seconds=10" in place
+    (tmp_path / "place.py").write_text(place.replace("seconds=10", "proposals=50") + "assert found.seconds < 0.1\n")
     if find_spec("torch") is None:
         inside = "".join(line for line in inside.splitlines(keepends=True) if not line.startswith("backbone"))
     write_tiny_network(tmp_path / "resnet18.onnx")
@@ -51,6 +68,6 @@ def test_its_python_runs(tmp_path):
     (tmp_path / "tune_and_build.py").write_text(shorter)
     image = "import numpy\nimage = numpy.ones((1, 3, 16, 16), 'float32')\n"
     (tmp_path / "use.py").write_text(f"{image}{use}\n{inside}\nassert outputs['gemm_0'].shape == (1, 10)\n")
-    for script in ("tune_and_build.py", "use.py"):
+    for script in ("place.py", "tune_and_build.py", "use.py"):
         done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -37,3 +37,7 @@ class DeviceLost(Exception):
     def __init__(self, message: str, running: bool = False) -> None:
         super().__init__(message)
         self.running = running
+
+
+class TurnOver(DeviceLost):
+    """Others wait for the board, and it was asked for at the end of this run's turn. Nothing is wrong with it."""

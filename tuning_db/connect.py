@@ -7,11 +7,14 @@ Start at `locate` (what does the user mean), `check_file` (may an SQLite file be
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
@@ -22,6 +25,7 @@ from tuning_db.errors import DatabaseError
 from tuning_db.schema import APPLICATION_ID
 
 BUSY_SECONDS = 30.0  # how long a writer waits for another
+_LOOK_SECONDS = (0.001, 0.01)  # between two looks at whether it is done
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _OTHER = "choose another with --db"
@@ -190,8 +194,29 @@ def _creator(path: Path, read_only: bool) -> Callable[[], sqlite3.Connection]:
 
 def _begin(connection: Connection) -> None:
     """A writer takes the lock at once: a reader that becomes one cannot wait for another and fails."""
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if connection.get_execution_options().get("writes", False):
+        driver: Any = connection.connection.driver_connection
+        _begin_writing(driver)
+    else:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _begin_writing(driver: sqlite3.Connection) -> None:
+    """SQLite looks for the lock ever less often the longer it waits: among many writers one may never see it free. So
+    we do the waiting: everyone looks equally often, and no two in step."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    driver.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(*_LOOK_SECONDS))
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
 
 _EXPLANATIONS = (

@@ -7,21 +7,13 @@ Logs and merges do not carry it: trials from elsewhere cost nothing here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import select
 
-from tuning_db.keys import Ids
+from tuning_db.keys import Ids, insert_into
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.schema import devices, efforts, workloads
 from tuning_db.store import Store
-
-
-def _insert(connection: Connection, table: Table) -> Any:
-    """An INSERT that can also update; each database has its own."""
-    return (postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert)(table)
 
 
 def add_effort(store: Store, seconds: Mapping[Workload, float], device: DeviceKey) -> None:
@@ -32,10 +24,11 @@ def add_effort(store: Store, seconds: Mapping[Workload, float], device: DeviceKe
     if not seconds:
         return
     with store.writing() as connection:
-        ids = Ids(connection, partial(_insert, connection))
+        ids = Ids(connection)
+        ids.add((workload, device) for workload in seconds)
         # In the order of the keys, so that two processes cannot wait for each other.
         rows = [{**ids.of(w, device), "seconds": seconds[w]} for w in sorted(seconds, key=lambda w: w.key)]
-        insert = _insert(connection, efforts)
+        insert = insert_into(connection, efforts)
         total = efforts.c.seconds + insert.excluded.seconds
         upsert = insert.on_conflict_do_update(index_elements=list(efforts.primary_key), set_={"seconds": total})
         connection.execute(upsert, rows)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Table, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from tuning_db.errors import DatabaseError
 from tuning_db.record import DeviceKey, Workload
@@ -36,19 +37,40 @@ class Keys:
         return self._decoded(key, DeviceKey.from_dict)
 
 
-class Ids:
-    """Row ids of workloads and devices inside one transaction, inserted where they are new."""
+def insert_into(connection: Connection, table: Table) -> Any:
+    """An INSERT that can also update, or do nothing, where a row is there already; each database has its own."""
+    return (postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert)(table)
 
-    def __init__(self, connection: Connection, insert: Callable[[Table], Any]) -> None:
+
+class Ids:
+    """Row ids of workloads and devices inside one transaction, inserted where they are new.
+
+    Whoever inserts a key keeps others who insert it waiting. So that no two processes wait for each other, workloads
+    are inserted before devices, and several of them (`add`) in the order of their keys.
+    """
+
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._insert = insert
         self._known: dict[tuple[str, str], int] = {}
 
+    def add(self, pairs: Iterable[tuple[Workload, DeviceKey]]) -> None:
+        """Insert what is new of them, before `of` is asked for any."""
+        new: tuple[dict[str, Workload], dict[str, DeviceKey]] = {}, {}
+        for workload, device in pairs:
+            new[0][workload.key], new[1][device.key] = workload, device
+        for key in sorted(new[0]):
+            self._workload(new[0][key])
+        for key in sorted(new[1]):
+            self._device(new[1][key])
+
     def of(self, workload: Workload, device: DeviceKey) -> dict[str, int]:
-        return {
-            "workload_id": self._id(workloads, workload.key, {"op": workload.op}),
-            "device_id": self._id(devices, device.key, {"kind": device.kind, "family": device.family}),
-        }
+        return {"workload_id": self._workload(workload), "device_id": self._device(device)}
+
+    def _workload(self, workload: Workload) -> int:
+        return self._id(workloads, workload.key, {"op": workload.op})
+
+    def _device(self, device: DeviceKey) -> int:
+        return self._id(devices, device.key, {"kind": device.kind, "family": device.family})
 
     def _id(self, table: Table, key: str, values: Mapping[str, str]) -> int:
         found = self._known.get((table.name, key))
@@ -56,7 +78,9 @@ class Ids:
             query = select(table.c.id).where(table.c.key == key)
             found = self._connection.scalar(query)
             if found is None:
-                self._connection.execute(self._insert(table).on_conflict_do_nothing().values(key=key, **values))
+                self._connection.execute(
+                    insert_into(self._connection, table).on_conflict_do_nothing().values(key=key, **values)
+                )
                 found = self._connection.execute(query).scalar_one()
             self._known[table.name, key] = found
         return found

@@ -1,21 +1,33 @@
 """Trials as JSON lines: one self-describing record a line, so that logs may be cut, joined and sorted like any text.
 
 `write` exports, `import_log` imports what it can and reports the rest by line number; importing twice adds nothing.
+Files may be compressed (gzip, xz): `write_file` goes by the name, `opened` by the content. Of a file that was cut
+anywhere all that came before is read.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import lzma
 import os
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Trial, canonical_json
 from tuning_db.rows import from_record, to_record
 from tuning_db.store import Store
+
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\0"
+_CHUNK_BYTES = 1 << 16
+# What a compressed file that was cut or damaged raises.
+_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 # From a line's JSON value to a trial: `rows.from_record`, or another tuner's format. Raises DatabaseError.
 Decode = Callable[[Any, dict[str, Any] | None], Trial]
@@ -45,7 +57,7 @@ def trial_of(line: str | bytes, known: dict[str, Any] | None = None, decode: Dec
     """Raises DatabaseError, saying why, if the line is not a trial. `known`: see rows.from_record."""
     try:
         text = line.decode() if isinstance(line, bytes) else line  # json would guess other encodings
-        data = json.loads(text, parse_constant=_no_constant)
+        data = _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise DatabaseError("it is not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
@@ -57,15 +69,53 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial | BadLine]:
-    """What every line holds; empty lines, and comments after a #, are skipped."""
+    """What every line holds; empty lines, and comments after a #, are skipped. Where a compressed log (see `opened`)
+    cannot be read on, that is its last line, a bad one."""
     known: dict[str, Any] = {}
-    for number, line in enumerate(lines, 1):
-        if (text := line.strip()) and not text.startswith(b"#"):
-            try:
-                yield trial_of(line, known, decode)
-            except DatabaseError as error:
-                yield BadLine(number, str(error))
+    number = 0
+    try:
+        for number, line in enumerate(lines, 1):
+            if (text := line.strip()) and not text.startswith(b"#"):
+                try:
+                    yield trial_of(line, known, decode)
+                except DatabaseError as error:
+                    yield BadLine(number, str(error))
+    except _DAMAGE as error:
+        yield BadLine(number + 1, f"the compressed file cannot be read from here on: {error}")
+
+
+@contextmanager
+def opened(path: Path) -> Generator[Iterator[bytes], None, None]:
+    """The lines of a log, plain or compressed with gzip or xz. Raises OSError if it cannot be read; reading lines of a
+    compressed file that was cut or damaged ends in the error of its library, which `read` knows."""
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
+        head = file.peek(len(_XZ))
+        if head.startswith(_GZIP):
+            yield _lines(stack.enter_context(gzip.GzipFile(fileobj=file)))
+        elif head.startswith(_XZ):
+            yield _lines(stack.enter_context(lzma.LZMAFile(file)))
+        else:
+            yield iter(file)
+
+
+def _lines(file: gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+    """The file's own lines would leave out the last one where the file was cut, and that may be a whole record."""
+    rest = b""
+    try:
+        while chunk := file.read1(_CHUNK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from lines
+    except _DAMAGE:
+        if rest:
+            yield rest
+        raise
+    if rest:
+        yield rest
 
 
 def write(trials: Iterable[Trial], out: IO[str]) -> int:
@@ -78,11 +128,18 @@ def write(trials: Iterable[Trial], out: IO[str]) -> int:
 
 
 def write_file(trials: Iterable[Trial], path: Path) -> int:
-    """`write` to a file that appears only when it is complete. Raises OSError if it cannot be written."""
+    """`write` to a file that appears only when it is complete, compressed if it is named .gz or .xz: the same bytes
+    for the same trials. Raises OSError if it cannot be written."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with partial.open("w", encoding="ascii", newline="\n") as out:
-            count = write(trials, out)
+        with ExitStack() as stack:
+            file: IO[bytes] = stack.enter_context(partial.open("wb"))
+            if path.suffix == ".gz":  # without the name and the time of writing, which gzip would keep
+                file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
+            elif path.suffix == ".xz":
+                file = cast(IO[bytes], stack.enter_context(lzma.LZMAFile(file, "wb")))
+            with io.TextIOWrapper(file, encoding="ascii", newline="\n") as out:
+                count = write(trials, out)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

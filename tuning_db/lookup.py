@@ -15,10 +15,11 @@ from tuning_db.store import Store
 
 @dataclass(frozen=True)
 class Found:
-    """A trial and where it was measured: on this very device, or on another one of its family."""
+    """A trial and how near it is: measured on this very device, or on another one of its family; or shipped with the
+    package (tuning_db.shipped), for a device with this key or of its family."""
 
     trial: Trial
-    source: Literal["device", "family"]
+    source: Literal["device", "family", "shipped", "shipped family"]
 
 
 def best(
@@ -44,10 +45,12 @@ def best(
 
 
 def relatives(store: Store, device: DeviceKey) -> list[DeviceKey]:
-    """The other devices of the same kind and family, most alike first: same model, then most equal attributes."""
+    """The other devices of the same kind and family, most alike first."""
+    others = (d for d in store.devices(device.kind, device.family) if d != device)
+    return sorted(others, key=lambda other: unlikeness(device, other))
 
-    def unlikeness(other: DeviceKey) -> tuple[bool, int, str]:
-        equal = sum(other.attrs.get(name) == value for name, value in device.attrs.items())
-        return other.model != device.model, -equal, other.key
 
-    return sorted((d for d in store.devices(device.kind, device.family) if d != device), key=unlikeness)
+def unlikeness(device: DeviceKey, other: DeviceKey) -> tuple[bool, int, str]:
+    """Sorts the most alike first: same model, then most equal attributes."""
+    equal = sum(other.attrs.get(name) == value for name, value in device.attrs.items())
+    return other.model != device.model, -equal, other.key

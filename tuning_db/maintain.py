@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, FromClause, and_, case, delete, exists, fa
 
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
+from tuning_db.marks import is_throttled
 from tuning_db.record import DeviceKey, Trial, Workload, tolerance_of
 from tuning_db.rows import from_row, microseconds, to_row
 from tuning_db.store import Store, counts_for_best
@@ -93,7 +94,8 @@ def _beyond(keep: int, tolerance: float | None) -> ColumnElement[bool]:
     """Successes that are not among the best. What is kept may be best already, so no outdated time comes back."""
     t = schema.trials.alias()
     allowed = _tolerances(t) if tolerance is None else tolerance
-    rank = func.row_number().over(partition_by=(t.c.workload_id, t.c.device_id), order_by=(t.c.seconds, t.c.id))
+    merit = (is_throttled(t), t.c.seconds, t.c.id)
+    rank = func.row_number().over(partition_by=(t.c.workload_id, t.c.device_id), order_by=merit)
     ranked = select(t.c.id, rank.label("rank")).where(counts_for_best(t, allowed)).subquery()
     kept = select(ranked.c.id).where(ranked.c.rank <= keep)
     return and_(schema.trials.c.failure_kind.is_(None), schema.trials.c.id.not_in(kept))

@@ -23,6 +23,9 @@ Value = Scalar | tuple[Scalar, ...]
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
+THROTTLED = "throttled"
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: one text for one value."""
     return _ENCODER.encode(value)
@@ -49,12 +52,27 @@ def _freeze(value: Any) -> Value:
 class _Attrs(Mapping[str, Value]):
     """An immutable, hashable mapping of names to scalars or tuples of scalars, sorted by name."""
 
-    __slots__ = ("_hash", "_items")
+    __slots__ = ("_hash", "_items", "_json")
     _items: dict[str, Value]
     _hash: int
+    _json: str
 
     def __init__(self, items: Mapping[str, Any]) -> None:
-        self._items = {name: _freeze(items[name]) for name in sorted(items)}
+        names = sorted(items)
+        self._items = {name: v if type(v := items[name]) in _PLAIN else _freeze(v) for name in names}
+
+    def as_dict(self) -> dict[str, Value]:
+        """As dict(self) gives it, without asking for every name."""
+        return self._items.copy()
+
+    @property
+    def json(self) -> str:
+        """The canonical JSON of all."""
+        try:
+            return self._json
+        except AttributeError:
+            self._json = canonical_json(self._items)
+            return self._json
 
     def __getitem__(self, name: str) -> Value:
         return self._items[name]
@@ -86,6 +104,16 @@ class _Attrs(Mapping[str, Value]):
         return repr(self._items)
 
 
+def frozen(items: Mapping[str, Any]) -> _Attrs:
+    """As the attributes of all values here are kept; the very same if it is one already."""
+    return items if isinstance(items, _Attrs) else _Attrs(items)
+
+
+def plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """A dictionary of one's own."""
+    return attrs.as_dict() if isinstance(attrs, _Attrs) else dict(attrs)
+
+
 # Half precision is rounded once, when it is stored (2^-11 of the value); algorithms that round more are not for it.
 _TOLERANCE = {"float32": 1e-4, "float16": 1e-3}
 
@@ -111,11 +139,11 @@ class Workload:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "attrs", _Attrs(self.attrs))
+        object.__setattr__(self, "attrs", frozen(self.attrs))
         object.__setattr__(self, "epilogue", tuple(self.epilogue))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"op": self.op, "attrs": dict(self.attrs), "epilogue": list(self.epilogue), "dtype": self.dtype}
+        return {"op": self.op, "attrs": plain(self.attrs), "epilogue": list(self.epilogue), "dtype": self.dtype}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Workload:
@@ -140,10 +168,10 @@ class DeviceKey:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "attrs", _Attrs(self.attrs))
+        object.__setattr__(self, "attrs", frozen(self.attrs))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "family": self.family, "model": self.model, "attrs": dict(self.attrs)}
+        return {"kind": self.kind, "family": self.family, "model": self.model, "attrs": plain(self.attrs)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DeviceKey:
@@ -162,13 +190,13 @@ class Config:
     knobs: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "knobs", _Attrs(self.knobs))
+        object.__setattr__(self, "knobs", frozen(self.knobs))
 
     def __getitem__(self, knob: str) -> Any:
         return self.knobs[knob]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"template": self.template, "knobs": dict(self.knobs)}
+        return {"template": self.template, "knobs": plain(self.knobs)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
@@ -203,7 +231,8 @@ class Trial:
     """One measured (or failed) config. Exactly one of `times` and `failure` is set.
 
     `times`: seconds per call, one value per repeat. `error`: largest absolute error divided by the largest absolute
-    value of the float64 reference, where the result was checked. `versions`: package versions that change kernels.
+    value of the float64 reference, where the result was checked. `versions`: package versions that change kernels; with
+    THROTTLED among them where the device did not keep its speed meanwhile.
     """
 
     workload: Workload
@@ -220,13 +249,18 @@ class Trial:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "times", tuple(self.times))
-        object.__setattr__(self, "versions", _Attrs(self.versions))
+        object.__setattr__(self, "versions", frozen(self.versions))
         if bool(self.times) == (self.failure is not None):
             raise ValueError("a trial has either times or a failure")
 
     @property
     def ok(self) -> bool:
         return self.failure is None
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the device did not keep its speed meanwhile: the times tell less than others'."""
+        return THROTTLED in self.versions
 
     @cached_property
     def seconds(self) -> float:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tuning_db.errors import DatabaseError
-from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json, frozen, plain
 from tuning_db.schema import key_digest
 
 FORMAT = "edgetune-trial/1"
@@ -48,16 +48,16 @@ def _int64(number: Any, what: str) -> int:
 
 def _check(trial: Trial) -> None:
     """Raises DatabaseError for a trial that could not be stored and read back by everyone."""
-    _plain(trial.workload.op, "the operator")
-    _plain(trial.device.kind, "the device kind")
-    _plain(trial.device.family, "the device family")
-    _plain(trial.config.template, "the template")
+    words = (trial.workload.op, trial.device.kind, trial.device.family, trial.config.template)
+    if not all(words) or not "".join(words).isprintable():
+        for text, what in zip(words, ("operator", "device kind", "device family", "template"), strict=True):
+            _plain(text, f"the {what}")
     if trial.searcher is not None:
         _plain(trial.searcher, "the searcher")
     _int64(trial.template_version, "template_version")
     if trial.seed is not None:
         _int64(trial.seed, "seed")
-    if not all(math.isfinite(t) and t > 0 for t in trial.times):
+    if not all(map(math.isfinite, trial.times)) or min(trial.times, default=1.0) <= 0:
         raise DatabaseError(f"times {trial.times} are not all positive and finite seconds")
 
 
@@ -89,7 +89,7 @@ def to_record(trial: Trial) -> dict[str, Any]:
         "error": _error_json(trial),
         "seed": None if trial.seed is None else int(trial.seed),
         "searcher": trial.searcher,
-        "versions": dict(trial.versions),
+        "versions": plain(trial.versions),
         "created": moment(microseconds(trial.created)).isoformat(timespec="microseconds"),
     }
 
@@ -97,22 +97,22 @@ def to_record(trial: Trial) -> dict[str, Any]:
 _MISSING = object()
 
 
-def _field(data: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
+def _field(data: Mapping[str, Any], name: str, *kinds: type) -> Any:
+    """`kinds`: exact types, as JSON has them."""
     value = data.get(name, _MISSING)
+    if type(value) in kinds:
+        return value
     if value is _MISSING:
         raise DatabaseError(f"{name!r} is missing")
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise DatabaseError(f"{name!r} has the wrong type: {json.dumps(value)[:60]}")
-    return value
+    raise DatabaseError(f"{name!r} has the wrong type: {json.dumps(value)[:60]}")
 
 
-_OPTIONAL_INT = (int, type(None))
-_OPTIONAL_STR = (str, type(None))
-_OPTIONAL_NUMBER = (int, float, str, type(None))
+_NONE = type(None)
+_NUMBERS = frozenset((int, float))
 
 
 def _numbers(values: list[Any]) -> tuple[float, ...]:
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+    if not _NUMBERS.issuperset(map(type, values)):
         raise DatabaseError("'times' is not a list of numbers")
     return tuple(map(float, values))
 
@@ -184,11 +184,11 @@ def from_record(data: Any, known: dict[str, Any] | None = None) -> Trial:
             config=_config(_field(data, "config", dict)),
             template_version=_field(data, "template_version", int),
             times=_numbers(_field(data, "times", list)),
-            failure=_failure(_field(data, "failure", (dict, type(None)))),
-            error=_error(_field(data, "error", _OPTIONAL_NUMBER)),
-            seed=_field(data, "seed", _OPTIONAL_INT),
-            searcher=_field(data, "searcher", _OPTIONAL_STR),
-            versions=_field(data, "versions", dict),
+            failure=_failure(_field(data, "failure", dict, _NONE)),
+            error=_error(_field(data, "error", int, float, str, _NONE)),
+            seed=_field(data, "seed", int, _NONE),
+            searcher=_field(data, "searcher", str, _NONE),
+            versions=_shared(_field(data, "versions", dict), frozen, known),
             created=_created(_field(data, "created", str)),
         )
         _check(trial)
@@ -205,13 +205,13 @@ def to_row(trial: Trial) -> dict[str, Any]:
         "config": config,
         "template": trial.config.template,
         "template_version": int(trial.template_version),
-        "times": canonical_json(_times(trial)),
+        "times": f"[{','.join(map(repr, _times(trial)))}]",  # as JSON writes floats
         "failure_kind": None if failure is None else str(failure.kind),
         "failure_message": None if failure is None else canonical_json(failure.message),
         "error": _error_json(trial),
         "seed": None if trial.seed is None else int(trial.seed),
         "searcher": trial.searcher,
-        "versions": canonical_json(dict(trial.versions)),
+        "versions": frozen(trial.versions).json,
         "created": microseconds(trial.created),
     }
     content = canonical_json([trial.workload.key, trial.device.key, *row.values()])

@@ -2,7 +2,7 @@
 
 `trials` is append-only. Workloads and devices have tables of their own, so that a lookup by key is one short index
 walk however many trials there are. `in_flight` is the journal: what is being measured and not yet known. `efforts`
-counts the seconds that tuning a workload has taken.
+counts the seconds that tuning a workload has taken, `claims` says who is at it, `wishes` what is asked of them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from sqlalchemy import (
 REVISIONS = (
     "v0001",
     "v0002",
+    "v0003",
+    "v0004",
 )  # every schema this code can read or bring up to date, oldest first; the last one is current
 APPLICATION_ID = 0x65647475  # "edtu", in the header of an SQLite file: this file is ours
 
@@ -96,6 +98,25 @@ efforts = Table(
     Column("workload_id", _Id, ForeignKey("workloads.id"), primary_key=True),
     Column("device_id", _Id, ForeignKey("devices.id"), primary_key=True),
     Column("seconds", Float(53), nullable=False),  # spent on tuning, all sessions together
+)
+
+claims = Table(
+    "claims",
+    metadata,
+    Column("workload_id", _Id, ForeignKey("workloads.id"), primary_key=True),
+    Column("device_id", _Id, ForeignKey("devices.id"), primary_key=True),
+    Column("owner", String),  # NULL: nobody now
+    Column("expires", BigInteger, nullable=False),  # microseconds since 1970, by the database's clock
+)
+
+wishes = Table(
+    "wishes",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("wish", String, nullable=False),
+    Column("workload_id", _Id, ForeignKey("workloads.id")),  # NULL: of all runs
+    Column("device_id", _Id, ForeignKey("devices.id")),
+    Column("created", BigInteger, nullable=False),  # microseconds since 1970, by the database's clock
 )
 
 _version = Table("alembic_version", MetaData(), Column("version_num", String))

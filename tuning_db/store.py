@@ -1,9 +1,9 @@
 """The tuning database: `open_db(url)` gives a `Store` of trials. SQLite by default, PostgreSQL for a team.
 
-Trials are only ever added. Before candidates are measured `begin` writes them into a journal; `add` commits a trial
-and takes it out of the journal in one transaction, so that a kill at any moment loses no committed trial and leaves
-in `in_flight` what was being measured. Many processes may write at the same time. A Store is not for forked children:
-open another one there.
+Trials are only ever added, and marked (marks.py). Before candidates are measured `begin` writes them into a journal;
+`add` commits a trial and takes it out of the journal in one transaction, so that a kill at any moment loses no
+committed trial and leaves in `in_flight` what was being measured. Many processes may write at the same time. A Store is
+not for forked children: open another one there.
 """
 
 from __future__ import annotations
@@ -14,20 +14,34 @@ import platform
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, exists, func, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Float,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.expression import FromClause
 
-from tuning_db import schema
+from tuning_db import bulk, schema
 from tuning_db.connect import (
     BUSY_SECONDS,
     Location,
@@ -39,13 +53,14 @@ from tuning_db.connect import (
     remove_if_unused,
 )
 from tuning_db.errors import DatabaseError
-from tuning_db.keys import Ids, Keys
+from tuning_db.keys import Ids, Keys, insert_into
 from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload, tolerance_of
 from tuning_db.rows import from_row, microseconds, moment, to_row
 
 __all__ = ["DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
 _BATCH = 5000
+_Batch = list[tuple[dict[str, Any], Workload, DeviceKey]]
 # These say nothing about the config: an earlier time of it stays valid.
 _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
@@ -106,6 +121,18 @@ def counts_for_best(trials: FromClause, tolerance: float | ColumnElement[float])
     return and_(trials.c.failure_kind.is_(None), trials.c.error <= tolerance, ~outdated)
 
 
+@cache
+def _best_query() -> Select[Any]:
+    """Made once: making it takes longer than answering it."""
+    t, w, d = schema.trials, schema.workloads, schema.devices
+    here = (
+        t.c.workload_id == select(w.c.id).where(w.c.key == bindparam("workload")).scalar_subquery(),
+        t.c.device_id == select(d.c.id).where(d.c.key == bindparam("device")).scalar_subquery(),
+    )
+    valid = counts_for_best(t, bindparam("tolerance", type_=Float))
+    return select(t).where(*here, t.c.seconds.is_not(None), valid).order_by(t.c.seconds, t.c.id)
+
+
 class Store:
     """Trials of many workloads on many devices. Made by `open_db`. Every method raises DatabaseError if the database
     cannot be read or written (full disk, damage, a lock held for long); what was committed stays."""
@@ -113,7 +140,6 @@ class Store:
     def __init__(self, engine: Engine, location: Location) -> None:
         self._engine = engine
         self._writer = engine.execution_options(writes=True)
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
         self.name = location.name
         self.path = location.path
 
@@ -153,10 +179,10 @@ class Store:
         with self.reading() as connection:
             revision = schema.revision_of(connection)
         self._refuse_newer(revision)
-        if revision == schema.REVISIONS[-1]:
-            return
+        if revision == schema.REVISIONS[-1] or (read_only and revision is not None):
+            return  # what newer ones have added is for writers alone
         if read_only:
-            raise DatabaseError(f"{self.name} is empty or of an older edgetune: open it once for writing")
+            raise DatabaseError(f"{self.name} is empty: open it once for writing")
         if self.path is not None:
             self._use_write_ahead_log()
         with self.writing() as connection:
@@ -197,10 +223,11 @@ class Store:
         started_us = microseconds(started or datetime.now(UTC))
         owner = f"{platform.node()}:{os.getpid()}"
         with self.writing() as connection:
-            ids = Ids(connection, self._insert).of(workload, device)
-            rows = [{**ids, "config": c.key, "owner": owner, "started": started_us} for c in configs]
+            ids = Ids(connection).of(workload, device)
+            by_key = sorted(configs, key=lambda c: c.key)  # two processes with the same ones cannot wait for each other
+            rows = [{**ids, "config": c.key, "owner": owner, "started": started_us} for c in by_key]
             if rows:
-                insert = self._insert(schema.in_flight)
+                insert = insert_into(connection, schema.in_flight)
                 keys = [schema.in_flight.c[n] for n in ("workload_id", "device_id", "config")]
                 update = {"owner": insert.excluded.owner, "started": insert.excluded.started}
                 connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=update), rows)
@@ -209,8 +236,9 @@ class Store:
         """Commit one trial and take it out of the journal. False if this very trial was there already."""
         row = to_row(trial)
         with self.writing() as connection:
-            ids = Ids(connection, self._insert).of(trial.workload, trial.device)
-            added = self._insert_trials(connection, [{**row, **ids}])
+            ids = Ids(connection).of(trial.workload, trial.device)
+            insert = insert_into(connection, schema.trials).on_conflict_do_nothing().returning(schema.trials.c.id)
+            added = connection.scalar(insert, {**row, **ids}) is not None
             journal = schema.in_flight.c
             connection.execute(
                 delete(schema.in_flight).where(
@@ -219,28 +247,35 @@ class Store:
                     journal.config == row["config"],
                 )
             )
-        return added > 0
+        return added
 
     def add_many(self, trials: Iterable[Trial]) -> int:
         """Commit trials in batches (for imports: the journal is not touched) and return how many were new."""
-        added = 0
-        source = iter(trials)
-        while batch := [(trial, to_row(trial)) for trial in islice(source, _BATCH)]:
-            with self.writing() as connection:
-                ids = Ids(connection, self._insert)
-                rows = [{**row, **ids.of(trial.workload, trial.device)} for trial, row in batch]
-                added += self._insert_trials(connection, rows)
-        return added
+        added, waiting = 0, None
+        with ThreadPoolExecutor(1) as writer:  # the database works on a batch while the next one is made
+            for batch in self._batches(iter(trials)):
+                added += waiting.result() if waiting else 0
+                waiting = writer.submit(self._add_batch, batch)
+            return added + (waiting.result() if waiting else 0)
 
-    def _insert_trials(self, connection: Connection, rows: list[dict[str, Any]]) -> int:
-        """How many were new. RETURNING counts them: a driver's row count is unknown for many rows at once."""
-        insert = self._insert(schema.trials).on_conflict_do_nothing().returning(schema.trials.c.id)
-        return len(connection.execute(insert, rows).all())
+    @staticmethod
+    def _batches(trials: Iterator[Trial]) -> Iterator[_Batch]:
+        while batch := [(to_row(t), t.workload, t.device) for t in islice(trials, _BATCH)]:
+            yield batch
+
+    def _add_batch(self, batch: _Batch) -> int:
+        with self.writing() as connection:
+            bulk.lock_out_other_importers(connection)
+            ids = Ids(connection)
+            ids.add((workload, device) for _, workload, device in batch)
+            for row, workload, device in batch:
+                row.update(ids.of(workload, device))
+            return bulk.insert_trials(connection, [row for row, _, _ in batch])
 
     def abandon(self, entries: Iterable[InFlight]) -> None:
         """Take entries out of the journal without a trial: they were interrupted and may be measured again."""
         with self.writing() as connection:
-            ids = Ids(connection, self._insert)
+            ids = Ids(connection)
             for entry in entries:
                 where = {**ids.of(entry.workload, entry.device), "config": entry.config.key, "owner": entry.owner}
                 connection.execute(
@@ -288,26 +323,21 @@ class Store:
         """The fastest trial that was verified with an error of at most `tolerance` (by default what the workload's
         dtype allows), or None.
 
-        Of several measurements of a config the latest verified or failed one counts. `usable` refuses trials one by
-        one (a template's version that is gone, a template that is forbidden).
+        Of several measurements of a config the latest verified or failed one counts. One that is marked as throttled
+        comes behind all that are not. `usable` refuses trials one by one (a template's version that is gone, a template
+        that is forbidden).
         """
-        t = schema.trials
-        key_ids = (
-            select(schema.workloads.c.id).where(schema.workloads.c.key == workload.key).scalar_subquery(),
-            select(schema.devices.c.id).where(schema.devices.c.key == device.key).scalar_subquery(),
-        )
-        query = (
-            select(t)
-            .where(t.c.workload_id == key_ids[0], t.c.device_id == key_ids[1], t.c.seconds.is_not(None))
-            .where(counts_for_best(t, tolerance_of(workload.dtype) if tolerance is None else tolerance))
-            .order_by(t.c.seconds, t.c.id)
-        )
+        allowed = tolerance_of(workload.dtype) if tolerance is None else tolerance
+        wanted = {"workload": workload.key, "device": device.key, "tolerance": allowed}
+        throttled = None
         with self.reading() as connection:
-            for row in connection.execution_options(yield_per=10).execute(query):
+            for row in connection.execution_options(yield_per=10).execute(_best_query(), wanted):
                 trial = from_row(row, workload, device)
                 if usable is None or usable(trial):
-                    return trial
-        return None
+                    if not trial.throttled:
+                        return trial
+                    throttled = throttled or trial
+        return throttled
 
     def in_flight(self) -> list[InFlight]:
         """The journal: what began and did not end, here or in a process that is still at it, oldest first."""

@@ -53,9 +53,10 @@ class Kernel:
 class Lowered:
     """`kernels` in the order of their names; `host_accesses`: loads and stores of tensors that stayed on the host;
     `workspace_bytes`: device memory that a call allocates for itself. `device`: the kernels' code, and the target of
-    each part (a template may change it for its own function)."""
+    each part (a template may change it for its own function). `host`: the function that launches them."""
 
     device: tuple[tuple[Target, tvm.IRModule], ...]
+    host: tirx.PrimFunc
     kernels: tuple[Kernel, ...]
     host_accesses: int
     workspace_bytes: int
@@ -77,44 +78,47 @@ def lower(func: tirx.PrimFunc, target: Target) -> Lowered:
         device = tuple((own, finish_device()(part)) for own, part in device_modules.items())
     kernels = [_kernel(f, target.kind.name) for _, part in device for f in part.functions.values()]
     host_funcs = list(host_module.functions.values())
+    (entry,) = host_funcs
     return Lowered(
         device,
+        entry,
         tuple(sorted(kernels, key=lambda kernel: kernel.name)),
-        sum(len(_all(TensorLoad, f)) + len(_all(tirx.BufferStore, f)) for f in host_funcs),
-        sum(_bytes(node.buffer) for f in host_funcs for node in _all(tirx.AllocBuffer, f)),
+        sum(len(nodes(TensorLoad, f)) + len(nodes(tirx.BufferStore, f)) for f in host_funcs),
+        sum(buffer_bytes(node.buffer) for f in host_funcs for node in nodes(tirx.AllocBuffer, f)),
     )
 
 
-def _all(kind: Any, root: Any) -> list[Any]:
+def nodes(kind: Any, root: Any) -> list[Any]:
     """Every node of a class under `root`."""
     found: list[Any] = []
     tvm_ffi.structural_walk(root, [(kind, found.append)])
     return found
 
 
-def _bytes(buffer: Any) -> int:
+def buffer_bytes(buffer: Any) -> int:
+    """Of a buffer whose shape is known."""
     element = tvm.DataType(str(buffer.dtype))
     return math.prod(map(int, buffer.shape)) * element.lanes * (-(-element.bits // 8))
 
 
 def _private_bytes(buffer: Any) -> int:
     """Of an item; fragments of matrices are spread over the items of a warp."""
-    return _bytes(buffer) // (_WARP if str(buffer.scope()).startswith("wmma.") else 1)
+    return buffer_bytes(buffer) // (_WARP if str(buffer.scope()).startswith("wmma.") else 1)
 
 
 def _kernel(func: tirx.PrimFunc, kind: str) -> Kernel:
-    launches = [node for node in _all(tirx.AttrStmt, func) if node.attr_key == "thread_extent"]
+    launches = [node for node in nodes(tirx.AttrStmt, func) if node.attr_key == "thread_extent"]
     extents = {str(node.node.thread_tag): int(node.value) for node in launches}
-    buffers = [node.buffer for node in _all(tirx.AllocBuffer, func)]
+    buffers = [node.buffer for node in nodes(tirx.AllocBuffer, func)]
     local = [b for b in buffers if str(b.scope()).startswith("shared")]
-    types = {str(node.ty) for node in _all(TensorLoad, func)}
-    types |= {str(node.value.ty) for node in [*_all(tirx.BufferStore, func), *_all(tirx.Cast, func)]}
+    types = {str(node.ty) for node in nodes(TensorLoad, func)}
+    types |= {str(node.value.ty) for node in [*nodes(tirx.BufferStore, func), *nodes(tirx.Cast, func)]}
     return Kernel(
         name=str(func.attrs["global_symbol"]),
         grid=_along(extents, "blockIdx"),
         group=_along(extents, "threadIdx"),
         arguments=len(func.params),
-        local_bytes=sum(map(_bytes, local)),
+        local_bytes=sum(map(buffer_bytes, local)),
         private_bytes=sum(_private_bytes(b) for b in buffers if b not in local),
         types=tuple(sorted(types)),
         barriers=len(_barriers(func, kind)),
@@ -128,7 +132,7 @@ def _along(extents: dict[str, int], prefix: str) -> tuple[int, int, int]:
 
 
 def _barriers(root: Any, kind: str) -> list[Any]:
-    calls = [call for call in _all(tvm.ir.Call, root) if getattr(call.op, "name", "") == "tirx.tvm_storage_sync"]
+    calls = [call for call in nodes(tvm.ir.Call, root) if getattr(call.op, "name", "") == "tirx.tvm_storage_sync"]
     return [call for call in calls if str(call.args[0].value) in _GROUP_BARRIERS[kind]]
 
 
@@ -138,16 +142,16 @@ def _divergent(func: tirx.PrimFunc, launches: Iterable[Any]) -> list[Any]:
     varying = {node.node.var for node in launches if str(node.node.thread_tag).startswith("threadIdx")}
 
     def depends(expression: Any) -> bool:
-        private = any(str(load.source.scope()) in ("local", "warp") for load in _all(TensorLoad, expression))
-        return private or any(var in varying for var in _all(tirx.Var, expression))
+        private = any(str(load.source.scope()) in ("local", "warp") for load in nodes(TensorLoad, expression))
+        return private or any(var in varying for var in nodes(tirx.Var, expression))
 
-    bindings = [(node.var, node.value) for node in _all(tirx.Bind, func)]
-    loops = _all(tirx.For, func)
+    bindings = [(node.var, node.value) for node in nodes(tirx.Bind, func)]
+    loops = nodes(tirx.For, func)
     bindings += [(loop.loop_var, bound) for loop in loops for bound in (loop.min, loop.extent)]
     known = -1
     while known != len(varying):
         known = len(varying)
         varying.update(var for var, value in bindings if var not in varying and depends(value))
-    found = [node for node in _all(tirx.IfThenElse, func) if depends(node.condition)]
-    found += [node for node in _all(tirx.While, func) if depends(node.condition)]
+    found = [node for node in nodes(tirx.IfThenElse, func) if depends(node.condition)]
+    found += [node for node in nodes(tirx.While, func) if depends(node.condition)]
     return found + [loop for loop in loops if loop.loop_var in varying]

@@ -44,6 +44,11 @@ class Agent:
                 return
         raise AssertionError(f"the agent ended: {self.log()}")
 
+    @property
+    def pid(self) -> int:
+        """0 while it does not run."""
+        return 0 if self._process is None else self._process.pid
+
     def log(self) -> str:
         return (self.folder / "agent.log").read_text()
 
@@ -55,13 +60,13 @@ class Agent:
             self._process.stdout.close()
             self._process = None
 
-    def pair(self, boards: Boards, name: str = NAME) -> Board:
-        """Starts it with the code of a pairing."""
+    def pair(self, boards: Boards, name: str = NAME, *more: str) -> Board:
+        """Starts it with the code of a pairing, and more options."""
         with Pairing(boards, name, "127.0.0.1") as pairing:
             found: list[Board] = []
             waiting = threading.Thread(target=lambda: found.append(pairing.wait(self.port)))
             waiting.start()
-            self.start("--pair", str(pairing.code))
+            self.start("--pair", str(pairing.code), *more)
             waiting.join()
         return found[0]
 
@@ -75,7 +80,7 @@ def paired_agent(folder: Path, boards: Boards | None = None) -> Iterator[tuple[A
         agent.stop()
 
 
-def eventually(condition, seconds: float = 20.0) -> None:
+def eventually(condition, seconds: float = 600.0) -> None:
     """Waits until something that has to happen has happened."""
     end = time.monotonic() + seconds
     while not condition():

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy
 
-from tuning_db import schema
+from tests.tuning_db.backends import BACKENDS, new_database
 from tuning_db.store import Store, open_db
-
-POSTGRES = "EDGETUNE_TEST_POSTGRES"
 
 
 @pytest.fixture
@@ -21,20 +17,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tuning.db"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=BACKENDS)
 def url(request: pytest.FixtureRequest, path: Path) -> str:
     """Of a database that does not exist yet, or is empty."""
-    if request.param == "sqlite":
-        return str(path)
-    url = os.environ.get(POSTGRES)
-    if url is None:
-        pytest.skip(f"set {POSTGRES} to the URL of an empty database to test with PostgreSQL")
-    engine = sqlalchemy.create_engine(sqlalchemy.make_url(url).set(drivername="postgresql+psycopg"))
-    with engine.begin() as connection:
-        schema.metadata.drop_all(connection)
-        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
-    engine.dispose()
-    return url
+    return new_database(request.param, path)
 
 
 @pytest.fixture

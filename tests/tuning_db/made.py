@@ -25,6 +25,7 @@ def trial(
     device: DeviceKey = LAPTOP,
     kind: FailureKind = FailureKind.COMPILE,
     version: int = 1,
+    throttled: bool = False,
 ) -> Trial:
     """One trial of config(tile); `seconds=None` makes it a failure of `kind`. `minute`: created so long after NOON."""
     failed = seconds is None
@@ -38,6 +39,6 @@ def trial(
         error=None if failed else error,
         seed=7,
         searcher="random",
-        versions={"edgetune": "0.1.0"},
+        versions={"edgetune": "0.1.0", **({"throttled": "yes"} if throttled else {})},
         created=NOON + timedelta(minutes=minute),
     )

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import event
 
 from tests.tuning_db.made import trial
-from tests.tuning_db.writer import Writer
+from tests.tuning_db.writer import Writer, together
 from tuning_db import maintain
 from tuning_db.record import Trial
 from tuning_db.store import DatabaseError, Store, open_db
@@ -63,6 +63,18 @@ def test_several_processes_create_and_fill_one_database(path: Path) -> None:
     assert [len(writer.finish()) for writer in writers] == [60] * 3
     with open_db(path, create=False) as store:
         assert store.stats().trials == 180
+        assert store.in_flight() == []
+        assert list(maintain.verify(store)) == []
+
+
+def test_32_processes_write_at_the_same_time_and_nothing_is_lost(url: str) -> None:
+    start = together(32)
+    writers = [Writer(url, str(number), 12, start) for number in range(32)]
+    acknowledged = [trial for writer in writers for trial in writer.finish()]
+    assert len(acknowledged) == 32 * 12
+    with open_db(url, create=False) as store:
+        assert set(store.trials()) == set(acknowledged)
+        assert store.stats().trials == len(acknowledged)
         assert store.in_flight() == []
         assert list(maintain.verify(store)) == []
 

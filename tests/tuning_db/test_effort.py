@@ -32,8 +32,9 @@ def test_seconds_add_up_per_workload_and_device(tmp_path: Path) -> None:
 def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     open_db(path).close()
-    with sqlite3.connect(path) as connection:  # what the first schema left: everything but this table
-        connection.execute("DROP TABLE efforts")
+    with sqlite3.connect(path) as connection:  # what the first schema left: everything but these tables
+        for table in ("efforts", "claims", "wishes"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("UPDATE alembic_version SET version_num = ?", (schema.REVISIONS[0],))
     connection.close()
     with open_db(path) as store:

@@ -9,6 +9,7 @@ import multiprocessing
 from collections.abc import Iterator
 from itertools import count
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from tests.tuning_db.made import config, trial
@@ -20,11 +21,18 @@ _FORKS = multiprocessing.get_context("forkserver")
 _OPENING = "opening"
 
 
-def _add_trials(path: str, label: str, limit: int | None, say: Connection) -> None:
+def together(count: int) -> Barrier:
+    """For so many writers to begin at the same time."""
+    return _FORKS.Barrier(count)
+
+
+def _add_trials(url: str, label: str, limit: int | None, say: Connection, start: Barrier | None) -> None:
     """Say "opening", then after every commit the trial that was committed, as a line of a log."""
     say.send(_OPENING)
     workload = Workload("conv2d", {"writer": label})
-    with open_db(path) as store:
+    with open_db(url) as store:
+        if start is not None:
+            start.wait()
         for tile in count() if limit is None else range(limit):
             made = trial(tile, workload=workload)
             store.begin(workload, made.device, [config(tile)])
@@ -35,10 +43,10 @@ def _add_trials(path: str, label: str, limit: int | None, say: Connection) -> No
 class Writer:
     """A writing process. Ends with `finish` or `kill`."""
 
-    def __init__(self, path: Path, label: str, limit: int | None = None) -> None:
+    def __init__(self, url: str | Path, label: str, limit: int | None = None, start: Barrier | None = None) -> None:
         _FORKS.set_forkserver_preload([__name__, "alembic.command"])
         self._ear, mouth = _FORKS.Pipe(duplex=False)
-        self._process = _FORKS.Process(target=_add_trials, args=(str(path), label, limit, mouth), daemon=True)
+        self._process = _FORKS.Process(target=_add_trials, args=(str(url), label, limit, mouth, start), daemon=True)
         self._process.start()
         mouth.close()
         assert self._ear.recv() == _OPENING

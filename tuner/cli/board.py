@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from board_agent.serve import PORT, default_folder
+from board_agent.session import TURN_SECONDS
 from tuner.cli.common import JsonOption, Output, check_parent_writable
 from tuner.errors import BadInput
 
@@ -30,12 +31,19 @@ def serve(
     folder: Annotated[
         Path | None, typer.Option(help="Where keys are kept (default: the user's configuration).")
     ] = None,
+    turn: Annotated[
+        float, typer.Option(metavar="SECONDS", help="What a host measures for while others wait.")
+    ] = TURN_SECONDS,
 ) -> None:
     """Serve this machine as a board, until interrupted."""
     from board_agent import serve as agent
 
+    if not 0 < turn < float("inf"):
+        raise BadInput(f"--turn must be a positive number of seconds, not {turn:g}")
+
     more = () if pair_code is None else ("--pair", pair_code)
-    given = ["--address", address, "--port", str(port), "--folder", str(folder or default_folder()), *more]
+    given = ["--address", address, "--port", str(port), "--turn", str(turn)]
+    given += ["--folder", str(folder or default_folder()), *more]
     raise typer.Exit(agent.main(given))
 
 
@@ -61,7 +69,7 @@ def pair(
 
 @app.command("list")
 def list_boards(as_json: JsonOption = False) -> None:
-    """List the boards that this host knows, and who answers."""
+    """List the boards that this host knows, who answers, and who measures there."""
     from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
 
     with Output(as_json) as out:
@@ -73,9 +81,8 @@ def list_boards(as_json: JsonOption = False) -> None:
             try:
                 with Link(board, seconds=3.0) as link:
                     facts = link.facts
-            except BoardBusy:
-                state = "busy"
-            except BoardGone as error:
+                    state = str(link.standing) if link.standing.measures else "ready"
+            except (BoardGone, BoardBusy) as error:
                 state = str(error).partition(": ")[2]
             cores = str(len(facts.get("cpus", ()))) if facts else "-"
             table.add_row(board.name, f"{board.address}:{board.port}", state, facts.get("machine", "-"), cores)
@@ -89,34 +96,62 @@ def list_boards(as_json: JsonOption = False) -> None:
 @app.command()
 def ping(name: NameArgument, as_json: JsonOption = False) -> None:
     """See that a board answers and can run kernels, what it is, and how it feels."""
-    from tuner.devices.board import BoardBusy, BoardGone, Boards, KernelDied, Link
+    from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
 
     with Output(as_json) as out:
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), None
+        started: dict[str, Any] = {}
+        kinds: dict[str, str] = {}
         try:
             with Link(Boards()[name]) as link:
                 connected = time.perf_counter() - began
-                settings = {"device": "cpu", "form": "library", "threads": 1, "memory_bytes": 1 << 30}
-                started, _ = link.ask({"do": "start", "settings": settings})
                 condition, _ = link.ask({"do": "condition"})
                 facts = link.facts
+                try:
+                    for device in ("cpu", "opencl:0"):
+                        kinds[device], answer = _tried(link, name, device)
+                        started = started or answer
+                except BoardBusy as error:
+                    busy = str(error).rpartition(": ")[2]
         except (BoardGone, BoardBusy) as error:
             raise BadInput(str(error)) from error
-        except (KernelDied, RuntimeError) as error:
-            raise BadInput(f"board {name}: it answers, but cannot run kernels: {error}") from error
-        table = Table(box=None, show_header=False)
+        if not started and busy is None:
+            raise BadInput(f"board {name}: it answers, but cannot run kernels: {'; '.join(kinds.values())}")
+        contained = ", ".join(started.get("contained", ())) or "nothing: see SECURITY.md"
         rows = {
             "connected in": f"{1e3 * connected:.0f} ms",
             "machine": f"{facts['machine']}, {facts['cpu_name'] or facts['cpu_ids'][1] or 'unknown'}",
             "cores": str(len(facts["cpus"])),
             "free memory": f"{condition['free_bytes'] / 2**20:.0f} MiB",
-            "kernels are kept from": ", ".join(started["contained"]) or "nothing: see SECURITY.md",
+            **kinds,
+            "kernels are kept from": contained if busy is None else f"not asked now: {busy}",
             **{f"{k} C": f"{v:.0f}" for k, v in condition.get("degrees", {}).items()},
         }
-        for title, value in rows.items():
-            table.add_row(title, value)
-        out.show(table)
-        out.result({"connect_seconds": connected, "facts": facts, "condition": condition, **started})
+        out.show(_facts_table(rows))
+        found = {"connect_seconds": connected, "facts": facts, "condition": condition, "busy": busy, "devices": kinds}
+        out.result({**found, **started})
+
+
+def _tried(link: Any, name: str, device: str) -> tuple[str, dict[str, Any]]:
+    """What a kind of device is on the board, or why there is none; and what its process answered when it started."""
+    from tuner.devices import form_of
+    from tuner.devices.board import KernelDied
+
+    form = form_of(f"board:{name}/{device}")
+    settings = {"device": device, "form": form, "threads": 1, "memory_bytes": 1 << 30}
+    try:
+        started, _ = link.start(settings, 60.0)
+        described, _ = link.ask({"do": "describe"})
+    except (KernelDied, RuntimeError) as error:
+        return str(error), {}
+    return ", ".join(described.get("devices", ["ready"])), started
+
+
+def _facts_table(rows: dict[str, str]) -> Table:
+    table = Table(box=None, show_header=False)
+    for title, value in rows.items():
+        table.add_row(title, value)
+    return table
 
 
 @app.command()

@@ -32,6 +32,7 @@ from tuner.cli.common import (
     with_memory,
 )
 from tuner.cli.model import ModelArgument, load_graph
+from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tuner.graph import FusedGraph
     from tuner.graph.choice import Planned
     from tuner.module import Manifest
+    from tuner.stages import Options
 
 
 def command(
@@ -66,16 +68,22 @@ def command(
     dtype: DtypeOption = "float32",
     plugin: PluginOption = None,
     vendor: VendorOption = "",
+    stages: StagesOption = Stages.OFF,
+    stage_minutes: StageMinutesOption = 5.0,
+    stage_limits: StageLimitsOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
     check_dtype(dtype)
+    staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         unwanted = split_list(fallback)
-        result = build_verified(model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan, memory)
+        result = build_verified(
+            model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan, memory, staging
+        )
         out.result(result)
 
 
@@ -91,11 +99,13 @@ def build_verified(
     unwanted: Sequence[str] = (),
     plan: Path | None = None,
     memory: int | None = None,
+    staging: tuple[float, Options] | None = None,
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
     `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
     all operators that are `unwanted` there. `dtype`: how its activations and weights are stored. `plan`: a file that
-    says devices, layouts and kernels instead. `memory`: see --memory.
+    says devices, layouts and kernels instead. `memory`: see --memory. `staging`: for how many seconds stages are
+    searched for, and how; None: not at all.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
@@ -111,8 +121,9 @@ def build_verified(
     def check(folder: Path) -> dict[str, float]:
         return verify(load(folder), OnnxReference(model), graph=graph)
 
-    with open_db(db, create=False, read_only=True) as store:
-        manifest = build_placed(graph, devices, planned, output, store, exact, check)
+    with open_db(db, create=False, read_only=staging is None) as store:
+        stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1])
+        manifest = build_placed(graph, devices, planned, output, store, exact, check, stager)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
@@ -128,6 +139,7 @@ def build_verified(
         "dtype": manifest.dtype,
         "relative_error": manifest.errors,
         "untuned": untuned,
+        "stages": stager.result if stager is not None else None,
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
     }
@@ -188,6 +200,8 @@ def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:
         out.show("kernels: " + shares(manifest))
     if untuned:
         out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
+    if shipped := sum(operator.source.startswith("shipped") for operator in manifest.operators):
+        out.remark(f"{shipped} of {len(manifest.operators)} use configs that come with edgetune: tune to beat them")
     if manifest.dtype != "float32":
         out.show(f"half precision: largest error {_worst(manifest):.1e} relative to the float32 model's largest output")
 

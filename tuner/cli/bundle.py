@@ -36,6 +36,9 @@ def make(
     facts: FactsOption,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="BUNDLE")] = Path("bundle.pyz"),
     configs: Annotated[int, typer.Option(min=1, help="Of every operator.")] = 32,
+    device: Annotated[
+        str, typer.Option("--device", "-d", metavar="D", help="cpu, or opencl:N as the facts list.")
+    ] = "cpu",
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
     db: DbOption = DEFAULT_DB,
@@ -51,12 +54,12 @@ def make(
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
-        chosen, device = check_searcher(searcher or DEFAULT), _device(facts, threads)
+        chosen, made_for = check_searcher(searcher or DEFAULT), _device(facts, device, threads)
         tasks = load_tasks(model)
         with open_db(db) as store:
             count = make_bundle(
                 tasks,
-                device,
+                made_for,
                 store,
                 output,
                 chosen,
@@ -66,7 +69,7 @@ def make(
                 lambda task, built: out.remark(f"{task.name}: {built} candidates"),
             )
         out.show(f"wrote {output} with {count} candidates; on the device: python3 {output.name} -o results.zip")
-        out.result({"file": str(output), "candidates": count, "device": device.key.as_dict()})
+        out.result({"file": str(output), "candidates": count, "device": made_for.key.as_dict()})
 
 
 @app.command("import")
@@ -89,11 +92,22 @@ def import_results(
         out.result({"trials": len(trials), "failures": failed, "added": added, "known": len(trials) - added})
 
 
-def _device(facts: Path, threads: int | None) -> Any:
-    from tuner.devices import device_of
+def _device(facts: Path, name: str, threads: int | None) -> Any:
+    from tuner.devices import device_of, opencl_device_of
 
     check_file(facts, "facts of a device")
+    kind, _, number = name.partition(":")
+    if not (name == "cpu" or (kind == "opencl" and number.isdecimal())):
+        raise BadInput(f"device {name!r}: give cpu or opencl:N")
+    if threads is not None and kind == "opencl":
+        raise BadInput(f"device {name}: a number of threads is for the device cpu; leave it out")
     try:
-        return device_of("bundle", json.loads(facts.read_text()), threads)
+        said = json.loads(facts.read_text())
+        if name == "cpu":
+            return device_of("board:bundle", said, threads)
+        if int(number) < len(said["opencl"]):
+            return opencl_device_of(f"board:bundle/{name}", said, said["opencl"][int(number)])
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{facts}: not what `python3 agent.pyz --facts` prints: {error}") from error
+    there = ", ".join(f"opencl:{i} ({d['name']})" for i, d in enumerate(said["opencl"])) or "none"
+    raise BadInput(f"{facts}: no device {name} (there: {there}): does the device's Python have pyopencl?")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tuner.devices import Device
 
 DEFAULT_DB = "edgetune.db"
+DEFAULT_LEASE = 60.0  # seconds
 DTYPES = ("float32", "float16")
 INTERRUPTED = 130
 WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
@@ -56,12 +57,25 @@ MinutesOption = Annotated[
     float | None, typer.Option("--minutes", help="Tune for this long in all, what the database has had included.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same proposals.")]
+LeaseOption = Annotated[
+    float,
+    typer.Option(
+        "--lease",
+        min=1.0,
+        metavar="SECONDS",
+        help="Other runs on this device and database take over this one's task when it is silent for so long.",
+    ),
+]
 ExactOption = Annotated[
     bool, typer.Option("--no-winograd", help="Use only kernels that round like the direct algorithm.")
 ]
 PluginOption = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="MODULE", help="A module, or a .py file, that registers more templates."),
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Build on a Ray cluster: HOST:PORT, or auto (this machine's)."),
 ]
 MemoryOption = Annotated[
     int | None,
@@ -153,12 +167,12 @@ def _console(stream: IO[str]) -> Console:
     return Console(file=stream, width=None if stream.isatty() else WIDTH_OF_A_FILE)
 
 
-def seconds_of(minutes: float | None) -> float | None:
-    """--minutes in seconds. Raises BadInput unless it is a positive number."""
+def seconds_of(minutes: float | None, option: str = "--minutes") -> float | None:
+    """An option's minutes in seconds. Raises BadInput unless it is a positive number."""
     if minutes is None:
         return None
     if not 0 < minutes < float("inf"):
-        raise BadInput(f"--minutes must be a positive number, not {minutes:g}")
+        raise BadInput(f"{option} must be a positive number, not {minutes:g}")
     return minutes * 60
 
 

@@ -43,6 +43,7 @@ def profile_asked(target: str | None, compile_only: bool, configs: int | None, r
         "--trials": request.trials,
         "--minutes": request.seconds,
         "--preset": request.preset,
+        "--ray": request.ray,
     }
     given = [option for option, value in measuring.items() if value is not None]
     if given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,20 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, check_file, check_parent_writable
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    JsonOption,
+    Output,
+    PluginOption,
+    SeedOption,
+    ThreadsOption,
+    VendorOption,
+    check_file,
+    check_parent_writable,
+)
+from tuner.cli.remeasure import Request, exit_of, verify_by_measuring
 from tuner.errors import BadInput, VerificationFailed
 from tuning_db import logs, maintain
 from tuning_db.record import Trial, Workload
@@ -68,9 +81,14 @@ def best(
         out.result({"best": [_as_dict(trial) for trial in found]})
 
 
-def _all_best(store: Store, op: str | None, tolerance: float | None) -> list[Trial]:
+def _all_best(
+    store: Store,
+    op: str | None = None,
+    tolerance: float | None = None,
+    usable: Callable[[Trial], bool] | None = None,
+) -> list[Trial]:
     pairs = [(w, d) for d in store.devices() for w in store.workloads(d) if op is None or w.op == op]
-    found = (store.best(workload, device, tolerance) for workload, device in pairs)
+    found = (store.best(workload, device, tolerance, usable) for workload, device in pairs)
     return [trial for trial in found if trial is not None]
 
 
@@ -101,7 +119,8 @@ def _described(workload: Workload) -> str:
 @app.command("import")
 def import_(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Logs as `export` writes, or AutoTVM's (0.2).")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Logs as `export` writes (.gz, .xz too), or AutoTVM's (0.2)."),
     ],
     db: DbOption = DEFAULT_DB,
     as_json: JsonOption = False,
@@ -150,7 +169,7 @@ def _grouped(path: Path, bad: Iterable[logs.BadLine]) -> list[str]:
 def _opened(path: Path) -> Generator[Iterator[Trial | logs.BadLine], None, None]:
     """What a log holds, ours or another tuner's. Raises BadInput for a folder that is no database of MetaSchedule's."""
     if not path.is_dir():
-        with path.open("rb") as lines:
+        with logs.opened(path) as lines:
             yield logs.read(lines, _decoded)
         return
     from tuner.interop import metaschedule  # which needs TVM
@@ -176,7 +195,13 @@ def _remark_some(out: Output, lines: list[str]) -> None:
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to; - is standard output.")] = Path("-"),
+    file: Annotated[
+        Path, typer.Argument(metavar="[FILE]", help="Where to (.gz and .xz are compressed); - is standard output.")
+    ] = Path("-"),
+    bests: Annotated[
+        bool,
+        typer.Option("--bests", help="Only the best of each workload and device, of templates as they are here now."),
+    ] = False,
     db: DbOption = DEFAULT_DB,
     as_json: JsonOption = False,
 ) -> None:
@@ -190,13 +215,23 @@ def export(
             raise BadInput(f"{file}: is not a plain file; give another, or - for standard output")
     with Output(as_json) as out, open_db(db, read_only=True) as store:
         if to_stdout:
-            logs.write(store.trials(), sys.stdout)
+            logs.write(_exported(store, bests), sys.stdout)
             return
         if store.path is not None and file.exists() and os.path.samefile(file, store.path):
             raise BadInput(f"{file}: is the database itself; give another file")
-        count = logs.write_file(store.trials(), file)
+        count = logs.write_file(_exported(store, bests), file)
         out.show(f"{file}: {count} trials")
         out.result({"file": str(file), "trials": count})
+
+
+def _exported(store: Store, bests: bool) -> Iterable[Trial]:
+    if not bests:
+        return store.trials()
+    import vision_ops  # noqa: F401  (registers the built-in templates)
+    from templates.template import all_templates
+
+    versions = {template.name: template.version for template in all_templates()}
+    return _all_best(store, usable=lambda trial: versions.get(trial.config.template) == trial.template_version)
 
 
 @app.command()
@@ -221,16 +256,38 @@ def merge(
 
 
 @app.command()
-def verify(db: DbOption = DEFAULT_DB, as_json: JsonOption = False) -> None:
-    """Check the file's structure and that every record decodes and matches its keys; exit status 4 if not."""
-    with Output(as_json) as out, open_db(db, read_only=True) as store:
+def verify(
+    measure: Annotated[
+        int | None,
+        typer.Option("--measure", min=1, metavar="N", help="Also measure N of the device's bests again, at random."),
+    ] = None,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    factor: Annotated[
+        float, typer.Option("--factor", min=1.0, help="Tell times that differ by more, in either direction.")
+    ] = 1.5,
+    seed: SeedOption = 0,
+    plugin: PluginOption = None,
+    vendor: VendorOption = "",
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the file's structure and that every record decodes and matches its keys; with --measure also that kernels
+    are right and as fast as they were. Exit status 4 if not right; what is measured is added to the history."""
+    with Output(as_json) as out, open_db(db, create=False, read_only=measure is None) as store:
         problems = list(maintain.verify(store))
         trials = None if problems else store.stats().trials
         _remark_some(out, problems)
         out.show(f"{db}: {len(problems)} problems" if problems else f"{db}: {trials} trials, all good")
-        out.result({"trials": trials, "problems": problems})
+        result: dict[str, Any] = {"trials": trials, "problems": problems}
+        if measure is not None and not problems:
+            request = Request(measure, device, threads, seed, factor, plugin or (), vendor)
+            result["measured"] = verify_by_measuring(store, request, out)
+        out.result(result)
     if problems:
         raise typer.Exit(VerificationFailed.exit_status)
+    if "measured" in result:
+        exit_of(result["measured"])
 
 
 @app.command()

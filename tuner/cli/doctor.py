@@ -227,6 +227,7 @@ _EXTRAS = (
     ("openvino", "openvino", "a peer of `tune bench`"),
     ("torch", "torch", "loading torch.export programs"),
     ("psycopg", "postgres", "a tuning database that a team shares"),
+    ("ray", "fleet", "building on many machines (--ray)"),
 )
 
 

@@ -15,7 +15,25 @@ from collections.abc import Sequence
 
 import typer
 
-from tuner.cli import bench, board, build, bundle, db, demo, devices, doctor, model, op, plan, replay, run, zoo
+from tuner.cli import (
+    bench,
+    board,
+    build,
+    bundle,
+    db,
+    demo,
+    devices,
+    doctor,
+    model,
+    op,
+    plan,
+    replay,
+    report,
+    run,
+    watch,
+    zoo,
+)
+from tuner.cli import explain as explain_workload
 from tuner.errors import TuneError
 from tuning_db.errors import DatabaseError
 
@@ -29,7 +47,22 @@ app = typer.Typer(
     help="Make a CNN fast on the device it will run on: measure how each operator is best computed, keep every "
     "measurement, and build a module from the best.",
 )
-for _command in (doctor, devices, op, model, plan, build, run, bench, demo, zoo, replay):
+for _command in (
+    doctor,
+    devices,
+    op,
+    model,
+    plan,
+    build,
+    run,
+    bench,
+    demo,
+    zoo,
+    replay,
+    report,
+    watch,
+    explain_workload,
+):
     app.command(_command.__name__.rsplit(".", 1)[-1])(_command.command)
 app.add_typer(db.app, name="db")
 app.add_typer(board.app, name="board")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,15 +11,18 @@ import typer
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_LEASE,
     DbOption,
     DeviceOption,
     DtypeOption,
     ExactOption,
     JsonOption,
+    LeaseOption,
     MinutesOption,
     Output,
     PluginOption,
     PresetOption,
+    RayOption,
     SearcherOption,
     SeedOption,
     TemplateOption,
@@ -51,11 +55,13 @@ def command(
     preset: PresetOption = None,
     db: DbOption = DEFAULT_DB,
     seed: SeedOption = 0,
+    lease: LeaseOption = DEFAULT_LEASE,
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
     plugin: PluginOption = None,
     vendor: VendorOption = "",
     template: TemplateOption = None,
+    ray: RayOption = None,
     target: TargetOption = None,
     compile_only: CompileOnlyOption = False,
     configs: ConfigsOption = None,
@@ -63,8 +69,9 @@ def command(
 ) -> None:
     """Tune what a model needs; run it again to go on."""
     check_file(model, "an ONNX model")
-    more = templates_asked(plugin, vendor), tuple(template or ()), check_dtype(dtype)
+    more = templates_asked(plugin, vendor), tuple(template or ()), check_dtype(dtype), ray
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
+    request = replace(request, lease_seconds=lease)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
         if profile is not None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_LEASE,
     DbOption,
     DeviceOption,
     DtypeOption,
     ExactOption,
     JsonOption,
+    LeaseOption,
     MinutesOption,
     Output,
     PluginOption,
     PresetOption,
+    RayOption,
     SearcherOption,
     SeedOption,
     TemplateOption,
@@ -81,10 +84,12 @@ def command(
     preset: PresetOption = None,
     db: DbOption = DEFAULT_DB,
     seed: SeedOption = 0,
+    lease: LeaseOption = DEFAULT_LEASE,
     no_winograd: ExactOption = False,
     plugin: PluginOption = None,
     vendor: VendorOption = "",
     template: TemplateOption = None,
+    ray: RayOption = None,
     target: TargetOption = None,
     compile_only: CompileOnlyOption = False,
     configs: ConfigsOption = None,
@@ -97,8 +102,9 @@ def command(
         check_dtype(dtype)
     sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
-    more = templates_asked(plugin, vendor), tuple(template or ()), dtype
+    more = templates_asked(plugin, vendor), tuple(template or ()), dtype, ray
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
+    request = replace(request, lease_seconds=lease)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
         workload = _workload(operator, sizes, geometry, _epilogue(epilogue), attrs or [], dtype)

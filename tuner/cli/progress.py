@@ -35,6 +35,10 @@ class ProgressDisplay:
         if self._live is not None:
             self._live.stop()
 
+    def note(self, text: str) -> None:
+        """A line that stays, above the panel where there is one. From any thread."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def show(self, progress: Progress) -> None:
         if self._live is not None:
             self._live.update(_panel(progress))

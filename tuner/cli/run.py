@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import zipfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -14,6 +15,9 @@ from rich.table import Table
 
 from tuner.cli.common import JsonOption, Output, check_file, check_parent_writable
 from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.module import Module
 
 ModuleArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `tune build` wrote.")]
 
@@ -24,12 +28,16 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="Y.npz", help="Where the outputs go, by name.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write one inference's timeline, for ui.perfetto.dev."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a built module; threads follow TVM_NUM_THREADS."""
     check_file(input, "an .npz file with one array an input")
-    if output is not None:
-        check_parent_writable(output)
+    for path in filter(None, (output, trace)):
+        check_parent_writable(path)
     with Output(as_json) as out:
         inputs = read_arrays(input)
 
@@ -50,6 +58,8 @@ def command(
         out.show(table)
         if output is not None:
             out.show(f"wrote {output}")
+        if trace is not None:
+            _write_trace(loaded, inputs, trace, out)
         out.result(
             {
                 "outputs": {name: {"shape": list(a.shape), "dtype": str(a.dtype)} for name, a in outputs.items()},
@@ -58,6 +68,14 @@ def command(
                 "seconds": seconds,
             }
         )
+
+
+def _write_trace(module: Module, inputs: dict[str, np.ndarray], path: Path, out: Output) -> None:
+    from tuner.report.trace import chrome_trace
+
+    timeline = module.timeline(inputs)
+    path.write_text(json.dumps(chrome_trace(module.manifest, timeline)), encoding="utf-8")
+    out.show(f"wrote {path}, {len(timeline.spans)} spans: open it at ui.perfetto.dev or chrome://tracing")
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tuner.cli.common import INTERRUPTED, Output, Preset, import_plugins
+from tuner.cli.common import DEFAULT_LEASE, INTERRUPTED, Output, Preset, import_plugins
 from tuner.cli.progress import ProgressDisplay
 from tuner.errors import BadInput
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Request:
     """The options of a tuning command, as given. `seconds`, `trials`, `preset`: see tuner.session.Budget; `plugins`
     register templates, `only` are the names of those that may be used (all, where it is empty); `dtype`: how the tasks'
-    values are stored."""
+    values are stored; `ray`: the address of the cluster that builds; `lease_seconds`: see tuner.session.sharing."""
 
     device: str
     threads: int | None
@@ -34,6 +34,8 @@ class Request:
     plugins: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     dtype: str = "float32"
+    ray: str | None = None
+    lease_seconds: float = DEFAULT_LEASE
 
 
 def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: Output) -> SessionReport:
@@ -43,30 +45,32 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     searcher, the toolchain. Raises TuneError or DatabaseError; typer.Exit(130) after an interrupt.
     """
     from tuner.devices import check_storage, is_board, open_device
-    from tuner.measure import MeasureOptions, check_toolchain, open_runner
+    from tuner.measure import MeasureOptions, check_ray, check_toolchain, open_runner
     from tuner.report.tables import session_summary, task_table
     from tuner.search import DEFAULT, check_searcher
     from tuner.session import Budget, check_templates, tune
     from tuning_db.store import open_db
 
-    searcher = check_searcher(request.searcher or DEFAULT)
     budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
     device = open_device(request.device, request.threads)
     check_storage(request.dtype, device.target, device.title)
     plugins = import_plugins(request.plugins)
+    searcher = check_searcher(request.searcher or DEFAULT)  # it may be a plug-in's
     if is_board(device.name) and (vendors := [name for name in plugins if name.startswith("tuner.vendors.")]):
         raise BadInput(f"device {device.name}: other libraries' kernels run in this process: leave out {vendors[0]}")
     check_templates(request.only)
     tasks = make_tasks()
     check_toolchain(device.target)
+    if request.ray is not None:
+        check_ray(request.ray, device)
     with open_db(request.db) as store:
         flop = sum((task.flop or 0.0) * task.occurrences for task in tasks)
         out.remark(
             f"{len(tasks)} tasks, {flop / 1e9:.2f} GFLOP a run; {device.name} {device.key.model}, "
             f"{device.threads} threads; {store.name}"
         )
-        options = MeasureOptions(plugins=plugins)
-        with open_runner(device, options) as runner, ProgressDisplay(out.progress) as display:
+        options = MeasureOptions(plugins=plugins, ray=request.ray)
+        with ProgressDisplay(out.progress) as display, open_runner(device, options, display.note) as runner:
             report = tune(
                 tasks,
                 device,
@@ -78,6 +82,8 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
                 display.show,
                 exact=request.exact,
                 only=request.only or None,
+                lease_seconds=request.lease_seconds,
+                notice=out.remark,
             )
             spent = {"build": runner.spent.build_seconds, "run": runner.spent.run_seconds}
     report = replace(report, spent=spent)

@@ -17,18 +17,33 @@ from tuner.devices.base import (
     timed_call,
 )
 from tuner.devices.device import list_devices, open_device, open_devices
+from tuner.devices.keys import flush_every
 from tuner.devices.memory import placed_in_large_pages
-from tuner.devices.remote import alike, boards_of, device_of, is_board, key_of, place_on_board
+from tuner.devices.remote import (
+    alike,
+    boards_of,
+    called,
+    device_of,
+    form_of,
+    is_board,
+    key_of,
+    opencl_device_of,
+    opencl_key_of,
+    place_on_board,
+)
 from tuner.devices.storage import check_storage
 
 __all__ = [
     "Device",
     "alike",
     "boards_of",
+    "called",
     "check_storage",
     "compile_kernels",
     "compiles_when_run",
     "device_of",
+    "flush_every",
+    "form_of",
     "is_board",
     "keep_binaries_in",
     "key_of",
@@ -37,6 +52,8 @@ __all__ = [
     "list_devices",
     "open_device",
     "open_devices",
+    "opencl_device_of",
+    "opencl_key_of",
     "pin_current_process",
     "pin_threads",
     "place_on_board",

@@ -13,7 +13,7 @@ from tuner.devices.keys import device_key, family_of
 from tuner.devices.opencl import DeviceInfo
 
 _GPU_LANES = 4
-_LEAST_CACHE_BYTES = 1 << 20  # where a driver reports no cache
+LEAST_CACHE_BYTES = 1 << 20  # where a driver reports no cache
 
 
 def limits_of(info: DeviceInfo) -> GpuLimits:
@@ -67,7 +67,7 @@ def open_cuda(index: int) -> Device:
 
 
 def _cache_bytes(device: tvm.runtime.Device) -> int:
-    return max(int(device.l2_cache_size_bytes or 0), _LEAST_CACHE_BYTES)
+    return max(int(device.l2_cache_size_bytes or 0), LEAST_CACHE_BYTES)
 
 
 def list_gpus(kind: str | None = None) -> list[Device]:

@@ -5,18 +5,25 @@ Its CPU's target is put together from what the agent reports: a board has no com
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 from tvm.target import Target
 
+from templates.gpu.limits import gpu_target
 from tuner.devices.base import Device
-from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
-from tuner.devices.cpu import family
+from tuner.devices.board import BoardBusy, BoardGone, Boards, KernelDied, Link
+from tuner.devices.cpu import family, host_target
+from tuner.devices.gpu import LEAST_CACHE_BYTES, limits_of
+from tuner.devices.keys import device_key
+from tuner.devices.opencl import info_of
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
 _PREFIX = "board:"
+_ON_BOARD = re.compile(r"cpu|opencl:\d+")
+_MEMORY_BYTES = 1 << 30  # what asking a driver may take
 # LLVM's names of ARM's cores by the part number that the kernel reports; those of edge boards, and what clouds have.
 _ARM = {
     "0xd03": "cortex-a53",
@@ -43,14 +50,28 @@ def is_board(name: str) -> bool:
 
 
 def boards_of(name: str) -> list[str]:
-    """The devices that a name of several means: "board:a+b" is "board:a" and "board:b"."""
-    return [_PREFIX + board for board in name.removeprefix(_PREFIX).split("+")]
+    """The devices that a name of several means: "board:a+b/opencl:0" is that of "board:a" and that of "board:b"."""
+    boards, slash, device = name.removeprefix(_PREFIX).partition("/")
+    return [_PREFIX + board + slash + device for board in boards.split("+")]
 
 
 def place_on_board(name: str) -> tuple[str, str]:
-    """The board and the device there that a device's name means: "board:pi" is the CPU of pi."""
+    """The board and the device there that a device's name means: "board:pi" is the CPU of pi. Raises BadInput for a
+    kind of device that boards do not have."""
     board, _, device = name.removeprefix(_PREFIX).partition("/")
+    if not _ON_BOARD.fullmatch(device or "cpu"):
+        raise BadInput(f"device {name}: give board:{board} for its CPU, or board:{board}/opencl:N")
     return board, device or "cpu"
+
+
+def form_of(name: str) -> str:
+    """How candidates go to a device: as a "library" that TVM's runtime loads, or as "launches" of kernels' source."""
+    return "launches" if is_board(name) and place_on_board(name)[1] != "cpu" else "library"
+
+
+def called(name: str) -> str:
+    """A device's name as a person says it: "board pi" for "board:pi"."""
+    return f"board {place_on_board(name)[0]}" if is_board(name) else name
 
 
 def open_board(name: str, threads: int | None) -> Device:
@@ -59,12 +80,14 @@ def open_board(name: str, threads: int | None) -> Device:
     names = boards_of(name)
     if len(set(names)) < len(names):
         raise BadInput(f"device {name}: give different boards")
-    known = [Boards()[_on_cpu(one)] for one in names]
+    known = [(Boards()[board], device) for board, device in map(place_on_board, names)]
     found, away = [], []
-    for one, board in zip(names, known, strict=True):
+    for one, (board, device) in zip(names, known, strict=True):
         try:
             with Link(board) as link:
-                found.append(device_of(one, link.facts, threads))
+                found.append(
+                    device_of(one, link.facts, threads) if device == "cpu" else _opencl_of(one, link, device, threads)
+                )
         except (BoardGone, BoardBusy) as error:
             away.append(str(error))
     if not found:
@@ -81,11 +104,17 @@ def alike(one: DeviceKey, other: DeviceKey) -> bool:
     return (one.family, one.model, one.attrs.get("threads")) == (other.family, other.model, other.attrs.get("threads"))
 
 
-def _on_cpu(name: str) -> str:
-    board, device = place_on_board(name)
-    if device != "cpu":
-        raise BadInput(f"device {name}: only the CPU of a board can be driven yet: give board:{board}")
-    return board
+def _opencl_of(name: str, link: Link, device: str, threads: int | None) -> Device:
+    """Raises BadInput where the board has no such device."""
+    if threads is not None:
+        raise BadInput(f"device {name}: a number of threads is for the CPU; leave it out")
+    settings = {"device": device, "form": "launches", "threads": 1, "memory_bytes": _MEMORY_BYTES}
+    try:
+        link.start(settings, 60.0, waits=lambda _: None)  # who only asks is soon next in line
+        described, _ = link.ask({"do": "describe"})
+    except (KernelDied, RuntimeError) as error:
+        raise BadInput(f"device {name}: {error}") from error
+    return opencl_device_of(name, link.facts, described)
 
 
 def _described(device: Device) -> str:
@@ -103,12 +132,36 @@ def device_of(name: str, facts: dict[str, Any], threads: int | None) -> Device:
     return Device(name, target, key_of(facts, target, count), count, int(facts["last_level_cache_bytes"]))
 
 
+def opencl_device_of(name: str, facts: dict[str, Any], described: dict[str, Any]) -> Device:
+    """The OpenCL device of a board, from the board's facts and what the driver there says of the device (the fields of
+    opencl.DeviceInfo, and "cache_bytes")."""
+    info, cache = info_of(described), int(described.get("cache_bytes", 0))
+    limits, key = limits_of(info), opencl_key_of(facts, described)
+    if limits.family == "cpu":
+        cache = int(facts["last_level_cache_bytes"])
+    # The host part of its code never runs: a board is sent launches.
+    target = gpu_target(limits, host_target(1), model=info.name)
+    return Device(name, target, key, 1, max(cache, LEAST_CACHE_BYTES), info.global_memory_bytes)
+
+
+def opencl_key_of(facts: dict[str, Any], described: dict[str, Any]) -> DeviceKey:
+    """The key in the tuning database of a board's OpenCL device."""
+    info = info_of(described)
+    key = device_key(limits_of(info), info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
+    return _unless_emulated(key, facts)
+
+
 def key_of(facts: dict[str, Any], target: Target, threads: int) -> DeviceKey:
     """A board's key in the tuning database."""
     known = {"threads": threads, "last_level_cache_bytes": int(facts["last_level_cache_bytes"])}
-    # The times of an emulated processor are no processor's: they must not pass for those of its family.
-    suffix = "-emulated" if facts.get("emulated") else ""
-    return DeviceKey("cpu", family(str(facts["machine"]), target) + suffix, _model(facts) + suffix, known)
+    return _unless_emulated(DeviceKey("cpu", family(str(facts["machine"]), target), _model(facts), known), facts)
+
+
+def _unless_emulated(key: DeviceKey, facts: dict[str, Any]) -> DeviceKey:
+    """The times of an emulated processor are no processor's: they must not pass for those of its family."""
+    if not facts.get("emulated"):
+        return key
+    return replace(key, family=f"{key.family}-emulated", model=f"{key.model}-emulated")
 
 
 def cpu_of(facts: dict[str, Any], threads: int) -> dict[str, Any]:
@@ -130,5 +183,6 @@ def cpu_of(facts: dict[str, Any], threads: int) -> dict[str, Any]:
 
 
 def _model(facts: dict[str, Any]) -> str:
-    named = _ARM.get(facts["cpu_ids"][1]) or facts["cpu_name"].lower() or "generic"
+    reported = "" if facts.get("emulated") else facts["cpu_name"].lower()  # of the machine below
+    named = _ARM.get(facts["cpu_ids"][1]) or reported or "generic"
     return "-".join("".join(c if c.isalnum() else " " for c in named).split())

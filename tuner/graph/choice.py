@@ -13,17 +13,19 @@ from templates.space import SearchSpace
 from templates.template import AnchorTemplate, Layouts, search_space, template_named
 from tuner.devices import Device
 from tuner.graph.kernels import default_config
+from tuning_db import shipped
 from tuning_db.lookup import best
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
-Source = Literal["device", "family", "plan", "default", "none"]
+Source = Literal["device", "family", "shipped", "shipped family", "plan", "default", "none"]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A config and why: measured on this device, on one of its family, said by a plan, a template's default, or
-    (config None) no template at all. `seconds` per call and `error` are the trial's, None where there is no trial."""
+    """A config and why: measured on this device, on one of its family, shipped with the package, said by a plan, a
+    template's default, or (config None) no template at all. `seconds` per call and `error` are the trial's, None where
+    there is no trial; of what is shipped nobody knows the seconds here."""
 
     config: Config | None
     source: Source
@@ -89,9 +91,16 @@ def _choice(workload: Workload, space: SearchSpace | None, device: Device, store
     if space is None:
         return Choice(None, "none")
     if store is not None:
-        found = best(store, workload, device.key, usable=lambda trial: _is_current(trial, space))
+
+        def usable(trial: Trial) -> bool:
+            return _is_current(trial, space)
+
+        found = best(store, workload, device.key, usable=usable)
         if found is not None:
             return _measured(found.trial, found.source)
+        found = shipped.best(workload, device.key, usable)
+        if found is not None:
+            return Choice(found.trial.config, found.source, None, found.trial.error)
     config = default_config(workload, device.target, exact)
     return Choice(config, "none" if config is None else "default")
 

@@ -44,12 +44,14 @@ class PlacedOperator:
 @dataclass(frozen=True)
 class Placed:
     """`module`: finished; the parameters of its "main" are the model's inputs, each on the device that `inputs` gives
-    the index of, then `constants[i]` on every device i."""
+    the index of, then `constants[i]` on every device i. `stages`: how its kernels are launched, if not one after the
+    other (see tuner.stages)."""
 
     module: IRModule
     operators: tuple[PlacedOperator, ...]
     inputs: tuple[int, ...]
     constants: tuple[tuple[np.ndarray, ...], ...]
+    stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,9 @@ from templates.template import ScheduleError, template_named
 from tuner.devices import compile_kernels, compiles_when_run, keep_binaries_in, runtime_device
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import BuildDone, BuilderSettings, BuildJob, WarmJob
+from tuner.measure.launches import build_launches
 from tuner.measure.messages import describe
-from tuner.measure.toolchain import ENTRY, build_shared, operands_file, preflight_func
+from tuner.measure.toolchain import ENTRY, build_shared, operand_types, operands_file, preflight_func
 from tuning_db.record import Failure, FailureKind
 
 
@@ -39,19 +40,17 @@ def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone
     failure = None
     try:
         func = preflight_func(settings.threads, target) if job.candidate is None else scheduled(job.candidate, target)
-        module = build_shared(func, target, Path(job.library), settings.linker)
-        compile_kernels(settings.device, module)
+        if settings.form == "launches":
+            build_launches(func, target, Path(job.library))
+        else:
+            compile_kernels(settings.device, build_shared(func, target, Path(job.library), settings.linker))
         if compiles_when_run(settings.device):
-            operands_file(Path(job.library)).write_text(json.dumps(_operands(func)))
+            operands_file(Path(job.library)).write_text(json.dumps(operand_types(func)))
     except (ScheduleError, s_tir.ScheduleError) as error:
         failure = Failure(FailureKind.INVALID, describe(error))
     except BaseException as error:
         failure = Failure(FailureKind.COMPILE, describe(error, settings.memory_bytes))
     return BuildDone(failure, resident_bytes())
-
-
-def _operands(func: tirx.PrimFunc) -> list[tuple[list[int], str]]:
-    return [([int(extent) for extent in p.ty.shape], str(p.ty.dtype)) for p in func.params]
 
 
 def warm(job: WarmJob, settings: BuilderSettings) -> BuildDone:

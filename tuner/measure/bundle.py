@@ -23,11 +23,11 @@ from tvm.target import Target
 import board_agent
 from board_agent import bundle as agent
 from templates.template import template_named
-from tuner.devices import Device, key_of
+from tuner.devices import Device, flush_every, form_of, key_of, opencl_key_of, place_on_board
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.operands import AnchorOperands, WorkloadOperands, operands_of, unwritten, verdict
-from tuner.measure.toolchain import preflight_length
+from tuner.measure.toolchain import preflight_data
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
 
 FORMAT = 1
@@ -133,8 +133,9 @@ def write_bundle(
             "format": FORMAT,
             "name": hashlib.sha256(json.dumps(candidates, sort_keys=True).encode()).hexdigest()[:16],
             "settings": {
-                "device": "cpu",
-                "form": "library",
+                "device": place_on_board(device.name)[1],
+                "form": form_of(device.name),
+                "flush_every": flush_every(device.key.family),
                 "threads": device.threads,
                 "memory_bytes": options.memory_bytes or 1 << 30,
             },
@@ -154,7 +155,7 @@ def write_bundle(
 
 
 def _preflight(library: Path, threads: int, blobs: _Blobs) -> dict[str, Any]:
-    data = np.arange(preflight_length(threads), dtype=np.float32).reshape(threads, -1)
+    data = preflight_data(threads)
     arguments = [blobs.tensor(_Written(array)) for array in (data, np.zeros_like(data))]
     return {"library": blobs.add(library.read_bytes()), "arguments": arguments, "outputs": [1], "fill": [0.0]}
 
@@ -207,7 +208,8 @@ def _judged(
     line: Mapping[str, Any], call: Any, workload: Workload, outputs: Mapping[str, bytes]
 ) -> tuple[tuple[float, ...], Failure | None, float | None]:
     if "failed" in line:
-        kind = FailureKind.RUN_TIMEOUT if "late" in line["failed"] else FailureKind.RUN
+        kinds = {"late": FailureKind.RUN_TIMEOUT, "not_compiled": FailureKind.COMPILE}
+        kind = next((kind for key, kind in kinds.items() if key in line["failed"]), FailureKind.RUN)
         said = next(str(value) for value in line["failed"].values())
         return (), Failure(kind, said), None
     for out, digest in zip(call.outputs, line["outputs"], strict=True):
@@ -238,7 +240,9 @@ def _opened(bundle: Path, results: Path) -> tuple[dict[str, Any], list[dict[str,
     if name != manifest["name"]:
         raise BadInput(f"{results}: these are the results of another bundle than {bundle}")
     wanted = DeviceKey.from_dict(manifest["device"])
-    found = key_of(facts, Target(manifest["target"]), int(manifest["settings"]["threads"]))
+    described = facts["described"]
+    threads = int(manifest["settings"]["threads"])
+    found = opencl_key_of(facts, described) if described else key_of(facts, Target(manifest["target"]), threads)
     if found.family.removesuffix("-emulated") != wanted.family.removesuffix("-emulated"):
         raise BadInput(f"{results}: measured on {found.family} {found.model}, not on {wanted.family}")
     return manifest, lines, outputs, found

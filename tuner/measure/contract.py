@@ -31,6 +31,7 @@ class MeasureOptions:
     `memory_bytes`: how much one candidate may allocate while it is built or run.
     `seed`: of the random operands, and of the order in which `compare` alternates.
     `plugins`: modules to import, here and in the child processes, for the templates that they register.
+    `ray`: the address of a Ray cluster whose machines build (see ray_builders.check_ray).
     """
 
     compile_seconds: float = 20.0
@@ -43,6 +44,7 @@ class MeasureOptions:
     compare_rounds: int = 9
     seed: int = 0
     plugins: tuple[str, ...] = ()
+    ray: str | None = None
 
 
 class Closing(Protocol):
@@ -77,3 +79,12 @@ class Runner(Closing, Protocol):
         """Measure candidates of one workload against each other: alternated in random order over several rounds, so
         that drift of the machine falls on all of them. One trial per candidate, in order; one time per round."""
         ...
+
+    def disturbed(self) -> Sequence[Trial]:
+        """Trials among those that `measure` gave of which it is known now that the device changed its speed meanwhile.
+        Each is told once."""
+        return ()
+
+    def remarks(self) -> Sequence[str]:
+        """What a person should know of the measurements so far, a line each."""
+        return ()

@@ -18,55 +18,64 @@ import vision_ops
 from board_agent.sandbox import limit_memory, resident_bytes
 from templates.template import AnchorTemplate, template_named
 from tuner.devices import keep_binaries_in
-from tuner.devices.board import NotAnswered
-from tuner.errors import DeviceLost
+from tuner.devices.board import KernelDied, NotAnswered, NotCompiled
+from tuner.errors import BadInput, DeviceLost, TurnOver
 from tuner.measure.cold import ColdWeight
 from tuner.measure.contract import Candidate
-from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Lost, Prepare, Prepared, RunDone, RunJob
+from tuner.measure.drift import Reference
+from tuner.measure.jobs import (
+    CompareDone,
+    CompareJob,
+    ExecutorSettings,
+    Lost,
+    Prepare,
+    Prepared,
+    RunDone,
+    RunJob,
+    Speed,
+    Waiting,
+)
 from tuner.measure.messages import describe
 from tuner.measure.operands import AnchorOperands, Call, WorkloadOperands, operands_of, unwritten, verdict
 from tuner.measure.place import Place, open_place
-from tuner.measure.toolchain import preflight_length
 from tuning_db.record import Failure, FailureKind, Workload
 
 _OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
 _COLD_KEPT = 4
+_ALIVE_SECONDS = 1.0  # between looks whether an idle device is still there: a board that is gone is to be noticed soon
 
 
 def main(connection: Connection, settings: ExecutorSettings) -> None:
-    """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError). Where
-    the device is lost (DeviceLost), Lost is the last answer."""
+    """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError);
+    now and then with what that kernel takes before (Speed). Where the device is lost (DeviceLost), Lost is the last
+    answer."""
     assert vision_ops is not None  # imported for the templates and operators that it registers
     if settings.binaries is not None:
         keep_binaries_in(settings.binaries, settings.device)
     try:
-        place = open_place(settings)
-        problem = preflight(settings, place)
+        try:
+            place = open_place(settings, lambda standing: connection.send(Waiting(standing)))
+        except (BadInput, KernelDied, RuntimeError, ValueError) as error:
+            connection.send(Prepared(str(error) if isinstance(error, BadInput) else describe(error)))
+            return
+        reference = Reference(settings, place)
+        problem = reference.problem()
+        if problem is None:
+            connection.send(Speed(reference.measure()))
         connection.send(Prepared(problem))
         gc.collect()
         gc.disable()  # no collection within a measurement; jobs leave no cycles behind
         executor = Executor(settings, place)
         while True:
+            while not connection.poll(_ALIVE_SECONDS):
+                place.alive()
             job = connection.recv()
             limit_memory(settings.memory_bytes)
+            if reference.is_due(job):
+                connection.send(Speed(reference.measure()))
             connection.send(executor.answer(job))
     except DeviceLost as lost:
-        connection.send(Lost(str(lost), lost.running))
-
-
-def preflight(settings: ExecutorSettings, place: Place) -> str | None:
-    """Run the preflight kernel, which starts the thread pool. One line if it cannot be loaded or computes nonsense."""
-    try:
-        count = preflight_length(settings.threads)
-        data = np.arange(count, dtype=np.float32).reshape(settings.threads, -1)
-        given, out = place.tensor(data), place.tensor(np.zeros_like(data))
-        place.call(place.load(settings.preflight), lambda: (given, out))
-        place.ready()
-        return None if np.array_equal(place.array(out), data + 1) else "a kernel that adds one computed something else"
-    except DeviceLost:
-        raise
-    except Exception as error:
-        return describe(error)
+        connection.send(Lost(str(lost), lost.running, isinstance(lost, TurnOver)))
 
 
 class Executor:
@@ -88,6 +97,8 @@ class Executor:
     def _prepare(self, workload: Workload) -> Prepared:
         try:
             self._operands_of(workload)
+        except DeviceLost:
+            raise
         except Exception as error:
             return Prepared(describe(error, self._settings.memory_bytes))
         return Prepared()
@@ -131,8 +142,7 @@ class Executor:
         except DeviceLost:
             raise
         except BaseException as problem:
-            kind = FailureKind.RUN_TIMEOUT if isinstance(problem, NotAnswered) else FailureKind.RUN
-            failure = Failure(kind, describe(problem, self._settings.memory_bytes))
+            failure = Failure(_kind_of(problem), describe(problem, self._settings.memory_bytes))
             return RunDone((), failure, error, resident_bytes())
         return RunDone(tuple(times), None, error, resident_bytes(), self._place.throttled)
 
@@ -142,3 +152,9 @@ class Executor:
         runs = [(function, call.arguments) for function, call in loaded]
         order = [i for _ in range(job.rounds) for i in self._rng.sample(range(len(runs)), len(runs))]
         return CompareDone(tuple(map(tuple, self._place.compare(runs, order))))
+
+
+def _kind_of(problem: BaseException) -> FailureKind:
+    if isinstance(problem, NotAnswered):
+        return FailureKind.RUN_TIMEOUT
+    return FailureKind.COMPILE if isinstance(problem, NotCompiled) else FailureKind.RUN

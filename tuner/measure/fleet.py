@@ -3,7 +3,7 @@
 
 A board that is lost is in quarantine until a kernel that is known to be good runs there again; the candidate that it
 had goes to another board, or to the same one when it is back. One that is lost again and again is tried less and less
-often.
+often. Where others measure on a board, the run waits in line there, and goes on with the boards that it has.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tuner.devices import boards_of
-from tuner.errors import BadInput, DeviceLost, TuneError
+from tuner.devices import boards_of, called
+from tuner.devices.board import Standing
+from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
+from tuner.measure.building import Building
 from tuner.measure.contract import Candidate
+from tuner.measure.drift import Drift, Interval
 from tuner.measure.jobs import CompareJob, ExecutorSettings, RunDone, RunJob
 from tuner.measure.laboratory import Laboratory
 from tuner.measure.local import LocalRunner
@@ -34,53 +39,100 @@ _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)  # before each probe of a lost 
 # Times that boards go away while the same candidate is measured, before that candidate is to blame.
 _LOSSES = 2
 _TRANSFER_SECONDS = 120.0
+_ASKED_AGAIN = ": it is asked again until it answers"
+_WATCH_SECONDS = 0.5  # between looks at boards that have nothing to do
+_NOTICE_SECONDS = 30.0  # between lines that say the same
+
+
+class _State(Enum):
+    """Of a board, as the run sees it."""
+
+    COMING = auto()  # it is being started
+    WAITING = auto()  # others measure there
+    FREE = auto()
+    BUSY = auto()
+    AWAY = auto()
+
+
+class _NotNeeded(Exception):
+    """Nobody wants the measurement any more that a board was awaited for."""
 
 
 class Fleet:
-    """Laboratories on equal boards, for several threads at a time. `losses`: how often a board was lost."""
+    """Laboratories on equal boards, for several threads at a time. `losses`: how often a board was lost; `notice` is
+    told of boards that go, come back, or are others' now."""
 
     def __init__(
         self,
         server: ProcessServer,
         settings: ExecutorSettings,
         run_seconds: float,
-        sleep: Callable[[float], object] | None = None,
+        notice: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._closed = threading.Event()
-        self._sleep = sleep or self._closed.wait
+        self._closed, self._given_up = threading.Event(), threading.Event()
+        self._notice = notice
         # A board ends a candidate at its deadline; ours is for one that says nothing, and for slow links.
         seconds = run_seconds + _TRANSFER_SECONDS
-        names = boards_of(settings.device)
-        self._labs = [Laboratory(server, replace(settings, device=name), seconds) for name in names]
+        self._said: dict[str, tuple[str, float]] = {}
+        self._labs = {
+            Laboratory(
+                server, replace(settings, device=name), seconds, waits=partial(self._waits, name), notice=notice
+            ): name
+            for name in boards_of(settings.device)
+        }
+        self._states = dict.fromkeys(self._labs.values(), _State.COMING)
+        self._changed = threading.Condition()
         self._faults = dict.fromkeys(self._labs, 0)
         self._free: queue.Queue[Laboratory] = queue.Queue()
-        self._busy: set[Laboratory] = set()
+        self._error: Exception | None = None
         self.losses = 0
 
     def __len__(self) -> int:
         return len(self._labs)
 
     def start(self) -> None:
-        """Boards that are away may come later. Raises BadInput where none can run a kernel that is known to be good."""
-        problems = []
+        """Returns when a board is free, and of the others it is known whether they are. Boards that are away may come
+        later. Raises BadInput where none can run a kernel that is known to be good."""
+        problems: list[str] = []
         for lab in self._labs:
-            try:
-                lab.start()
-                self._free.put(lab)
-            except (DeviceLost, BadInput) as problem:
-                problems.append(str(problem))
-                self._quarantine(lab)
-        if len(problems) == len(self._labs):
+            self._admit(lab, problems)
+        with self._changed:
+            while not self._is_started():
+                self._changed.wait(1.0)
+        self._raise_error()
+        if len(problems) == len(self._labs) and _State.FREE not in self._states.values():
             raise BadInput("; ".join(problems))
+        threading.Thread(target=self._watch, daemon=True).start()
+        for problem in problems:
+            self._notice(f"{problem}{_ASKED_AGAIN}")
 
-    def run(self, job: RunJob) -> RunDone:
+    def _is_started(self) -> bool:
+        states = set(self._states.values())
+        return self._error is not None or (
+            _State.COMING not in states and (_State.FREE in states or states == {_State.AWAY})
+        )
+
+    @property
+    def drifts(self) -> list[Drift]:
+        return [lab.drift for lab in self._labs]
+
+    def run(self, job: RunJob) -> tuple[RunDone, Interval]:
         """See Laboratory.run, on whichever board is free first."""
         done = self._on_a_board(lambda lab: lab.run(job))
-        return RunDone((), done, None, 0) if isinstance(done, Failure) else done
+        return (RunDone((), done, None, 0), Interval()) if isinstance(done, Failure) else done
 
     def compare(self, job: CompareJob, call_seconds: float) -> tuple[tuple[float, ...], ...] | Failure:
         """See Laboratory.compare: all of it on one board."""
         return self._on_a_board(lambda lab: lab.compare(job, call_seconds))
+
+    @contextlib.contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Nobody wants the measurements any more that have no board yet: those who await one are sent away."""
+        self._given_up.set()
+        try:
+            yield
+        finally:
+            self._given_up.clear()
 
     def _on_a_board(self, measure: Callable[[Laboratory], _T]) -> _T | Failure:
         losses = 0
@@ -88,10 +140,16 @@ class Fleet:
             lab = self._next()
             try:
                 done = measure(lab)
+            except TurnOver:
+                self._set(lab, _State.WAITING)
+                self._admit(lab)
+                continue
             except DeviceLost as lost:
                 losses += lost.running
                 message = str(lost)
-                self._quarantine(lab)
+                self._faults[lab] += 1
+                self._lose(lab, lost)
+                self._admit(lab)
                 continue
             except BaseException:
                 self._give_back(lab)
@@ -107,80 +165,158 @@ class Fleet:
         while time.monotonic() < end and not self._closed.is_set():
             with contextlib.suppress(queue.Empty):
                 lab = self._free.get(timeout=1.0)
-                self._busy.add(lab)
+                self._set(lab, _State.BUSY)
                 return lab
-            if self._busy:  # in use, not away
+            self._raise_error()
+            if self._given_up.is_set():
+                raise _NotNeeded
+            if set(self._states.values()) != {_State.AWAY}:
                 end = time.monotonic() + PATIENCE_SECONDS
         minutes = PATIENCE_SECONDS / 60
         raise TuneError(f"no board has answered for {minutes:.0f} minutes: run this again when one is back")
 
     def _give_back(self, lab: Laboratory) -> None:
-        self._busy.discard(lab)
+        self._set(lab, _State.FREE)
         self._free.put(lab)
 
-    def _quarantine(self, lab: Laboratory) -> None:
-        self._busy.discard(lab)
-        self.losses += 1
-        self._faults[lab] += 1
-        threading.Thread(target=self._readmit, args=(lab,), daemon=True).start()
+    def _set(self, lab: Laboratory, state: _State) -> None:
+        with self._changed:
+            self._states[self._labs[lab]] = state
+            self._changed.notify_all()
 
-    def _readmit(self, lab: Laboratory) -> None:
-        """Probe a board until it computes right again."""
-        fault = self._faults[lab] - 1
+    def _lose(self, lab: Laboratory, problem: Exception, told: bool = True) -> None:
+        self.losses += 1
+        if told:
+            self._tell(self._labs[lab], f"{problem}{_ASKED_AGAIN}")
+        self._set(lab, _State.AWAY)
+
+    def _watch(self) -> None:
+        """Notice boards that are lost while there is nothing to do on them."""
+        while not self._closed.wait(_WATCH_SECONDS):
+            for _ in range(self._free.qsize()):
+                with contextlib.suppress(queue.Empty):
+                    lab = self._free.get_nowait()
+                    try:
+                        lab.look()
+                    except DeviceLost as lost:
+                        self._faults[lab] += 1
+                        self._lose(lab, lost)
+                        self._admit(lab)
+                    else:
+                        self._free.put(lab)
+
+    def _waits(self, name: str, standing: Standing) -> None:
+        with self._changed:
+            self._states[name] = _State.WAITING
+            self._changed.notify_all()
+        self._tell(name, f"waiting for {called(name)}: {_ordinal(standing.place)} in line, {standing}")
+
+    def _tell(self, name: str, text: str) -> None:
+        """What is so still is said now and then."""
+        said, when = self._said.get(name, ("", 0.0))
+        if text != said or time.monotonic() - when >= _NOTICE_SECONDS:
+            self._said[name] = text, time.monotonic()
+            self._notice(text)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _admit(self, lab: Laboratory, problems: list[str] | None = None) -> None:
+        """Let a board come, or come back, in a thread of its own."""
+        threading.Thread(target=self._start_lab, args=(lab, problems), daemon=True).start()
+
+    def _start_lab(self, lab: Laboratory, problems: list[str] | None) -> None:
+        """Until it computes right. `problems`: where to put why it did not at first."""
+        faults = self._faults[lab]
         while not self._closed.is_set():
-            self._sleep(_PAUSES[min(fault, len(_PAUSES) - 1)])
+            if faults:
+                self._closed.wait(_PAUSES[min(faults, len(_PAUSES)) - 1])
             try:
                 lab.start()
-            except (DeviceLost, TuneError):
-                fault += 1
+            except TurnOver:  # before it was ready
                 continue
-            self._free.put(lab)
+            except (DeviceLost, TuneError) as problem:
+                faults += 1
+                if problems is not None:
+                    problems.append(str(problem))
+                if not self._closed.is_set():
+                    self._lose(lab, problem, told=problems is None)
+                problems = None
+                continue
+            except Exception as error:  # ours, for the thread that measures
+                self._error = error
+                self._set(lab, _State.AWAY)
+                return
+            self._welcome(lab)
             return
+
+    def _welcome(self, lab: Laboratory) -> None:
+        name = self._labs[lab]
+        if self._said.pop(name, None) is not None:
+            self._notice(f"{called(name)} measures for this run now")
+        self._give_back(lab)
 
     def close(self) -> None:
         self._closed.set()
 
 
+def _ordinal(number: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number // 10 == 1 else suffix}"
+
+
 class BoardRunner(LocalRunner):
-    """As LocalRunner, but candidates run on boards, each on the next that is free."""
+    """As LocalRunner, but candidates run on boards, each on the next that is free, while others are built here."""
 
     def _open_laboratory(self, settings: ExecutorSettings) -> Fleet:
-        return Fleet(self._server, settings, self.options.run_seconds)
+        return Fleet(self._server, settings, self.options.run_seconds, self.notice)
+
+    def _overlaps(self) -> bool:
+        return True  # a board is not this machine
 
     def _measured(
         self,
         batch: Sequence[Candidate],
         libraries: Sequence[Path],
-        failures: Sequence[Failure | None],
+        building: Building,
         best: dict[Workload, float | None],
     ) -> Iterator[Trial]:
         fleet = self._laboratory
         if len(fleet) == 1:
-            yield from super()._measured(batch, libraries, failures, best)
+            yield from super()._measured(batch, libraries, building, best)
             return
         began, before = time.perf_counter(), self.spent.run_seconds
-        with ThreadPoolExecutor(len(fleet)) as pool:
-            waiting: list[Future[Trial]] = [
-                pool.submit(self._measure_with, candidate, library, failure, best)
-                for candidate, library, failure in zip(batch, libraries, failures, strict=True)
-            ]
-            try:
-                for future in waiting:
-                    trial = future.result()
-                    if trial.ok:
-                        best[trial.workload] = min(best.get(trial.workload) or trial.seconds, trial.seconds)
-                    yield trial
-            finally:
-                for future in waiting:
-                    future.cancel()
-        self.spent.run_seconds = before + time.perf_counter() - began  # not the sum over boards
+        pool = ThreadPoolExecutor(len(fleet))
+        waiting: list[Future[Trial]] = [
+            pool.submit(self._measure_with, candidate, library, building, i, best)
+            for i, (candidate, library) in enumerate(zip(batch, libraries, strict=True))
+        ]
+        try:
+            for future in waiting:
+                trial = future.result()
+                if trial.ok:
+                    best[trial.workload] = min(best.get(trial.workload) or trial.seconds, trial.seconds)
+                yield trial
+        finally:
+            building.close()  # or those that wait for a build would wait for all of it
+            with fleet.given_up():
+                pool.shutdown(cancel_futures=True)
+            self.spent.run_seconds = before + time.perf_counter() - began  # not the sum over boards
 
     def _measure_with(
-        self, candidate: Candidate, library: Path, failure: Failure | None, best: dict[Workload, float | None]
+        self,
+        candidate: Candidate,
+        library: Path,
+        building: Building,
+        place: int,
+        best: dict[Workload, float | None],
     ) -> Trial:
         """With the best time that is known when it begins."""
+        failure = building.failure(place)
         return self._measure_one(candidate, library, failure, best.get(candidate.workload))
 
     def close(self) -> None:
-        self._laboratory.close()
+        if self._laboratory is not None:
+            self._laboratory.close()
         super().close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from board_agent.timing import Repetition
+from tuner.devices.board import Standing
 from tuner.measure.contract import Candidate
 from tuning_db.record import DeviceKey, Failure, Workload
 
@@ -12,7 +13,8 @@ from tuning_db.record import DeviceKey, Failure, Workload
 @dataclass(frozen=True)
 class BuilderSettings:
     """`device`: its name. `threads`: what the preflight kernel is built for. `memory_bytes`: what one build may
-    allocate. `binaries`: where a driver's compiled programs go; None where there are none."""
+    allocate. `binaries`: where a driver's compiled programs go; None where there are none. `form`: of what is built,
+    see devices.form_of."""
 
     device: str
     target: str
@@ -20,6 +22,7 @@ class BuilderSettings:
     threads: int
     memory_bytes: int
     binaries: str | None
+    form: str = "library"
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class BuildDone:
 class ExecutorSettings:
     """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool. `binaries`: as
     of BuilderSettings. `pool`: the library that runs parallel loops (None: TVM does). `run_seconds`: what a board gives
-    a candidate; `key`: what kind of board it has to be."""
+    a candidate; `key`: what kind of board it has to be; `reference_seconds`: what the preflight kernel took last."""
 
     device: str
     target: str
@@ -66,6 +69,7 @@ class ExecutorSettings:
     pool: str | None
     run_seconds: float
     key: DeviceKey | None = None
+    reference_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,25 @@ class CompareDone:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Before the first answer, now and then while others measure on the board. `standing`: who does, and how many turns
+    away ours is."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Before an answer, now and then: seconds per call of the preflight kernel."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Lost:
-    """In the place of any answer, and the last one: the device is out of reach. See DeviceLost."""
+    """In the place of any answer, and the last one: the device is out of reach (see DeviceLost), or, with `turn_over`,
+    others' turn (see TurnOver)."""
 
     message: str
     running: bool
+    turn_over: bool = False

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from tuner.errors import BadInput, DeviceLost
-from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, Lost, Prepare, Prepared, RunDone, RunJob
+from tuner.devices import called
+from tuner.devices.board import Standing
+from tuner.errors import BadInput, DeviceLost, TurnOver
+from tuner.measure.drift import Drift, Interval
+from tuner.measure.jobs import (
+    CompareDone,
+    CompareJob,
+    ExecutorSettings,
+    Lost,
+    Prepare,
+    Prepared,
+    RunDone,
+    RunJob,
+    Speed,
+    Waiting,
+)
+from tuner.measure.messages import was_killed
 from tuner.measure.processes import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind, Workload
 
@@ -27,7 +44,8 @@ class _Lost(Exception):
 
 
 class Laboratory:
-    """Runs built candidates one at a time in a worker that may die of them."""
+    """Runs built candidates one at a time in a worker that may die of them. `waits` is called while others measure on a
+    board; `drift`: whether the device keeps its speed."""
 
     def __init__(
         self,
@@ -35,9 +53,13 @@ class Laboratory:
         settings: ExecutorSettings,
         run_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        waits: Callable[[Standing], object] = lambda _: None,
+        notice: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._server = server
         self._settings = settings
+        self._waits = waits
+        self.drift = Drift(called(settings.device), notice, clock)
         self._run_seconds = run_seconds
         self._clock = clock
         self._worker: Worker | None = None
@@ -45,35 +67,42 @@ class Laboratory:
         self._used = False  # the worker ran a candidate, which may have broken something
 
     def start(self) -> Worker:
-        """The worker, started if there is none. Raises BadInput if it cannot run a kernel that is known to be good."""
+        """The worker, started if there is none; on a board that others measure on, when its turn comes. Raises BadInput
+        if it cannot run a kernel that is known to be good."""
         if self._worker is None:
             env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
-            self._worker = self._server.spawn("tune-measure", _ENTRY, self._settings, self._settings.cpus, env)
+            settings = replace(self._settings, reference_seconds=self.drift.last)
+            self._worker = self._server.spawn("tune-measure", _ENTRY, settings, settings.cpus, env)
             self._prepared, self._used = None, False
             try:
                 problem = self._receive(_START_SECONDS).problem
             except _Lost as lost:
                 problem = lost.failure.message
             if problem is not None:
+                self._discard()  # or the next start would take it for one that works
                 raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")
         return self._worker
 
-    def run(self, job: RunJob) -> RunDone:
-        """Check and time one candidate.
+    @property
+    def drifts(self) -> list[Drift]:
+        return [self.drift]
 
-        After a failure the worker is replaced, and if other candidates ran in it before, this one gets a second
-        chance in the new one: an earlier candidate may have written where it should not.
+    def run(self, job: RunJob) -> tuple[RunDone, Interval]:
+        """Check and time one candidate; with what will tell whether the device kept its speed meanwhile.
+
+        After a failure the worker is replaced, and if other candidates ran in it before, or somebody killed it, this
+        one gets a second chance in the new one: an earlier candidate may have written where it should not.
         """
         self.start()
         had_company = self._used
         done = self._run_once(job)
         if done.failure is not None and done.failure.kind in _SUSPECT:
             self._discard()
-            if had_company:
+            if had_company or was_killed(done.failure.message):
                 done = self._run_once(job)
                 if done.failure is not None:
                     self._discard()
-        return done
+        return done, self.drift.interval
 
     def _run_once(self, job: RunJob) -> RunDone:
         try:
@@ -114,15 +143,21 @@ class Laboratory:
 
     def _receive(self, seconds: float) -> Any:
         """The worker's next answer within `seconds`; otherwise there is no worker any more, and _Lost is raised, or
-        DeviceLost where the worker said so."""
+        DeviceLost where the worker said so. Time spent in line does not count."""
         assert self._worker is not None
         try:
-            if self._worker.connection.poll(seconds):
+            while self._worker.connection.poll(seconds):
                 answer = self._worker.connection.recv()
+                if isinstance(answer, Waiting):
+                    self._waits(answer.standing)
+                    continue
+                if isinstance(answer, Speed):
+                    self.drift.add(answer.seconds)
+                    continue
                 if not isinstance(answer, Lost):
                     return answer
                 self._discard()
-                raise DeviceLost(answer.message, answer.running)
+                raise TurnOver(answer.message) if answer.turn_over else DeviceLost(answer.message, answer.running)
         except (EOFError, OSError):
             raise _Lost(FailureKind.RUN, self._discard()) from None
         except BaseException:  # an interrupt: the answer must not be taken for that to the next job
@@ -130,6 +165,12 @@ class Laboratory:
             raise
         self._discard()
         raise _Lost(FailureKind.RUN_TIMEOUT, f"run deadline of {seconds:g} s exceeded")
+
+    def look(self) -> None:
+        """Raises DeviceLost where the worker found so while there was nothing to do."""
+        if self._worker is not None and self._worker.connection.poll(0):
+            with contextlib.suppress(_Lost):  # it died: the next job finds another
+                self._receive(0)
 
     def _discard(self) -> str:
         if self._worker is None:

@@ -7,30 +7,34 @@ times as long as a measurement).
 
 from __future__ import annotations
 
-import errno
 import importlib
-import importlib.metadata
 import os
 import shutil
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from board_agent.timing import Repetition
 from templates.template import template_named
-from tuner.devices import Device, compiles_when_run, pocl_cache, usable_cpus
+from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
+from tuner.measure.building import Building
 from tuner.measure.contract import Candidate, MeasureOptions, Runner
+from tuner.measure.drift import Interval
 from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob, WarmJob
 from tuner.measure.laboratory import Laboratory
 from tuner.measure.pool import BuilderPool
 from tuner.measure.processes import ProcessServer
-from tuner.measure.scratch import Scratch
-from tuner.measure.toolchain import check_toolchain, operands_file
-from tuning_db.record import Failure, Trial, Workload
+from tuner.measure.ray_builders import RayBuilders
+from tuner.measure.scratch import Scratch, disk_problem
+from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
+from tuner.measure.versions import versions
+from tuning_db.record import THROTTLED, Failure, Trial, Workload
 
 _PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
 _MEMORY_BYTES = (512 << 20, 4 << 30)  # least and most that one candidate may allocate by default
@@ -39,7 +43,7 @@ _BATCH_PER_BUILDER = 8
 
 @dataclass
 class Spent:
-    """What a runner did so far, in trials and wall seconds."""
+    """What a runner did so far, in trials and wall seconds. `build_seconds`: those in which nothing was measured."""
 
     trials: int = 0
     build_seconds: float = 0.0
@@ -49,22 +53,37 @@ class Spent:
 class LocalRunner(Runner):
     """A Runner on a device of this machine. Use it as a context manager: it owns processes and a scratch folder."""
 
-    def __init__(self, device: Device, options: MeasureOptions | None = None) -> None:
-        """Starts the processes and measures a kernel that is known to be good.
+    _laboratory: Any = None
+
+    def __init__(
+        self,
+        device: Device,
+        options: MeasureOptions | None = None,
+        notice: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """Starts the processes and measures a kernel that is known to be good. `notice` is told, from any thread, what
+        a person should know meanwhile, a line each.
 
         Raises BadInput, with what to do, where the toolchain does not work or a plugin cannot be imported.
         """
         self.device = device
+        self.notice = notice
         self.options = options or MeasureOptions()
         self.spent = Spent()
-        self._versions = {"tvm": importlib.metadata.version("apache-tvm"), "edgetune": _own_version()}
+        self._versions = versions()
         linker = check_toolchain(self.device.target)
         import_plugins(self.options.plugins)
         self._scratch = Scratch()
         self._libraries = 0
+        self._open: list[tuple[Trial, Interval]] = []  # trials of which it is not known yet whether they are disturbed
+        self._ray: RayBuilders | None = None
+        # What builds here, beside builders elsewhere, must not do so while something is measured here.
+        self._alone = threading.Lock() if device.name == "cpu" else nullcontext()
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
         try:
             self._start(linker)
+            if self.options.ray is not None:
+                self._ray = self._join_ray(linker)
         except BaseException:
             self.close()
             raise
@@ -72,16 +91,17 @@ class LocalRunner(Runner):
     def _start(self, linker: str) -> None:
         options, device, cpus = self.options, self.device, usable_cpus()
         builders = options.builders or len(cpus)
-        memory = options.memory_bytes or _default_memory_bytes(builders)
+        memory = self._memory_bytes = options.memory_bytes or _default_memory_bytes(builders)
         target = str(device.target)
-        self._binaries = None if device.is_host else self._scratch.path / "binaries"
+        form = form_of(device.name)
+        self._binaries = None if device.is_host or form == "launches" else self._scratch.path / "binaries"
         binaries = None if self._binaries is None else str(self._binaries)
         self._compiles_when_run = compiles_when_run(device.name)
         self._batch = builders * _BATCH_PER_BUILDER
         # Builders take the cores from the other end, so that a single one leaves the measuring cores in peace.
         self._pool = BuilderPool(
             self._server,
-            BuilderSettings(device.name, target, linker, device.threads, memory, binaries),
+            BuilderSettings(device.name, target, linker, device.threads, memory, binaries, form),
             builders,
             cpus[::-1],
             options.compile_seconds,
@@ -98,21 +118,29 @@ class LocalRunner(Runner):
             memory_bytes=memory,
             seed=options.seed,
             binaries=binaries,
-            pool=str(pool) if device.is_host and (pool := pool_library()) is not None else None,
+            pool=str(pool) if device.is_host and (pool := pool_library(machine_of(device.target))) else None,
             run_seconds=options.run_seconds,
             key=device.key,
         )
         self._laboratory = self._open_laboratory(settings)
         self._laboratory.start()
 
+    def _join_ray(self, linker: str) -> RayBuilders:
+        target, threads = str(self.device.target), self.device.threads
+        form = form_of(self.device.name)
+        settings = BuilderSettings("cpu", target, linker, threads, self._memory_bytes, binaries=None, form=form)
+        joined = RayBuilders(self._server, self._pool, settings, self.options, self.notice, self._alone)
+        self._batch = max(self._batch, joined.slots * _BATCH_PER_BUILDER)
+        return joined
+
     def _open_laboratory(self, settings: ExecutorSettings) -> Any:
-        return Laboratory(self._server, settings, self.options.run_seconds)
+        return Laboratory(self._server, settings, self.options.run_seconds, notice=self.notice)
 
     def _preflight(self) -> Path:
         """Build a kernel that is known to be good. Raises BadInput if it cannot be built."""
         library = self._new_library()
         (failure,) = self._pool.build([BuildJob(None, str(library))])
-        self._check_disk([failure])
+        self._check_disk(failure)
         if failure is not None:
             raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
         return library
@@ -128,19 +156,27 @@ class LocalRunner(Runner):
             batch = candidates[start : start + self._batch]
             libraries = [self._new_library() for _ in batch]
             try:
-                yield from self._measured(batch, libraries, self._build(batch, libraries), best)
+                with closing(self._build(batch, libraries, ahead=self._overlaps())) as building:
+                    yield from self._measured(batch, libraries, building, best)
             finally:
                 self._remove(libraries)
+
+    def _overlaps(self) -> bool:
+        """Whether candidates may be measured while others are built: not where both would share a machine."""
+        return self._ray is not None and self._ray.leave_this_machine()
 
     def _measured(
         self,
         batch: Sequence[Candidate],
         libraries: Sequence[Path],
-        failures: Sequence[Failure | None],
+        building: Building,
         best: dict[Workload, float | None],
     ) -> Iterator[Trial]:
-        """The trials of a batch that was built, in order; `best` is kept up to date."""
-        for candidate, library, failure in zip(batch, libraries, failures, strict=True):
+        """The trials of a batch, in order; `best` is kept up to date."""
+        for i, (candidate, library) in enumerate(zip(batch, libraries, strict=True)):
+            started = time.perf_counter()
+            failure = building.failure(i)
+            self.spent.build_seconds += time.perf_counter() - started
             trial = self._measure_one(candidate, library, failure, best.get(candidate.workload))
             if trial.ok:
                 best[candidate.workload] = min(best.get(candidate.workload) or trial.seconds, trial.seconds)
@@ -153,10 +189,10 @@ class LocalRunner(Runner):
         libraries = [self._new_library() for _ in candidates]
         check = replace(self.options.repetition, least=1, most=1)
         try:
-            failures = self._build(candidates, libraries)
+            building = self._build(candidates, libraries)
             trials = [
-                self._measure_one(c, library, failure, None, check)
-                for c, library, failure in zip(candidates, libraries, failures, strict=True)
+                self._measure_one(c, library, building.failure(i), None, check)
+                for i, (c, library) in enumerate(zip(candidates, libraries, strict=True))
             ]
             return self._alternate(candidates, libraries, trials)
         finally:
@@ -183,22 +219,24 @@ class LocalRunner(Runner):
                 trials[i] = replace(trials[i], times=result[place])
         return trials
 
-    def _build(self, candidates: Sequence[Candidate], libraries: Sequence[Path]) -> list[Failure | None]:
-        started = time.perf_counter()
+    def _build(self, candidates: Sequence[Candidate], libraries: Sequence[Path], ahead: bool = False) -> Building:
+        """All of them built, or (`ahead`) being built."""
         jobs = [BuildJob(c, str(library)) for c, library in zip(candidates, libraries, strict=True)]
-        failures = self._pool.build(jobs)
+        building = Building(self._ray or self._pool, jobs, self._check_disk)
+        if ahead:
+            building.start()
+            return building
+        started = time.perf_counter()
+        building.run()
         if self._compiles_when_run:
-            self._pool.build([WarmJob(job.library) for job, failure in zip(jobs, failures, strict=True) if not failure])
+            self._pool.build([WarmJob(job.library) for i, job in enumerate(jobs) if building.failure(i) is None])
         self.spent.build_seconds += time.perf_counter() - started
-        self._check_disk(failures)
-        return failures
+        return building
 
-    def _check_disk(self, failures: Sequence[Failure | None]) -> None:
-        """A full disk is no candidate's fault. LLVM aborts on it and the linker prints it: only the text tells."""
-        for failure in failures:
-            for problem in map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)):
-                if failure is not None and problem in failure.message:
-                    raise BadInput(f"{self._scratch.path.parent}: {problem}: free some space there or set TMPDIR")
+    def _check_disk(self, failure: Failure | None) -> None:
+        problem = disk_problem(failure)
+        if problem is not None:
+            raise BadInput(f"{self._scratch.path.parent}: {problem}: free some space there or set TMPDIR")
 
     def _measure_one(
         self,
@@ -210,13 +248,14 @@ class LocalRunner(Runner):
     ) -> Trial:
         """The trial of a candidate that was built, or failed to be."""
         started = time.perf_counter()
-        done = RunDone((), failure, None, 0)
+        done, interval = RunDone((), failure, None, 0), Interval()
         if failure is None:
             job = RunJob(candidate, str(library), repetition or self.options.repetition, best_seconds)
-            done = self._laboratory.run(job)
+            with self._alone:
+                done, interval = self._laboratory.run(job)
         self.spent.trials += 1
         self.spent.run_seconds += time.perf_counter() - started
-        return Trial(
+        trial = Trial(
             workload=candidate.workload,
             device=self.device.key,
             config=candidate.config,
@@ -224,8 +263,21 @@ class LocalRunner(Runner):
             times=done.times,
             failure=done.failure,
             error=done.error,
-            versions={**self._versions, "throttled": "yes"} if done.throttled else self._versions,
+            versions={**self._versions, THROTTLED: "yes"} if done.throttled else self._versions,
         )
+        if trial.ok and not trial.throttled and repetition is None:  # else it is only the check before a comparison
+            self._open.append((trial, interval))
+        return trial
+
+    def disturbed(self) -> list[Trial]:
+        """See contract.Runner.disturbed."""
+        found = [trial for trial, interval in self._open if interval.is_disturbed]
+        self._open = [(trial, interval) for trial, interval in self._open if interval.ratio is None]
+        return found
+
+    def remarks(self) -> list[str]:
+        """See contract.Runner.remarks."""
+        return [drift.summary for drift in self._laboratory.drifts if drift.summary is not None]
 
     def _remove(self, libraries: Sequence[Path]) -> None:
         """What a batch of candidates left on the disk."""
@@ -243,15 +295,10 @@ class LocalRunner(Runner):
 
     def close(self) -> None:
         """See contract.Runner.close."""
+        if self._ray is not None:
+            self._ray.close()
         self._server.close()
         self._scratch.close()
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("edgetune")
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree
-        return "source"
 
 
 def _template_version(candidate: Candidate) -> int:

@@ -8,6 +8,7 @@ import signal
 LIMIT = 300
 OUT_OF_MEMORY = "out of memory"
 _TELLING = re.compile(r"\b\w*(Error|Exception)\b|[Cc]heck failed|LLVM ERROR|what\(\)|not supported")
+_KILLED = re.compile(r"killed by (SIGKILL|signal 9)\b")
 _COMPILER = re.compile(r"(^|\s)(fatal )?error: ")
 _NOISE = re.compile(r'^(File "|Traceback|\^|~|#|@|\.\.\.|---|def |class |with |for |if |return |import |from )')
 
@@ -31,6 +32,12 @@ def describe(error: BaseException, memory_bytes: int | None = None) -> str:
     kind, line = type(error).__name__, last_meaningful_line(str(error))
     text = line if line.startswith(kind) else f"{kind}: {line}" if line else kind
     return text if len(text) <= LIMIT else text[: LIMIT - 3] + "..."
+
+
+def was_killed(message: str) -> bool:
+    """Whether a process died of a signal that none sends itself by accident: somebody did, or the system for want of
+    memory."""
+    return _KILLED.search(message) is not None
 
 
 def how_it_ended(status: int | None, log: str) -> str:

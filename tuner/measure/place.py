@@ -12,6 +12,7 @@ import tvm
 
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
 from tuner.devices import is_board, pin_threads, runtime_device, timed_call
+from tuner.devices.board import Standing
 from tuner.devices.parallel import Pool, open_pool
 from tuner.measure.cold import ColdWeight, DeviceColdWeight, HostColdWeight
 from tuner.measure.jobs import ExecutorSettings
@@ -30,6 +31,10 @@ class Place(Protocol):
     """
 
     throttled: bool
+
+    def alive(self) -> None:
+        """See whether the device is still there, while there is nothing to do on it."""
+        ...
 
     def tensor(self, array: np.ndarray) -> Any:
         """A copy on the device."""
@@ -61,6 +66,10 @@ class Place(Protocol):
         """Seconds per call, after some calls that do not count."""
         ...
 
+    def steady(self, function: Any, arguments: Arguments, repetition: Repetition, before: int) -> list[float]:
+        """As `repeat`, of a kernel that is known to be good: it is to blame for nothing."""
+        ...
+
     def compare(self, runs: Sequence[tuple[Any, Arguments]], order: Sequence[int]) -> list[list[float]]:
         """Seconds per call of each in each of its turns."""
         ...
@@ -74,6 +83,9 @@ class LocalPlace:
 
     def __init__(self, device: Any) -> None:
         self.device = device
+
+    def alive(self) -> None:
+        """It is."""
 
     def tensor(self, array: np.ndarray) -> tvm.runtime.Tensor:
         return tvm.runtime.tensor(array, self.device)
@@ -106,6 +118,9 @@ class LocalPlace:
         for _ in range(before):
             run()
         return in_repeats(repeat(run, repetition, best_seconds))
+
+    def steady(self, function: Any, arguments: Arguments, repetition: Repetition, before: int) -> list[float]:
+        return self.repeat(function, arguments, repetition, None, before)
 
     def compare(self, runs: Sequence[tuple[Any, Arguments]], order: Sequence[int]) -> list[list[float]]:
         called = [self._runs(function, arguments) for function, arguments in runs]
@@ -167,11 +182,11 @@ class Accelerator(LocalPlace):
         return timed_call(self.device, function, *arguments)
 
 
-def open_place(settings: ExecutorSettings) -> Place:
-    """Where a worker's candidates run. Raises BadInput where the device is not there, DeviceLost for a board that
-    cannot be reached."""
+def open_place(settings: ExecutorSettings, waits: Callable[[Standing], object]) -> Place:
+    """Where a worker's candidates run. `waits` is called now and then while others measure on a board. Raises BadInput
+    where the device is not there, DeviceLost for a board that cannot be reached."""
     if settings.device == "cpu":
         return Host(settings.threads, settings.cpus, settings.pool)
     if is_board(settings.device):
-        return RemotePlace(settings)
+        return RemotePlace(settings, waits)
     return Accelerator(settings.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,6 +17,27 @@ from tuning_db.record import Failure, FailureKind
 
 _ENTRY = "tuner.measure.builder:main"
 _RECYCLE_JOBS = 300  # TVM and LLVM intern types and targets for ever
+_STOP_SECONDS = 0.1  # between looks at whether a build is to be stopped
+
+Jobs = Sequence[BuildJob] | Sequence[WarmJob]
+Done = Callable[[int, Failure | None], object]
+
+
+class BuildStopped(Exception):
+    """Nobody waits for these builds any more."""
+
+
+class Builders(Protocol):
+    """Where candidates are built. One `build` at a time."""
+
+    def build(
+        self, jobs: Sequence[BuildJob], done: Done | None = None, stop: threading.Event | None = None
+    ) -> list[Failure | None]:
+        """Do all; for each job its failure, or None where its library was written.
+
+        `done` is told a job's place and outcome as soon as it is known. Raises BuildStopped when `stop` is set.
+        """
+        ...
 
 
 class Settings(Protocol):
@@ -36,7 +58,7 @@ class _Slot:
 
 
 class BuilderPool:
-    """Builds jobs on `builders` workers, one on each of `cpus` in turn.
+    """Builds jobs on `builders` workers, one on each of `cpus` in turn, or (not `pinned`) all of them anywhere there.
 
     A worker that crashes or overruns `compile_seconds` is replaced; so is one that leaks or has built many. `entry`:
     what workers run (see zygote.Spawn); it answers each BuildJob with a BuildDone.
@@ -51,17 +73,19 @@ class BuilderPool:
         compile_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         entry: str = _ENTRY,
+        pinned: bool = True,
     ) -> None:
         self._server = server
         self._entry = entry
         self._settings = settings
         self._cpus = tuple(cpus)
+        self._pinned = pinned
         self._compile_seconds = compile_seconds
         self._clock = clock
         self._slots = [_Slot() for _ in range(builders)]
 
-    def build(self, jobs: Sequence[BuildJob] | Sequence[WarmJob]) -> list[Failure | None]:
-        """Do all; for each job its failure, or None where its library was written (or ran)."""
+    def build(self, jobs: Jobs, done: Done | None = None, stop: threading.Event | None = None) -> list[Failure | None]:
+        """See Builders.build. Of WarmJobs, None is the outcome of one that ran."""
         results: dict[int, Failure | None] = {}
         waiting = deque(range(len(jobs)))
         retried: set[int] = set()
@@ -70,26 +94,32 @@ class BuilderPool:
                 for slot in self._slots:
                     if slot.job is None and waiting:
                         self._hand_out(slot, waiting.popleft(), jobs)
-                for slot in self._finished():
+                for slot in self._finished(float("inf") if stop is None else _STOP_SECONDS):
+                    job = slot.job
                     self._collect(slot, results, waiting, retried)
+                    if done is not None and job in results:
+                        done(job, results[job])
+                if stop is not None and stop.is_set():
+                    raise BuildStopped
         finally:
             self._abandon()
         return [results[i] for i in range(len(jobs))]
 
-    def _hand_out(self, slot: _Slot, job: int, jobs: Sequence[BuildJob] | Sequence[WarmJob]) -> None:
+    def _hand_out(self, slot: _Slot, job: int, jobs: Jobs) -> None:
         if slot.worker is None:
             cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
-            slot.worker = self._server.spawn("tune-build", self._entry, self._settings, [cpu])
+            cpus = [cpu] if self._pinned else self._cpus
+            slot.worker = self._server.spawn("tune-build", self._entry, self._settings, cpus)
             slot.first_resident_bytes = 0
         slot.job = job
         slot.deadline = self._clock() + self._compile_seconds
         slot.worker.send(jobs[job])
 
-    def _finished(self) -> list[_Slot]:
-        """Wait until a busy slot has an answer, lost its worker, or passed its deadline; those slots."""
+    def _finished(self, seconds: float) -> list[_Slot]:
+        """Wait, up to `seconds`, until a busy slot has an answer, lost its worker, or passed its deadline; those."""
         busy = {slot.worker.connection: slot for slot in self._slots if slot.worker and slot.job is not None}
         rest = max(0.0, min(slot.deadline for slot in busy.values()) - self._clock())
-        ready = connection.wait(list(busy), rest)
+        ready = connection.wait(list(busy), min(rest, seconds))
         late = [slot for conn, slot in busy.items() if conn not in ready and slot.deadline <= self._clock()]
         return [busy[conn] for conn in ready if isinstance(conn, connection.Connection)] + late
 

@@ -47,13 +47,18 @@ class Worker:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(job)
 
+    def said(self) -> str:
+        """The end of what it wrote to standard output and error."""
+        with contextlib.suppress(OSError):
+            return self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return ""
+
     def stop(self) -> str:
         """Kill it, and say in a line how it ended."""
         self.connection.close()
         status = self._server.stop(self.pid)
-        said = ""
+        said = self.said()
         with contextlib.suppress(OSError):
-            said = self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
             self._log.unlink()
         return how_it_ended(status, said)
 
@@ -65,6 +70,7 @@ class ProcessServer:
         self._scratch = scratch
         self._modules = tuple(modules)
         self._spawned = 0
+        self._closed = False
         self._lock = threading.RLock()  # boards are measured on by a thread each
         self._start()
 
@@ -122,6 +128,8 @@ class ProcessServer:
             try:
                 return self._spawn(name, entry, settings, cpus, env or {})
             except (ServerLost, OSError):
+                if self._closed:
+                    raise TuneError("measuring has ended") from None
                 self._start()
                 return self._spawn(name, entry, settings, cpus, env or {})
 
@@ -155,6 +163,7 @@ class ProcessServer:
 
     def close(self) -> None:
         """End the server and every worker. More calls do nothing."""
+        self._closed = True
         if self._process.returncode is None:
             with contextlib.suppress(OSError):
                 self._socket.send(pickle.dumps(Bye()))

@@ -7,6 +7,7 @@ needs neither templates nor a compiler, and one check serves every device.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -18,8 +19,8 @@ from tvm.target import Target
 
 from board_agent.facts import was_throttled
 from board_agent.timing import Repetition
-from tuner.devices import alike, key_of, place_on_board
-from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
+from tuner.devices import alike, flush_every, form_of, key_of, opencl_key_of, place_on_board
+from tuner.devices.board import BoardBusy, BoardGone, Boards, Link, Standing
 from tuner.errors import BadInput, DeviceLost
 from tuner.measure.jobs import ExecutorSettings
 
@@ -65,7 +66,7 @@ class RemotePlace:
 
     `throttled`: the board slowed down during the last repeated measurement, however often it was tried."""
 
-    def __init__(self, settings: ExecutorSettings) -> None:
+    def __init__(self, settings: ExecutorSettings, waits: Callable[[Standing], object]) -> None:
         board, on_board = place_on_board(settings.device)
         self._seconds = settings.run_seconds
         self._last = 0
@@ -74,18 +75,22 @@ class RemotePlace:
         self.dropped_functions: list[int] = []
         started = {
             "device": on_board,
-            "form": "library",
+            "form": form_of(settings.device),
             "threads": settings.threads,
             "memory_bytes": settings.memory_bytes,
         }
+        if settings.key is not None:
+            started["flush_every"] = flush_every(settings.key.family)
         try:
             self._link = Link(Boards()[board])
-            check_is_like(self._link.facts, settings)
-            self._link.ask({"do": "start", "settings": started}, seconds=_PREPARE_SECONDS)
+            self._link.start(started, _PREPARE_SECONDS, waits)
+            described, _ = self._link.ask({"do": "describe"})
+            check_is_like(self._link.facts, described, settings)
         except (BoardGone, BoardBusy) as error:
             raise DeviceLost(str(error)) from error
         if settings.pool is not None:
-            self._ask({"do": "pool"}, [Path(settings.pool).read_bytes()])
+            with contextlib.suppress(RuntimeError):  # the board's C library is older: kernels use TVM's pool
+                self._ask({"do": "pool"}, [Path(settings.pool).read_bytes()])
 
     def number(self) -> int:
         """One that no tensor and no function has yet."""
@@ -100,7 +105,14 @@ class RemotePlace:
                 del self.dropped[: len(tensors)], self.dropped_functions[: len(functions)]
             return self._link.ask(message, parts, seconds)
         except BoardGone as error:
-            raise DeviceLost(str(error), message["do"] in _RUNNING) from error
+            running = message["do"] in _RUNNING and not message.get("reference")
+            raise DeviceLost(str(error), running) from error
+
+    def alive(self) -> None:
+        try:
+            self._link.ask({"do": "condition"})
+        except BoardGone as error:
+            raise DeviceLost(str(error)) from error
 
     def _put(self, tensor: RemoteTensor, array: np.ndarray, **more: int) -> None:
         given = {"id": tensor.number, "shape": array.shape, "dtype": str(array.dtype), **more}
@@ -151,6 +163,13 @@ class RemotePlace:
                 break
         return [float(t) for t in answer["times"]]
 
+    def steady(
+        self, function: _Function, arguments: Callable[[], Sequence[Any]], repetition: Repetition, before: int
+    ) -> list[float]:
+        how = {"repetition": asdict(repetition), "before": before, "reference": True}
+        answer, _ = self._ask({"do": "repeat", **_run(function, arguments), **how}, seconds=self._seconds)
+        return [float(t) for t in answer["times"]]
+
     def compare(
         self, runs: Sequence[tuple[_Function, Callable[[], Sequence[Any]]]], order: Sequence[int]
     ) -> list[list[float]]:
@@ -160,9 +179,9 @@ class RemotePlace:
         return [[float(t) for t in times] for times in answer["times"]]
 
 
-def check_is_like(facts: dict[str, Any], settings: ExecutorSettings) -> None:
+def check_is_like(facts: dict[str, Any], described: dict[str, Any], settings: ExecutorSettings) -> None:
     """Raises BadInput for a board that is another kind than the run is for: it came later, or was exchanged."""
-    found = key_of(facts, Target(settings.target), settings.threads)
+    found = opencl_key_of(facts, described) if described else key_of(facts, Target(settings.target), settings.threads)
     if settings.key is not None and not alike(found, settings.key):
         raise BadInput(
             f"{settings.device} is {found.family} {found.model}, and this run is for {settings.key.family} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tuner.errors import BadInput
+from tuning_db.record import Failure
 
 _PREFIX = "edgetune-"
 _LOCK = "lock"
@@ -64,3 +66,10 @@ def sweep(base: Path, now: float) -> None:
         with contextlib.suppress(OSError):  # it went away meanwhile, or is another user's
             if folder.stat().st_uid == os.getuid() and _is_stale(folder, now):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def disk_problem(failure: Failure | None) -> str | None:
+    """What is wrong with the disk, where that is why a build failed: no candidate's fault. LLVM aborts on it and the
+    linker prints it: only the text tells."""
+    problems = map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+    return next((p for p in problems if failure is not None and p in failure.message), None)

@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import te, tirx
 from tvm.s_tir import Schedule
@@ -26,15 +27,14 @@ ENTRY = "main"  # the exported function of every library built here
 # Linkers proper first; a compiler's driver does the same, slower.
 _LINKERS = ("ld", "ld.lld", "ld.gold", "mold", "cc", "gcc", "clang")
 _PREFLIGHT_CHUNK = 64
+_PREFLIGHT_TIMES = 1 << 14
 
 
 def check_toolchain(target: Target | None = None) -> str:
     """The path of the linker that measuring uses (default: for this machine). Raises BadInput, naming what to install,
     if there is none."""
-    triple = "" if target is None else str(target.attrs.get("mtriple", ""))
-    machine = triple.partition("-")[0]
-    if machine and machine != platform.machine():
-        return _cross_linker(machine, triple)
+    if target is not None and (machine := machine_of(target)) != platform.machine():
+        return _cross_linker(machine, str(target.attrs["mtriple"]))
     for name in _LINKERS:
         path = shutil.which(name)
         if path is not None:
@@ -42,6 +42,11 @@ def check_toolchain(target: Target | None = None) -> str:
     raise BadInput(
         f"no linker found (looked for {', '.join(_LINKERS)} in PATH): install a C toolchain, such as gcc or binutils"
     )
+
+
+def machine_of(target: Target) -> str:
+    """The architecture that a target's code for a CPU runs on."""
+    return str(target.attrs.get("mtriple", "")).partition("-")[0] or platform.machine()
 
 
 def _cross_linker(machine: str, triple: str) -> str:
@@ -82,6 +87,11 @@ def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str
     return module
 
 
+def operand_types(func: tirx.PrimFunc) -> list[tuple[list[int], str]]:
+    """Shape and dtype of everything that a scheduled function takes."""
+    return [([int(extent) for extent in p.ty.shape], str(p.ty.dtype)) for p in func.params]
+
+
 def operands_file(library: Path) -> Path:
     """Shapes and dtypes of what a built function takes, for a WarmJob."""
     return library.with_suffix(".json")
@@ -93,20 +103,32 @@ def _packed_imports(module: Any) -> Any:
     return tvm.get_global_func("runtime.ModulePackImportsToLLVM")(module, False, host, "")
 
 
-def preflight_length(threads: int) -> int:
-    return threads * _PREFLIGHT_CHUNK
+def preflight_data(threads: int) -> np.ndarray:
+    """What the preflight kernel reads, of shape (threads, 64)."""
+    return np.tile(np.arange(_PREFLIGHT_CHUNK, dtype=np.float32), (threads, 1))
+
+
+def preflight_result(data: np.ndarray) -> np.ndarray:
+    """What the preflight kernel makes of it: all its sums are exact."""
+    return (data + 1) * _PREFLIGHT_TIMES
 
 
 def preflight_func(threads: int, target: Target) -> tirx.PrimFunc:
-    """out = data + 1 over `preflight_length(threads)` float32 values, in parallel: the smallest kernel that uses
-    everything that measuring needs (code generation, linker, loader, thread pool)."""
+    """Adds data + 1 up many times over, in parallel: a kernel that uses everything that measuring needs (code
+    generation, linker, loader, thread pool). One sum waits for the other, so that it takes long enough to tell how fast
+    the device is, some ten microseconds, without a cache or memory playing a part."""
     data = te.placeholder((threads, _PREFLIGHT_CHUNK), name="data", dtype="float32")
-    out = te.compute(data.shape, lambda i, j: data[i, j] + tirx.const(1, "float32"), name="out")
+    times = te.reduce_axis((0, _PREFLIGHT_TIMES), name="times")
+    out = te.compute(data.shape, lambda i, j: te.sum(data[i, j] + tirx.const(1, "float32"), times), name="out")
     schedule = Schedule(te.create_prim_func([data, out]))
-    rows, columns = schedule.get_loops(schedule.get_sblock("out"))
+    block = schedule.get_sblock("out")
+    rows, columns, again = schedule.get_loops(block)
     if target.kind.name == "llvm":
+        schedule.reorder(rows, again, columns)
         schedule.parallel(rows)
         schedule.vectorize(columns)
+        initial = schedule.decompose_reduction(block, again)
+        schedule.vectorize(schedule.get_loops(initial)[-1])
     else:
         schedule.bind(rows, "blockIdx.x")
         schedule.bind(columns, "threadIdx.x")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.devices import Device, usable_cpus
+from tuner.devices import Device, form_of, usable_cpus
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, Closing, MeasureOptions
 from tuner.measure.jobs import BuilderSettings, BuildJob
@@ -27,7 +27,9 @@ class Workshop(Closing):
         self._scratch = Scratch()
         self._server = ProcessServer(self._scratch.path, ("tuner.measure.builder", *options.plugins))
         memory = options.memory_bytes or _MEMORY_BYTES
-        settings = BuilderSettings("cpu", str(device.target), linker, device.threads, memory, None)
+        settings = BuilderSettings(
+            "cpu", str(device.target), linker, device.threads, memory, None, form_of(device.name)
+        )
         builders = options.builders or len(cpus)
         self._pool = BuilderPool(self._server, settings, builders, cpus, options.compile_seconds)
         self._libraries = 0

@@ -8,7 +8,7 @@ out as the kernels read them) and manifest.json. Weights of devices other than t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,10 @@ def build_placed(
     store: Store | None = None,
     exact: bool = False,
     check: Check | None = None,
+    arrange: Callable[[Placed], Placed] | None = None,
 ) -> Manifest:
-    """As `build`, on several devices, with the network's steps as they are `planned`."""
+    """As `build`, on several devices, with the network's steps as they are `planned`. `arrange`: may launch the kernels
+    in another way, as in stages, and raise what it likes."""
     linker = _prepared(directory, network, devices)
     chosen = []
     for i, device in enumerate(devices):
@@ -87,6 +89,8 @@ def build_placed(
         for device, kernels in zip(devices, chosen, strict=True)
     ]
     placed = lower_placed(network, places, planned.placement, planned.blocks)
+    if arrange is not None:
+        placed = arrange(placed)
     executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices))
     return _save(network, devices, placed, executable, chosen, Path(directory), linker, check)
 
@@ -126,6 +130,7 @@ def _save(
             vendors=vendors_of(operator.operator.config for operator in placed.operators),
             dtype=graph.dtype,
             errors={},
+            stages=placed.stages,
             **vars(written),
         )
 

@@ -15,7 +15,7 @@ from tuning_db.record import Config, Workload
 
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Processor:
 class Operator:
     """One step that a template computes, in execution order, and where its kernel came from.
 
-    `function` is the kernel's name in the library (None: legalised without a template); `source` is "device",
-    "family", "default" or "none"; `seconds` per call and `error` are those of the stored trial; `first_block` is where
-    its channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation);
+    `function` is the kernel's name in the library (None: legalised without a template); `source` is that of its choice
+    (tuner.graph.choice); `seconds` per call and `error` are those of the stored trial; `first_block` is where its
+    channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation);
     `device` is the index of the one that computes it.
     """
 
@@ -86,6 +86,7 @@ class Manifest:
     vendors: Mapping[str, str]
     dtype: str
     errors: Mapping[str, float]
+    stages: tuple[str, ...] = ()
 
     @property
     def computes_on_host(self) -> bool:
@@ -157,7 +158,7 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
     fields["operators"] = tuple(Operator.from_dict(o) for o in data["operators"])
     fields["devices"] = tuple(Processor(**p) for p in data["devices"])
-    for name in ("cpu_features", "input_devices", "constants"):
+    for name in ("cpu_features", "input_devices", "constants", "stages"):
         fields[name] = tuple(data[name])
     return Manifest(**fields)
 

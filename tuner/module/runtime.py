@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,19 +17,19 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.devices import large_pages, placed_in_large_pages, usable_cpus
+from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.errors import BadInput
-from tuner.graph import COPY, Stopwatch, TensorInfo
+from tuner.graph import Stopwatch, TensorInfo
 from tuner.module.cpu_features import missing_features
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.saving import read_constants
 from tuner.module.threads import PoolThreads
+from tuner.module.timeline import LABELS, Recorder, Timeline
 from tuner.vendors import require
 
 _ALIGNMENT = 64  # of every tensor, in bytes: kernels are compiled for it
-_LABELS = {COPY: "copy between devices"}
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 Observer = Callable[[Operator, tuple[Any, ...]], None]
@@ -65,6 +66,8 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
     except BadInput as error:
         raise BadInput(f"{directory}: {error}") from None
     devices = [_opened(directory, processor) for processor in manifest.devices]
+    if manifest.stages:
+        opencl.load()  # it has the functions that switch streams, on CUDA too
     executable = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(directory / manifest.network))
     pool = None
     if manifest.kernels is not None:
@@ -192,18 +195,35 @@ class Module:
         for _ in range(runs):
             stopwatch.restart()
             self._instrumented(stopwatch.instrument)
-        behind = _Attribution(self.manifest.operators)
+        behind = Attribution(self.manifest.operators)
         operators = [behind.next(name) for name in stopwatch.calls]
         return [
-            CallTime(operator.node if operator else _LABELS.get(name, name), name, operator, seconds)
+            CallTime(operator.node if operator else LABELS.get(name, name), name, operator, seconds)
             for name, operator, seconds in zip(stopwatch.calls, operators, stopwatch.medians(), strict=True)
         ]
+
+    def timeline(self, inputs: Mapping[str, Any]) -> Timeline:
+        """One inference, after one that warms up: every call of the host, and every kernel of OpenCL devices."""
+        self._fill(inputs)
+        self._run()
+        recorder = Recorder()
+        launches: list[opencl.Launch] = []
+        traced = any(p.key["kind"] == "opencl" for p in self.manifest.devices)
+        with opencl.trace() if traced else nullcontext(launches) as launches:
+            recorder.start = time.perf_counter()
+            for result in self._instrumented(recorder.instrument):
+                _copied(result)  # waits for what is queued
+            seconds = time.perf_counter() - recorder.start
+        behind = Attribution(self.manifest.operators)
+        operators = [behind.next(name) for name, *_ in recorder.calls]
+        nodes = [operator.node if operator else None for operator in operators]
+        return Timeline((*recorder.host_spans(nodes), *recorder.device_spans(launches)), seconds)
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
         """Run once and show `observer` every anchor's call as it ends: the operator and the call's tensors."""
         self._fill(inputs)
         self._run()
-        behind = _Attribution(self.manifest.operators)
+        behind = Attribution(self.manifest.operators)
 
         def instrument(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
             operator = None if before else behind.next(name)
@@ -213,17 +233,17 @@ class Module:
 
         self._instrumented(instrument)
 
-    def _instrumented(self, instrument: Callable[..., int]) -> None:
+    def _instrumented(self, instrument: Callable[..., int]) -> Any:
         self._machine.set_instrument(instrument)
         try:
-            self._run()
+            return self._run()
         finally:
             self._machine.set_instrument(None)  # one that does nothing would cost a third of a small network's time
 
     def _run(self, arguments: Sequence[tvm.runtime.Tensor] | None = None) -> Any:
         arguments = self._arguments if arguments is None else arguments
         if self._pool is None:
-            return self._main(*arguments)
+            return self._run_stages(arguments) if self.manifest.stages else self._main(*arguments)
         if not getattr(self._started, "yes", False):
             self._pool.start()
             if self._has_drivers:
@@ -231,6 +251,13 @@ class Module:
             self._started.yes = True
         with self._pool:
             return self._main(*arguments)
+
+    def _run_stages(self, arguments: Sequence[tvm.runtime.Tensor]) -> Any:
+        try:
+            return self._main(*arguments)
+        except BaseException:
+            opencl.leave_stage()
+            raise
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         if inputs.keys() == self.inputs.keys():
@@ -248,7 +275,7 @@ class Module:
             buffer.fill(inputs[buffer.info.name])
 
 
-class _Attribution:
+class Attribution:
     """Which anchor a call belongs to: the calls of one function come in the order of its operators."""
 
     def __init__(self, operators: tuple[Operator, ...]) -> None:

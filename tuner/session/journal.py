@@ -9,21 +9,27 @@ from collections.abc import Collection
 import psutil
 
 from tuning_db.record import Config, DeviceKey, Workload
-from tuning_db.store import InFlight, Store
+from tuning_db.store import Store
 
 
 def release_dead(store: Store, device: DeviceKey) -> int:
     """Take entries out of the journal whose process is gone from this machine (it was killed): their configs may be
     measured again. Returns how many there were."""
-    dead = [e for e in store.in_flight() if e.device == device and _is_dead(e)]
+    dead = [e for e in store.in_flight() if e.device == device and is_gone(e.owner)]
     if dead:
         store.abandon(dead)
     return len(dead)
 
 
-def _is_dead(entry: InFlight) -> bool:
-    host, _, pid = entry.owner.rpartition(":")
-    return host == platform.node() and pid.isdecimal() and int(pid) != os.getpid() and not psutil.pid_exists(int(pid))
+def is_gone(process: str) -> bool:
+    """Whether HOST:PID was a process of this machine that ended."""
+    host, _, pid = process.rpartition(":")
+    if host != platform.node() or not pid.isdecimal() or int(pid) == os.getpid():
+        return False
+    try:
+        return psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE  # its parent has not noticed, and may never
+    except psutil.NoSuchProcess:
+        return True
 
 
 def release(store: Store, device: DeviceKey, workload: Workload, configs: Collection[Config]) -> None:

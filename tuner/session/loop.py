@@ -25,8 +25,10 @@ from tuner.session.final import finalists
 from tuner.session.gain import most_promising
 from tuner.session.journal import release, release_dead
 from tuner.session.report import Progress, SessionReport, Stopped, finite, gflops_of, task_report
+from tuner.session.sharing import LEASE_SECONDS, Sharing
 from tuner.session.task import Task, TaskState, is_current
 from tuning_db.effort import add_effort, efforts_of
+from tuning_db.marks import mark_throttled
 from tuning_db.record import Config, Trial
 from tuning_db.store import Store
 
@@ -49,15 +51,25 @@ def tune(
     exact: bool = False,
     only: Sequence[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    lease_seconds: float = LEASE_SECONDS,
+    notice: Callable[[str], None] | None = None,
 ) -> SessionReport:
     """Tune the tasks on the device, going on from what the store has, within the budget (see tuner.session.budget).
+
+    Sessions that tune for the same device in the same database share the tasks between them (`lease_seconds`, `notice`:
+    see tuner.session.sharing.Sharing).
 
     `runner` measures on `device`. `exact` forbids templates that round differently from the direct algorithm; `only`
     names the templates that may be used. `clock` gives seconds. An interrupt (KeyboardInterrupt) ends the session: the
     report says so, and all that was measured is in the store. Raises BadInput for an unknown searcher or template,
     NothingMeasured if no task has a time at the end, DatabaseError if the store cannot be written.
     """
-    session = _Session(tasks, device, store, runner, searcher, budget or Budget(), seed, progress, exact, only, clock)
+
+    def share(states: Sequence[TaskState]) -> Sharing:
+        return Sharing(store, device.key, states, lease_seconds, notice)
+
+    budget = budget or Budget()
+    session = _Session(tasks, device, store, runner, searcher, budget, seed, progress, exact, only, clock, share)
     return session.run()
 
 
@@ -81,6 +93,7 @@ class _Session:
         exact: bool,
         only: Sequence[str] | None,
         clock: Callable[[], float],
+        share: Callable[[Sequence[TaskState]], Sharing],
     ) -> None:
         _check_names(searcher, only)
         if len({t.workload for t in tasks}) < len(tasks):
@@ -93,7 +106,9 @@ class _Session:
         self._preset = budget.per_task
         self._states = [self._state(t, only, exact) for t in tasks]
         self._tunable = [s for s in self._states if s.space is not None]
+        self._sharing = share(self._tunable)
         self._left = self._allowance(budget)
+        self._tried_before = sum(s.tried for s in self._tunable)
         ops = {s.task.workload.op for s in self._tunable}
         self._library = Library(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
         self._remarks: list[str] = []
@@ -115,11 +130,12 @@ class _Session:
     def run(self) -> SessionReport:
         try:
             release_dead(self._store, self._device.key)
-            stopped = self._search()
-            # Now these tasks are known to a session, and bring no share of the budget again. Those that an interrupted
-            # one has not come to still do.
-            add_effort(self._store, {s.task.workload: 0.0 for s in self._tunable}, self._device.key)
-            self._compare()
+            with self._sharing:
+                stopped = self._search()
+                # Now these tasks are known to a session, and bring no share of the budget again. Those that an
+                # interrupted one has not come to still do.
+                add_effort(self._store, {s.task.workload: 0.0 for s in self._tunable}, self._device.key)
+                self._compare()
         except KeyboardInterrupt:
             stopped = Stopped.INTERRUPTED
         return self._report(stopped)
@@ -132,17 +148,37 @@ class _Session:
     def _new_trials(self) -> int:
         return sum(s.tried - s.known for s in self._tunable)
 
+    @property
+    def _trials_left(self) -> float:
+        """Of the budget: what others measure meanwhile counts too."""
+        return self._left.trials - (sum(s.tried for s in self._tunable) - self._tried_before)
+
+    def _open_tasks(self) -> list[TaskState]:
+        return [s for s in self._tunable if s.is_open(self._preset)]
+
     def _search(self) -> Stopped:
         while True:
-            if self._new_trials >= self._left.trials:
+            self._heed_wishes()
+            state = self._sharing.hold_one(self._open_tasks(), most_promising)
+            self._sharing.catch_up()  # after that: what the last owner measured is known now
+            if self._trials_left <= 0:
                 return Stopped.TRIALS
             if self._elapsed >= self._left.search_seconds:
                 self._charge_rest()
                 return Stopped.TIME
-            open_tasks = [s for s in self._tunable if s.is_open(self._preset)]
-            if not open_tasks:
+            if not self._open_tasks():
                 return Stopped.DONE
-            self._search_batch(most_promising(open_tasks))
+            if state is None:
+                self._sharing.wait()
+            elif state.is_open(self._preset):
+                self._search_batch(state)
+
+    def _heed_wishes(self) -> None:
+        """The time of a pause does not count."""
+        began = self._clock()
+        if self._sharing.heed():
+            waited = self._clock() - began
+            self._started, self._charged = self._started + waited, self._charged + waited
 
     def _search_batch(self, state: TaskState) -> None:
         assert state.space is not None
@@ -150,7 +186,7 @@ class _Session:
             seed = task_seed(self._seed, state.task)
             state.searcher = make_searcher(self._searcher, state.space, seed, state.trials)
             state.searcher.suggest(self._library.foreign(state.task.workload, state.space, self._device.target))
-        size = min(BATCH, self._left.trials - self._new_trials)
+        size = min(BATCH, self._trials_left)
         if self._preset.trials is not None:
             size = min(size, self._preset.trials - state.tried)
         if state.below_floor:
@@ -196,6 +232,7 @@ class _Session:
                     if self._elapsed >= self._left.search_seconds:
                         break
         finally:
+            self._mark_disturbed()
             self._charge(state)
             if len(trials) < len(configs):
                 release(self._store, self._device.key, workload, configs[len(trials) :])
@@ -203,13 +240,22 @@ class _Session:
 
     def _record(self, state: TaskState, trial: Trial, phase: Literal["search", "compare"]) -> Trial:
         trial = replace(trial, seed=self._seed, searcher=self._searcher)
-        self._store.add(trial)
+        if self._store.add(trial):
+            self._sharing.recorded(state)
         state.add(trial)
         if trial.failure is not None:
             self._failures[str(trial.failure.kind)] += 1
         if self._progress is not None:
             self._progress(self._progress_of(state, trial, phase))
         return trial
+
+    def _mark_disturbed(self) -> None:
+        """Mark what was measured while the device changed its speed."""
+        for trial in self._runner.disturbed():
+            recorded = replace(trial, seed=self._seed, searcher=self._searcher)
+            state = next(s for s in self._states if s.task.workload == trial.workload)
+            if recorded in state.trials:  # else it came when the time was up
+                state.replace(recorded, mark_throttled(self._store, recorded, "drift"))
 
     def _charge(self, state: TaskState) -> None:
         """Put the time since the last charge to the task's account."""
@@ -227,18 +273,35 @@ class _Session:
 
     def _compare(self) -> None:
         """Measure the best few of every task against each other, the tasks that matter most first, until no task's
-        leader is news for another."""
-        weight = {id(s): s.task.occurrences * (finite(s.best_seconds) or 0.0) for s in self._tunable}
-        compared = True
-        while compared:
-            compared = False
-            for state in sorted(self._tunable, key=lambda s: -weight[id(s)]):
-                while self._elapsed < self._left.seconds and (configs := finalists(state, self._advice(state, 1))):
-                    self._compare_once(state, configs)
-                    compared = True
+        leader is news for another, and none without a time is with another session."""
+        weight = {s: s.task.occurrences * (finite(s.best_seconds) or 0.0) for s in self._tunable}
+        while True:
+            wanted = [s for s in sorted(self._tunable, key=lambda s: -weight[s]) if self._finalists(s)]
+            unmeasured = [s for s in self._tunable if finite(s.best_seconds) is None]
+            in_time = self._elapsed < self._left.seconds
+            if not wanted and not (in_time and self._sharing.with_others(unmeasured)):
+                return
+            compared = [self._compare_task(s) for s in wanted]
+            if not any(compared):
+                self._sharing.wait()
+                self._sharing.catch_up()
+
+    def _compare_task(self, state: TaskState) -> bool:
+        """False if another session is at it now."""
+        if not self._sharing.hold(state):
+            return False
+        self._sharing.catch_up()
+        while configs := self._finalists(state):
+            self._compare_once(state, configs)
+        return True
+
+    def _finalists(self, state: TaskState) -> list[Config]:
+        """Whom to compare; nobody when the time is up."""
+        return finalists(state, self._advice(state, 1)) if self._elapsed < self._left.seconds else []
 
     def _compare_once(self, state: TaskState, configs: Sequence[Config]) -> None:
         trials = self._runner.compare([Candidate(state.task.workload, c) for c in configs])
+        self._mark_disturbed()
         if any(t.ok for t in trials):
             for trial in trials:
                 self._record(state, trial, "compare")
@@ -259,7 +322,9 @@ class _Session:
             for s in self._tunable
             if s.comparison_failure is not None
         ]
-        return (*self._remarks, *parts, *failed)
+        skipped = [f"{s.task.name}: skipped, by `tune watch`" for s in self._tunable if s.skipped]
+        shared = [f"{n} more trials are other runs', at the same time"] if (n := self._sharing.from_others) else []
+        return (*self._remarks, *parts, *failed, *skipped, *shared)
 
     def _report(self, stopped: Stopped) -> SessionReport:
         report = SessionReport(
@@ -270,7 +335,7 @@ class _Session:
             failures=dict(self._failures),
             seconds=self._elapsed,
             stopped=stopped,
-            remarks=self._all_remarks(),
+            remarks=(*self._all_remarks(), *self._runner.remarks()),
         )
         nothing = self._states and len(report.unmeasured) == len(self._states)
         if nothing and stopped is not Stopped.INTERRUPTED:
@@ -301,7 +366,7 @@ class _Session:
 
     def _seconds_left(self, elapsed: float, rate: float) -> float | None:
         """An upper bound: by the time budget, and by the trials that are left at the rate so far."""
-        trials = self._left.trials - self._new_trials
+        trials = self._trials_left
         if self._preset.trials is not None:
             caps = sum(self._preset.trials - s.tried for s in self._tunable if s.is_open(self._preset))
             trials = min(trials, caps)

@@ -40,7 +40,7 @@ def is_current(trial: Trial, templates: Iterable[str]) -> bool:
     return template in templates and template_named(template).version == trial.template_version
 
 
-@dataclass
+@dataclass(eq=False)
 class TaskState:
     """`trials` are the recorded ones of the task (current templates only), oldest first; `space` is None where no
     template applies. `seconds`: time spent in this session."""
@@ -51,9 +51,10 @@ class TaskState:
     searcher: Searcher | None = None
     exhausted: bool = False
     seconds: float = 0.0
-    known: int = field(init=False)  # trials before this session
+    known: int = field(init=False)  # trials of other sessions, before this one and meanwhile
     incumbent: Config | None = field(init=False)  # the best before this session
     comparison_failure: str | None = None
+    skipped: bool = False  # a person has asked for it
     repeats: int = field(init=False, default=0)  # trials of known configs since the last new one
     _tried: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the first trial
     _latest: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the one that counts
@@ -86,6 +87,22 @@ class TaskState:
         if best < significant:
             self._improved = len(self._curve)
 
+    def replace(self, old: Trial, new: Trial) -> None:
+        """A trial of this session was marked."""
+        self.trials[self.trials.index(old)] = new
+        for known in (self._tried, self._latest):
+            if known[old.config.key] == old:
+                known[old.config.key] = new
+
+    def add_from_others(self, trials: Sequence[Trial]) -> None:
+        """Trials that another session has measured since."""
+        before = self.tried
+        for trial in trials:
+            self.add(trial)
+        self.known += self.tried - before
+        if self.searcher is not None:
+            self.searcher.observe(trials)
+
     @property
     def tried(self) -> int:
         """Different configs that were tried, in all sessions."""
@@ -108,8 +125,9 @@ class TaskState:
         return self._curve
 
     def standing(self) -> list[Trial]:
-        """Configs that work, each by the measurement that counts (its latest), the fastest first."""
-        return sorted((t for t in self._latest.values() if t.ok), key=lambda t: t.seconds)
+        """Configs that work, each by the measurement that counts (its latest), the fastest first; behind all others
+        those that were measured while the device did not keep its speed."""
+        return sorted((t for t in self._latest.values() if t.ok), key=lambda t: (t.throttled, t.seconds))
 
     def is_confirmed(self, config: Config) -> bool:
         """Whether the config has been measured more than once."""
@@ -124,7 +142,7 @@ class TaskState:
     def is_open(self, preset: Preset) -> bool:
         """Whether there is anything left to search."""
         capped = preset.trials is not None and self.tried >= preset.trials
-        return self.space is not None and not (self.exhausted or capped or self.stalled(preset))
+        return self.space is not None and not (self.exhausted or self.skipped or capped or self.stalled(preset))
 
     @property
     def below_floor(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
@@ -15,6 +16,8 @@ from onnx import TensorProto, helper
 from tests.tuner.cli.conftest import everything_under
 from tests.tuner.tiny_network import write_tiny_network
 from tuning_db.store import open_db
+
+RAY = find_spec("ray") is not None
 
 
 def _missing(path: Path) -> None:
@@ -90,6 +93,9 @@ def test_a_model_that_cannot_be_used(tune, tmp_path, make, says):
         (["--db", "missing/t.db"], "missing"),
         (["--db", "mysql://host/name"], "mysql"),
         (["--db", "tiny.onnx"], "not a tuning database"),
+        (["--ray", "head"], "--ray head: give HOST:PORT"),
+        (["--ray", "ray://head:10001"], "give HOST:PORT"),
+        (["--ray", "127.0.0.1:1"], "no cluster can be reached there" if RAY else "pip install 'edgetune[fleet]'"),
     ],
 )
 def test_an_option_that_cannot_be_used(tune, tiny, tmp_path, words, says):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.board_agent.support import Agent, free_port
 from tests.tuner.cli.conftest import TUNE, Done, run_tune
-from tuner.devices.board import Boards
+from tuner.devices.board import Boards, Link
 
 CONV = ("conv2d", "--shape", "1,16,14,14,16,3,3", "--padding", 1, "--threads", 1, "--trials", 6)
 
@@ -77,6 +77,7 @@ def test_tune_on_a_board_and_go_on(home: Path) -> None:
         (("board", "pair", "x", "--address", "203.0.113.1"), "give this host's own address"),
         (("board", "pair", "x", "--address", "127.0.0.1", "--seconds", 1), "expired"),
         (("board", "serve", "--pair", "no code"), "not a pairing code"),
+        (("board", "serve", "--turn", 0), "--turn must be a positive number"),
         (("board", "forget", "nowhere"), "no board is named"),
     ],
 )
@@ -84,6 +85,19 @@ def test_what_is_refused_is_one_line(home: Path, words: tuple[object, ...], why:
     done = tune(*words, cwd=home)
     assert done.status == 2
     assert why in done.err.splitlines()[-1]
+
+
+def test_others_see_who_measures(agent: Agent, home: Path) -> None:
+    assert agent.port
+    settings = {"device": "cpu", "form": "library", "threads": 1, "memory_bytes": 1 << 30}
+    with Link(Boards()["pi"]) as link:
+        link.start(settings, 60.0)
+        (listed,) = tune("board", "list", "--json", cwd=home).json()["boards"]
+        assert listed["state"].endswith(" measures")
+        assert listed["facts"]["machine"] == link.facts["machine"]
+        pinged = tune("board", "ping", "pi", cwd=home)
+        assert (pinged.status, "not asked now: " in pinged.out, " measures" in pinged.out) == (0, True, True)
+        link.ask({"do": "ready"})
 
 
 def test_a_module_is_not_built_for_a_board(agent: Agent, home: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.board_agent.thin import thin_python
 from tests.tuner.cli.conftest import Done, run_tune
 
 FROM = ("--facts", "facts.json", "--configs", 3, "--threads", 1)
@@ -21,9 +22,9 @@ def candidates(bundle: Path) -> set[str]:
         return {c["name"] for c in json.loads(archive.read("bundle/manifest.json"))["candidates"]}
 
 
-def on_the_device(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def on_the_device(*words: object, cwd: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """With nothing of the project on its path: only Python, NumPy and TVM's wheel."""
-    command = [sys.executable, *map(str, words)]
+    command = [python, *map(str, words)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
@@ -54,6 +55,31 @@ def test_there_and_back(bundle: Path, tiny: Path) -> None:
     again = run_tune("bundle", "make", tiny, *FROM, "--json", cwd=folder)
     assert again.json()["candidates"] > 0
     assert candidates(bundle).isdisjoint(candidates(folder / "bundle.pyz"))  # it goes on where the first ended
+
+
+def test_there_and_back_for_opencl_without_tvm(tmp_path: Path, tiny: Path) -> None:
+    python = thin_python()
+    assert run_tune("board", "agent", "-o", "agent.pyz", cwd=tmp_path).status == 0
+    facts = on_the_device("agent.pyz", "--facts", cwd=tmp_path, python=python)
+    (tmp_path / "facts.json").write_text(facts.stdout)
+    make = ("bundle", "make", tiny, "--facts", "facts.json", "--configs", 2, "-o", "b.pyz")
+    made = run_tune(*make, "--device", "opencl:0", "--json", cwd=tmp_path)
+    assert made.status == 0, made.err
+    done = on_the_device("b.pyz", "-o", "r.zip", cwd=tmp_path, python=python)
+    assert done.returncode == 0, done.stderr
+    found = run_tune("bundle", "import", "b.pyz", "r.zip", "--json", cwd=tmp_path).json()
+    assert (found["failures"], found["added"]) == (0, made.json()["candidates"])
+    for device, line in (("opencl:99", "no device opencl:99 (there: opencl:0 ("), ("gpu", "give cpu or opencl:N")):
+        refused = run_tune(*make, "--device", device, cwd=tmp_path)
+        assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+        assert line in refused.err
+
+
+def test_a_device_that_cannot_run_a_bundle_says_so_and_blames_no_candidate(bundle: Path) -> None:
+    done = on_the_device(bundle.name, "-o", "r.zip", cwd=bundle.parent, python=thin_python())
+    assert done.returncode == 2
+    assert "No module named 'tvm'" in done.stderr
+    assert not (bundle.parent / "r.zip").exists()
 
 
 def test_an_interrupted_run_goes_on(bundle: Path) -> None:

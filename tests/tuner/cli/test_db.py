@@ -8,6 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from typing import Any
 import pytest
 import typer
 
+import vision_ops  # noqa: F401  (registers the templates)
+from templates.template import all_templates
 from tests.tuner.interop.logs import CUDA, SPATIAL_PACK, TRANSPOSED, lines
+from tests.tuning_db.backends import new_database
 from tests.tuning_db.made import CONV, NOON, trial
 from tuner.cli import db
 from tuner.cli.common import DEFAULT_DB
 from tuner.errors import BadInput
 from tuning_db import logs
-from tuning_db.record import Trial, Workload
+from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import DatabaseError, open_db
 
 DENSE = Workload("dense", {"rows": 1, "in_features": 512, "out_features": 10})
@@ -107,6 +111,16 @@ def test_export_and_import(run: Run) -> None:
     assert as_json(run("import", "log.jsonl", "--db", "new.db", "--json")) == {"added": 2, "known": 0, "bad": []}
     assert as_json(run("import", "log.jsonl", "--db", "new.db", "--json")) == {"added": 0, "known": 2, "bad": []}
     assert content("new.db") == made
+
+
+def test_export_of_the_bests(run: Run) -> None:
+    current = next(t for t in all_templates() if t.name == "cpu.conv2d_direct")
+    slow, fast, old = (replace(trial(n, n * 1e-3), config=Config(current.name, {"tile": n})) for n in (3, 2, 1))
+    made = [replace(t, template_version=current.version) for t in (slow, fast)]
+    filled("t.db", [*made, replace(old, template_version=current.version + 1), trial(7, 1e-6), trial(8, None)])
+    assert as_json(run("export", "bests.jsonl.xz", "--bests", "--db", "t.db", "--json"))["trials"] == 1
+    run("import", "bests.jsonl.xz", "--db", "new.db")
+    assert content("new.db") == [made[1]]  # of a template that is there, in the version that it has
 
 
 def test_import_skips_bad_lines_and_says_which(run: Run) -> None:
@@ -229,3 +243,32 @@ def test_a_folder_that_is_no_database_of_metaschedules_is_refused(run: Run, tmp_
     with pytest.raises(BadInput, match="folder: is a folder without database_workload"):
         run("import", "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_every_command_works_on_a_teams_database(run: Run, tmp_path: Path) -> None:
+    url = new_database("postgresql", tmp_path / "unused")
+    filled("a.db", [trial(1, 2e-3), trial(2, None)])
+    run("export", "log.jsonl.xz", "--db", "a.db")
+    assert as_json(run("import", "log.jsonl.xz", "--db", url, "--json"))["added"] == 2
+    filled("b.db", [trial(2, None), trial(3, 1e-3)])
+    assert as_json(run("merge", "b.db", "--db", url, "--json")) == {"added": 1, "known": 1}
+    assert as_json(run("stats", "--db", url, "--json"))["trials"] == 3
+    (best,) = as_json(run("best", "--db", url, "--json"))["best"]
+    assert best["config"]["knobs"] == {"tile": 3}
+    assert as_json(run("verify", "--db", url, "--json")) == {"trials": 3, "problems": []}
+    assert as_json(run("prune", "--failures", "--db", url, "--json"))["removed"] == 1
+    assert as_json(run("export", "back.jsonl.gz", "--db", url, "--json"))["trials"] == 2
+    assert as_json(run("merge", url, "--db", "c.db", "--json")) == {"added": 2, "known": 0}
+    assert content("c.db") == content(url) == [trial(1, 2e-3), trial(3, 1e-3)]
+
+
+def test_a_compressed_log_that_was_cut_is_imported_as_far_as_it_goes(run: Run, tmp_path: Path) -> None:
+    filled("t.db", [trial(tile) for tile in range(50)])
+    run("export", "log.jsonl.gz", "--db", "t.db")
+    log = tmp_path / "log.jsonl.gz"
+    log.write_bytes(log.read_bytes()[:-200])
+    status, _, err = run("import", "log.jsonl.gz", "--db", "new.db")
+    assert status == 0
+    assert "the compressed file cannot be read from here on" in err
+    assert 0 < len(content("new.db")) < 50
+    assert content("new.db") == content("t.db")[: len(content("new.db"))]

@@ -1,16 +1,19 @@
-"""What plans choose from: the best kernel of every layout."""
+"""What is chosen for a workload, and what plans choose from: the best kernel of every layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from templates.template import anchor_template, search_space
+from templates.template import anchor_template, search_space, template_named
 from templates.workloads import Conv2d
-from tuner.devices import open_device
-from tuner.graph.choice import choose, rivals
+from tests.templates.support import host_target
+from tuner.devices import Device, open_device
+from tuner.graph.choice import Choice, choose, rivals
+from tuning_db import shipped
 from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db
 
@@ -54,3 +57,41 @@ def test_what_was_not_measured_is_no_rival(store: Store) -> None:
     store.add(Trial(WORKLOAD, device.key, plain[0], anchor_template(plain[0].template).version, (1.0,), error=1e-7))
     (only,) = rivals([WORKLOAD], device, store)[WORKLOAD]
     assert only.config == plain[0]
+
+
+def as_shipped(trial: Trial) -> Device:
+    """A device with the key of a shipped trial."""
+    if trial.device.kind == "cpu":
+        return replace(open_device("cpu", 1), key=trial.device, target=host_target("skylake-avx512"))
+    return replace(open_device("opencl:0"), key=trial.device)
+
+
+def test_every_shipped_config_is_chosen_where_nothing_else_is_known(store: Store) -> None:
+    by_device: dict[str, list[Trial]] = {}
+    for trial in shipped.trials():
+        by_device.setdefault(trial.device.key, []).append(trial)
+    for trials in by_device.values():
+        chosen = choose([t.workload for t in trials], as_shipped(trials[0]), store)
+        # Nobody knows what they take here: a plan measures them.
+        assert list(chosen.values()) == [Choice(t.config, "shipped", None, t.error) for t in trials]
+    assert store.stats().trials == 0
+
+
+def test_what_a_user_has_measured_goes_before_what_is_shipped(store: Store) -> None:
+    trial = next(t for t in shipped.trials() if t.device.kind == "cpu")
+    device = as_shipped(trial)
+    space = search_space(trial.workload, device.target)
+    assert space is not None
+    configs = iter(c for c in space.seed_configs() if c != trial.config)
+    relative = replace(trial.device, model="another")
+    for where, source in ((relative, "family"), (trial.device, "device")):
+        slow = replace(trial, config=next(configs), device=where, times=(100.0,))
+        store.add(replace(slow, template_version=template_named(slow.config.template).version))
+        (choice,) = choose([trial.workload], device, store).values()
+        assert choice == Choice(slow.config, source, 100.0, trial.error)
+
+
+def test_without_a_database_nothing_shipped_is_used() -> None:
+    trial = next(t for t in shipped.trials() if t.device.kind == "cpu")
+    (choice,) = choose([trial.workload], as_shipped(trial), None).values()
+    assert choice.source == "default"

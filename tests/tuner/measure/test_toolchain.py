@@ -13,18 +13,18 @@ import tvm
 from tuner.devices import open_device
 from tuner.errors import BadInput
 from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
-from tuner.measure.toolchain import ENTRY, build_shared, preflight_func, preflight_length
+from tuner.measure.toolchain import ENTRY, build_shared, preflight_data, preflight_func, preflight_result
 
 
-def test_preflight_kernel_adds_one(tmp_path):
+def test_preflight_kernel_adds(tmp_path):
     library = tmp_path / "k.so"
     target = open_device("cpu", 1).target
     build_shared(preflight_func(2, target), target, library, check_toolchain())
     assert [path.name for path in tmp_path.iterdir()] == ["k.so"]
-    data = np.arange(preflight_length(2), dtype=np.float32).reshape(2, -1)
+    data = preflight_data(2)
     out = tvm.runtime.tensor(np.zeros_like(data))
     tvm.runtime.load_module(str(library))[ENTRY](tvm.runtime.tensor(data), out)
-    np.testing.assert_array_equal(out.numpy(), data + 1)
+    np.testing.assert_array_equal(out.numpy(), preflight_result(data))
 
 
 @pytest.mark.parametrize("name", ["ld", "ld.gold", "ld.lld", "mold", "cc", "gcc", "clang"])

@@ -21,7 +21,7 @@ from sqlalchemy import update
 from templates.foreign import translated
 from templates.template import search_space
 from templates.workloads import Conv2d
-from tests.tuner.session.support import CONV, POINT, STRANGE, configs_tried, latency, records, replayed
+from tests.tuner.session.support import CONV, POINT, SMALL, STRANGE, configs_tried, latency, records, replayed
 from tuner.devices import Device
 from tuner.errors import BadInput, NothingMeasured, SearchFailed
 from tuner.measure import LocalRunner
@@ -36,6 +36,7 @@ from tuner.session.final import FINALISTS
 from tuner.session.loop import BATCH
 from tuner.session.task import TaskState
 from tuning_db import schema
+from tuning_db.marks import mark_throttled
 from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db
 
@@ -330,6 +331,18 @@ def test_an_imported_log_of_a_device_of_the_family_suggests_what_to_try(device: 
     assert library().foreign(task.workload, space, device.target) == wanted
     replayed(device, store, [task], Budget(trials=3))
     assert wanted[0] in [t.config for t in records(store)[2:]]
+
+
+def test_a_trial_that_is_marked_leads_only_where_there_is_no_other(device: Device, store: Store) -> None:
+    replayed(device, store, [SMALL], Budget(trials=6))
+    space = search_space(SMALL.workload, device.target)
+    state = TaskState(SMALL, space, records(store))
+    leader, second, *_ = state.standing()
+    state.replace(leader, mark_throttled(store, leader, "drift"))
+    assert state.standing()[0] == second
+    assert state.standing()[-1].config == leader.config
+    assert state.best_seconds == second.seconds > leader.seconds
+    assert TaskState(SMALL, space, records(store)).standing() == state.standing()  # a later session sees the same
 
 
 def test_a_depthwise_convolution_says_nothing_about_another(device: Device, store: Store) -> None:

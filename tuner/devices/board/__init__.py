@@ -1,7 +1,18 @@
 """Boards across the network, from the host. Start at `boards`; `pairing` makes one known, `link` talks to it."""
 
 from tuner.devices.board.boards import Board, Boards
-from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link, NotAnswered
+from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link, NotAnswered, NotCompiled, Standing
 from tuner.devices.board.pairing import Pairing
 
-__all__ = ["Board", "BoardBusy", "BoardGone", "Boards", "KernelDied", "Link", "NotAnswered", "Pairing"]
+__all__ = [
+    "Board",
+    "BoardBusy",
+    "BoardGone",
+    "Boards",
+    "KernelDied",
+    "Link",
+    "NotAnswered",
+    "NotCompiled",
+    "Pairing",
+    "Standing",
+]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,8 +18,9 @@ from board_agent.keys import HANDSHAKE_SECONDS
 from board_agent.serve import watch
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 from tuner.devices.board.boards import Board
+from tuner.errors import TurnOver
 
-SILENCE_SECONDS = 8.0
+SILENCE_SECONDS = 7.0  # three signs of life that did not come
 _MOST_BYTES = 1 << 30
 
 
@@ -28,19 +30,39 @@ class BoardGone(Exception):
 
 
 class BoardBusy(Exception):
-    """Somebody else measures on it."""
+    """Somebody else measures on it, or too many are connected."""
 
 
 class KernelDied(Exception):
     """The process that runs kernels died of what it was asked to do; it can be started again."""
 
 
+class NotCompiled(Exception):
+    """The board's own compiler refused a kernel."""
+
+
 class NotAnswered(KernelDied):
     """It was still at it when its time was over, and was ended."""
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How things stand on a board. `place`: how many turns away this host's is (0: it does not wait); `measures`: the
+    pairing whose turn it is, if any; `waiting`: how many wait."""
+
+    place: int
+    measures: str
+    waiting: int
+
+    def __str__(self) -> str:
+        """Such as "alice-laptop measures, 2 wait"."""
+        name = self.measures.rpartition("-")[0] or self.measures  # without what makes a pairing's name unique
+        who = f"{name} measures" if name else "nobody measures"
+        return f"{who}, {self.waiting} wait" if self.waiting else who
+
+
 class Link:
-    """A context manager. `facts`: what the agent says of its board."""
+    """A context manager. `facts`: what the agent says of its board; `standing`: who measured there when it said so."""
 
     def __init__(self, board: Board, seconds: float = HANDSHAKE_SECONDS) -> None:
         """Connects. Raises BoardGone, also for a board that is another than the one that was paired; BoardBusy."""
@@ -62,13 +84,14 @@ class Link:
             raise BoardGone(f"board {self._title}: this is another board than the one that was paired")
         watch(self._socket)
         hello, _ = self._receive()
-        if "busy" in hello:
+        if "full" in hello:
             self.close()
-            raise BoardBusy(f"board {self._title}: {hello['busy'].get('host', 'another host')} is measuring there")
+            raise BoardBusy(f"board {self._title}: {hello['full']}")
         if hello.get("agent") != VERSION:
             self.close()
             raise BoardGone(f"board {self._title}: its agent is of another version than this edgetune: update both")
         self.facts: dict[str, Any] = hello.get("facts", {})
+        self.standing = Standing(**hello["line"])
 
     def __enter__(self) -> Self:
         return self
@@ -78,25 +101,49 @@ class Link:
     ) -> None:
         self.close()
 
-    def ask(self, message: dict[str, Any], parts: Sequence[Any] = (), seconds: float = 60.0) -> Frame:
+    def start(
+        self, settings: dict[str, Any], seconds: float, waits: Callable[[Standing], object] | None = None
+    ) -> Frame:
+        """Start what runs kernels. Where others measure, wait in line and call `waits` every two seconds.
+
+        Without `waits` raises BoardBusy there; else as `ask`.
+        """
+        return self.ask({"do": "start", "settings": settings, "wait": waits is not None}, seconds=seconds, waits=waits)
+
+    def ask(
+        self,
+        message: dict[str, Any],
+        parts: Sequence[Any] = (),
+        seconds: float = 60.0,
+        waits: Callable[[Standing], object] | None = None,
+    ) -> Frame:
         """The answer to a request, which the board is given so many seconds for.
 
-        Raises BoardGone; KernelDied where what runs kernels died, NotAnswered where it had to be ended; RuntimeError
-        with one line where the device refused; ValueError where the agent does not understand.
+        Raises BoardGone; TurnOver where others have the board now; KernelDied where what runs kernels died, NotAnswered
+        where it had to be ended; NotCompiled; RuntimeError with one line where the device refused; ValueError where the
+        agent does not understand.
         """
         try:
             send(self._socket, {**message, "seconds": seconds}, parts)
         except (Gone, WireError) as error:
             raise BoardGone(f"board {self._title}: {error}") from error
         answer, more = self._receive()
-        while answer.get("alive"):
+        while answer.get("alive") or "waiting" in answer:
+            if waits is not None and "waiting" in answer:
+                waits(Standing(**answer["waiting"]))
             answer, more = self._receive()
+        if "over" in answer:
+            raise TurnOver(f"board {self._title}: others wait, and this host's turn of {answer['over']:g} s is over")
+        if "busy" in answer:
+            raise BoardBusy(f"board {self._title}: {Standing(**answer['busy'])}")
         if "late" in answer:
             raise NotAnswered(f"no answer within {answer['late']:g} s")
         if "died" in answer:
             raise KernelDied(str(answer["died"]))
         if "unfit" in answer:
             raise BoardGone(f"board {self._title}: {answer['unfit']}")
+        if "not_compiled" in answer:
+            raise NotCompiled(str(answer["not_compiled"]))
         if "failed" in answer:
             raise RuntimeError(str(answer["failed"]))
         if "refused" in answer:

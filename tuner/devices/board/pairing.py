@@ -8,7 +8,9 @@ which they begin or end, as many boards have no clock that knows the date after 
 from __future__ import annotations
 
 import datetime
+import getpass
 import hmac
+import os
 import secrets
 import socket
 import ssl
@@ -140,5 +142,11 @@ class Pairing:
 
 
 def _own_name() -> str:
-    letters = "".join(c if c.isalnum() else "-" for c in socket.gethostname().split(".")[0].lower())
+    """Of the user on this host: others who wait for the board see it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        user = str(os.getuid())
+    named = f"{user}-{socket.gethostname().split('.')[0]}".lower()
+    letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in named)
     return letters.strip("-")[:40] or "host"

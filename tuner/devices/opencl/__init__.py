@@ -12,6 +12,7 @@ from __future__ import annotations
 from tuner.devices.opencl.control import (
     Launch,
     counters,
+    leave_stage,
     order_streams,
     set_binary_cache,
     set_build_options,
@@ -19,7 +20,7 @@ from tuner.devices.opencl.control import (
     trace,
 )
 from tuner.devices.opencl.library import load
-from tuner.devices.opencl.listing import DeviceInfo, Driver, device_info, devices, drivers
+from tuner.devices.opencl.listing import DeviceInfo, Driver, device_info, devices, drivers, info_of
 
 __all__ = [
     "DeviceInfo",
@@ -29,6 +30,8 @@ __all__ = [
     "device_info",
     "devices",
     "drivers",
+    "info_of",
+    "leave_stage",
     "load",
     "order_streams",
     "set_binary_cache",

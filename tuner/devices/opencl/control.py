@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.devices.opencl.library import call
+import tvm_ffi
+
+from tuner.devices.opencl.library import call, load
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,13 @@ def order_streams(index: int, first: int, then: int) -> None:
     """What is launched on the stream `then` from now on waits for all that is on the stream `first` of the device
     "opencl:`index`" so far; the caller does not wait. Streams are TVM's raw ones; 0 is the device's default."""
     call("order_streams", index, first, then)
+
+
+def leave_stage() -> None:
+    """Back to the stream that the calling thread had before the stage that it is in, which waits for the others: for
+    errors, behind which nobody else does."""
+    load()
+    tvm_ffi.get_global_func("edgetune.stage.join")()
 
 
 def set_flush_every(index: int, launches: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -62,9 +63,17 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _info(index: int) -> DeviceInfo:
-    fields = _plain(call("device_info", index))
-    fields["extensions"] = tuple(sorted(fields["extensions"].split()))
-    return DeviceInfo(index=index, **fields)
+    found = _plain(call("device_info", index))
+    found["extensions"] = tuple(sorted(found["extensions"].split()))
+    return DeviceInfo(index=index, **found)
+
+
+def info_of(described: Mapping[str, Any], index: int = 0) -> DeviceInfo:
+    """From what a board's agent says of a device. Raises KeyError for a field that is missing."""
+    known = {f.name: described[f.name] for f in dataclasses.fields(DeviceInfo) if f.name != "index"}
+    for name in ("max_work_item_sizes", "extensions", "subgroup_sizes"):
+        known[name] = tuple(known[name])
+    return DeviceInfo(index=index, **known)
 
 
 def devices() -> list[DeviceInfo]:

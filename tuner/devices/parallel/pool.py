@@ -37,20 +37,22 @@ def open_pools() -> list[Pool]:
     return list(_POOLS.values())
 
 
-def pool_library() -> Path | None:
-    """The compiled pool, compiled now if it has not been (0.2 s); None where there is no C compiler, or nowhere to keep
-    it: kernels then use TVM's pool."""
-    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+def pool_library(machine: str | None = None) -> Path | None:
+    """The compiled pool, compiled now if it has not been (0.2 s), for an architecture (default: this machine's). None
+    where there is no C compiler for it, or nowhere to keep it: kernels then use TVM's pool."""
+    machine = machine or platform.machine()
+    names = _COMPILERS if machine == platform.machine() else (f"{machine}-linux-gnu-gcc",)
+    compiler = next(filter(None, map(shutil.which, names)), None)
     if compiler is None:
         return None
     try:
-        return _compiled(compiler, cache_folder())
+        return _compiled(compiler, machine, cache_folder())
     except (OSError, BadInput, subprocess.CalledProcessError):
         return None
 
 
-def _compiled(compiler: str, folder: Path) -> Path:
-    made_from = (platform.machine(), str(platform.libc_ver()), str(_FLAGS))
+def _compiled(compiler: str, machine: str, folder: Path) -> Path:
+    made_from = (machine, str(platform.libc_ver()), str(_FLAGS))
     name = digest([*(part.encode() for part in made_from), SOURCE.read_bytes()])
     library = folder / PATTERN.replace("*", name)
     if not library.exists():

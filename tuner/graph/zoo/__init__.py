@@ -15,12 +15,16 @@ from pathlib import Path
 import numpy as np
 
 from tuner.errors import BadInput
-from tuner.graph.zoo import inception_v3, mobilenet, resnet18, resnet50_v1, squeezenet, ssd, yolo3
+from tuner.graph.zoo import inception_v3, mobilenet, nasnet, randwire, resnet18, resnet50_v1, squeezenet, ssd, yolo3
 from tuner.graph.zoo.builder import GraphBuilder
 
 _ARCHITECTURES: dict[str, Callable[[GraphBuilder, int], str | Sequence[str]]] = {
     "inception_v3": inception_v3.build,
     "mobilenet1.0": mobilenet.build,
+    "nasnet_a_large": nasnet.large,
+    "nasnet_a_mobile": nasnet.mobile,
+    "randwire": randwire.regular,
+    "randwire_small": randwire.small,
     "resnet18": resnet18.build,
     "resnet50_v1": resnet50_v1.build,
     "squeezenet1.0": squeezenet.build,

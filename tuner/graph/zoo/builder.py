@@ -14,13 +14,16 @@ from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_i
 OPSET = 17
 IR_VERSION = 8
 
+# The same on all sides; above and below, left and right; or above, left, below, right.
+Padding = int | tuple[int, int] | tuple[int, int, int, int]
+
 
 class GraphBuilder:
     """One graph under construction. Values are NCHW float32; `channels` maps each value to its channel count."""
 
     def __init__(self, name: str, rng: np.random.Generator) -> None:
         self._name = name
-        self._rng = rng
+        self.rng = rng
         self._nodes: list = []
         self._initializers: list = []
         self._inputs: list = []
@@ -39,7 +42,7 @@ class GraphBuilder:
         out_channels: int,
         kernel: int | tuple[int, int],
         stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: Padding = 0,
         groups: int = 1,
         bias: bool = False,
         gain: float = 2.0,
@@ -48,7 +51,6 @@ class GraphBuilder:
         """`gain`: weight variance times fan-in; 2 keeps the magnitude where a ReLU precedes or follows. `shift`: around
         which the biases lie."""
         kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
-        ph, pw = (padding, padding) if isinstance(padding, int) else padding
         shape = (out_channels, self.channels[x] // groups, kh, kw)
         reads = [x, self._parameter(f"{name}.weight", self._normal(shape, np.sqrt(gain / np.prod(shape[1:]))))]
         if bias:
@@ -60,18 +62,18 @@ class GraphBuilder:
             dilations=[1, 1],
             group=groups,
             kernel_shape=[kh, kw],
-            pads=[ph, pw, ph, pw],
+            pads=_pads(padding),
             strides=[stride, stride],
         )
 
     def batch_norm(self, x: str, name: str, gain: float = 1.0, epsilon: float = 1e-5) -> str:
         """`gain`: the mean scale; below one where a residual branch ends, so that the sums do not grow."""
         n = self.channels[x]
-        uniform = self._rng.uniform
+        uniform = self.rng.uniform
         parameters = {
             "weight": gain * uniform(0.7, 1.3, n),
-            "bias": self._rng.normal(0, 0.1, n),
-            "running_mean": self._rng.normal(0, 0.2, n),
+            "bias": self.rng.normal(0, 0.1, n),
+            "running_mean": self.rng.normal(0, 0.2, n),
             "running_var": uniform(0.6, 1.5, n),
         }
         reads = [self._parameter(f"{name}.{key}", value.astype(np.float32)) for key, value in parameters.items()]
@@ -109,26 +111,29 @@ class GraphBuilder:
     def concat(self, values: Sequence[str]) -> str:
         return self.node("Concat", values, sum(self.channels[v] for v in values), axis=1)
 
-    def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, ceil: bool = False) -> str:
+    def scale(self, x: str, name: str, factor: float) -> str:
+        return self.node("Mul", [x, self._parameter(name, np.float32(factor))], self.channels[x])
+
+    def max_pool(self, x: str, kernel: int, stride: int, padding: Padding = 0, ceil: bool = False) -> str:
         return self.node(
             "MaxPool",
             [x],
             self.channels[x],
             ceil_mode=int(ceil),
             kernel_shape=[kernel] * 2,
-            pads=[padding] * 4,
+            pads=_pads(padding),
             strides=[stride] * 2,
         )
 
-    def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
-        """Padding counts as zeros, as in torch."""
+    def average_pool(self, x: str, kernel: int, stride: int, padding: Padding = 0, include_pad: bool = True) -> str:
+        """`include_pad`: padding counts as zeros, as in torch."""
         return self.node(
             "AveragePool",
             [x],
             self.channels[x],
-            count_include_pad=1,
+            count_include_pad=int(include_pad),
             kernel_shape=[kernel] * 2,
-            pads=[padding] * 4,
+            pads=_pads(padding),
             strides=[stride] * 2,
         )
 
@@ -158,7 +163,7 @@ class GraphBuilder:
         return model
 
     def _normal(self, shape: Sequence[int], deviation: float) -> np.ndarray:
-        return self._rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(deviation)
+        return self.rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(deviation)
 
     def _parameter(self, name: str, value: np.ndarray | np.float32) -> str:
         return self.constant(np.asarray(value, dtype=np.float32), name)
@@ -176,3 +181,9 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(op, list(reads), [output], name=f"{op}_{number}", **attributes))
         self.channels[output] = channels
         return output
+
+
+def _pads(padding: Padding) -> list[int]:
+    if isinstance(padding, int):
+        return [padding] * 4
+    return list(padding) if len(padding) == 4 else [*padding, *padding]

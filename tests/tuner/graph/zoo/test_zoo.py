@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from tuner.errors import BadInput
 from tuner.graph import zoo
+from tuner.graph.zoo import randwire
 
 # Learnt parameters (running statistics are not learnt) and multiply-adds at batch 1, as published by torchvision and
 # GluonCV; the convolutions' biases are in the former.
@@ -22,7 +23,11 @@ PUBLISHED = {
     "mobilenet1.0": (4_231_976, 0.569e9),
     "squeezenet1.0": (1_248_424, 0.819e9),
     "inception_v3": (23_834_568, 5.713e9),
+    "nasnet_a_mobile": (5_289_978, 0.564e9),
+    "nasnet_a_large": (88_753_150, 23.8e9),
 }
+# Of the paper's table 2, for the mean of random networks.
+RANDWIRE = {"randwire_small": (5.6e6, 0.583e9), "randwire": (31.9e6, 4.0e9)}
 # Of Darknet's: with the convolutions' biases, of its heads alone.
 YOLO3 = 61_949_149, 32.93e9
 DETECTORS = {"ssd_300_resnet50_v1": 300, "ssd_512_mobilenet1.0": 512, "yolo3_416": 416}
@@ -46,15 +51,36 @@ def _multiply_adds(model: onnx.ModelProto) -> int:
     return total
 
 
+def _floats(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    return [i for i in model.graph.initializer if i.data_type == onnx.TensorProto.FLOAT]
+
+
 def test_names_are_the_published_ones():
     others = {"ssd_300_mobilenet1.0", "ssd_512_resnet50_v1", "yolo3_512"}
-    assert zoo.names() == sorted(others.union(PUBLISHED, DETECTORS))
+    assert zoo.names() == sorted(others.union(PUBLISHED, RANDWIRE, DETECTORS))
 
 
 def test_yolo3_has_the_published_size_and_cost(written):
     model = onnx.load(written("yolo3_416"))
     learnt = [i for i in model.graph.initializer if i.name.endswith((".weight", ".bias"))]
     assert (sum(int(np.prod(i.dims)) for i in learnt), _multiply_adds(model)) == pytest.approx(YOLO3, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", sorted(RANDWIRE))
+def test_randwire_is_about_as_large_as_published(written, name):
+    model = onnx.load(written(name))
+    weights = [i for i in _floats(model) if not i.name.endswith(("running_mean", "running_var"))]
+    size = sum(int(np.prod(i.dims)) for i in weights)
+    assert (size, _multiply_adds(model)) == pytest.approx(RANDWIRE[name], rel=0.04)
+
+
+def test_wires_are_a_rewired_ring():
+    one = randwire.wiring(32, np.random.default_rng(0))
+    assert one == randwire.wiring(32, np.random.default_rng(0))
+    assert one != randwire.wiring(32, np.random.default_rng(1))
+    assert sum(map(len, one)) == 32 * randwire.NEIGHBOURS // 2
+    assert all(r < node for node, reads in enumerate(one) for r in reads)
+    assert len({r for reads in one for r in reads}) > 20
 
 
 @pytest.mark.parametrize("name", sorted(DETECTORS))
@@ -80,14 +106,14 @@ def test_has_the_published_size_and_cost(written, name):
     model = onnx.load(written(name))
     parameters, multiply_adds = PUBLISHED[name]
     statistics = ("running_mean", "running_var", "ratio")
-    learnt = [i for i in model.graph.initializer if not i.name.endswith(statistics)]
+    learnt = [i for i in _floats(model) if not i.name.endswith(statistics)]
     assert sum(int(np.prod(i.dims)) for i in learnt) == parameters
     assert _multiply_adds(model) == pytest.approx(multiply_adds, rel=2e-3)
     assert [o.version for o in model.opset_import] == [17]
     assert 8 <= model.ir_version <= 10
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
+@pytest.mark.parametrize("name", sorted({*PUBLISHED, *RANDWIRE}))
 def test_runs_with_outputs_of_sensible_magnitude(written, name):
     session = onnxruntime.InferenceSession(str(written(name)), providers=["CPUExecutionProvider"])
     shape = session.get_inputs()[0].shape

@@ -7,5 +7,6 @@
 #include "memory.cc"
 #include "program.cc"
 #include "registration.cc"
+#include "stages.cc"
 #include "threads.cc"
 #include "trace.cc"

@@ -1,0 +1,237 @@
+"""Placement on simulated devices: the tables of papers 002 and 004, made again.
+
+    python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
+                                   [--devices 4 8 ...] [--seconds 12] [--json]
+
+table    the delta algorithm against the full one (paper 002, table 4): a chain of proposals from a random strategy,
+         milliseconds of CPU per proposal. "full" is algorithm 1, which builds the task graph from the strategy, from
+         nothing but cached times of operators (as the paper's); "cached" is the same with cached blocks of the graph,
+         which the delta algorithm has too; "simulate" is algorithm 1 on a graph that is there. The full algorithm is
+         timed at every tenth proposal; both have to give the same timeline there.
+search   strategies by Markov chains from data parallelism and the expert's, then made locally optimal; against the
+         baselines (paper 002, section 8.2). "optimal": every neighbour was tried and none is faster.
+optimum  LeNet and two steps of RNNLM on 4 devices: chains against an exhaustive search (paper 002, section 8.4).
+learned  REINFORCE (paper 004, table 2) against its expert's placement and against chains, on 2 and 4 K80 with a CPU
+         (needs the extra `rl`).
+
+Searches count the seconds of one core that they have, not the clock's: the machine may do other things too. Nothing
+here was run on GPUs: times are what the simulator says of devices with the peaks of their data sheets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import random
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tuner.errors import BadInput
+from tuner.placement.baselines import strategy_of
+from tuner.placement.exhaustive import Proof, fastest
+from tuner.placement.local import is_local_optimum
+from tuner.placement.mcmc import Options, search
+from tuner.placement.networks import Network, network
+from tuner.placement.simulator import Simulator
+from tuner.placement.soap import random_config
+from tuner.placement.topology import topology_of
+
+SIX = ("alexnet", "resnet101", "inception_v3", "rnntc", "rnnlm", "nmt")
+# Paper 002, table 4: full over delta, for 4, 8, 16, 32 and 64 GPUs.
+PAPER = {
+    "alexnet": (2.9, 3.0, 2.9, 3.0, 3.0),
+    "resnet101": (3.2, 3.2, 3.1, 3.2, 3.3),
+    "inception_v3": (3.4, 3.9, 5.0, 5.9, 6.9),
+    "rnntc": (2.2, 2.3, 2.4, 2.6, 3.0),
+    "rnnlm": (2.3, 2.5, 2.7, 3.2, 3.6),
+    "nmt": (2.5, 2.7, 3.0, 3.8, 4.1),
+}
+STARTS = ("data_parallel", "expert")
+Row = dict[str, Any]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(given: argparse.Namespace) -> Iterator[Row]:
+    for name in given.networks:
+        for count in given.devices or ((4, 8) if given.quick else (4, 8, 16, 32, 64)):
+            row = one_cell(network(name), count, 100 if given.quick else 1000)
+            sizes = (4, 8, 16, 32, 64)
+            row["paper"] = PAPER[name][sizes.index(count)] if count in sizes else None
+            say(
+                "{network} on {devices}: {tasks} tasks, delta {delta_ms:.2f} ms, full {full_ms:.2f}, cached "
+                "{cached_ms:.2f}, simulate {simulate_ms:.2f}: {ratio:.1f} times (paper {paper})".format(**row)
+            )
+            yield row
+
+
+def one_cell(net: Network, count: int, proposals: int) -> Row:
+    """A chain of proposals as the search makes it; some are also simulated in full, as a chain without delta would."""
+    topology, rng, clock = topology_of(f"p100:{count}"), random.Random(0), time.thread_time
+    chain, whole = (Simulator(net, topology, training=True) for _ in range(2))
+    chain.start([random_config(o, topology, rng) for o in net.operators])
+    whole.start(chain.strategy)
+    spent = {"delta": 0.0, "full": 0.0, "cached": 0.0, "simulate": 0.0}
+    compared = done = 0
+    while done < proposals:
+        operator = rng.randrange(len(net.operators))
+        change = {operator: random_config(net.operators[operator], topology, rng)}
+        limit = chain.seconds * (1 + 0.0005 * -math.log(1 - rng.random()))
+        began = clock()
+        found = chain.propose(change)
+        spent["delta"] += clock() - began
+        if found == math.inf:  # it does not fit into the memories: neither algorithm simulates it
+            continue
+        done += 1
+        if done % 10 == 0:
+            strategy = list(chain.strategy)
+            strategy[operator] = change[operator]
+            whole.blocks.forget()
+            for key, run in (("full", lambda s=strategy: whole.start(s)), ("cached", lambda s=strategy: whole.start(s)),
+                             ("simulate", whole.simulate)):  # fmt: skip
+                began = clock()
+                again = run()
+                spent[key] += 10 * (clock() - began)
+            if again != found or whole.timeline() != chain.timeline():
+                raise SystemExit(f"{net.name} on {count}: the timelines differ")
+            compared += 1
+        if found <= limit:
+            chain.accept()
+        else:
+            chain.reject()
+    per = {f"{key}_ms": 1e3 * value / done for key, value in spent.items()}
+    ratio = per["full_ms"] / per["delta_ms"]
+    return {"network": net.name, "devices": count, "tasks": chain.tasks, "compared": compared, **per, "ratio": ratio}
+
+
+def searched(given: argparse.Namespace) -> Iterator[Row]:
+    for name in given.networks:
+        for count in given.devices or ((2, 4) if given.quick else (2, 4, 8)):
+            net, topology = network(name), topology_of(f"p100:{count}")
+            simulator = Simulator(net, topology, training=True)
+            row: Row = {"network": name, "devices": count}
+            for start in ("single", *STARTS):
+                row[start] = simulator.start(strategy_of(start, net, topology))
+            began, cpu = time.monotonic(), time.process_time()
+            options = Options(seconds=given.seconds / len(STARTS))
+            starts = {start: strategy_of(start, net, topology) for start in STARTS}
+            found = search(lambda s=simulator: s, starts, random.Random(0), options, clock=time.process_time)
+            row |= {"found": found.seconds, "seconds": time.process_time() - cpu, "clock": time.monotonic() - began}
+            simulator.start(found.strategy)
+            row |= {"proposals": found.proposals, "optimal": is_local_optimum(simulator)}
+            row |= {f"vs_{start}": row[start] / found.seconds for start in STARTS}
+            say(
+                "{network} on {devices}: {0:.3f} ms in {seconds:.1f} s ({proposals} proposals), "
+                "{vs_data_parallel:.2f} times data parallelism, {vs_expert:.2f} times the expert; local optimum: "
+                "{optimal}".format(1e3 * found.seconds, **row)
+            )
+            yield row
+
+
+def optimum(given: argparse.Namespace) -> Iterator[Row]:
+    for name, more in (("lenet", {}), ("rnnlm", {"steps": 2})):
+        net, topology = network(name, **more), topology_of("p100:2" if given.quick else "p100:4")
+        starts = {start: strategy_of(start, net, topology) for start in STARTS}
+        options = Options(proposals=20_000 if given.quick else 150_000, temperature=0.005, tempering=4)
+        began = time.monotonic()
+        found = search(lambda n=net, t=topology: Simulator(n, t, training=True), starts, random.Random(0), options)
+        took, began = time.monotonic() - began, time.monotonic()
+
+        def tell(proof: Proof, name: str = name) -> bool:
+            if proof.nodes % 20_000 == 0:
+                say(f"{name}: {proof.nodes} beginnings, {proof.leaves} strategies, {1e6 * proof.seconds:.3f} us")
+            return True
+
+        # It starts from data parallelism, not from what the chains found: the two know nothing of each other.
+        proof = fastest(Simulator(net, topology, training=True), starts["data_parallel"], tell)
+        row = {"network": name, "space": proof.space, "found": found.seconds, "least": proof.seconds, "chains_s": took}
+        row |= {"proof_s": time.monotonic() - began, "simulated": proof.leaves, "same": found.seconds == proof.seconds}
+        times = 1e6 * found.seconds, 1e6 * proof.seconds
+        say(
+            "{network}: chains {0:.3f} us in {chains_s:.1f} s; the least of {space:.2g} strategies is {1:.3f} us, "
+            "proved in {proof_s:.1f} s with {simulated} simulated".format(*times, **row)
+        )
+        yield row
+
+
+def learned(given: argparse.Namespace) -> Iterator[Row]:
+    try:
+        from tuner.placement.learned import Settings, learn
+    except BadInput as error:
+        say(f"learned placement is skipped: {error}")
+        return
+    for name in [n for n in ("inception_v3", "nmt") if n in given.networks]:
+        for count in (2, 4):
+            net, topology = network(name), topology_of(f"k80-cpu:{count}")
+            simulator = Simulator(net, topology, training=True)
+            row: Row = {"network": name, "devices": count}
+            for start in ("cpu", "gpu", "expert_placement", "metis"):
+                try:
+                    row[start] = simulator.start(strategy_of(start, net, topology))
+                except BadInput as error:
+                    say(f"{start} is skipped: {error}")
+            began = time.monotonic()
+            settings = Settings(updates=20 if given.quick else 300)
+            found = learn(net, topology, simulator, settings, random.Random(0))
+            row |= {"learned": found.seconds, "learned_s": time.monotonic() - began, "samples": found.samples}
+            began = time.monotonic()
+            options = Options(seconds=given.seconds / 2)
+            starts = {s: strategy_of(s, net, topology) for s in ("gpu", "expert_placement")}
+            chains = search(lambda s=simulator: s, starts, random.Random(0), options)
+            row |= {"mcmc": chains.seconds, "mcmc_s": time.monotonic() - began}
+            row["vs_expert"] = row["expert_placement"] / found.seconds
+            say(
+                "{network} on {devices} K80: one GPU {gpu:.3f} s, expert {expert_placement:.3f}, learned {learned:.3f} "
+                "({learned_s:.0f} s, {samples} samples), chains over splits {mcmc:.3f} ({mcmc_s:.0f} s)".format(**row)
+            )
+            yield row
+
+
+PARTS = {"table": table, "search": searched, "optimum": optimum, "learned": learned}
+
+
+def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if rows.get("table"):
+        ratios = [r["ratio"] for r in rows["table"]]
+        found |= {"delta_vs_full_min": min(ratios), "delta_vs_full_max": max(ratios)}
+    if rows.get("search"):
+        found["mcmc_seconds_max"] = max(r["seconds"] for r in rows["search"])
+        found["all_locally_optimal"] = all(r["optimal"] for r in rows["search"])
+        for row in rows["search"]:
+            found[f"vs_expert_{row['network']}"] = row["vs_expert"]  # of the largest number of devices
+    if rows.get("optimum"):
+        found["global_optima"] = all(r["same"] for r in rows["optimum"])
+    for row in rows.get("learned", ()):
+        found[f"learned_vs_expert_{row['network']}_{row['devices']}"] = row["vs_expert"]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer proposals and devices")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--networks", nargs="*", choices=SIX, default=list(SIX))
+    parser.add_argument("--devices", nargs="*", type=int, help="numbers of GPUs (default: the papers')")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of CPU for the chains of a search; polishing has as long again"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
+    given = parser.parse_args()
+    rows = {part: list(PARTS[part](given)) for part in given.parts}
+    found = summary(rows)
+    for name, value in found.items():
+        say(f"{name}: {value:.2f}" if isinstance(value, float) else f"{name}: {value}")
+    if given.json:
+        machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
+        print(json.dumps({"summary": found, "rows": rows, "machine": machine}))
+
+
+if __name__ == "__main__":
+    main()

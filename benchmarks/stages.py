@@ -1,0 +1,204 @@
+"""Networks in stages: one kernel after the other, greedy stages and ours, and how well sums of stages predict.
+
+    python benchmarks/stages.py [--device opencl:0] [--models squeezenet1.0 inception_v3 ...] [--batch 1] [--minutes 0]
+                                [--search-minutes 5] [--schedules 200] [--rounds 25] [--folder DIR] [--quick] [--json]
+
+Each network of the zoo is tuned for the minutes (0: its kernels are the templates' first), its stages are searched for,
+and the three ways are run as modules, in turns, with whole inferences timed; above 1 is ours ahead. Random schedules
+are then launched whole, each on the same memory, and compared with the sums of what their stages take: `order_accuracy`
+is the share of pairs of which the one that should be faster is (paper 000, section 5.7, has 0.937). All take several
+turns, of which the fastest counts: `repeatability` is the same share between every other turn and the rest, about what
+a perfect prediction would have on this machine. With --folder what was measured stays, and a second run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+from typing import Any
+
+from models_cpu import tune
+
+from tuner.devices import Device, open_device
+from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed
+from tuner.graph.choice import choose
+from tuner.stages import OperatorGraph, Schedule, Stage, check, greedy, search, sequential, total
+from tuner.stages.bench import Bench
+from tuner.stages.calls import Calls
+from tuner.stages.costs import MeasuredCosts
+from tuner.stages.plan import compare
+from tuner.stages.rewrite import staged
+from tuning_db.store import Store, open_db
+
+MODELS = ("squeezenet1.0", "inception_v3", "nasnet_a_mobile", "randwire_small")
+TURNS = 8
+WIDEST = 4  # groups of a stage of a random schedule
+
+
+def random_schedule(graph: OperatorGraph, random: Random) -> Schedule:
+    """Stages of a few operators that can run, each followed by some that only needed it."""
+    done: set[int] = set()
+    stages = []
+    width, growth = random.randint(1, WIDEST), random.random()
+    while len(done) < len(graph):
+        free = [i for i in range(len(graph)) if i not in done and done.issuperset(graph.operators[i].reads)]
+        groups = []
+        for first in random.sample(free, min(len(free), random.randint(1, width))):
+            group = [first]
+            while random.random() < growth:
+                have = done.union(group)
+                behind = [
+                    i
+                    for i, o in enumerate(graph.operators)
+                    if i not in have and group[-1] in o.reads and have.issuperset(o.reads)
+                ]
+                if not behind:
+                    break
+                group.append(behind[0])
+            groups.append(tuple(group))
+        stages.append(Stage(tuple(sorted(groups, key=lambda g: (-len(g), g)))))
+        done.update(i for group in groups for i in group)
+    check(graph, stages)
+    return tuple(stages)
+
+
+def agreement(one: Sequence[float], other: Sequence[float]) -> float:
+    """The share of pairs that two lists of times have in the same order."""
+    return fmean((one[a] < one[b]) == (other[a] < other[b]) for a, b in combinations(range(len(one)), 2))
+
+
+def order(graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, seed: int) -> dict[str, Any]:
+    """Random schedules: what their stages take together, and what they take."""
+    random = Random(seed)
+    schedules = list({random_schedule(graph, random): None for _ in range(2 * count)})[:count]
+    predicted = [total(costs, schedule) for schedule in schedules]
+    rounds = [[min(bench.schedule_seconds(s, 3)) for s in schedules] for _ in range(TURNS)]
+    took = [[min(times) for times in zip(*rounds[half::2], strict=True)] for half in (0, 1)]
+    both = [min(pair) for pair in zip(*took, strict=True)]
+    return {
+        "schedules": len(schedules),
+        "order_accuracy": agreement(predicted, both),
+        "repeatability": agreement(*took),
+        "predicted_over_measured": median(p / m for p, m in zip(predicted, both, strict=True)),
+        "fastest_ms": 1e3 * min(both),
+        "slowest_ms": 1e3 * max(both),
+    }
+
+
+def ways(placed: Placed, calls: Calls, ours: Schedule, device: Device, rounds: int) -> dict[str, float]:
+    """Milliseconds of whole inferences as modules."""
+    graph = calls.graph()
+    schedules = {"sequential": sequential(graph), "greedy": greedy(graph), "ours": ours}
+    times = compare([staged(placed, calls, schedule) for schedule in schedules.values()], device, rounds)
+    return {name: 1e3 * median(taken) for name, taken in zip(schedules, times, strict=True)}
+
+
+def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    model, database, device = folder / f"{name}-{options.batch}.onnx", folder / "tuning.db", open_device(options.device)
+    if not model.exists():
+        tune("zoo", name, "-o", model, "--batch", options.batch)
+    if options.minutes:
+        tune("model", model, "--device", device.name, "--db", database, "--minutes", options.minutes)
+    graph = fuse(load_onnx(model))
+    with open_db(str(database)) as store:
+        choices = choose((s.workload for s in graph.tuned), device, store)
+        place = Place(device.target, {w: c.config for w, c in choices.items()})
+        placed = lower_placed(graph, [place], [0] * len(graph.steps))
+        return {"model": name, "batch": options.batch, **measured(placed, device, store, options)}
+
+
+def measured(placed: Placed, device: Device, store: Store, options: argparse.Namespace) -> dict[str, Any]:
+    calls = Calls.of(placed)
+    graph = calls.graph()
+    began = time.perf_counter()
+    bench = Bench(placed, calls, device)
+    compiling = time.perf_counter() - began
+    costs = MeasuredCosts(calls, bench, device, store)
+    began = time.perf_counter()
+    end = time.monotonic() + 60 * options.search_minutes
+    found = search(graph, costs, may_go_on=lambda: time.monotonic() < end)
+    seconds = time.perf_counter() - began
+    return {
+        "operators": len(graph),
+        "blocks": len(found.blocks),
+        "transitions": sum(b.transitions for b in found.blocks),
+        "narrowed": sorted({str(b.limits) for b in found.blocks if b.cut.groups or b.cut.operators}),
+        "compile_seconds": compiling,
+        "search_seconds": seconds,
+        "stages_measured": costs.measured,
+        "finished": found.finished,
+        "stages": len(found.schedule),
+        "wide_stages": sum(len(s.groups) > 1 for s in found.schedule),
+        "predicted_ms": {
+            "sequential": 1e3 * found.sequential_seconds,
+            "greedy": 1e3 * found.greedy_seconds,
+            "ours": 1e3 * found.seconds,
+        },
+        "ms": ways(placed, calls, found.schedule, device, options.rounds),
+        **order(graph, bench, costs, options.schedules, options.seed),
+    }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for row in rows:
+        name, ms = row["model"], row["ms"]
+        found[f"vs_sequential_{name}"] = ms["sequential"] / ms["ours"]
+        found[f"vs_greedy_{name}"] = ms["greedy"] / ms["ours"]
+        found[f"search_seconds_{name}"] = row["search_seconds"]
+        found[f"order_accuracy_{name}"] = row["order_accuracy"]
+    found["order_accuracy"] = fmean(row["order_accuracy"] for row in rows)
+    found["repeatability"] = fmean(row["repeatability"] for row in rows)
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--search-minutes", type=float, default=5.0)
+    parser.add_argument("--schedules", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="SqueezeNet alone, 20 schedules")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.models, options.schedules, options.rounds = ["squeezenet1.0"], 20, 7
+    return options
+
+
+def main() -> int:
+    options, rows = arguments(), []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in options.models:
+            rows.append(measure(name, options, folder))
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    load = os.getloadavg()
+    machine = {"machine": platform.machine(), "device": open_device(options.device).key.as_dict(), "load": load}
+    result = {"summary": summary(rows), "rows": rows, "machine": machine}
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result["summary"].items():
+            print(f"{name:40} {value:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

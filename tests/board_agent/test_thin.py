@@ -1,0 +1,106 @@
+"""The agent where TVM is not installed: kernels go there as source, and the answers are those of this machine's own
+OpenCL runtime on the same device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from templates.template import search_space
+from tests.board_agent.support import Agent
+from tests.board_agent.thin import thin_python
+from tests.templates.workloads import WORKLOADS
+from tuner.devices import open_device
+from tuner.devices.board import Boards, Link, NotCompiled
+from tuner.devices.opencl import devices
+from tuner.errors import BadInput
+from tuner.measure import Candidate, LocalRunner, MeasureOptions, open_runner
+from vision_ops.argsort import Argsort
+from vision_ops.nms import Nms
+
+THIN = "board:thin/opencl:0"
+MEASURED = {
+    "convolution": WORKLOADS["conv3x3"],
+    "depthwise": WORKLOADS["depthwise"],
+    "dense": WORKLOADS["dense_rows"],
+    "argsort": Argsort(2, 3000, 3000).workload(),
+    "nms": Nms(2, 5, 600, 400, 100, 0.45, score=0.2, centre=True).workload(),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    python, folder = thin_python(), tmp_path_factory.mktemp("thin")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder))
+        made = Agent(folder, python=python)
+        try:
+            made.pair(Boards(), "thin")
+            yield made
+        finally:
+            made.stop()
+
+
+def local() -> str:
+    """This machine's name of the device that is the board's first."""
+    model = open_device(THIN).key.model
+    return next(f"opencl:{d.index}" for d in devices() if open_device(f"opencl:{d.index}").key.model == model)
+
+
+def test_the_host_cannot_tell_it_from_its_own_device() -> None:
+    there, here = open_device(THIN), open_device(local())
+    assert there.key == here.key
+    assert str(there.target) == str(here.target)
+    assert (there.cache_bytes, there.memory_bytes) == (here.cache_bytes, here.memory_bytes)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_it_computes_what_the_full_runtime_computes(name: str) -> None:
+    device = open_device(THIN)
+    space = search_space(MEASURED[name], device.target)
+    assert space is not None
+    firsts = {config.template: config for config in reversed(space.seed_configs())}
+    candidates = [Candidate(MEASURED[name], config) for config in firsts.values()]
+    with open_runner(device, MeasureOptions()) as runner:
+        there = list(runner.measure(candidates))
+        compared = runner.compare(candidates)
+    with LocalRunner(open_device(local()), MeasureOptions()) as runner:
+        here = list(runner.measure(candidates))
+    assert [trial.failure for trial in there] == [None] * len(candidates)
+    assert [trial.error for trial in there] == [trial.error for trial in here]
+    assert all(trial.ok for trial in compared)
+
+
+def test_a_kernel_that_its_compiler_refuses_is_told_and_the_next_one_runs() -> None:
+    good = "__kernel void f(__global float* a, int n) { int i = get_global_id(0); a[i] = i + n; }"
+    launch = {"kernel": "f", "groups": [2, 1, 1], "items": [4, 1, 1], "arguments": [["argument", 0], ["int32", 3]]}
+    program = {"source": good, "arguments": [32], "workspaces": [], "launches": [launch]}
+    settings = {"device": "opencl:0", "form": "launches", "threads": 1, "memory_bytes": 1 << 30}
+    with Link(Boards()["thin"]) as link:
+        link.ask({"do": "start", "settings": settings})
+        with pytest.raises(NotCompiled, match="undeclared"):
+            link.ask({"do": "load", "id": 1}, [json.dumps({**program, "source": good.replace("+ n", "+ m")}).encode()])
+        link.ask({"do": "load", "id": 2}, [json.dumps(program).encode()])
+        given = {"id": 3, "shape": [8], "dtype": "float32", "part": 0}
+        link.ask({"do": "put", "tensors": [given]}, [np.zeros(8, np.float32)])
+        answer, _ = link.ask({"do": "call", "function": 2, "arguments": [3]})
+        assert answer["seconds"] > 0
+        _, (data,) = link.ask({"do": "get", "tensor": 3})
+        np.testing.assert_array_equal(np.frombuffer(data, np.float32), np.arange(8) + 3)
+
+
+def test_what_it_does_not_have_is_one_line() -> None:
+    with pytest.raises(BadInput, match=r"no device opencl:99 here: opencl:0 is "):
+        open_device("board:thin/opencl:99")
+    with pytest.raises(BadInput, match="board:thin for its CPU, or board:thin/opencl:N"):
+        open_device("board:thin/vulkan:0")
+    with pytest.raises(BadInput, match="for the CPU"):
+        open_device(THIN, 2)
+    with (
+        pytest.raises(BadInput, match="No module named 'tvm': python3 -m pip install tvm there"),
+        open_runner(open_device("board:thin", 1), MeasureOptions()),
+    ):
+        pass

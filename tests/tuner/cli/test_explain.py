@@ -1,0 +1,134 @@
+"""`tune explain` and `tune run --trace`, on a database and modules of a real run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.templates.gpu.support import device_number
+from tests.tuner.cli.conftest import Done, run_tune
+from tests.tuner.tiny_network import write_tiny_network
+from tuner.devices import open_device
+from tuner.report.page.names import workload_text
+from tuning_db.store import open_db
+
+GPU = f"opencl:{device_number('pocl')}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With t.db: a convolution tuned on the CPU."""
+    made = tmp_path_factory.mktemp("explained")
+    words = ("op", "conv2d", "--shape", "1,16,12,12,32,3,3", "--padding", 1, "--epilogue", "relu")
+    done = run_tune(*words, "--threads", 1, "--trials", 12, "--searcher", "random", "--db", "t.db", cwd=made)
+    assert done.status == 0, done.err
+    return made
+
+
+def _explain(folder: Path, *words: object) -> Done:
+    return run_tune("explain", *words, "--db", "t.db", cwd=folder)
+
+
+def test_what_is_explained_is_what_the_database_has(folder: Path):
+    said = _explain(folder, "16x12x12", "--threads", 1, "--json").json()
+    with open_db(folder / "t.db", read_only=True) as store:
+        device = open_device("cpu", 1)
+        (workload,) = store.workloads()
+        best = store.best(workload, device.key)
+        trials = list(store.trials(workload))
+    assert best is not None
+    assert said["text"] == workload_text(workload)
+    assert (said["seconds"], said["config"]) == (best.seconds, best.config.as_dict())
+    assert said["configs"] == len({t.config for t in trials})
+    assert said["flop"] == 2 * 12 * 12 * 32 * 16 * 9
+    assert said["bytes"] == 4 * (16 * 144 + 32 * 16 * 9 + 32 * 144)
+    tried = {json.dumps(t.config.as_dict(), sort_keys=True): t for t in trials}
+    for rival in said["rivals"]:
+        config = json.dumps(rival["config"], sort_keys=True)
+        assert rival["config"] != said["config"]
+        assert rival["times_slower"] == pytest.approx(rival["seconds"] / said["seconds"])
+        assert tried[config].workload == workload
+    assert "T.prim_func" in said["schedule"]
+    assert said["loop"]["multiply_adds"] > 0
+
+
+def test_a_person_sees_knobs_counts_the_loop_and_rivals(folder: Path):
+    done = _explain(folder, "conv2d 16x12x12 -> 32, 3x3/1 +relu", "--threads", 1, "--code", "k.s")
+    assert done.status == 0, done.err
+    for part in ("measured on this device", "MFLOP by the direct algorithm", "hot loop", "\n> ", "Nearest rivals"):
+        assert part in done.out, part
+    marked = (folder / "k.s").read_text().splitlines()
+    loop = _explain(folder, "16x12x12", "--threads", 1, "--json").json()["loop"]
+    assert [i for i, line in enumerate(marked) if line.startswith(">")] == list(range(loop["first"], loop["last"] + 1))
+
+
+@pytest.mark.parametrize(
+    ("profile", "told"), [("jetson-orin", "registers"), ("intel-hd505", "spill_bytes"), ("mali-t860", None)]
+)
+def test_counts_of_a_device_that_is_not_here_are_its_compilers(folder: Path, profile: str, told: str | None):
+    said = _explain(folder, "16x12x12", "--target", profile, "--json").json()
+    assert said["source"] == "default"
+    assert said["rivals"] == []
+    kernels = said["kernels"]
+    assert kernels
+    for kernel in kernels:
+        assert np.prod(kernel["group"]) >= 1
+        assert (told in (kernel["compiled"] or {})) == (told is not None)
+
+
+def test_an_opencl_device_here_shows_its_source(folder: Path):
+    said = _explain(folder, "16x12x12", "--device", GPU, "--json").json()
+    assert said["language"] == "OpenCL C"
+    assert "__kernel" in said["code"]
+    assert said["loop"]["registers"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("no such",), "no workload of"),
+        (("16x12x12", "--target", "cray-1"), "cray-1"),
+        (("16x12x12", "--target", "jetson-nano", "--device", "opencl:0"), "leave out --device"),
+        (("16x12x12", "--code", "nowhere/k.s"), "does not exist"),
+    ],
+)
+def test_what_cannot_be_explained_is_said_in_a_line(folder: Path, words: tuple[str, ...], part: str):
+    done = _explain(folder, *words)
+    assert done.status == 2
+    assert part in done.error
+
+
+def test_a_trace_has_every_call_and_launch_in_order(tune: Callable[..., Done], tmp_path: Path):
+    write_tiny_network(tmp_path / "tiny.onnx")
+    run_tune("op", "dense", "--shape", "1,16,10", "--threads", 1, "--trials", 1, "--db", "t.db", cwd=tmp_path)
+    both = ("--device", f"{GPU},cpu", "--fallback", "dense", "--threads", 1, "--db", "t.db", "-o", "out")
+    assert tune("build", "tiny.onnx", *both).status == 0
+    np.savez(tmp_path / "x.npz", data=np.ones((1, 3, 16, 16), np.float32))
+    done = tune("run", "out", "--input", "x.npz", "--trace", "trace.json")
+    assert done.status == 0, done.err
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert all(span["dur"] >= 0 for span in spans)
+    host = [span for span in spans if span["pid"] == 1]
+    for before, after in pairwise(host):
+        assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    layers = [span["args"]["layer"] for span in host if "layer" in span["args"]]
+    assert layers == [operator["node"] for operator in manifest["operators"]]
+    assert "copy between devices" in {span["name"] for span in host}
+    device = [span for span in spans if span["pid"] == 2]
+    kernels = [o["function"] for o in manifest["operators"] if o["device"] == 0]
+    for function in kernels:
+        assert any(span["name"].startswith(function) for span in device), function
+    copies = [span for span in host if span["name"] == "copy between devices"]
+    assert max(span["ts"] + span["dur"] for span in device) <= copies[-1]["ts"] + copies[-1]["dur"] + 1e3
+    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
+        "measured: host's calls",
+        "measured: OpenCL",
+        "expected: stored trials",
+    }

@@ -1,0 +1,93 @@
+"""`tune build --stages auto`: measured once, right in any case, and one line where it cannot be."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.templates.gpu.support import device_number
+from tests.tuner.cli.conftest import result_and_reference, run_tune
+from tuner.graph.zoo.builder import GraphBuilder
+
+GPU = f"opencl:{device_number('pocl')}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a network of three branches and a database of some trials."""
+    folder = tmp_path_factory.mktemp("stages")
+    b = GraphBuilder("branches", np.random.default_rng(0))
+    x = b.relu(b.conv(b.input("data", (1, 3, 16, 16)), "stem", 16, 3, padding=1))
+    ends = [b.relu(b.conv(x, f"branch{n}", 16, n, padding=n // 2)) for n in (1, 3, 5)]
+    y = b.dense(b.flatten(b.global_average_pool(b.concat(ends))), "fc", 10)
+    (folder / "net.onnx").write_bytes(b.model(y).SerializeToString())
+    done = run_tune("model", "net.onnx", "--device", GPU, "--db", "t.db", "--trials", 8, cwd=folder)
+    assert done.status == 0, done.err
+    return folder
+
+
+def build(folder: Path, *words: object):
+    return run_tune("build", "net.onnx", "--db", "t.db", *words, cwd=folder)
+
+
+def assert_right(folder: Path, output: str) -> None:
+    value, expected = result_and_reference(partial(run_tune, cwd=folder), folder / "net.onnx", output)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_stages_are_measured_once_and_kept(folder: Path) -> None:
+    first = build(folder, "--device", GPU, "--stages", "auto", "-o", "auto", "--json")
+    assert first.status == 0, first.err
+    said = first.json()["stages"]
+    assert said["finished"]
+    assert said["measured"] > 0
+    assert said["seconds"] <= said["sequential_seconds"]
+    assert_right(folder, "auto")
+    again = build(folder, "--device", GPU, "--stages", "auto", "-o", "auto", "--json").json()["stages"]
+    assert again == {**said, "measured": 0, "cuts": []}
+    verified = run_tune("db", "verify", "--db", "t.db", cwd=folder)
+    assert verified.status == 0, verified.err
+    assert run_tune("db", "stats", "--db", "t.db", cwd=folder).status == 0
+
+
+def test_limits_are_told_with_what_they_cut(folder: Path) -> None:
+    done = build(folder, "--device", GPU, "--stages", "auto", "--stage-limits", "2,1", "-o", "limited", "--json")
+    assert done.status == 0, done.err
+    said = done.json()["stages"]
+    assert all(stage.count("|") < 2 for stage in said["stages"])
+    assert any("at most 2 groups of 1 operators" in line for line in said["cuts"])
+    assert "at most 2 groups of 1 operators" in done.err
+    assert_right(folder, "limited")
+
+
+def test_nothing_is_measured_without_them(folder: Path) -> None:
+    done = build(folder, "--device", GPU, "-o", "off", "--json")
+    assert done.json()["stages"] is None
+
+
+def test_a_device_without_stages_gets_the_sequential_module_and_a_line(folder: Path) -> None:
+    done = build(folder, "--device", "cpu", "--threads", 1, "--stages", "auto", "-o", "cpu")
+    assert done.status == 0, done.err
+    lines = [line for line in done.err.splitlines() if "no stages" in line]
+    assert len(lines) == 1
+    assert "OpenCL and CUDA" in lines[0]
+    assert_right(folder, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--stages", "auto", "--stage-minutes", 0), "--stage-minutes"),
+        (("--stages", "auto", "--stage-limits", "0,3"), "--stage-limits"),
+        (("--stages", "auto", "--stage-limits", "3"), "--stage-limits"),
+        (("--stages", "on"), "--stages"),
+    ],
+)
+def test_bad_options_are_refused(folder: Path, words: tuple, said: str) -> None:
+    done = build(folder, "--device", GPU, "-o", "bad", *words)
+    assert done.status == 2
+    assert said in done.err
+    assert not (folder / "bad").exists()

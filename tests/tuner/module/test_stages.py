@@ -1,0 +1,119 @@
+"""Modules in stages: saved with their schedule, right in a fresh process and whatever breaks, calls told apart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm_ffi
+
+from tests.templates.gpu.support import device_number
+from tests.tuner.graph.networks import Net
+from tuner.devices import Device, open_device
+from tuner.graph import FusedGraph, fuse, load_onnx
+from tuner.graph.choice import Planned
+from tuner.module import Module, OnnxReference, build, build_placed, load, verify
+from tuner.module.runtime import Operator
+from tuner.stages import greedy
+from tuner.stages.calls import Calls
+from tuner.stages.rewrite import staged
+
+
+@pytest.fixture(scope="module", params=["pocl", "intel"])
+def device(request: pytest.FixtureRequest) -> Device:
+    return open_device(f"opencl:{device_number(request.param)}")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Branches with the same convolution in them: calls of one function that greedy stages put in another order."""
+    net = Net()
+    x = net.op("Relu", net.input(1, 16, 12, 12, name="data"))
+    ends = []
+    for length in (3, 1, 2):
+        y = x
+        for _ in range(length):
+            y = net.op("Relu", net.conv(y, (16, 16), 3, pads=[1] * 4))
+        ends.append(y)
+    path = tmp_path_factory.mktemp("model") / "branches.onnx"
+    return net.save(path, net.op("Flatten", net.op("Concat", *ends, axis=1)))
+
+
+@pytest.fixture(scope="module")
+def graph(model: Path) -> FusedGraph:
+    return fuse(load_onnx(model))
+
+
+@pytest.fixture(scope="module")
+def built(graph: FusedGraph, device: Device, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In greedy stages."""
+
+    def arrange(placed):
+        calls = Calls.of(placed)
+        return staged(placed, calls, greedy(calls.graph()))
+
+    directory = tmp_path_factory.mktemp("built") / "staged"
+    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory, arrange=arrange)
+    return directory
+
+
+def inputs(seed: int = 0) -> dict[str, np.ndarray]:
+    return {"data": np.random.default_rng(seed).standard_normal((1, 16, 12, 12)).astype(np.float32)}
+
+
+def test_the_schedule_is_in_the_manifest(built: Path) -> None:
+    stages = load(built).manifest.stages
+    assert max(stage.count("|") for stage in stages) == 2
+    numbers = [int(n) for stage in stages for group in stage.split("|") for n in group.split(",")]
+    assert sorted(numbers) == list(range(len(numbers)))
+
+
+def test_computes_what_the_sequential_module_computes(
+    built: Path, graph: FusedGraph, device: Device, tmp_path: Path
+) -> None:
+    build(graph, device, tmp_path / "plain")
+    together, alone = load(built), load(tmp_path / "plain")
+    assert alone.manifest.stages == ()
+    for seed in range(20):
+        one, other = together(inputs(seed)), alone(inputs(seed))
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+def test_every_operator_is_right_by_itself(built: Path, model: Path, graph: FusedGraph) -> None:
+    """Which needs its calls to be told apart: they are in another order than the network's."""
+    module = load(built)
+    verify(module, OnnxReference(model), graph=graph)
+    assert {c.operator.node for c in module.profile(inputs(), runs=2) if c.operator is not None} == {
+        operator.node for operator in module.manifest.operators
+    }
+
+
+def test_a_fresh_process_runs_it(built: Path) -> None:
+    program = (
+        "import sys, numpy, tuner.module as m; x = m.load(sys.argv[1]);"
+        "print(sum(float(v.sum()) for v in x({'data': numpy.ones((1, 16, 12, 12), 'float32')}).values()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(built)], capture_output=True, text=True, check=True)
+    expected = load(built)({"data": np.ones((1, 16, 12, 12), np.float32)})
+    assert float(done.stdout) == pytest.approx(sum(float(v.sum()) for v in expected.values()), rel=1e-5)
+
+
+def test_an_error_in_a_stage_leaves_the_next_call_right(built: Path, device: Device) -> None:
+    module: Module = load(built)
+    before = module(inputs())
+    seen: list[str] = []
+
+    def broken(operator: Operator, _tensors: tuple) -> None:
+        seen.append(operator.node)
+        if len(seen) > 1:
+            raise RuntimeError("broken on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        module.observe(inputs(), broken)
+    assert int(tvm_ffi.get_raw_stream(device.tvm_device())) == 0
+    for name, value in module(inputs()).items():
+        np.testing.assert_array_equal(value, before[name])

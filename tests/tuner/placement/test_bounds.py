@@ -1,0 +1,34 @@
+"""Bounds of the exhaustive search: below everything that begins so."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tuner.placement.bounds import Bounds
+from tuner.placement.networks import network
+from tuner.placement.simulator import Simulator
+from tuner.placement.soap import configs_of
+from tuner.placement.topology import topology_of
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("name", "options", "devices"),
+    [("lenet", {}, 4), ("rnnlm", {"steps": 2}, 4), ("nmt", {"steps": 1, "hidden": 256}, 3)],
+)
+def test_no_strategy_is_faster_than_the_bounds_of_its_beginnings(
+    name: str, options: dict[str, int], devices: int, training: bool
+) -> None:
+    net, topology, rng = network(name, **options), topology_of(f"p100:{devices}"), random.Random(name)
+    simulator = Simulator(net, topology, training=training)
+    configs = [configs_of(o, topology) for o in net.operators]
+    bounds, tightness = Bounds(simulator.blocks, configs), []
+    for _ in range(60):
+        chosen = [rng.randrange(len(of)) for of in configs]
+        ticks = round(simulator.start([of[i] for of, i in zip(configs, chosen, strict=True)]) * 1e12)
+        found = [bounds.after(chosen[:k])[chosen[k]] for k in range(len(chosen))]
+        assert max(found) <= ticks
+        tightness.append(found[-1] / ticks)
+    assert sum(tightness) / len(tightness) > 0.6  # else it prunes nothing

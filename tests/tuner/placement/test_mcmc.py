@@ -1,0 +1,176 @@
+"""Markov chains and local search on simulated strategies."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.tuner.placement.simulator.test_simulator import chain, two
+from tuner.errors import BadInput
+from tuner.placement.baselines import strategy_of
+from tuner.placement.exhaustive import fastest
+from tuner.placement.local import descend, is_local_optimum, layer_moves
+from tuner.placement.mcmc import Found, Options, search
+from tuner.placement.networks import network
+from tuner.placement.simulator import Simulator
+from tuner.placement.soap import Strategy, configs_of, random_config
+from tuner.placement.topology import topology_of
+
+RNNLM, P100 = network("rnnlm", steps=3, hidden=512), topology_of("p100:4")
+
+
+def simulator() -> Simulator:
+    return Simulator(RNNLM, P100, training=True)
+
+
+def starts() -> dict[str, Strategy]:
+    return {name: strategy_of(name, RNNLM, P100) for name in ("data_parallel", "expert")}
+
+
+def test_chains_find_what_no_start_has_and_no_neighbour_betters() -> None:
+    found = search(simulator, starts(), random.Random(0), Options(proposals=600))
+    once_more = simulator()
+    assert all(found.seconds < once_more.start(strategy) for strategy in starts().values())
+    assert once_more.start(found.strategy) == found.seconds
+    assert found.optimal
+    assert is_local_optimum(once_more)
+    assert [seconds for _, seconds in found.history] == sorted((s for _, s in found.history), reverse=True)
+    assert found.seconds <= min(found.reached.values())
+
+
+@pytest.mark.parametrize("tempering", [1, 3])
+def test_the_same_seed_finds_the_same(tempering: int) -> None:
+    options = Options(proposals=300, tempering=tempering, exchange=10, polish=False)
+    one, other = (search(simulator, starts(), random.Random(3), options) for _ in range(2))
+    assert (one.strategy, one.seconds, one.accepted) == (other.strategy, other.seconds, other.accepted)
+    different = search(simulator, starts(), random.Random(4), options)
+    assert different.accepted != one.accepted
+
+
+def test_a_warm_chain_accepts_what_is_slower_and_a_cold_one_does_not() -> None:
+    accepted = {}
+    for temperature in (1e-9, 1.0):
+        options = Options(proposals=300, temperature=temperature, polish=False, patience=300)
+        accepted[temperature] = search(simulator, starts(), random.Random(1), options).accepted
+    assert accepted[1.0] > 2 * accepted[1e-9]
+
+
+def test_a_chain_ends_when_its_best_is_half_of_the_budget_old() -> None:
+    """Nothing is faster than one device here: the chain gives up."""
+    options = Options(proposals=2000, temperature=1e-9, together=0, patience=1, polish=False)
+    found = search(lambda: Simulator(chain(), two(bandwidth=1.0)), {"one": strategy_of("single", chain(), two())},
+                   random.Random(0), options)  # fmt: skip
+    assert found.proposals < 2000
+
+
+def test_a_budget_of_time_is_kept_to() -> None:
+    """The clock is the test's: it counts how often it is asked."""
+    ticks: Iterator[int] = iter(range(10**9))
+    options = Options(seconds=500, patience=1, polish=True)
+    found = search(simulator, starts(), random.Random(0), options, clock=lambda: float(next(ticks)))
+    assert 100 < found.proposals < 1100
+    assert found.elapsed < 5000
+
+
+def test_progress_tells_of_each_new_best_and_may_end_the_search() -> None:
+    told: list[float] = []
+
+    def progress(found: Found) -> None:
+        told.append(found.seconds)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(simulator, starts(), random.Random(0), Options(proposals=600), progress=progress)
+    assert told == sorted(told, reverse=True)
+
+
+def test_a_start_that_does_not_fit_is_left_for_one_that_does() -> None:
+    net = chain()
+    tight = two(memory=net.weights)
+    start = {"one": strategy_of("single", net, tight)}
+    found = search(
+        lambda: Simulator(net, tight),
+        start,
+        random.Random(0),
+        Options(proposals=200),
+    )
+    check = Simulator(net, tight)
+    assert check.start(found.strategy) == found.seconds
+    assert check.excess == 0
+
+
+def test_where_nothing_fits_that_is_said() -> None:
+    net = chain()
+    tight = two(memory=700.0, count=3)  # together enough, but not for the parts that there are
+    with pytest.raises(BadInput, match="chain: no strategy that was tried fits into the memories of two"):
+        search(
+            lambda: Simulator(net, tight),
+            {"one": strategy_of("single", net, tight)},
+            random.Random(0),
+            Options(proposals=100),
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs an end"),
+        ({"proposals": 0}, "proposals must be above 0"),
+        ({"seconds": 1, "tempering": 0}, "tempering"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Options(**options)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="a strategy to start from"):
+        search(simulator, {}, random.Random(0), Options(proposals=1))
+
+
+def test_descent_ends_where_nothing_is_better() -> None:
+    rng = random.Random(5)
+    here = simulator()
+    before = here.start([random_config(o, P100, rng) for o in RNNLM.operators])
+    assert not is_local_optimum(here)
+    assert not descend(here, rng, lambda: False)
+    assert here.seconds == before
+    assert descend(here, rng)
+    assert here.seconds < before
+    assert is_local_optimum(here)
+    assert {len(move) for move in layer_moves(here)} == {3}
+
+
+@pytest.mark.parametrize(("name", "devices"), [("lenet", 2), ("rnnlm", 2)])
+def test_chains_find_the_global_optimum_of_small_spaces(name: str, devices: int) -> None:
+    """The whole spaces of 4 devices are the benchmark's."""
+    net = network(name, **({"steps": 2} if name == "rnnlm" else {}))
+    topology = topology_of(f"p100:{devices}")
+    given = {s: strategy_of(s, net, topology) for s in ("data_parallel", "expert")}
+    options = Options(proposals=12000, temperature=0.005, tempering=4)
+    found = search(lambda: Simulator(net, topology, training=True), given, random.Random(0), options)
+    proof = fastest(Simulator(net, topology, training=True), given["data_parallel"])
+    assert proof.complete
+    assert proof.seconds == found.seconds
+    assert proof.leaves < proof.space / 10
+
+
+def test_the_least_of_all_is_found_where_all_can_be_tried() -> None:
+    net, topology = network("rnnlm", steps=1, layers=1, hidden=256), topology_of("p100:2")
+    here = Simulator(net, topology, training=True)
+    least = min(here.start(s) for s in itertools.product(*(configs_of(o, topology) for o in net.operators)))
+    proof = fastest(here, strategy_of("single", net, topology))
+    assert proof.seconds == least
+    assert proof.leaves < math.prod(len(configs_of(o, topology)) for o in net.operators)
+
+
+def test_an_exhaustive_search_can_be_ended() -> None:
+    net, topology = network("lenet"), topology_of("p100:4")
+    proof = fastest(
+        Simulator(net, topology, training=True), strategy_of("single", net, topology), lambda p: p.nodes < 1000
+    )
+    assert not proof.complete
+    assert proof.nodes == 1000

@@ -1,0 +1,87 @@
+"""Planned networks in the simulator: on one device they take the plan's sum, on two they overlap."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from templates.template import PLAIN, Layout
+from tuner.graph.layouts import Form, Moving, Node, State, plan
+from tuner.placement.exhaustive import fastest
+from tuner.placement.measured import Simulated, measured_network
+from tuner.placement.simulator import Simulator
+from tuner.placement.soap import random_config
+
+BLOCKED = Layout(8)
+LATENCY, RATE = 2e-6, 1e-9  # of a copy
+SIZES = (400, 4000, 4000, 4000, 4000, 4000)
+
+
+def states(reads: int, *seconds: float) -> tuple[State, ...]:
+    """For each device; a device whose seconds are infinite cannot."""
+    return tuple(State((Form(d, PLAIN),) * reads, Form(d, PLAIN), s) for d, s in enumerate(seconds))
+
+
+def fork() -> tuple[Node, ...]:
+    """An input, a step, two branches that are equally fast on both devices, what joins them, and the result."""
+    return (
+        Node("input", (), states(0, 0.0, 0.0)),
+        Node("stem", (0,), states(1, 50e-6, 90e-6)),
+        Node("branch", (1,), states(1, 300e-6, 290e-6)),
+        Node("branch", (1,), states(1, 300e-6, 310e-6)),
+        Node("join", (2, 3), states(2, 20e-6, math.inf)),
+        Node("result", (4,), states(1, 0.0, 0.0)),
+    )
+
+
+def moving() -> Moving:
+    return Moving(lambda node, *_: LATENCY + RATE * SIZES[node], lambda *_: 7e-6)
+
+
+def simulated(nodes: tuple[Node, ...], chosen: tuple[int, ...]) -> tuple[Simulated, Simulator]:
+    links = [(0, 1, LATENCY, RATE), (1, 0, LATENCY, RATE)]
+    found = measured_network("fork", nodes, moving(), chosen, SIZES[: len(nodes)], ["gpu", "cpu"], links)
+    return found, Simulator(found.network, found.topology, found.cost)
+
+
+def test_on_one_device_it_takes_the_sum() -> None:
+    nodes = fork()
+    found, simulator = simulated(nodes, (0,) * 6)
+    assert [o.name for o in found.network.operators] == ["0 stem", "1 branch", "2 branch", "3 join", "4 result"]
+    assert simulator.start(found.strategy) == pytest.approx(670e-6, abs=1e-11)
+
+
+def test_the_simulator_sees_what_the_sum_cannot() -> None:
+    """The plan with the least sum leaves a branch to wait for the other; both at once take less."""
+    nodes = fork()
+    best = plan(nodes, moving())
+    found, simulator = simulated(nodes, best.states)
+    assert simulator.start(found.strategy) == pytest.approx(best.seconds, abs=1e-11)
+    proof = fastest(simulator, found.strategy)
+    assert proof.complete
+    # The stem, a copy, the branch on the other device, a copy back, the join.
+    assert proof.seconds == pytest.approx((50 + 6 + 290 + 6 + 20) * 1e-6, abs=1e-11)
+    assert proof.seconds < 0.6 * best.seconds
+
+
+def test_what_a_device_lacks_is_never_there() -> None:
+    found, simulator = simulated(fork(), (0,) * 6)
+    join = found.network.operators[3]
+    assert found.topology.able(join.kind) == (0,)
+    rng = random.Random(0)
+    assert {random_config(join, found.topology, rng).devices for _ in range(20)} == {(0,)}
+    assert simulator.network is found.network
+
+
+def test_transforms_of_layouts_are_part_of_what_reads() -> None:
+    blocked = State((Form(0, BLOCKED),), Form(0, BLOCKED), 100e-6)
+    nodes = (
+        Node("input", (), states(0, 0.0)),
+        Node("conv", (0,), (blocked,)),
+        Node("result", (1,), (State((Form(0, PLAIN),), Form(0, PLAIN), 0.0),)),
+    )
+    best = plan(nodes, moving())
+    found, simulator = simulated(nodes, best.states)
+    assert simulator.start(found.strategy) == pytest.approx(best.seconds, abs=1e-11) == pytest.approx(114e-6, abs=1e-11)

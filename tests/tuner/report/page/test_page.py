@@ -1,0 +1,285 @@
+"""The page itself, in a real browser, on what a tuning run and a build have left, and on names made to harm."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import SIZES, Opened, needs_chromium, opened
+from tests.templates.gpu.support import device_number
+from tests.tuner.cli.conftest import run_tune
+from tests.tuner.cli.test_plugins import PLUGIN
+from tests.tuner.tiny_network import write_tiny_network
+from tests.tuning_db import made
+from tuner.report.page import collect, render
+from tuner.report.page.render import as_json
+from tuning_db.lookup import best
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Workload
+from tuning_db.store import open_db
+
+pytestmark = needs_chromium
+
+EXPORT_ALL = """async () => {
+    const made = [], found = {};
+    URL.createObjectURL = (blob) => { made.push(blob); return "data:,"; };
+    HTMLAnchorElement.prototype.click = () => {};
+    for (const button of document.querySelectorAll("[data-csv]")) {
+        button.click();
+        found[button.dataset.csv] = await made.pop().text();
+    }
+    return found;
+}"""
+HARM = "<img src=x onerror=window.harmed=1></script><script>window.harmed=1</script>"
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A folder with t.db, a module on two devices, what `tune bench` said of it, and report.html."""
+
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        return (self.folder / "report.html").as_uri()
+
+    def manifest(self) -> dict[str, Any]:
+        return json.loads((self.folder / "out" / "manifest.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """The tiny network, tuned for real by two searchers, with a rival and with failures."""
+    folder = tmp_path_factory.mktemp("reported")
+    write_tiny_network(folder / "tiny.onnx")
+    (folder / "mine.py").write_text(PLUGIN)
+    gpu, common = f"opencl:{device_number('pocl')}", ("--threads", 1, "--db", "t.db")
+    broken = ("--trials", 12, "--searcher", "random", "--plugin", "mine.py")
+    for words in (
+        ("model", "tiny.onnx", *common, "--searcher", "random", "--trials", 16),
+        ("model", "tiny.onnx", *common, "--searcher", "genetic", "--trials", 32, "--vendor", "onnxruntime"),
+        ("model", "tiny.onnx", "--device", gpu, "--db", "t.db", "--trials", 8),
+        ("op", "dense", "--shape", "1,32,16", *common, *broken),
+        ("build", "tiny.onnx", "--device", f"{gpu},cpu", *common, "--fallback", "dense", "-o", "out"),
+    ):
+        done = run_tune(*words, cwd=folder)
+        assert done.status == 0, done.err
+    bench = run_tune("bench", "out", "--profile", "--rounds", 1, "--json", cwd=folder)
+    (folder / "bench.json").write_text(bench.out)
+    done = run_tune("report", "out", "--db", "t.db", "--bench", "bench.json", "-o", "report.html", cwd=folder)
+    assert done.status == 0, done.err
+    return Reported(folder)
+
+
+def assert_clean(page: Opened, address: str) -> None:
+    """No error in the console, and nothing was asked of anybody else."""
+    assert page.complaints == []
+    assert [url for url in page.requests if url != address] == []
+
+
+def test_numbers_of_the_page_are_those_of_the_database(reported: Reported):
+    with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address, offline=True) as page:
+        pairs = [(w, d) for d in store.devices() for w in store.workloads(d) if w.op in ("conv2d", "dense")]
+        bests = [store.best(w, d) for w, d in pairs]
+        assert sorted(filter(None, page.numbers("tasks", "best"))) == sorted(b.seconds for b in bests if b)
+        assert sum(filter(None, page.numbers("tasks", "trials"))) == store.stats().trials
+        failures = store.stats().failures_by_kind
+        assert failures
+        bars = page.page.eval_on_selector_all(
+            '[data-chart="failures"] rect', "bars => bars.map(b => [b.dataset.name, Number(b.dataset.value)])"
+        )
+        assert dict(bars) == dict(failures)
+        for device in (0, 1):
+            shown = sorted(y for _, y in page.marks(f"roofline-{device}"))
+            tasks = [t for t in collect(store)["tasks"] if t["device"] == device and t["best"] and t["flop"]]
+            assert shown == pytest.approx(sorted(t["flop"] / t["best"]["seconds"] for t in tasks))
+        assert_clean(page, reported.address)
+
+
+def test_curves_are_drawn_of_the_task_that_is_chosen(reported: Reported):
+    with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
+        data = collect(store)
+        task = max(range(len(data["tasks"])), key=lambda i: data["tasks"][i]["trials"])
+        page.page.select_option("#curve-task", str(task))
+        expected = []
+        for curve in (c for c in data["curves"] if c["task"] == task and c["points"]):
+            last = [curve["trials"], curve["seconds"], curve["points"][-1][2]]
+            expected += [(float(n), seconds) for n, _, seconds in [*curve["points"], last]]
+        assert page.marks("curves") == expected
+        page.page.select_option("#curve-clock", "time")
+        assert [y for _, y in page.marks("curves")] == [y for _, y in expected]
+        searchers = page.page.locator('[data-table="searchers"] tbody tr').count()
+        assert searchers == len([c for c in data["curves"] if c["task"] == task])
+
+
+def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copies(reported: Reported):
+    manifest = reported.manifest()
+    keys = [DeviceKey.from_dict(d["key"]) for d in manifest["devices"]]
+    with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
+        assert page.numbers("layers-0", "time") == [o["seconds"] for o in manifest["operators"]]
+        assert [page.texts("layers-0", 4)[i] for i in range(len(manifest["operators"]))] == [
+            manifest["devices"][o["device"]]["name"] for o in manifest["operators"]
+        ]
+        rivals = []
+        for operator in manifest["operators"]:
+            found = best(
+                store,
+                Workload.from_dict(operator["workload"]),
+                keys[operator["device"]],
+                usable=lambda t: t.config.template.endswith("_onnxruntime"),
+            )
+            rivals.append(found.trial.seconds if found and found.source == "device" else None)
+        assert any(rivals)
+        assert page.numbers("layers-0", "onnxruntime") == rivals
+        bench = json.loads((reported.folder / "bench.json").read_text())
+        seconds = {c["name"]: c["seconds"] for c in bench["profile"]["calls"]}
+        assert page.numbers("layers-0", "in the network") == [seconds.get(o["node"]) for o in manifest["operators"]]
+        kinds = page.page.eval_on_selector_all("[data-node]", "nodes => nodes.map(n => n.dataset.kind)")
+        copies = sum(c["name"] == "copy between devices" for c in bench["profile"]["calls"])
+        assert kinds.count("copy") == copies > 0
+        assert kinds.count("input") == kinds.count("output") == 1
+        assert kinds.count("kernel") + kinds.count("other") + copies == len(bench["profile"]["calls"])
+        devices = page.page.eval_on_selector_all("[data-node]", "nodes => nodes.map(n => n.dataset.device)")
+        assert set(devices) == {"0", "1"}
+
+
+def test_filters_choose_tasks_everywhere(reported: Reported):
+    with opened(reported.address) as page:
+        everything = page.numbers("tasks", "trials")
+        page.page.select_option("#filter-op", "dense")
+        dense = page.texts("tasks", 0)
+        assert dense
+        assert all(text.startswith("dense") for text in dense)
+        assert page.page.locator("#curve-task option").count() == len(dense)
+        page.page.select_option("#filter-op", "")
+        page.page.select_option("#filter-device", "1")
+        assert len(set(page.texts("tasks", 1))) == 1
+        assert page.page.locator('[data-chart="roofline-0"]').count() == 0
+        page.page.select_option("#filter-device", "")
+        page.page.fill("#filter-text", "NO SUCH TASK")
+        assert page.texts("tasks", 0) == []
+        page.page.fill("#filter-text", "")
+        assert page.numbers("tasks", "trials") == everything
+        page.page.fill("#filter-of-tasks", "dense")
+        assert page.texts("tasks", 0) == dense
+
+
+def test_tables_sort_and_what_is_exported_is_what_is_there(reported: Reported, tmp_path: Path):
+    with opened(reported.address) as page:
+        head = page.page.locator('[data-table="tasks"] th button', has_text="trials")
+        head.click()
+        assert page.numbers("tasks", "trials") == sorted(page.numbers("tasks", "trials"), reverse=True)
+        head.click()
+        trials = page.numbers("tasks", "trials")
+        assert trials == sorted(trials)
+        with page.page.expect_download() as download:
+            page.page.locator('[data-csv="tasks"]').click()
+        assert download.value.suggested_filename == "tasks.csv"
+        download.value.save_as(tmp_path / "tasks.csv")
+        exported = page.page.evaluate(EXPORT_ALL)  # a browser stops a page that saves many files at once
+        charts = page.page.eval_on_selector_all("[data-chart]", "charts => charts.map(c => c.dataset.chart)")
+    with (tmp_path / "tasks.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["trials"]) for row in rows] == trials
+    assert set(charts) < set(exported)
+    for name, text in exported.items():
+        assert len(list(csv.reader(text.splitlines()))) > 1, name
+    assert exported["tasks"].encode() == (tmp_path / "tasks.csv").read_bytes()
+
+
+def test_everything_is_reached_by_the_keyboard(reported: Reported):
+    with opened(reported.address) as page:
+        keys, reached = page.page.keyboard, set[str]()
+        focusable = page.page.locator("a[href], button:not(:disabled), select, input, summary, [tabindex='0']").count()
+        for _ in range(focusable + 5):
+            keys.press("Tab")
+            reached.add(page.page.evaluate("document.activeElement.outerHTML.slice(0, 300)"))
+        for chart in page.page.eval_on_selector_all("[data-chart]", "charts => charts.map(c => c.dataset.chart)"):
+            assert any(f'data-chart="{chart}"' in html for html in reached), chart
+        page.page.locator('[data-chart="curves"]').focus()
+        keys.press("ArrowRight")
+        first = page.page.locator("#readout-curves").inner_text()
+        keys.press("ArrowRight")
+        second = page.page.locator("#readout-curves").inner_text()
+        assert "after" in first
+        assert first != second
+        page.page.locator("#theme").focus()
+        before = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        keys.press("Enter")
+        assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_every_screen_and_keeps_nobody_out(reported: Reported, size: str, scheme: str):
+    with opened(reported.address, size, offline=True, color_scheme=scheme) as page:
+        assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.keep_screenshot(f"report-{size}-{scheme}")
+        assert page.serious_faults() == []
+        assert_clean(page, reported.address)
+
+
+def test_names_made_to_harm_are_shown_as_text(reported: Reported, tmp_path: Path):
+    long = "n" * 10_000
+    workload = Workload(HARM, {HARM: HARM, "formula": "=1+1"})
+    device = DeviceKey("cpu", "x86_64", f"{HARM}\x1b[31m\x00\u202egnp.exe", {"threads": 1})
+    failed = made.trial(seconds=None)
+    trials = [
+        replace(made.trial(i, 1e-3 * i), workload=workload, device=device, config=Config(HARM, {HARM: HARM, "t": i}))
+        for i in range(1, 20)
+    ]
+    trials.append(replace(trials[0], workload=Workload(long, {}), config=Config("=HYPERLINK()", {})))
+    trials.append(replace(failed, failure=Failure(FailureKind.COMPILE, f"{HARM}\x07{long}"), searcher=HARM))
+    module = tmp_path / "module"
+    module.mkdir()
+    manifest = reported.manifest()
+    manifest["model"]["name"] = HARM + long
+    manifest["operators"][0]["node"] = manifest["inputs"][0]["name"] = HARM
+    for file in manifest["files"]:
+        (module / file).write_bytes((reported.folder / "out" / file).read_bytes())
+    (module / "manifest.json").write_text(json.dumps(manifest))
+    with open_db(tmp_path / "t.db") as store:
+        store.add_many(trials)
+        (tmp_path / "harm.html").write_text(render(collect(store, [module])), encoding="utf-8")
+    address = (tmp_path / "harm.html").as_uri()
+    with opened(address, "phone") as page:
+        assert page.page.evaluate("window.harmed") is None
+        assert page.page.locator("img").count() == 0
+        assert page.page.locator("script").count() == 2
+        text = page.page.locator("main").inner_text()
+        assert HARM in text
+        assert r"\u001b[31m\u0000\u202egnp.exe" in text
+        assert re.search(r"\(10,\d{3} characters\)", text)
+        assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        with page.page.expect_download() as download:
+            page.page.locator('[data-csv="tasks"]').click()
+        saved = download.value.path().read_text(encoding="utf-8")
+        assert "'=HYPERLINK()" in saved
+        assert long in saved
+        assert_clean(page, address)
+
+
+def test_the_policy_of_the_page_lets_nothing_else_run(reported: Reported):
+    with opened(reported.address) as page:
+        page.page.evaluate(
+            """() => {
+                const script = document.createElement("script");
+                script.textContent = "window.harmed = 1";
+                document.body.append(script);
+                document.body.insertAdjacentHTML("beforeend", "<img src='https://example.invalid/x.png'>");
+            }"""
+        )
+        assert page.page.evaluate("window.harmed") is None
+        assert len(page.complaints) >= 2
+        assert all("Content Security Policy" in text for text in page.complaints)
+
+
+def test_json_for_a_page_has_no_markup_and_no_number_that_json_lacks():
+    text = as_json({"a": "</script><!--&\u2028", "b": [float("inf"), float("nan"), 1.5]})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": "</script><!--&\u2028", "b": [None, None, 1.5]}

@@ -1,0 +1,144 @@
+"""The loop where a kernel's time goes, in texts of compilers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm.target import Target
+
+from templates.gpu.lowered import lower
+from templates.lowering import lowering_context
+from templates.template import search_space, template_named
+from templates.workloads import Conv2d
+from tuner.devices.profiles import profile_named
+from tuner.measure.offline import compilers_of
+from tuner.report.hot_loop import in_assembly, in_source, marked
+
+CONV = Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias", "relu"))
+TARGETS = {
+    "avx512": {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"},
+    "avx2": {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"},
+    "neon": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
+}
+FMA = {"avx512": "vfmadd", "avx2": "vfmadd", "neon": "fmla"}
+REGISTERS = {"avx512": 32, "avx2": 16, "neon": 32}
+
+X86 = """main:
+\tmovq\t%rdi, %rax
+.LBB0_1:
+\tvmovups\t(%rsi), %ymm0
+.LBB0_2:
+\tvbroadcastss\t(%rdi,%rax,4), %ymm1
+\tvfmadd231ps\t(%rsi), %ymm1, %ymm2
+\tvfmadd231ps\t%ymm1, %ymm3, %ymm4
+\tvmovups\t%ymm4, 32(%rsp)
+\tvaddps\t64(%rsp), %ymm4, %ymm5
+\tincq\t%rax
+\tjne\t.LBB0_2
+\tdecq\t%rcx
+\tjne\t.LBB0_1
+.LBB0_3:
+\tvaddps\t%ymm2, %ymm4, %ymm2
+\tjb\t.LBB0_3
+\tretq
+"""
+
+
+def test_the_innermost_loop_with_the_multiply_adds_is_found_and_counted():
+    loop = in_assembly(X86)
+    assert loop is not None
+    assert (loop.first, loop.last) == (4, 11)
+    assert (loop.instructions, loop.multiply_adds, loop.registers) == (7, 2, 5)
+    assert (loop.stack_stores, loop.stack_loads) == (1, 1)
+    lines = marked(X86, loop).splitlines()
+    assert [i for i, line in enumerate(lines) if line.startswith(">")] == list(range(4, 12))
+    assert [line[2:] for line in lines] == X86.splitlines()
+
+
+def test_texts_without_such_a_loop_have_none():
+    assert in_assembly("main:\n\tvfmadd231ps\t%ymm1, %ymm2, %ymm3\n\tretq\n") is None
+    assert in_assembly(".L1:\n\tincq\t%rax\n\tjne\t.L1\n") is None
+    assert in_source("__kernel void f() {\n  c[0] = a[0] * b[0] + c[0];\n}\n") is None
+    assert in_source("for (int i = 0; i < 4; ++i) {\n  c[i + 2 * j] = a[i * 4 + j];\n}\n") is None
+
+
+def test_of_two_loops_of_a_source_the_one_that_multiplies_is_hot():
+    text = """__kernel void f() {
+  for (int i = 0; i < 4; ++i) {
+    acc[i] = 0.0f;
+  }
+  for (int k = 0; k < 64; ++k) {
+    for (int i = 0; i < 4; ++i) {
+      acc[i] = acc[i] + a[k * 4 + i] * b[k];
+    }
+  }
+}
+"""
+    loop = in_source(text)
+    assert loop is not None
+    assert (loop.first, loop.last, loop.multiply_adds) == (5, 7, 1)
+
+
+def _built(name: str) -> tuple[tvm.runtime.Module, str]:
+    target = Target(TARGETS[name])
+    space = search_space(CONV, target)
+    assert space is not None
+    config = space.seed_configs()[0]
+    func = template_named(config.template).prim_func(CONV, target, config)
+    with lowering_context():
+        module = tvm.tirx.build(func.with_attr("global_symbol", "main"), target=target)
+    return module, str(module.inspect_source("asm"))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_convolution_spends_its_time_in_multiply_adds_on_registers(name: str):
+    _, text = _built(name)
+    loop = in_assembly(text)
+    assert loop is not None
+    body = text.splitlines()[loop.first : loop.last + 1]
+    assert sum(FMA[name] in line for line in body) == loop.multiply_adds
+    assert loop.multiply_adds > loop.instructions / 3
+    assert loop.registers is not None
+    assert REGISTERS[name] / 4 < loop.registers <= REGISTERS[name]
+
+
+@pytest.mark.parametrize("name", ["avx512", "avx2"])
+def test_what_is_counted_in_the_text_is_what_is_in_the_machine_code(name: str, tmp_path: Path):
+    module, text = _built(name)
+    loop = in_assembly(text)
+    assert loop is not None
+    module.write_to_file(str(tmp_path / "main.o"), "o")
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", tmp_path / "main.o"], capture_output=True, text=True, check=True
+    ).stdout
+    assert len(re.findall(r"\tvfn?m(?:add|sub)\w+p[sd] ", listing)) == len(
+        re.findall(r"\tvfn?m(?:add|sub)\w+p[sd]\t", text)
+    )
+    encoded = [line.split("\t")[1].split()[0] for line in listing.splitlines() if line.count("\t") == 1]
+    written = [line.split()[0] for line in text.splitlines()[loop.first : loop.last + 1] if re.match(r"\s+[a-z]", line)]
+    assert _vectors(written) in _vectors(encoded)
+
+
+def _vectors(mnemonics: list[str]) -> str:
+    """The vector instructions, in order."""
+    return " ".join(word for word in mnemonics if word.startswith("v"))
+
+
+@pytest.mark.parametrize("profile", ["mali-t860", "intel-hd505", "jetson-orin"])
+def test_kernels_of_every_family_of_gpus_have_their_loop_found(profile: str):
+    device = profile_named(profile)
+    space = search_space(CONV, device.target())
+    assert space is not None
+    config = space.seed_configs()[0]
+    lowered = lower(template_named(config.template).prim_func(CONV, device.target(), config), device.target())
+    source = lowered.source()
+    for compiler in compilers_of(device):
+        compiler.compile(source)  # it is the text that the compiler takes
+    loop = in_source(source)
+    assert loop is not None
+    assert loop.multiply_adds > 0
+    assert source.splitlines()[loop.first].strip().startswith("for (")

@@ -1,0 +1,173 @@
+"""Plans of stages: measured once, remembered, never slower than without by what was measured, and clear about what
+cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.templates.gpu.support import device_number
+from tests.tuner.graph.networks import Net
+from tests.tuner.stages.networks import Machine, branches, lowered
+from tuner.cli.common import Output
+from tuner.cli.stages import Stager
+from tuner.devices import Device, open_device
+from tuner.errors import BadInput
+from tuner.graph import Placed
+from tuner.stages import Stage, check, greedy
+from tuner.stages.bench import Bench
+from tuner.stages.calls import Calls
+from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key, share_of
+from tuner.stages.plan import StagePlan, plan_stages
+from tuning_db.maintain import verify
+from tuning_db.record import Failure, FailureKind
+from tuning_db.store import Store, open_db
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device(f"opencl:{device_number('pocl')}")
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Placed:
+    return lowered(branches(tmp_path_factory.mktemp("net")), device)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_db(tmp_path / "stages.db") as found:
+        yield found
+
+
+def assert_the_same(network: Placed, plan: StagePlan, device: Device) -> None:
+    given = np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)
+    pairs = zip(Machine(network, device).run(given), Machine(plan.placed, device).run(given), strict=True)
+    for one, other in pairs:
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) -> None:
+    told: list[int] = []
+    first = plan_stages(network, device, store, 600, progress=told.append)
+    assert first.finished
+    assert first.measured == len(told) > 10
+    assert first.seconds <= first.sequential_seconds
+    assert (first.schedule is None) == (first.placed is network)
+    assert_the_same(network, first, device)
+    trials = list(store.trials())
+    assert {t.workload.op for t in trials} == {"stage", "schedule"}
+    assert list(verify(store)) == []
+    again = plan_stages(network, device, store, 600)
+    assert again.measured == 0
+    assert (again.schedule, again.seconds) == (first.schedule, first.seconds)
+    assert len(list(store.trials())) == len(trials)
+
+
+def test_a_search_without_time_goes_on_the_next_time(network: Placed, device: Device, store: Store) -> None:
+    hurried = plan_stages(network, device, store, 1e-9)
+    assert not hurried.finished
+    assert_the_same(network, hurried, device)
+    rest = plan_stages(network, device, store, 600)
+    assert rest.finished
+    assert rest.measured > 0
+    assert plan_stages(network, device, store, 600).measured == 0
+
+
+def test_stages_have_keys_that_do_not_depend_on_their_place(network: Placed, device: Device, store: Store) -> None:
+    calls = Calls.of(network)
+    bench = Bench(network, calls, device)
+    costs = MeasuredCosts(calls, bench, device, store)
+    wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) > 2)
+    seconds = costs.seconds(wide)
+    other = MeasuredCosts(calls, bench, device, store)
+    assert other.seconds(replace(wide, groups=wide.groups[::-1])) == seconds
+    assert other.measured == 0
+    assert all(time > 0 for time in bench.schedule_seconds(greedy(calls.graph()), 3))
+
+
+def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device: Device, store: Store) -> None:
+    calls = Calls.of(network)
+    costs = MeasuredCosts(calls, Bench(network, calls, device), device, store)
+    chain = Stage(((0, 1, 2),))
+    assert costs.seconds(chain) == pytest.approx(sum(costs.seconds(Stage(((i,),))) for i in range(3)))
+    assert costs.measured == 3
+    stage = Stage(((0,), (1,)))
+    least = max(costs.seconds(Stage(((i,),))) for i in range(2))
+    assert 0.9 * least < (costs.estimate(stage) or 0) <= 2 * least
+
+
+def test_a_kernel_that_cannot_be_timed_is_named(
+    network: Placed, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the database remembers it: the device refused it."""
+    calls = Calls.of(network)
+    bench = Bench(network, calls, device)
+    MeasuredCosts(calls, bench, device, store).seconds(Stage(((0,),)))
+    (trial,) = store.trials()
+    store.add(replace(trial, times=(), failure=Failure(FailureKind.RUN, "out of resources"), created=datetime.now(UTC)))
+    with pytest.raises(BadInput, match=f"{calls.kernels[0].name}.*cannot be timed"):
+        MeasuredCosts(calls, bench, device, store).seconds(Stage(((0,),)))
+    assert Stager(device, store, 10, Output(as_json=False))(network) is network
+    said = capfd.readouterr().err.strip()
+    assert said.startswith("no stages: ")
+    assert "\n" not in said
+
+
+def test_networks_are_told_apart_by_their_shapes(tmp_path: Path, network: Placed, device: Device) -> None:
+    def key(placed: Placed) -> str:
+        calls = Calls.of(placed)
+        return network_key(kernel_hashes(calls), calls.graph())
+
+    assert key(network) == key(lowered(branches(tmp_path), device))
+    assert key(network) != key(lowered(branches(tmp_path, 14), device))
+
+
+def test_a_kernel_keeps_busy_what_its_groups_fill(network: Placed, device: Device) -> None:
+    shares = [share_of(f, device) for g, f in network.module.functions.items() if g.name_hint.startswith("conv2d")]
+    assert all(0 < share <= 1 for share in shares)
+    gpu = replace(device, key=replace(device.key, family="mali", attrs={**device.key.attrs, "compute_units": 4}))
+    assert all(share_of(f, gpu) < 1 for g, f in network.module.functions.items() if g.name_hint.startswith("conv2d"))
+
+
+def test_the_cpu_has_no_stages(network: Placed, store: Store) -> None:
+    with pytest.raises(BadInput, match="OpenCL and CUDA"):
+        plan_stages(network, open_device("cpu", 1), store, 1)
+
+
+def huge(folder: Path, device: Device) -> Placed:
+    """Its input is small, and values in it are larger than the device's memory."""
+    net = Net()
+    assert device.memory_bytes is not None
+    wide = net.input(1, 16, 1, 1)
+    rows, columns = 15 << 10, 1 << 13
+    shape = net.constant(np.array([1, 16, rows, columns], np.int64))
+    parts = []
+    for i in range(device.memory_bytes // (16 * rows * columns * 4) + 2):
+        large = net.op("Expand", net.op("Add", wide, net.scalar(i)), shape)
+        parts.append(net.op("MaxPool", large, kernel_shape=[2, 2], strides=[1 << 10] * 2))
+    return lowered(net.graph(folder, *parts), device)
+
+
+def test_a_network_that_the_device_has_no_memory_for_keeps_its_order(
+    tmp_path: Path, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    placed = huge(tmp_path, device)
+    stager = Stager(device, store, 10, Output(as_json=False))
+    assert stager(placed) is placed
+    assert stager.result is not None
+    assert stager.result["error"]
+    said = capfd.readouterr().err.strip()
+    assert said.startswith("no stages: ")
+    assert "\n" not in said
+
+
+def test_a_schedule_that_does_not_fit_is_refused(network: Placed) -> None:
+    graph = Calls.of(network).graph()
+    with pytest.raises(BadInput, match="in no stage"):
+        check(graph, [Stage(((0,),))])

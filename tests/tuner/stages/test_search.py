@@ -1,0 +1,205 @@
+"""The search: optimal against trying everything, within limits that it reports, and clear about what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tuner.stages.graphs import Drawn, branches, cheapest, graphs
+from tuner.errors import BadInput
+from tuner.stages import (
+    Limits,
+    Operator,
+    OperatorGraph,
+    Options,
+    Stage,
+    check,
+    greedy,
+    in_order,
+    search,
+    sequential,
+    total,
+)
+from tuner.stages.blocks import blocks, chains
+from tuner.stages.operators import numbers
+
+
+@given(graphs(), st.integers(0, 1 << 30))
+def test_nothing_takes_less(graph: OperatorGraph, seed: int) -> None:
+    found = search(graph, Drawn(seed), Options(whole=True))
+    check(graph, found.schedule)
+    assert found.seconds == pytest.approx(cheapest(graph, Drawn(seed)))
+    assert found.seconds == pytest.approx(total(Drawn(seed), found.schedule))
+
+
+@given(graphs(), st.integers(0, 1 << 30))
+def test_optimistic_estimates_change_nothing_and_spare_measurements(graph: OperatorGraph, seed: int) -> None:
+    every, some = Drawn(seed), Drawn(seed, optimistic=True)
+    assert search(graph, some).seconds == pytest.approx(search(graph, every).seconds)
+    assert set(some.asked) <= set(every.asked)
+
+
+@given(graphs(9), st.integers(0, 1 << 30), st.sampled_from([None, Limits(2, 2), Limits(1, 3), Limits(3, 1)]))
+def test_never_worse_than_the_baselines_whatever_the_limits(
+    graph: OperatorGraph, seed: int, limits: Limits | None
+) -> None:
+    costs = Drawn(seed)
+    found = search(graph, costs, Options(limits, most=60))
+    check(graph, found.schedule)
+    assert found.sequential_seconds == pytest.approx(total(costs, sequential(graph)))
+    assert found.greedy_seconds == pytest.approx(total(costs, greedy(graph)))
+    assert found.seconds <= found.sequential_seconds + 1e-9
+    if limits is None:
+        assert found.seconds <= found.greedy_seconds + 1e-9
+    else:
+        assert all(len(stage.groups) <= (limits.groups or 0) for stage in found.schedule)
+
+
+@given(graphs(9), st.integers(1, 9))
+def test_blocks_partition_a_graph_in_order(graph: OperatorGraph, largest: int) -> None:
+    for parts in (blocks(graph), blocks(graph, largest)):
+        assert [i for part in parts for i in numbers(part)] == list(range(len(graph)))
+    assert all(part.bit_count() <= largest for part in blocks(graph, largest))
+    done = 0
+    for part in blocks(graph):
+        assert all(not done & ~graph.ancestors[i] for i in numbers(graph.all & ~done))
+        done |= part
+
+
+def test_a_joined_tensor_ends_a_block() -> None:
+    """Where several operators write parts of it, and all that follows reads it."""
+    reads = [(), (0,), (0,), (1, 2), (1, 2), (3, 4)]
+    graph = OperatorGraph(tuple(Operator(f"o{i}", r) for i, r in enumerate(reads)))
+    assert blocks(graph) == (0b1, 0b110, 0b11000, 0b100000)
+
+
+@given(graphs(9))
+def test_chains_partition_a_graph_in_order(graph: OperatorGraph) -> None:
+    units = chains(graph)
+    assert sorted(i for unit in units for i in unit) == list(range(len(graph)))
+    done: set[int] = set()
+    for unit in units:
+        assert all(r in done for r in graph.operators[unit[0]].reads)
+        assert all(graph.operators[b].reads == (a,) for a, b in pairwise(unit))
+        done.update(unit)
+
+
+@given(graphs(9))
+def test_baselines_are_schedules(graph: OperatorGraph) -> None:
+    check(graph, sequential(graph))
+    check(graph, greedy(graph))
+
+
+def test_one_group_a_branch_where_that_is_free() -> None:
+    class Parallel:
+        """As many operators at once as there are."""
+
+        def seconds(self, stage: Stage) -> float:
+            return 0.1 + max(len(group) for group in stage.groups)
+
+        def estimate(self, stage: Stage) -> float | None:
+            return None
+
+    found = search(branches(3, 3, 2), Parallel())
+    assert [len(stage.groups) for stage in found.schedule] == [1, 3, 1]
+    assert found.seconds == pytest.approx(1.1 + 3.1 + 1.1)
+    assert found.sequential_seconds == pytest.approx(1.1 * 10)
+
+
+def test_merged_where_that_takes_less() -> None:
+    class Merging(Drawn):
+        def seconds(self, stage: Stage) -> float:
+            return 1.0 if stage.merged else float(stage.members.bit_count())
+
+    operators = [Operator("first"), *(Operator(f"conv {i}", (0,), "conv") for i in range(3)), Operator("pool", (0,))]
+    found = search(OperatorGraph(tuple(operators)), Merging(0))
+    assert found.seconds == 3.0
+    assert [stage.text() for stage in found.schedule if stage.merged] == ["=1|2|3"]
+
+
+def test_limits_are_kept_and_what_they_cut_is_reported() -> None:
+    found = search(branches(4, 4, 4), Drawn(1), Options(Limits(2, 3)))
+    inner = [stage for stage in found.schedule if len(stage.groups) > 1]
+    assert all(len(stage.groups) <= 2 and len(stage.groups[0]) <= 3 for stage in inner)
+    (block,) = found.blocks
+    assert block.limits == Limits(2, 3)
+    assert block.cut.groups > 0
+    assert block.cut.operators > 0
+    free = search(branches(4, 4, 4), Drawn(1), Options())
+    assert (free.blocks[0].cut.groups, free.blocks[0].cut.operators) == (0, 0)
+    assert free.seconds <= found.seconds
+
+
+def test_a_block_that_is_too_wide_is_narrowed() -> None:
+    found = search(branches(*[3] * 8), Drawn(2), Options(most=20_000))
+    (block,) = found.blocks
+    assert block.operators == 24
+    assert block.chains == 8
+    assert 0 < block.transitions <= 20_000
+    check(branches(*[3] * 8), found.schedule)
+
+
+def test_where_time_is_up_only_what_is_known_is_used() -> None:
+    costs = Drawn(3, optimistic=True)
+    graph = branches(3, 3)
+    found = search(graph, costs, may_go_on=lambda: False)
+    assert not found.finished
+    known = {*sequential(graph), *greedy(graph)}
+    assert all(stage in known or len(stage.groups) == 1 for stage in found.schedule)
+    assert found.seconds <= min(found.sequential_seconds, found.greedy_seconds)
+
+
+def _operators(*reads: Sequence[int]) -> list[Operator]:
+    return [Operator(f"o{i}", tuple(r)) for i, r in enumerate(reads)]
+
+
+def test_operators_in_any_order_are_sorted() -> None:
+    graph, order = in_order(_operators([2], [0], []))
+    assert order == (2, 0, 1)
+    assert [o.reads for o in graph.operators] == [(), (0,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("operators", "words"),
+    [
+        (_operators([], [0, 3], [1], [2]), ("'o1'", "'o2'", "'o3'", "cycle")),
+        (_operators([0]), ("'o0'", "cycle")),
+        (_operators([], [7]), ("'o1'", "not there")),
+        ([Operator("print", effects=True)], ("'print'", "side effects")),
+    ],
+)
+def test_a_graph_that_cannot_be_scheduled_is_refused_in_one_line(
+    operators: list[Operator], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadInput) as error:
+        in_order(operators)
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
+
+
+def test_a_cost_that_cannot_be_measured_is_named() -> None:
+    class Broken(Drawn):
+        def seconds(self, stage: Stage) -> float:
+            if stage.members & 4:
+                return math.inf
+            return super().seconds(stage)
+
+    with pytest.raises(BadInput, match=r"'0\.1'.*cost"):
+        search(branches(2, 1), Broken(0))
+
+
+@pytest.mark.parametrize("text", ["0|1", "1|0,2", "0|1|2,3", "=1|2", "0,0"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        check(branches(2), [Stage.from_text(part) for part in ["0", text]])
+
+
+@given(graphs(9), st.integers(0, 99))
+def test_stages_survive_being_written(graph: OperatorGraph, seed: int) -> None:
+    for stage in search(graph, Drawn(seed)).schedule:
+        assert Stage.from_text(stage.text()) == stage

@@ -1,0 +1,36 @@
+"""Databases of both kinds for tests: SQLite files, and PostgreSQL where EDGETUNE_TEST_POSTGRES names one to fill."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from tuning_db import schema
+
+BACKENDS = ("sqlite", "postgresql")
+POSTGRES = "EDGETUNE_TEST_POSTGRES"
+
+
+def engine_of(url: str) -> sqlalchemy.Engine:
+    """Of a file's path or of PostgreSQL's URL, past the store."""
+    if "://" not in url:
+        return sqlalchemy.create_engine(f"sqlite:///{url}")
+    return sqlalchemy.create_engine(sqlalchemy.make_url(url).set(drivername="postgresql+psycopg"))
+
+
+def new_database(backend: str, path: Path) -> str:
+    """The URL of a database that does not exist yet, or is empty; skips the test where there is none."""
+    if backend == "sqlite":
+        return str(path)
+    url = os.environ.get(POSTGRES)
+    if url is None:
+        pytest.skip(f"set {POSTGRES} to the URL of an empty database to test with PostgreSQL")
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        schema.metadata.drop_all(connection)
+        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
+    engine.dispose()
+    return url

@@ -1,0 +1,159 @@
+"""`tune explain WORKLOAD`: why its kernel was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    JsonOption,
+    Output,
+    PluginOption,
+    ThreadsOption,
+    VendorOption,
+    check_parent_writable,
+    import_plugins,
+    templates_asked,
+)
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tuner.devices import Device
+    from tuner.measure.offline import Compiler
+    from tuner.report.explain import Explanation
+
+_AROUND = 3  # lines shown before and after the loop
+_MOST = 24  # lines of the loop shown, and
+_WIDEST = 160  # characters of each; --code has all
+
+
+def command(
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help='As reports name it, or a part of that: "64x56x56 -> 64, 3x3".')
+    ],
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="PROFILE", help="A device that is not here (tune devices --profiles)."),
+    ] = None,
+    code: Annotated[
+        Path | None, typer.Option("--code", metavar="FILE", help="Write all of the code, the loop marked with >.")
+    ] = None,
+    schedule: Annotated[bool, typer.Option("--schedule", help="Show the schedule as TVMScript, too.")] = False,
+    db: DbOption = DEFAULT_DB,
+    plugin: PluginOption = None,
+    vendor: VendorOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Tell why a workload's kernel was chosen: knobs, counts, the hot loop of its code, the nearest rivals."""
+    if code is not None:
+        check_parent_writable(code)
+    with Output(as_json) as out:
+        import_plugins(templates_asked(plugin, vendor))
+        on, compilers = _device(device, threads, target, out)
+
+        from tuner.report.explain import explain, workload_like
+        from tuner.report.hot_loop import marked
+        from tuning_db.store import open_db
+
+        with open_db(db, create=False, read_only=True) as store:
+            found = explain(store, workload_like(store, workload), on, compilers)
+        _show(found, on, out)
+        if schedule:
+            out.show(found.schedule)
+        if code is not None:
+            code.write_text(marked(found.code, found.loop), encoding="utf-8")
+            out.show(f"wrote {code}: {found.language}, the hot loop marked with >")
+        out.result({"device": on.key.as_dict(), **found.as_dict()})
+
+
+def _device(name: str, threads: int | None, target: str | None, out: Output) -> tuple[Device, Sequence[Compiler]]:
+    from tuner.devices import Device, open_device
+
+    if target is None:
+        return open_device(name, threads), ()
+    if name != "cpu" or threads is not None:
+        raise BadInput("--target is a device that is not here: leave out --device and --threads")
+    from tuner.devices.profiles import profile_named
+    from tuner.measure.offline import compiler_named
+
+    profile = profile_named(target)
+    compilers = []
+    for compiler in profile.compilers:
+        try:
+            compilers.append(compiler_named(compiler, profile))
+        except BadInput as error:
+            out.remark(str(error))
+    return Device(profile.name, profile.target(), profile.key(), threads=1, cache_bytes=0), compilers
+
+
+def _show(found: Explanation, on: Device, out: Output) -> None:
+    from tuner.report.page.names import knobs_text, workload_text
+    from tuner.report.tables import microseconds
+
+    choice = found.choice
+    assert choice.config is not None
+    known = {
+        "device": "measured on this device",
+        "family": "measured on another device of the family",
+        "default": "its template's default: nothing is known of it here",
+    }[choice.source]
+    time = "" if choice.seconds is None else f": {microseconds(choice.seconds)} us"
+    out.show(f"{workload_text(found.workload)} on {on.title}{time} ({known}; {found.configs} configs tried)")
+    out.show(f"{choice.config.template}: {knobs_text(choice.config.knobs)}")
+    out.show(_counts(found))
+    for kernel in found.kernels:
+        told = knobs_text(kernel["compiled"]) if kernel["compiled"] else "no compiler here tells its registers"
+        out.show(
+            f"kernel {kernel['name']}: {kernel['grid']} groups of {kernel['group']}, {kernel['local_bytes']} bytes of "
+            f"local memory, {kernel['barriers']} barriers; {told}"
+        )
+    _show_loop(found, out)
+    if found.rivals:
+        table = Table(box=None, title="Nearest rivals", title_justify="left")
+        for title in ("us", "times slower", "differs in"):
+            table.add_column(title, justify="left" if title == "differs in" else "right", overflow="fold")
+        for rival in found.rivals:
+            table.add_row(microseconds(rival.seconds), f"{rival.times_slower:.3f}", rival.differs)
+        out.show(table)
+
+
+def _counts(found: Explanation) -> str:
+    if found.flop is None or found.bytes is None:
+        return "its operations are not counted"
+    text = f"{found.flop / 1e6:.4g} MFLOP by the direct algorithm, {found.bytes / 1e6:.4g} MB to move at least"
+    if found.choice.seconds is not None and found.choice.source == "device":
+        seconds = found.choice.seconds
+        text += f": {found.flop / seconds / 1e9:.4g} GF/s, {found.bytes / seconds / 1e9:.4g} GB/s"
+    return text
+
+
+def _show_loop(found: Explanation, out: Output) -> None:
+    from tuner.report.hot_loop import marked
+
+    loop = found.loop
+    if loop is None:
+        out.show(f"no loop with multiply-adds in its {found.language} (a call of a library, or all unrolled)")
+        return
+    what = "instructions" if loop.registers is not None else "statements"
+    text = f"hot loop, by its text: {loop.instructions} {what}, {loop.multiply_adds} of them multiply-adds"
+    if loop.registers is not None:
+        text += (
+            f"; {loop.registers} vector registers; {loop.stack_stores} vectors stored to and {loop.stack_loads} loaded "
+            "from the stack (spilled, or a small array)"
+        )
+    out.show(text)
+    lines = marked(found.code, loop).splitlines()
+    first, last = max(0, loop.first - _AROUND), min(loop.last, loop.first + _MOST) + 1
+    rest = [f"  ... {loop.last + 1 - last} more lines of the loop: --code FILE"] if last <= loop.last else []
+    shown = lines[first : last + (0 if rest else _AROUND)]
+    out.show("\n".join([*(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}..." for line in shown), *rest]))

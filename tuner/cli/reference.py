@@ -1,0 +1,44 @@
+"""Every command and option as Markdown, from the commands themselves: `reference`, which the manual shows
+(docs/hooks.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from tuner.cli.main import app
+
+
+def reference() -> str:
+    return "\n".join(_described("tune", typer.main.get_command(app)))
+
+
+def _described(path: str, command: Any) -> Iterator[str]:
+    inner = getattr(command, "commands", None)
+    if inner is not None:
+        if path != "tune":
+            yield f"## {path}\n\n{command.help or ''}\n"
+        for name, sub in inner.items():
+            yield from _described(f"{path} {name}", sub)
+        return
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option"]
+    words = [a.metavar or a.name.upper() for a in arguments]
+    yield f"{'#' * (1 + path.count(' '))} {path}\n"
+    yield f"`{' '.join([path, *words, '[OPTIONS]'])}`\n\n{command.help or ''}\n"
+    yield "| | | default |\n|---|---|---|"
+    for argument in arguments:
+        yield _row(argument.metavar or argument.name.upper(), argument)
+    for option in options:
+        names = ", ".join([*option.opts, *option.secondary_opts])
+        yield _row(names if option.is_flag else f"{names} {option.metavar or ''}".strip(), option)
+    yield ""
+
+
+def _row(name: str, param: Any) -> str:
+    text = " ".join((param.help or "").split()).replace("|", "\\|")
+    default = param.default
+    shown = "" if default in (None, (), [], "", False) or param.required or callable(default) else f"`{default}`"
+    return f"| `{name}` | {text} | {'needed' if param.required else shown} |"

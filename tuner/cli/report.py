@@ -1,0 +1,137 @@
+"""`tune report [DIR ...] -o report.html`: one page of what a database and built modules say."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DbOption,
+    JsonOption,
+    Output,
+    PluginOption,
+    check_file,
+    check_parent_writable,
+    import_plugins,
+)
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.devices import Device
+    from tuning_db.record import DeviceKey
+
+
+def command(
+    modules: Annotated[
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders that `tune build` wrote.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    db: DbOption = DEFAULT_DB,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option("--bench", metavar="FILE", help="What `tune bench DIR --json` printed (may be repeated)."),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure the peaks of the devices that are here, and each module's calls."),
+    ] = False,
+    plugin: PluginOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write one page that shows tasks, searches, failures, rooflines, knobs, modules and drift; it needs no network."""
+    check_parent_writable(output)
+    benches = [_bench(path) for path in bench or ()]
+    started = time.perf_counter()
+    with Output(as_json) as out:
+        import_plugins(plugin or ())
+
+        from tuner.module import read_manifest
+        from tuner.report.page import collect, render
+        from tuning_db.store import open_db
+
+        folders = modules or []
+        manifests = [read_manifest(folder, check_files=False) for folder in folders]
+        with open_db(db, create=False, read_only=True) as store:
+            roofs: dict[str, dict[str, float]] = {}
+            if measure:
+                from tuning_db.record import DeviceKey
+
+                built = [DeviceKey.from_dict(p.key) for manifest in manifests for p in manifest.devices]
+                roofs = _roofs([*store.devices(), *built], out)
+                benches += [_compared(folder, out) for folder in folders]
+            page = render(collect(store, folders, benches, roofs))
+        _write(output, page)
+        size = len(page.encode())
+        out.show(f"wrote {output}, {size / 1e6:.1f} MB, in {time.perf_counter() - started:.0f} s: open it in a browser")
+        out.result({"output": str(output), "bytes": size, "roofs": roofs})
+
+
+def _bench(path: Path) -> dict[str, Any]:
+    """Raises BadInput if the file is not what `tune bench --json` printed."""
+    check_file(path, "what `tune bench DIR --json` printed")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        [row["median_seconds"] for row in (data["ours"], *data["peers"])]
+        [call["seconds"] for call in data["profile"]["calls"]]
+        data["module"], data["threads"], data["profile"]["peak_gflops"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{path}: is not what `tune bench DIR --json` prints ({type(error).__name__}: {error})"
+        ) from error
+    return dict(data)
+
+
+def _roofs(keys: Sequence[DeviceKey], out: Output) -> dict[str, dict[str, float]]:
+    """Of those devices that are here, by their keys."""
+    from tuner.report.page.roofline import roof_of
+
+    roofs = {}
+    for key in dict.fromkeys(keys):
+        device = _opened(key)
+        if device is None:
+            out.remark(f"{key.kind} {key.model} is not here: its peak is not measured")
+            continue
+        out.remark(f"measuring the peak of {device.title}")
+        roofs[key.key] = roof_of(device)
+    return roofs
+
+
+def _opened(key: DeviceKey) -> Device | None:
+    from tuner.devices import list_devices, open_device
+
+    if key.kind == "cpu":
+        try:
+            here = [open_device("cpu", int(str(key.attrs.get("threads", 1))))]
+        except BadInput:  # it has more threads than this machine
+            return None
+    else:
+        here = list_devices()
+    return next((device for device in here if device.key == key), None)
+
+
+def _compared(folder: Path, out: Output) -> dict[str, Any]:
+    """The module timed alone, call by call, as `tune bench --profile` does."""
+    from tuner.cli.bench import compare
+
+    return {"module": str(folder), **compare(folder, [], None, None, None, None, 0, out).as_dict()}
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all. Raises BadInput if it cannot be written."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

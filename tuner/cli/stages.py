@@ -1,0 +1,121 @@
+"""`tune build --stages auto`: operators that run at the same time, where that is faster on the device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tuner.cli.common import Output, integers, seconds_of
+from tuner.cli.progress import LINE_SECONDS
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.devices import Device
+    from tuner.graph import Placed
+    from tuner.stages import Options
+    from tuner.stages.plan import StagePlan
+    from tuning_db.store import Store
+
+
+class Stages(StrEnum):
+    """Whether a network is built in stages."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+StagesOption = Annotated[
+    Stages,
+    typer.Option(
+        "--stages",
+        help="auto: run operators at the same time where that measures faster (OpenCL, CUDA); measures what the "
+        "database lacks.",
+    ),
+]
+StageMinutesOption = Annotated[
+    float, typer.Option("--stage-minutes", help="Search for stages for this long; again, it goes on from there.")
+]
+StageLimitsOption = Annotated[
+    str,
+    typer.Option(
+        "--stage-limits",
+        metavar="GROUPS,OPERATORS",
+        help="At most so many groups in a stage and operators in a group (default: any number, if that is feasible).",
+    ),
+]
+
+
+def options_asked(minutes: float, limits: str) -> tuple[float, Options]:
+    """Seconds of search and its options. Raises BadInput."""
+    from tuner.stages import Limits, Options
+
+    seconds = seconds_of(minutes, "--stage-minutes")
+    assert seconds is not None
+    if not limits:
+        return seconds, Options()
+    groups, operators = integers(limits, "--stage-limits", [2])
+    if min(groups, operators) < 1:
+        raise BadInput(f"--stage-limits {limits}: give numbers from 1 on")
+    return seconds, Options(Limits(groups, operators))
+
+
+@dataclass
+class Stager:
+    """Puts a network in stages, and says what came of it; `result` is for --json."""
+
+    device: Device
+    store: Store
+    seconds: float
+    out: Output
+    options: Options | None = None
+    result: dict[str, Any] | None = None
+    _last_line: float = 0.0
+
+    def __call__(self, placed: Placed) -> Placed:
+        """The better of the network in stages and one kernel after the other: that is built, too, where stages cannot
+        be, for which there is one line."""
+        from tuner.stages.plan import plan_stages
+
+        self._last_line = time.monotonic()
+        try:
+            plan = plan_stages(
+                placed, self.device, self.store, self.seconds, progress=self._progress, options=self.options
+            )
+        except (BadInput, RuntimeError, MemoryError) as error:
+            line = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]
+            self.out.remark(f"no stages: {line}; the kernels run one after the other")
+            self.result = {"error": line}
+            return placed
+        self._show(plan)
+        return plan.placed
+
+    def _progress(self, measured: int) -> None:
+        if time.monotonic() - self._last_line >= LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self.out.remark(f"stages: {measured} timed")
+
+    def _show(self, plan: StagePlan) -> None:
+        schedule = plan.schedule or ()
+        wide = sum(len(stage.groups) > 1 for stage in schedule)
+        alone, together = plan.sequential_seconds * 1e3, plan.seconds * 1e3
+        if plan.schedule is None:
+            self.out.show(f"no stages: one kernel after the other ({alone:.2f} ms) is as fast as any found")
+        else:
+            times = f"{together:.2f} ms, one kernel after the other {alone:.2f} ms"
+            self.out.show(f"{len(schedule)} stages, {wide} of them of several groups: {times}")
+        for line in plan.cuts:
+            self.out.remark(f"stages: {line}")
+        if not plan.finished:
+            self.out.remark("stages: the search ran out of time; the same command goes on (--stage-minutes)")
+        self.result = {
+            "stages": [stage.text() for stage in schedule],
+            "seconds": plan.seconds,
+            "sequential_seconds": plan.sequential_seconds,
+            "finished": plan.finished,
+            "measured": plan.measured,
+            "cuts": list(plan.cuts),
+        }

@@ -1,0 +1,60 @@
+"""`tune watch`: the report's page, live, while runs go on."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+import typer
+
+from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, PluginOption, import_plugins
+from tuner.errors import BadInput
+
+
+def command(
+    db: DbOption = DEFAULT_DB,
+    address: Annotated[
+        str, typer.Option("--address", help="Listen here; others than 127.0.0.1 can be reached by the network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Only end a pause: all runs in the database go on.")] = False,
+    plugin: PluginOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the report live while runs go on, with buttons to pause, go on and skip a task.
+
+    The link that is shown has a token; whoever has it can look and press. Runs look between two batches.
+    """
+    with Output(as_json) as out:
+        import_plugins(plugin or ())
+        from tuning_db import wishes
+        from tuning_db.store import open_db
+
+        with open_db(db) as store:
+            if resume:
+                was = wishes.is_paused(store)
+                wishes.resume(store)
+                out.show("all runs go on" if was else "no pause to end")
+                out.result({"was_paused": was})
+                return
+
+            from tuner.report.live import LOOPBACK, Live, LiveServer
+
+            try:
+                server = LiveServer(Live(store), address, port)
+            except OSError as error:
+                raise BadInput(
+                    f"--address {address} --port {port}: {error.strerror or error}; choose another"
+                ) from None
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            try:
+                thread.start()
+                out.remark(f"watching {store.name}: open {server.link} in a browser; Ctrl-C ends this, no run")
+                if address != LOOPBACK:
+                    out.remark("the page is not encrypted: whoever hears the network has the token, too")
+                thread.join()
+            except KeyboardInterrupt:
+                server.shutdown()
+                out.result({"watched": store.name})
+            finally:
+                server.server_close()

@@ -1,0 +1,143 @@
+"""Whether a device keeps its speed: a kernel that is known to be good, measured again now and then. `Reference` does so
+where candidates run; `Drift` keeps what it found, on the tuner's side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from board_agent.timing import Repetition
+from tuner.errors import DeviceLost
+from tuner.measure.jobs import CompareJob, ExecutorSettings
+from tuner.measure.messages import describe
+from tuner.measure.place import Place
+from tuner.measure.toolchain import preflight_data, preflight_result
+
+CHANGE = 0.1  # of its time, beyond which measurements before and after do not compare
+_SECONDS = 5.0  # between measurements of the reference,
+_SHARE = 0.005  # or more, so that they take no more than this of the time
+_COMPARE_SECONDS = 1.0  # before a comparison, which ends the search of a task
+_TRIES, _PAUSE = 4, 0.02  # of a measurement that tells of a change: others' short work is none
+_WARM_CALLS = 5
+_WINDOW = Repetition(least=40, most=200, seconds=0.005, precision=0.01)
+
+
+class Reference:
+    """The preflight kernel, loaded where candidates run."""
+
+    def __init__(self, settings: ExecutorSettings, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._place, self._clock = settings, place, clock
+        self._seconds = settings.reference_seconds
+        self._due = 0.0
+        self._measured = clock()
+
+    def problem(self) -> str | None:
+        """Run it for the first time, which starts the thread pool. One line if it cannot be loaded or computes
+        nonsense."""
+        try:
+            data = preflight_data(self._settings.threads)
+            given, out = self._place.tensor(data), self._place.tensor(np.zeros_like(data))
+            self._function, self._arguments = self._place.load(self._settings.preflight), lambda: (given, out)
+            self._place.call(self._function, self._arguments)
+            self._place.ready()
+            right = np.array_equal(self._place.array(out), preflight_result(data))
+            return None if right else "a kernel that adds numbers computed something else"
+        except DeviceLost:
+            raise
+        except Exception as error:
+            return describe(error)
+
+    def is_due(self, job: object) -> bool:
+        """Whether to measure it before this job."""
+        now = self._clock()
+        return now >= self._due or (isinstance(job, CompareJob) and now - self._measured >= _COMPARE_SECONDS)
+
+    def measure(self) -> float:
+        """Seconds per call: as last time, or the least of a few measurements that all say otherwise. Raises what the
+        place raises."""
+        found = list[float]()
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE)
+            began = self._clock()
+            found.append(median(self._place.steady(self._function, self._arguments, _WINDOW, _WARM_CALLS)))
+            if self._seconds is not None and not is_change(found[-1] / self._seconds):
+                break
+        self._seconds = found[-1] if len(found) < _TRIES else min(found)
+        self._measured = self._clock()
+        self._due = self._measured + max(_SECONDS, (self._measured - began) / _SHARE)
+        return self._seconds
+
+
+def is_change(ratio: float) -> bool:
+    """Of a time to an earlier one."""
+    return not 1 / (1 + CHANGE) <= ratio <= 1 + CHANGE
+
+
+@dataclass(eq=False)
+class Interval:
+    """Between two measurements of the reference. `ratio`: of its time at the end to that at the beginning; None until
+    the end."""
+
+    ratio: float | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether what was measured in it compares with nothing."""
+        return self.ratio is not None and is_change(self.ratio)
+
+
+class Drift:
+    """What the reference kernel took on `name`, over a run. `interval`: the current one; `notice`: told of changes."""
+
+    def __init__(self, name: str, notice: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._notice, self._clock = name, notice, clock
+        self._seconds: list[float] = []
+        self._when = self._level = 0.0
+        self.interval = Interval()
+
+    def add(self, seconds: float) -> None:
+        """A measurement of the reference: an interval ends, and another begins."""
+        now = self._clock()
+        if self._seconds:
+            self.interval.ratio = seconds / self._seconds[-1]
+            self._warn(seconds, now - self._when)
+        else:
+            self._level = seconds
+        self._seconds.append(seconds)
+        self._when, self.interval = now, Interval()
+
+    def _warn(self, seconds: float, age: float) -> None:
+        """Of a change, at once or by and by since the last one that was told of."""
+        ratio = seconds / self._level
+        if self.interval.is_disturbed:
+            ratio = self.interval.ratio or ratio
+            then = f"results of the last {age:.0f} s are marked"
+        elif is_change(ratio):
+            then = "little by little"
+        else:
+            return
+        how = "slowed down" if ratio > 1 else "became faster"
+        self._notice(f"{self._name} {how} by {abs(ratio - 1):.0%}: {then}")
+        self._level = seconds
+
+    @property
+    def last(self) -> float | None:
+        return self._seconds[-1] if self._seconds else None
+
+    @property
+    def summary(self) -> str | None:
+        """One line; None where the reference was not measured twice."""
+        if len(self._seconds) < 2:
+            return None
+        first, last = self._seconds[0], self._seconds[-1]
+        most = max((s / first - 1 for s in self._seconds[1:]), key=abs)
+        return (
+            f"reference kernel on {self._name}: {first * 1e6:.3g} us at the start, {last * 1e6:.3g} us at the end, "
+            f"at most {most:+.0%} between"
+        )

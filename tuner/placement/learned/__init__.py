@@ -1,0 +1,18 @@
+"""Placement that is learned (paper 004; extra `rl`). Start at `reinforce.learn`.
+
+Raises BadInput when imported where torch is not installed: nothing else imports this package.
+"""
+
+from __future__ import annotations
+
+from tuner.errors import BadInput
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise BadInput("learned placement needs torch: pip install 'edgetune[rl]'") from error
+
+from tuner.placement.learned.groups import Groups, groups_of
+from tuner.placement.learned.reinforce import Learned, Settings, learn
+
+__all__ = ["Groups", "Learned", "Settings", "groups_of", "learn"]

@@ -1,0 +1,130 @@
+"""Learning a placement by REINFORCE (paper 004, section 3.1). Start at `learn`.
+
+The paper gives neither learning rate nor sizes, and it runs every placement; here the simulator says what one takes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from tuner.errors import BadInput
+from tuner.placement.baselines.whole import whole
+from tuner.placement.learned.groups import Groups, groups_of
+from tuner.placement.learned.policy import Policy
+from tuner.placement.networks import Network
+from tuner.placement.simulator import Simulator
+from tuner.placement.soap import Strategy
+from tuner.placement.topology import Topology
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`samples` placements for each of `updates` steps of Adam with `rate`. `failing`: times the root of what the
+    slowest device alone takes, the signal of a placement that does not fit into the memories, and what the
+    moving-average baseline starts at, which keeps `memory` of itself. After `settled` (a share of the updates) only
+    placements that fit change the policy."""
+
+    updates: int = 200
+    samples: int = 16
+    rate: float = 0.003
+    memory: float = 0.9
+    failing: float = 1.0
+    settled: float = 0.5
+    clip: float = 1.0
+
+
+@dataclass
+class Learned:
+    """`strategy`: the fastest placement that was sampled; `elapsed`: after which it was found; `history`: the mean of
+    sampled seconds after each update, of those that fit."""
+
+    strategy: Strategy = ()
+    seconds: float = math.inf
+    samples: int = 0
+    failed: int = 0
+    elapsed: float = 0.0
+    history: list[float] = field(default_factory=list)
+
+
+def learn(
+    network: Network,
+    topology: Topology,
+    simulator: Simulator,
+    settings: Settings,
+    rng: random.Random,
+    clock: Callable[[], float] = time.monotonic,
+    progress: Callable[[Learned], None] = lambda _: None,
+) -> Learned:
+    """A device for each group of operators. Same `rng`: same result. `progress` is told after every update; what it
+    raises ends the learning. Raises BadInput where no placement that was sampled fits into the memories."""
+    groups = groups_of(network)
+    torch.set_num_threads(1)  # the steps are too small to share
+    generator = torch.Generator().manual_seed(rng.getrandbits(63))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.getrandbits(63))
+        policy = Policy(groups, len(topology.devices))
+    found, began = Learned(), clock()
+    optimizer = torch.optim.Adam(policy.parameters(), settings.rate)
+    failing = settings.failing * math.sqrt(_slowest(network, topology, simulator))
+    baseline = failing
+    for update in range(settings.updates):
+        placements, logs = policy.sample(settings.samples, generator)
+        signals, fits = [], []
+        for placement in placements.tolist():
+            seconds = _seconds(network, topology, simulator, groups, placement)
+            fits.append(seconds < math.inf)
+            signals.append(math.sqrt(seconds) if fits[-1] else failing)
+            if seconds < found.seconds:
+                found.strategy, found.seconds, found.elapsed = simulator.strategy, seconds, clock() - began
+        found.samples += len(fits)
+        found.failed += fits.count(False)
+        _step(policy, optimizer, logs, signals, fits, baseline, update >= settings.settled * settings.updates, settings)
+        baseline = settings.memory * baseline + (1 - settings.memory) * sum(signals) / len(signals)
+        ran = [s * s for s, fit in zip(signals, fits, strict=True) if fit]
+        found.history.append(sum(ran) / len(ran) if ran else math.inf)
+        progress(found)
+    if not found.strategy:
+        raise BadInput(f"{network.name}: no placement that was learned fits into the memories of {topology.name}")
+    return found
+
+
+def _step(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    logs: torch.Tensor,
+    signals: list[float],
+    fits: list[bool],
+    baseline: float,
+    settled: bool,
+    settings: Settings,
+) -> None:
+    """Equation 3; the signals' scale, which differs between networks, is taken out by the baseline's."""
+    advantage = torch.tensor([(s - baseline) / baseline for s in signals])
+    if settled:
+        advantage = advantage * torch.tensor(fits)
+    loss = (advantage * logs).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.clip)
+    optimizer.step()
+
+
+def _seconds(network: Network, topology: Topology, simulator: Simulator, groups: Groups, placement: list[int]) -> float:
+    """Infinite where it does not fit, or where a device lacks an operator."""
+    device = {i: d for of, d in zip(groups.members, placement, strict=True) for i in of}
+    if any(device[i] not in topology.able(o.kind) for i, o in enumerate(network.operators)):
+        return math.inf
+    seconds = simulator.start([whole(o, device[i]) for i, o in enumerate(network.operators)])
+    return seconds if simulator.excess <= 0 else math.inf
+
+
+def _slowest(network: Network, topology: Topology, simulator: Simulator) -> float:
+    """Seconds of the whole network on the slowest device."""
+    devices = range(len(topology.devices))
+    return max(simulator.start([whole(o, d) for o in network.operators]) for d in devices)

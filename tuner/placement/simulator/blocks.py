@@ -1,0 +1,170 @@
+"""The task graph in blocks (paper 002, section 5.1): an operator's tasks, the transfers along an edge, the exchange of
+a layer's gradients. What a block is depends on the configs of its operators alone. Start at `Blocks`.
+
+An operator's block has its forward tasks, one a part, then its backward tasks. Along an edge every pair of parts with a
+common piece of the tensor has a dependency, or a transfer of that piece where their devices differ; backward, the
+gradient of the piece goes the other way, and is a summand of the part's gradient (so halos and split parameters are
+summed where they come from).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from tuner.placement.networks import Network
+from tuner.placement.networks.operators import ITEM
+from tuner.placement.simulator.costs import CostModel, Phase, Work
+from tuner.placement.simulator.exchange import Layer, Links
+from tuner.placement.simulator.patterns import Pattern, ticks
+from tuner.placement.soap import Config, regions_of
+from tuner.placement.soap.configs import needs_of
+from tuner.placement.topology import Topology
+
+_KEPT = 40_000  # patterns of edges before they are made anew
+
+
+class Blocks:
+    """Makes the blocks of a network on a topology. Block numbers: operators, then edges, then layers."""
+
+    def __init__(self, network: Network, topology: Topology, cost: CostModel, training: bool) -> None:
+        self.network, self.topology, self.cost, self.training = network, topology, cost, training
+        operators = network.operators
+        self.edges = [(u, v, k) for v, o in enumerate(operators) for k, u in enumerate(o.inputs)]
+        layers: dict[str, list[int]] = defaultdict(list)
+        for i, operator in enumerate(operators):
+            if operator.weights:
+                layers[operator.layer or operator.name].append(i)
+        self._sinks = set(range(len(operators))) - {u for u, _, _ in self.edges}
+        self._classes = _numbered([self._class(i) for i in range(len(operators))])
+        self._edge_classes = _numbered([(self._classes[u], self._classes[v], k) for u, v, k in self.edges])
+        self._ids: dict[Config, int] = {}
+        self._operator_patterns: dict[tuple[int, int], Pattern] = {}
+        self._edge_patterns: dict[tuple[int, int, int], Pattern] = {}
+        self._links = links = Links(topology)
+        self._lane, self._latency, self._rate = links.lane, links.latency, links.rate
+        self._memory_of = np.array(topology.memory_of)
+        self.layers = [Layer(name, tuple(m), operators[m[0]], links, cost, training) for name, m in layers.items()]
+
+    def _class(self, i: int) -> tuple[object, ...]:
+        """Equal for operators with equal blocks."""
+        o = self.network.operators[i]
+        name = o.name if hasattr(self.cost, "table") else ""
+        shapes = tuple(self.network.operators[u].shape for u in o.inputs)
+        return name, o.kind, o.shape, o.axes, o.reads, o.flop, o.weights, o.extra, shapes, i in self._sinks
+
+    def forget(self) -> None:
+        """All blocks that were made, but not what operators take."""
+        self._edge_patterns.clear()
+        for layer in self.layers:
+            layer.forget()
+
+    def config_id(self, config: Config) -> int:
+        return self._ids.setdefault(config, len(self._ids))
+
+    def operator(self, i: int, config: Config, number: int) -> Pattern:
+        key = self._classes[i], number
+        if key not in self._operator_patterns:
+            self._operator_patterns[key] = self._operator(i, config)
+        return self._operator_patterns[key]
+
+    def edge(self, e: int, configs: tuple[Config, Config], numbers: tuple[int, int]) -> Pattern:
+        key = (self._edge_classes[e], *numbers)
+        found = self._edge_patterns.get(key)
+        if found is None:
+            if len(self._edge_patterns) >= _KEPT:
+                self._edge_patterns.clear()
+            found = self._edge_patterns[key] = self._edge(e, *configs)
+        return found
+
+    def layer(self, g: int, configs: Sequence[Config], numbers: Sequence[int]) -> Pattern:
+        """`configs`: of the layer's operators."""
+        return self.layers[g].pattern(configs, numbers)
+
+    def works(self, i: int, config: Config) -> list[tuple[Work, float]]:
+        """Of the forward step of each part, and the share of the output that the part is."""
+        operators, o = self.network.operators, self.network.operators[i]
+        regions = regions_of(o.shape, config.degrees)
+        lengths = regions[..., 1] - regions[..., 0]
+        shares = lengths.prod(axis=1) / math.prod(o.shape)
+        weights = np.full(len(regions), o.weights)
+        for dim, axis in enumerate(o.axes):
+            if axis == "p":
+                weights = weights * lengths[:, dim] / o.shape[dim]
+        moved = shares * (o.bytes + o.extra) + weights
+        for k, u in enumerate(o.inputs):
+            needs = needs_of(o, k, regions, operators[u].shape)
+            moved = moved + (needs[..., 1] - needs[..., 0]).prod(axis=1) * ITEM
+        return [(Work(o.flop * s, m), float(s)) for s, m in zip(shares, moved, strict=True)]
+
+    def _operator(self, i: int, config: Config) -> Pattern:
+        o, devices, parts = self.network.operators[i], self.topology.devices, len(config.devices)
+        forward, backward = [], []
+        passes = 2.0 if o.weights and o.inputs else 1.0  # a gradient of the input, and one of the weights
+        for (work, share), d in zip(self.works(i, config), config.devices, strict=True):
+            forward.append(self.cost.seconds(o, Phase.FORWARD, work, share, devices[d]))
+            back = Work(passes * work.flop, passes * work.bytes)
+            backward.append(self.cost.seconds(o, Phase.BACKWARD, back, share, devices[d]))
+        memory = np.zeros(len(self.topology.memories))
+        held = o.bytes * (2 if self.training else 1) / parts
+        np.add.at(memory, self._memory_of[list(config.devices)], held)
+        lane = list(config.devices)
+        if not self.training:
+            return Pattern(ticks(forward), np.array(lane), np.empty((0, 4)), memory)
+        ends = [(0, a, 0, parts + a) for a in range(parts)] if i in self._sinks else []
+        deps = np.array(ends, np.int32).reshape(-1, 4)
+        return Pattern(ticks(forward + backward), np.array(lane + lane), deps, memory)
+
+    def pieces(self, e: int, one: Config, other: Config) -> np.ndarray:
+        """Bytes that each part of an edge's producer has (rows) of what each part of its consumer needs (columns)."""
+        u, v, k = self.edges[e]
+        operators = self.network.operators
+        made = regions_of(operators[u].shape, one.degrees)
+        needed = needs_of(operators[v], k, regions_of(operators[v].shape, other.degrees), operators[u].shape)
+        low = np.maximum(made[:, None, :, 0], needed[None, :, :, 0])
+        high = np.minimum(made[:, None, :, 1], needed[None, :, :, 1])
+        return np.maximum(high - low, 0).prod(axis=2) * ITEM
+
+    def transfers(self, e: int, one: Config, other: Config, back: bool = False) -> np.ndarray:
+        """Ticks of the transfer between each part of the producer and of the consumer, of the gradient if `back`: 0 on
+        one device, infinite where nothing is needed."""
+        pieces = self.pieces(e, one, other)
+        u, v = np.array(one.devices)[:, None], np.array(other.devices)[None, :]
+        source, target = (v, u) if back else (u, v)
+        found = ticks(self._latency[source, target] + pieces * self._rate[source, target]).astype(float)
+        found = np.where(u == v, 0.0, found)
+        return np.where(pieces > 0, found, np.inf)
+
+    def _edge(self, e: int, one: Config, other: Config) -> Pattern:
+        pieces = self.pieces(e, one, other)
+        a, b = np.nonzero(pieces)
+        source, target = np.array(one.devices)[a], np.array(other.devices)[b]
+        near = source == target
+        far = ~near
+        fa, fb, fs, ft = a[far], b[far], source[far], target[far]
+        size, n = pieces[fa, fb], int(far.sum())
+        deps = [_rows(1, a[near], 2, b[near]), _rows(1, fa, 0, np.arange(n)), _rows(0, np.arange(n), 2, fb)]
+        exe, lane = [self._latency[fs, ft] + size * self._rate[fs, ft]], [self._lane[fs, ft]]
+        copied = size * (self._rate[fs, ft] > 0)  # a shared memory holds it once
+        memory = np.zeros(len(self.topology.memories))
+        np.add.at(memory, self._memory_of[ft], copied)
+        if self.training:
+            p, q = len(one.devices), len(other.devices)
+            back = np.arange(n, 2 * n)
+            deps += [_rows(2, q + b[near], 1, p + a[near]), _rows(2, q + fb, 0, back), _rows(0, back, 1, p + fa)]
+            exe.append(self._latency[ft, fs] + size * self._rate[ft, fs])
+            lane.append(self._lane[ft, fs])
+            np.add.at(memory, self._memory_of[fs], copied)
+        return Pattern(ticks(np.concatenate(exe)), np.concatenate(lane), np.concatenate(deps), memory)
+
+
+def _rows(role: int, tasks: np.ndarray, other: int, others: np.ndarray) -> np.ndarray:
+    return np.column_stack([np.full(len(tasks), role), tasks, np.full(len(tasks), other), others])
+
+
+def _numbered(keys: Sequence[object]) -> list[int]:
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]

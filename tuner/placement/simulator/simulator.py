@@ -1,0 +1,215 @@
+"""The execution simulator: seconds, memory and timeline of a strategy (paper 002, section 5). Start at `Simulator`."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tuner.errors import BadInput
+from tuner.placement.networks import Network
+from tuner.placement.simulator.blocks import Blocks
+from tuner.placement.simulator.costs import CostModel, Roofline
+from tuner.placement.simulator.library import Given, core
+from tuner.placement.simulator.patterns import TICK, Pattern
+from tuner.placement.simulator.timeline import Timeline, timeline_of
+from tuner.placement.soap import Config, Strategy
+from tuner.placement.topology import Topology
+
+_NO_LIMIT = (1 << 63) - 1
+
+
+class Simulator:
+    """Of one network on one topology. `training`: a step is forward, backward and update, else forward alone.
+
+    `start` simulates a strategy from nothing (algorithm 1). Then `propose` changes configs and brings the timeline up
+    to date (algorithm 2), and `accept` or `reject` keeps the change or takes it back. Both give the same timeline.
+
+    Raises BadInput where no device can compute an operator, or where the network cannot fit into all memories together.
+    """
+
+    def __init__(
+        self, network: Network, topology: Topology, cost: CostModel | None = None, training: bool = False
+    ) -> None:
+        self.network, self.topology, self.training = network, topology, training
+        self.blocks = Blocks(network, topology, cost or Roofline(), training)
+        self._check()
+        count = len(network.operators)
+        self._edges_of: list[list[int]] = [[] for _ in range(count)]
+        for e, (u, v, _) in enumerate(self.blocks.edges):
+            self._edges_of[u].append(e)
+            self._edges_of[v].append(e)
+        self._layer_of: dict[int, int] = {m: g for g, layer in enumerate(self.blocks.layers) for m in layer.members}
+        self._first_edge, self._first_layer = count, count + len(self.blocks.edges)
+        total = self._first_layer + len(self.blocks.layers)
+        self._core = core()
+        self._sim = self._core.sim_new(len(topology.lanes) + 1, total)
+        weakref.finalize(self, self._core.sim_free, self._sim)
+        self._roles = [np.empty(0, np.int32)] * count
+        self._roles += [np.array([u, v], np.int32) for u, v, _ in self.blocks.edges]
+        self._roles += [np.array(layer.members, np.int32) for layer in self.blocks.layers]
+        self._role_at = [(len(r), r.ctypes.data) for r in self._roles]
+        self._given, self._scratch = (Given * total)(), (Given * total)()
+        size = ctypes.sizeof(Given)
+        self._at = (ctypes.c_void_p * total)(*(ctypes.addressof(self._scratch) + i * size for i in range(total)))
+        self._capacity = np.array([m.bytes for m in topology.memories])
+        self._patterns: list[Pattern] = []
+        self._pending: tuple[dict[int, Config], list[tuple[int, Pattern]], np.ndarray, float] | None = None
+        self._configs: list[Config] = []
+        self._numbers: list[int] = []
+        self._memory = np.zeros(len(topology.memories))
+        self.seconds = math.inf
+
+    def _check(self) -> None:
+        for o in self.network.operators:
+            able = self.topology.able(o.kind)
+            if not able:
+                raise BadInput(f"{self.topology.name}: no device computes {o.kind} ({o.name!r} of {self.network.name})")
+        need = self.network.weights * (3 if self.training else 1)
+        need += sum(o.bytes for o in self.network.operators) * (2 if self.training else 1)
+        have = sum(m.bytes for m in self.topology.memories)
+        if need > have:
+            raise BadInput(
+                f"{self.network.name} needs {need / 1e6:.1f} MB, all memories of {self.topology.name} together have "
+                f"{have / 1e6:.1f}: take a smaller batch or more devices"
+            )
+
+    # ---- the state ----
+
+    @property
+    def strategy(self) -> Strategy:
+        return tuple(self._configs)
+
+    def strategy_at(self, operator: int) -> Config:
+        return self._configs[operator]
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """Bytes that the strategy needs of each memory: its share of weights (training: with gradients and momenta),
+        activations (training: with their gradients) and copies of others' parts, as if none were freed."""
+        return tuple(float(m) for m in self._memory)
+
+    @property
+    def excess(self) -> float:
+        """Bytes by which the strategy is too large for memories, in sum; 0: it fits."""
+        return self._over(self._memory)
+
+    @property
+    def tasks(self) -> int:
+        return sum(len(p.exe) for p in self._patterns)
+
+    def _over(self, memory: np.ndarray) -> float:
+        return float(np.maximum(memory - self._capacity, 0).sum())
+
+    def start(self, strategy: Sequence[Config]) -> float:
+        """Builds the task graph and simulates it: seconds of one step."""
+        self._pending = None
+        self._configs = list(strategy)
+        self._numbers = [self.blocks.config_id(c) for c in strategy]
+        count = len(self._configs)
+        self._patterns = [self._operator(i, {}) for i in range(count)]
+        self._patterns += [self._edge(e, {}) for e in range(len(self.blocks.edges))]
+        self._patterns += [self._layer(g, {}) for g in range(len(self.blocks.layers))]
+        for block, pattern in enumerate(self._patterns):
+            self._fill(self._given, block, block, pattern)
+        self._memory = np.sum([p.memory for p in self._patterns], axis=0)
+        self.seconds = self.full()
+        return self.seconds
+
+    def full(self) -> float:
+        """The strategy again from nothing: algorithm 1 with the graph's construction. Seconds."""
+        self._core.sim_build(self._sim, self._given)
+        return int(self._core.sim_full(self._sim)) * TICK
+
+    def simulate(self) -> float:
+        """Algorithm 1 without the graph's construction. Seconds."""
+        return int(self._core.sim_full(self._sim)) * TICK
+
+    def propose(self, changes: Mapping[int, Config], limit: float = math.inf) -> float:
+        """Seconds with other configs for some operators (by their indices); infinity where that is above `limit`, or
+        needs more of a memory than there is and no less than now. Then call `accept` or `reject`."""
+        self.reject()
+        new = {i: c for i, c in changes.items() if c != self._configs[i]}
+        found = self._replaced(new)
+        memory = self._memory.copy()
+        for block, pattern in found:
+            memory += pattern.memory - self._patterns[block].memory
+        over = self._over(memory)
+        if over > 1 and over >= self.excess:
+            return math.inf
+        for i, (block, pattern) in enumerate(found):
+            self._fill(self._scratch, i, block, pattern)
+        ticks = _NO_LIMIT if limit >= 1e6 else int(limit / TICK)
+        self._core.sim_replace(self._sim, len(found), self._at)
+        ended = int(self._core.sim_delta(self._sim, ticks))
+        if ended < 0:
+            self._core.sim_rollback(self._sim)
+            return math.inf
+        self._pending = new, found, memory, ended * TICK
+        return ended * TICK
+
+    def accept(self) -> None:
+        """Keeps what was proposed. Raises RuntimeError if nothing is (infinite seconds cannot be kept)."""
+        if self._pending is None:
+            raise RuntimeError("nothing was proposed that could be accepted")
+        new, found, self._memory, self.seconds = self._pending
+        self._pending = None
+        self._core.sim_commit(self._sim)
+        for i, config in new.items():
+            self._configs[i], self._numbers[i] = config, self.blocks.config_id(config)
+        for block, pattern in found:
+            self._patterns[block] = pattern
+            self._fill(self._given, block, block, pattern)
+
+    def reject(self) -> None:
+        """Takes back what was proposed, if anything was."""
+        if self._pending is not None:
+            self._pending = None
+            self._core.sim_rollback(self._sim)
+
+    def timeline(self) -> Timeline:
+        """Of the strategy with what is proposed: when every task was ready, started and ended."""
+        patterns = list(self._patterns)
+        for block, pattern in self._pending[1] if self._pending else ():
+            patterns[block] = pattern
+        times = []
+        for block, pattern in enumerate(patterns):
+            found = np.zeros((len(pattern.exe), 3), np.int64)
+            self._core.sim_times(self._sim, block, found.ctypes.data)
+            times.append(found)
+        return timeline_of(self.blocks, patterns, times)
+
+    # ---- blocks ----
+
+    def _fill(self, into: ctypes.Array[Given], place: int, block: int, pattern: Pattern) -> None:
+        into[place] = pattern.given
+        given = into[place]
+        given.id = block
+        given.roles, given.role = self._role_at[block]
+
+    def _replaced(self, new: Mapping[int, Config]) -> list[tuple[int, Pattern]]:
+        edges = dict.fromkeys(e for i in new for e in self._edges_of[i])
+        layers = dict.fromkeys(self._layer_of[i] for i in new if i in self._layer_of)
+        found = [(i, self._operator(i, new)) for i in new]
+        found += [(self._first_edge + e, self._edge(e, new)) for e in edges]
+        return found + [(self._first_layer + g, self._layer(g, new)) for g in layers]
+
+    def _config(self, i: int, new: Mapping[int, Config]) -> tuple[Config, int]:
+        if i in new:
+            return new[i], self.blocks.config_id(new[i])
+        return self._configs[i], self._numbers[i]
+
+    def _operator(self, i: int, new: Mapping[int, Config]) -> Pattern:
+        return self.blocks.operator(i, *self._config(i, new))
+
+    def _edge(self, e: int, new: Mapping[int, Config]) -> Pattern:
+        u, v, _ = self.blocks.edges[e]
+        (one, first), (other, second) = self._config(u, new), self._config(v, new)
+        return self.blocks.edge(e, (one, other), (first, second))
+
+    def _layer(self, g: int, new: Mapping[int, Config]) -> Pattern:
+        found = [self._config(m, new) for m in self.blocks.layers[g].members]
+        return self.blocks.layer(g, [c for c, _ in found], [n for _, n in found])

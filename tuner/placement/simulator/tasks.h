@@ -1,0 +1,205 @@
+/* The simulator's task graph, and its heap of events: tasks and dependencies in slots that are used again, so that a block
+ * can be taken out and put back. Start at `Sim`. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int64_t i64;
+typedef int32_t i32;
+
+typedef struct { /* what Python hands over; dependencies are (role, task, role, task), role 0 being the block itself */
+    i32 tasks, deps, roles, id;
+    const i64 *exe;
+    const i32 *lane;
+    const i32 *dep;
+    const i32 *role;
+} Given;
+
+typedef struct { /* of a task, what is not undone by copying: who it is and whom it knows */
+    i64 exe, key;
+    i32 lane, succ, pred, gone;
+} Task;
+
+typedef struct { /* of a task, the timeline. want: the latest end of those it depends on; out: how many have no place */
+    i64 ready, start, end, want;
+    i32 prev, next, out, placed;
+} Time;
+
+typedef struct {
+    i32 from, to, next_s, prev_s, next_p, prev_p;
+} Dep;
+
+typedef struct {
+    i32 *slots, *deps;
+    i32 tasks, ndeps;
+} Block;
+
+typedef struct {
+    i64 time, key;
+    i32 task, place;
+} Event;
+
+typedef struct {
+    i32 slot;
+    Time was;
+} Saved;
+
+typedef struct {
+    i32 id;
+    Block was;
+} Old;
+
+#define VECTOR(type, name) type *name; i32 name##_n, name##_cap
+
+typedef struct {
+    i32 lanes, nblocks;
+    Block *blocks;
+    VECTOR(Task, task);
+    VECTOR(Dep, dep);
+    Time *time;      /* as long as task */
+    i32 *stamp;      /* the delta that saved it last */
+    i32 *marked;     /* the delta that listed it as affected */
+    VECTOR(i32, free_task);
+    VECTOR(i32, free_dep);
+    VECTOR(Event, heap);
+    VECTOR(Saved, saved);
+    VECTOR(Old, old);
+    VECTOR(i32, affected);
+    VECTOR(i32, outs); /* that were without a place at some time of this delta */
+    i32 *cursor, *cursor_stamp;
+    i32 now, open;
+    i64 visited;
+} Sim;
+
+static void *grown(void *data, i32 *cap, i32 need, size_t size) {
+    if (need <= *cap) return data;
+    i32 cap2 = *cap ? *cap : 64;
+    while (cap2 < need) cap2 *= 2;
+    *cap = cap2;
+    void *made = realloc(data, (size_t)cap2 * size);
+    if (!made) abort();
+    return made;
+}
+#define PUSH(s, name, value)                                                                                         \
+    do {                                                                                                             \
+        (s)->name = grown((s)->name, &(s)->name##_cap, (s)->name##_n + 1, sizeof *(s)->name);                        \
+        (s)->name[(s)->name##_n++] = (value);                                                                        \
+    } while (0)
+
+/* ---- heap of events, the earliest first ---- */
+
+static int before(const Event *a, const Event *b) {
+    return a->time < b->time || (a->time == b->time && a->key < b->key);
+}
+
+static void push(Sim *s, i64 time, i32 task, i32 place) {
+    Event e = {time, s->task[task].key, task, place};
+    PUSH(s, heap, e);
+    i32 i = s->heap_n - 1;
+    while (i) {
+        i32 up = (i - 1) / 4;
+        if (!before(&e, &s->heap[up])) break;
+        s->heap[i] = s->heap[up];
+        i = up;
+    }
+    s->heap[i] = e;
+}
+
+static Event pop(Sim *s) {
+    Event top = s->heap[0], last = s->heap[--s->heap_n];
+    i32 i = 0, n = s->heap_n;
+    for (;;) {
+        i32 c = 4 * i + 1;
+        if (c >= n) break;
+        i32 best = c, end = c + 4 < n ? c + 4 : n;
+        for (i32 k = c + 1; k < end; k++)
+            if (before(&s->heap[k], &s->heap[best])) best = k;
+        if (!before(&s->heap[best], &last)) break;
+        s->heap[i] = s->heap[best];
+        i = best;
+    }
+    if (n) s->heap[i] = last;
+    return top;
+}
+
+/* ---- the graph ---- */
+
+static i32 new_slot(Sim *s) {
+    if (s->free_task_n) return s->free_task[--s->free_task_n];
+    if (s->task_n == s->task_cap) {
+        i32 cap = s->task_cap;
+        s->task = grown(s->task, &s->task_cap, s->task_n + 1, sizeof(Task));
+        s->time = realloc(s->time, (size_t)s->task_cap * sizeof(Time));
+        s->stamp = realloc(s->stamp, (size_t)s->task_cap * sizeof(i32));
+        s->marked = realloc(s->marked, (size_t)s->task_cap * sizeof(i32));
+        if (!s->time || !s->stamp || !s->marked) abort();
+        memset(s->stamp + cap, 0, (size_t)(s->task_cap - cap) * sizeof(i32));
+        memset(s->marked + cap, 0, (size_t)(s->task_cap - cap) * sizeof(i32));
+    }
+    return s->task_n++;
+}
+
+static void link_dep(Sim *s, i32 d) {
+    Dep *e = &s->dep[d];
+    Task *f = &s->task[e->from], *t = &s->task[e->to];
+    e->prev_s = e->prev_p = -1;
+    e->next_s = f->succ;
+    if (f->succ >= 0) s->dep[f->succ].prev_s = d;
+    f->succ = d;
+    e->next_p = t->pred;
+    if (t->pred >= 0) s->dep[t->pred].prev_p = d;
+    t->pred = d;
+}
+
+static void unlink_dep(Sim *s, i32 d) {
+    Dep *e = &s->dep[d];
+    if (e->prev_s >= 0) s->dep[e->prev_s].next_s = e->next_s;
+    else s->task[e->from].succ = e->next_s;
+    if (e->next_s >= 0) s->dep[e->next_s].prev_s = e->prev_s;
+    if (e->prev_p >= 0) s->dep[e->prev_p].next_p = e->next_p;
+    else s->task[e->to].pred = e->next_p;
+    if (e->next_p >= 0) s->dep[e->next_p].prev_p = e->prev_p;
+}
+
+static void make_tasks(Sim *s, const Given *g) {
+    Block *b = &s->blocks[g->id];
+    b->tasks = g->tasks;
+    b->ndeps = g->deps;
+    b->slots = malloc(sizeof(i32) * (size_t)(g->tasks + 1));
+    b->deps = malloc(sizeof(i32) * (size_t)(g->deps + 1));
+    if (!b->slots || !b->deps) abort();
+    for (i32 i = 0; i < g->tasks; i++) {
+        i32 slot = new_slot(s);
+        b->slots[i] = slot;
+        s->task[slot] = (Task){g->exe[i], ((i64)g->id << 24) + i, g->lane[i], -1, -1, 0};
+        s->time[slot] = (Time){0, 0, 0, 0, -1, -1, 0, 0};
+        s->stamp[slot] = s->marked[slot] = 0;
+    }
+}
+
+static void make_deps(Sim *s, const Given *g) {
+    Block *b = &s->blocks[g->id];
+    for (i32 i = 0; i < g->deps; i++) {
+        const i32 *q = g->dep + 4 * (size_t)i;
+        i32 from = s->blocks[q[0] ? g->role[q[0] - 1] : g->id].slots[q[1]];
+        i32 to = s->blocks[q[2] ? g->role[q[2] - 1] : g->id].slots[q[3]];
+        i32 d;
+        if (s->free_dep_n) d = s->free_dep[--s->free_dep_n];
+        else {
+            d = s->dep_n;
+            PUSH(s, dep, ((Dep){0}));
+        }
+        s->dep[d].from = from;
+        s->dep[d].to = to;
+        b->deps[i] = d;
+        link_dep(s, d);
+    }
+}
+
+static void free_block(Sim *s, Block *b) {
+    for (i32 i = 0; i < b->tasks; i++) PUSH(s, free_task, b->slots[i]);
+    for (i32 i = 0; i < b->ndeps; i++) PUSH(s, free_dep, b->deps[i]);
+    free(b->slots);
+    free(b->deps);
+    *b = (Block){0};
+}

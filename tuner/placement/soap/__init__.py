@@ -1,0 +1,20 @@
+"""Strategies: how every operator of a network is split, and where its parts are (paper 002, section 4). Start at
+`configs.Config`."""
+
+from __future__ import annotations
+
+from tuner.placement.soap.configs import Config, Strategy, configs_of, random_config, region_of, regions_of
+from tuner.placement.soap.files import read_strategy, strategy_from, strategy_json, write_strategy
+
+__all__ = [
+    "Config",
+    "Strategy",
+    "configs_of",
+    "random_config",
+    "read_strategy",
+    "region_of",
+    "regions_of",
+    "strategy_from",
+    "strategy_json",
+    "write_strategy",
+]

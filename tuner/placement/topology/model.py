@@ -1,0 +1,146 @@
+"""Devices and links as the simulator sees them (paper 002, sections 3.1 and 5). Start at `Topology`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tuner.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`bytes`: how much of it there is; infinite where nobody said."""
+
+    name: str
+    bytes: float = math.inf
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """`flops`: flop per second that kernels reach at best; `bandwidth`: bytes per second of its memory; `overhead`:
+    seconds that every task takes besides. `memory`: the name of the memory it uses, which other devices may use too.
+    `lacks`: kinds of operators that it cannot compute."""
+
+    name: str
+    kind: str
+    flops: float
+    bandwidth: float
+    memory: str
+    overhead: float = 0.0
+    lacks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Link:
+    """One connection, in one direction, `bandwidth` in bytes per second (infinite: the memory is shared and nothing is
+    moved) and `latency` in seconds. Links with the same `bus` carry one transfer at a time between them."""
+
+    source: str
+    target: str
+    bandwidth: float
+    latency: float = 0.0
+    bus: str = ""
+
+    def seconds(self, size: int) -> float:
+        """Of a transfer of so many bytes (paper 002, assumption A2, and the latency)."""
+        return self.latency + size / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Every pair of devices has a link in both directions. Raises BadInput, in one line that says what is wrong and
+    where, for whatever does not fit together."""
+
+    name: str
+    devices: tuple[DeviceSpec, ...]
+    memories: tuple[Memory, ...]
+    links: tuple[Link, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise BadInput(f"{self.name}: no devices: give at least one [[device]]")
+        _unique(self.name, "device", [d.name for d in self.devices])
+        _unique(self.name, "memory", [m.name for m in self.memories])
+        for device in self.devices:
+            self._check_device(device)
+        for memory in self.memories:
+            if not memory.bytes > 0:
+                raise BadInput(f"{self.name}: memory {memory.name!r}: bytes must be above 0, not {memory.bytes:g}")
+        for link in self.links:
+            self._check_link(link)
+        for one in self.devices:
+            for other in self.devices:
+                if one is not other and (one.name, other.name) not in self._links:
+                    raise BadInput(f"{self.name}: no link from {one.name!r} to {other.name!r}: add a [[link]]")
+
+    def _check_device(self, device: DeviceSpec) -> None:
+        where = f"{self.name}: device {device.name!r}"
+        for what, value in (("flops", device.flops), ("bandwidth", device.bandwidth)):
+            if not (value > 0 and math.isfinite(value)):
+                raise BadInput(f"{where}: {what} must be a number above 0, not {value:g}")
+        if not (device.overhead >= 0 and math.isfinite(device.overhead)):
+            raise BadInput(f"{where}: overhead must be 0 or more seconds, not {device.overhead:g}")
+        if device.memory not in {m.name for m in self.memories}:
+            raise BadInput(f"{where}: unknown memory {device.memory!r}: add a [[memory]] of that name")
+
+    def _check_link(self, link: Link) -> None:
+        where = f"{self.name}: link from {link.source!r} to {link.target!r}"
+        names = [d.name for d in self.devices]
+        for end in (link.source, link.target):
+            if end not in names:
+                raise BadInput(f"{where}: unknown device {end!r}: the devices are {', '.join(names)}")
+        if link.source == link.target:
+            raise BadInput(f"{where}: a device needs no link to itself")
+        if not link.bandwidth > 0:
+            raise BadInput(f"{where}: bandwidth must be above 0 bytes per second, not {link.bandwidth:g}")
+        if not (link.latency >= 0 and math.isfinite(link.latency)):
+            raise BadInput(f"{where}: latency must be 0 or more seconds, not {link.latency:g}")
+
+    @cached_property
+    def _links(self) -> dict[tuple[str, str], Link]:
+        return {(link.source, link.target): link for link in self.links}
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Of each device by its name."""
+        return {device.name: i for i, device in enumerate(self.devices)}
+
+    @cached_property
+    def memory_of(self) -> tuple[int, ...]:
+        """For each device the index of its memory."""
+        names = [m.name for m in self.memories]
+        return tuple(names.index(d.memory) for d in self.devices)
+
+    @cached_property
+    def lanes(self) -> tuple[str, ...]:
+        """What tasks are on: the devices, then the communication devices, buses and links without a bus."""
+        return (*(d.name for d in self.devices), *dict.fromkeys(self._lane_name(link) for link in self.links))
+
+    @cached_property
+    def lane_of(self) -> dict[tuple[int, int], int]:
+        """The lane of transfers from one device to another, by their indices."""
+        places = {name: i for i, name in enumerate(self.lanes[len(self.devices) :], len(self.devices))}
+        return {(self.index[k.source], self.index[k.target]): places[self._lane_name(k)] for k in self.links}
+
+    def link(self, source: int, target: int) -> Link:
+        return self._links[self.devices[source].name, self.devices[target].name]
+
+    def of_kind(self, kind: str) -> tuple[int, ...]:
+        """Indices of the devices of a kind ("cpu", "gpu")."""
+        return tuple(i for i, d in enumerate(self.devices) if d.kind == kind)
+
+    def able(self, operator: str) -> tuple[int, ...]:
+        """Indices of the devices that can compute a kind of operators."""
+        return tuple(i for i, d in enumerate(self.devices) if operator not in d.lacks)
+
+    @staticmethod
+    def _lane_name(link: Link) -> str:
+        return f"bus {link.bus}" if link.bus else f"{link.source} to {link.target}"
+
+
+def _unique(where: str, what: str, names: list[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"{where}: {what} {twice!r} is there twice: every {what} needs a name of its own")

@@ -1,0 +1,165 @@
+"""Why a kernel was chosen: `explain` gives its schedule, the code that its compiler made, counts, and its rivals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from templates.gpu.lowered import lower
+from templates.lowering import lowering_context
+from templates.template import search_space, template_named
+from tuner.devices import Device
+from tuner.errors import BadInput
+from tuner.graph.choice import Choice, choose
+from tuner.measure.offline import Compiler
+from tuner.report.hot_loop import Loop, in_assembly, in_source
+from tuner.report.page.names import flop_or_none, workload_text
+from tuner.report.page.roofline import bytes_of
+from tuner.session import Task
+from tuner.session.task import TaskState, is_current
+from tuning_db.record import Config, Trial, Workload
+from tuning_db.store import Store
+
+RIVALS = 5
+
+
+@dataclass(frozen=True)
+class Rival:
+    """`times_slower` than the chosen one; `differs`: knobs with its and the chosen one's values."""
+
+    config: Config
+    seconds: float
+    times_slower: float
+    differs: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`schedule`: the scheduled function as TVMScript; `code`: `language` of its kernels; `loop`: where its time goes,
+    by the text; `flop` of the direct algorithm, `bytes` that any kernel has to move; `kernels`: for a GPU, as lowered
+    and as far as its compilers tell; `configs`: how many were tried."""
+
+    workload: Workload
+    choice: Choice
+    configs: int
+    rivals: tuple[Rival, ...]
+    schedule: str
+    language: str
+    code: str
+    loop: Loop | None
+    flop: float | None
+    bytes: float | None
+    kernels: tuple[dict[str, Any], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        assert self.choice.config is not None
+        return {
+            "workload": self.workload.as_dict(),
+            "text": workload_text(self.workload),
+            "config": self.choice.config.as_dict(),
+            "source": self.choice.source,
+            "seconds": self.choice.seconds,
+            "error": self.choice.error,
+            "configs": self.configs,
+            "rivals": [{**asdict(rival), "config": rival.config.as_dict()} for rival in self.rivals],
+            "schedule": self.schedule,
+            "language": self.language,
+            "code": self.code,
+            "loop": self.loop and self.loop.as_dict(),
+            "flop": self.flop,
+            "bytes": self.bytes,
+            "kernels": list(self.kernels),
+        }
+
+
+def workload_like(store: Store, text: str) -> Workload:
+    """The one that is called so, or the only one whose name has `text` in it. Raises BadInput otherwise."""
+    names = {workload_text(workload): workload for workload in store.workloads()}
+    if text in names:
+        return names[text]
+    found = [name for name in names if text.lower() in name.lower()]
+    if len(found) == 1:
+        return names[found[0]]
+    shown = "; ".join((found or list(names))[:5])
+    if not found:
+        raise BadInput(f"no workload of {store.name} is called {text!r}; it has {shown or 'none'}")
+    raise BadInput(f"{text!r} is in the names of {len(found)} workloads of {store.name}: say more: {shown}")
+
+
+def explain(store: Store, workload: Workload, on: Device, compilers: Sequence[Compiler] = ()) -> Explanation:
+    """What `tune build` would choose for the workload on the device. `compilers`: offline ones, that tell what kernels
+    of a GPU take. Raises BadInput where no template applies, DatabaseError if the store cannot be read."""
+    choice = choose([workload], on, store)[workload]
+    if choice.config is None:
+        raise BadInput(f"{workload_text(workload)}: no template applies to it on {on.key.model}")
+    func = template_named(choice.config.template).prim_func(workload, on.target, choice.config)
+    is_host = on.target.kind.name == "llvm"
+    code, kernels = (_assembly(func, on.target), ()) if is_host else _source(func, on.target, compilers)
+    state = _state(store, workload, on)
+    return Explanation(
+        workload=workload,
+        choice=choice,
+        configs=state.tried,
+        rivals=tuple(_rivals(state, choice)),
+        schedule=str(func.script()),
+        language="assembly" if is_host else "CUDA" if on.target.kind.name == "cuda" else "OpenCL C",
+        code=code,
+        loop=in_assembly(code) if is_host else in_source(code),
+        flop=flop_or_none(workload),
+        bytes=bytes_of(workload),
+        kernels=kernels,
+    )
+
+
+def _state(store: Store, workload: Workload, on: Device) -> TaskState:
+    space = search_space(workload, on.target)
+    templates = {s.template for s in space.spaces} if space else set()
+    return TaskState(Task(workload), space, [t for t in store.trials(workload, on.key) if is_current(t, templates)])
+
+
+def _rivals(state: TaskState, choice: Choice) -> list[Rival]:
+    """The next best, and the best of every template that is not among them."""
+    others = [t for t in state.standing() if t.config != choice.config]
+    if choice.config is None or choice.seconds is None or choice.source != "device":
+        return []
+    seen = {choice.config.template}
+    chosen: list[Trial] = others[:RIVALS]
+    seen.update(t.config.template for t in chosen)
+    for trial in others:
+        if trial.config.template not in seen:
+            seen.add(trial.config.template)
+            chosen.append(trial)
+    return [
+        Rival(t.config, t.seconds, t.seconds / choice.seconds, _difference(t.config, choice.config)) for t in chosen
+    ]
+
+
+def _difference(config: Config, chosen: Config) -> str:
+    if config.template != chosen.template:
+        return f"template {config.template}"
+    names = [n for n in config.knobs if config.knobs[n] != chosen.knobs.get(n)]
+    return ", ".join(f"{n}={config.knobs[n]} for {chosen.knobs.get(n)}" for n in names) or "nothing"
+
+
+def _assembly(func: tirx.PrimFunc, target: Target) -> str:
+    with lowering_context():
+        return str(tvm.tirx.build(func.with_attr("global_symbol", "main"), target=target).inspect_source("asm"))
+
+
+def _source(
+    func: tirx.PrimFunc, target: Target, compilers: Sequence[Compiler]
+) -> tuple[str, tuple[dict[str, Any], ...]]:
+    lowered = lower(func, target)
+    source = lowered.source()
+    taken: dict[str, dict[str, Any]] = {}
+    for compiler in compilers:
+        for name, resources in compiler.compile(source).items():
+            told = {k: v for k, v in asdict(resources).items() if v is not None}
+            taken.setdefault(name, {}).update(told)
+    kernels = tuple({**asdict(kernel), "compiled": taken.get(kernel.name)} for kernel in lowered.kernels)
+    return source, kernels

@@ -1,0 +1,106 @@
+// Built modules: layers, where an inference's time goes, the graph.
+
+function roofOf(data, module, device) {
+  const title = module.devices[device].title, at = data.devices.findIndex((d) => d.name === title);
+  const roof = data.roofs.find((r) => r.device === at && r.measured);
+  return roof ? roof.flops : module.profile ? module.profile.peak : null;
+}
+
+function moduleView(module, id) {
+  return (data, view) => {
+    const layers = module.layers.map((l, i) => ({ ...l, i, measured: measuredOf(module, i) }));
+    const timeOf = (l) => l.measured ?? l.seconds;
+    const whole = layers.reduce((a, l) => a + (timeOf(l) || 0), 0);
+    const share = (l) => { const peak = roofOf(data, module, l.device); return peak && l.flop && timeOf(l) ? l.flop / timeOf(l) / peak : null; };
+    const columns = [{ title: "layer", get: (l) => l.node }, { title: "computes", get: (l) => l.text },
+      { title: "template", get: (l) => l.template }, { title: "layout", get: (l) => l.layout }, { title: "device", get: (l) => module.devices[l.device].short },
+      { title: "time", number: true, get: (l) => l.seconds, text: (l) => time(l.seconds) },
+      ...(module.profile ? [{ title: "in the network", number: true, get: (l) => l.measured, text: (l) => time(l.measured) }] : []),
+      { title: "speed", number: true, get: (l) => (l.flop && timeOf(l) ? l.flop / timeOf(l) : null), text: (l) => rate(l.flop && timeOf(l) ? l.flop / timeOf(l) : null) },
+      { title: "of peak", number: true, get: share, text: (l) => percent(share(l)) },
+      ...module.vendors.flatMap((v) => [
+        { title: v, number: true, get: (l) => l.peers[v], text: (l) => time(l.peers[v]) },
+        { title: `times better than ${v}`, number: true, get: (l) => (l.peers[v] && l.seconds ? l.peers[v] / l.seconds : null),
+          text: (l) => (l.peers[v] && l.seconds ? digits(l.peers[v] / l.seconds, 3) : "-") }]),
+      { title: "known from", get: (l) => l.source + (l.near ? `: ${l.near.from} (differs in ${l.near.differs})` : "") },
+      { title: "error", number: true, get: (l) => l.error, text: (l) => digits(l.error, 2) }, { title: "knobs", get: (l) => l.knobs }];
+    const slow = layers.filter((l) => timeOf(l)).sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 15);
+    const noPeak = layers.some((l) => l.flop && share(l) === null);
+    return [
+      facts([["layers", layers.length], ["their time together", time(whole)], ["values", module.dtype], ["threads", module.threads],
+        ["devices", module.devices.map((d) => short(d.name, 60)).join("; ")]]),
+      module.bench ? benchTable(module, id, view) : null,
+      el("p", { class: "soft" }, "Time: of the stored trial that the kernel was chosen by. ",
+        module.profile ? "In the network: measured call by call in a whole inference. " : "",
+        noPeak ? "The peak of the device was not measured: tune report --measure does so on it. " : ""),
+      table(`layers-${id}`, `layers of ${short(module.model, 40)}`, columns, layers, view),
+      el("h3", null, "Where an inference's time goes"),
+      module.profile ? bars(`calls-${id}`, "Time of each call", topCalls(module), "seconds")
+        : bars(`calls-${id}`, "Time of each layer", slow.map((l) => ({ name: `${l.node}: ${l.text}`, value: timeOf(l), text: `${time(timeOf(l))}, ${percent(timeOf(l) / whole)}` })), "seconds"),
+      el("h3", null, "The plan as a graph"),
+      graph(module, id, layers),
+    ];
+  };
+}
+
+// The calls of a profile belong to layers by name, in order.
+function measuredOf(module, layer) {
+  if (!module.profile) return null;
+  const calls = module.profile.calls.filter((c) => c.name === module.layers[layer].node);
+  return calls.length ? calls.reduce((a, c) => a + c.seconds, 0) : null;
+}
+
+function topCalls(module) {
+  const whole = module.profile.calls.reduce((a, c) => a + c.seconds, 0);
+  return [...module.profile.calls].sort((a, b) => b.seconds - a.seconds).slice(0, 15)
+    .map((c) => ({ name: c.name, value: c.seconds, text: `${time(c.seconds)}, ${percent(c.seconds / whole)}` }));
+}
+
+function benchTable(module, id, view) {
+  const [ours] = module.bench.contenders;
+  const columns = [{ title: "contender", get: (c) => c.version }, { title: "median", number: true, get: (c) => c.median_seconds, text: (c) => time(c.median_seconds) },
+    { title: "ours is times better", number: true, get: (c) => c.median_seconds / ours.median_seconds, text: (c) => digits(c.median_seconds / ours.median_seconds, 3) }];
+  return table(`bench-${id}`, `latency, ${module.bench.threads} threads, alternating`, columns, module.bench.contenders, view);
+}
+
+// Nodes in rows by how many steps lie before them; the program's order within a row.
+function graph(module, id, layers) {
+  const { nodes, edges } = module.flow, depth = nodes.map(() => 0), rows = [];
+  for (const [a, b] of [...edges].sort((x, y) => x[1] - y[1])) depth[b] = Math.max(depth[b], depth[a] + 1);
+  nodes.forEach((_, i) => (rows[depth[i]] ??= []).push(i));
+  const most = Math.max(...rows.map((r) => r.length)), box = 216, wide = Math.max(widthOf() - 20, most * (box + 16) + 60), gap = 62;
+  const svg = draw("svg", { viewBox: `0 0 ${wide} ${rows.length * gap + 10}`, width: wide, height: rows.length * gap + 10, "data-chart": `graph-${id}`, class: "wide" });
+  const at = nodes.map((_, i) => {
+    const row = rows[depth[i]], x = wide / 2 + (row.indexOf(i) - (row.length - 1) / 2) * (box + 16);
+    return { x, y: depth[i] * gap + 24 };
+  });
+  for (const [a, b] of edges) svg.append(draw("path", { class: "edge", d: line(at[a], at[b], depth[b] - depth[a], box) }));
+  const placed = nodes.map((node, i) => {
+    const layer = node.operator === null ? null : layers[node.operator], { x, y } = at[i];
+    const name = node.kind === "output" ? "outputs" : node.kind === "copy" ? "copy" : node.name;
+    const second = layer ? [layer.layout, time(layer.measured ?? layer.seconds)].filter(Boolean).join(", ") : node.kind === "copy" ? `to ${module.devices[node.device].short}` : node.kind;
+    svg.append(draw("rect", { class: `node ${node.kind} c${node.device % 7}`, x: x - box / 2, y: y - 19, width: box, height: 38, rx: node.kind === "kernel" ? 4 : 16, "data-node": i, "data-kind": node.kind, "data-device": node.device }),
+      draw("text", { x, y: y - 3, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : null }, clip(name, 26)),
+      draw("text", { x, y: y + 12, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : "soft" }, clip(second, 28)));
+    const what = layer ? `${layer.text}; ${layer.template ?? "no template"}; ${layer.layout ?? "layout not known"}; ${time(layer.measured ?? layer.seconds)}` : node.kind;
+    return { px: x, py: y, text: `${name} on ${module.devices[node.device].short}: ${what}`, point: node };
+  });
+  const columns = [{ title: "node", get: (n) => n.i }, { title: "name", get: (n) => n.name }, { title: "kind", get: (n) => n.kind }, { title: "device", get: (n) => module.devices[n.device].short },
+    { title: "layout", get: (n) => (n.operator === null ? null : layers[n.operator].layout) }, { title: "reads", get: (n) => edges.filter((e) => e[1] === n.i).map((e) => e[0]).join(" ") }];
+  const list = () => nodes.map((n, i) => ({ ...n, i }));
+  const counts = (kind) => nodes.filter((n) => n.kind === kind).length;
+  const drawn = figure(`graph-${id}`, `Graph of ${short(module.model, 60)}`, svg, [placed], null, csvButton(`graph-${id}`, columns, list));
+  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `graph of ${short(module.folder)}` });
+  drawn.querySelector("svg").replaceWith(scroll);
+  scroll.append(svg);
+  const key = el("ul", { class: "legend" }, module.devices.map((d, i) => el("li", null,
+    draw("svg", { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true", class: `c${i % 7}` }, draw("rect", { class: "node", x: 1, y: 1, width: 24, height: 10 })), short(d.name, 60))));
+  return [el("p", { class: "soft" }, `As it was built: ${counts("kernel")} kernels of templates, ${counts("other")} other functions (dashed), ${counts("copy")} copies between devices (filled). A layer may be several kernels.`), key, drawn];
+}
+
+function line(a, b, steps, box) {
+  const from = `M${a.x},${a.y + 19}`, to = `${b.x},${b.y - 19}`;
+  if (steps === 1) return `${from}L${to}`;
+  const side = Math.max(a.x, b.x) + box * 0.75 + Math.min(40, 8 * steps);
+  return `${from}C${side},${a.y + 50} ${side},${b.y - 50} ${to}`;
+}

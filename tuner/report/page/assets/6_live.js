@@ -1,0 +1,60 @@
+// The page while runs go on: what is at work now, and buttons. `tune watch` serves it.
+
+const REST = 2000; // milliseconds between two questions
+let token = null;
+
+function watch() {
+  token = new URLSearchParams(location.search).get("token");
+  history.replaceState(null, "", location.pathname + location.hash); // not in the history, nor in a picture of the screen
+  panel("");
+  setTimeout(ask, REST);
+}
+
+async function ask() {
+  const asked = await exchange("/data", {});
+  if (asked) update(asked);
+  setTimeout(ask, REST);
+}
+
+async function exchange(path, options) {
+  try {
+    const answer = await fetch(path, { ...options, headers: { "X-Token": token }, cache: "no-store" });
+    const found = await answer.json();
+    if (answer.ok) return found;
+    panel(found.error);
+  } catch {
+    panel("tune watch has ended, or cannot be reached: this is what it showed last.");
+  }
+  return null;
+}
+
+function update(found) {
+  const same = found.made === data.made, chooses = [...document.querySelectorAll("select")].some((s) => s.matches(":open"));
+  if (chooses) return; // a list that is open would close
+  data = found;
+  panel("");
+  if (same) return;
+  fillFilters();
+  heading();
+  again();
+}
+
+async function wish(what) {
+  const found = await exchange("/wish", { method: "POST", body: JSON.stringify(what) });
+  if (found) update(found);
+}
+
+function panel(problem) {
+  const box = document.getElementById("live"), held = document.activeElement?.id;
+  const { paused, running } = data.live;
+  const button = (id, text, what) => el("button", { type: "button", id, onclick: () => wish(what) }, text);
+  const said = problem || (paused ? "Paused: runs wait before their next batch." : running.length ? "At work:" : "No run is at work.");
+  box.hidden = false;
+  box.replaceChildren(
+    el("p", { role: "status", class: problem ? "warn" : null }, said),
+    el("ul", null, running.map((r) => el("li", null,
+      `${short(r.text)} on ${short(r.device, 60)}: ${r.candidates} candidates under way, by ${short(r.owner, 60)} `,
+      button(`skip-${r.id}`, "Skip this task", { wish: "skip", task: r.id })))),
+    paused ? button("pause", "Go on", { wish: "resume" }) : button("pause", "Pause", { wish: "pause" }));
+  if (held) document.getElementById(held)?.focus({ preventScroll: true });
+}

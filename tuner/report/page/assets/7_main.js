@@ -1,0 +1,74 @@
+// Puts the page together, and again whenever something is chosen.
+
+let data = JSON.parse(document.getElementById("data").textContent);
+const view = { device: "", op: "", text: "", task: 0, clock: "trials", tables: {}, again: null };
+
+function sections() {
+  return [
+    ["overview", "Tasks", overview],
+    ["curves", "Best so far", curves],
+    ["effort", "Where the tuning time went", effort],
+    ["failures", "Failures", failures],
+    ["roofline", "Roofline", roofline],
+    ["knobs", "Knobs and space", knobs],
+    ...data.modules.map((m, i) => [`module-${i}`, `Module ${short(m.model, 60)}`, moduleView(m, i)]),
+    ["drift", "Drift and clocks", drift],
+    ["reuse", "How near reused records are", reuse],
+    ...(data.pieces.length ? [["pieces", "Pieces of networks", pieces]] : []),
+  ];
+}
+
+function section(id, title, build) {
+  return el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), build(data, view));
+}
+
+// Anew, with the focus and the scrolled positions where they were.
+function again(focus) {
+  const held = focus || document.activeElement?.id, scrolled = window.scrollY;
+  document.getElementById("main").replaceChildren(...sections().map(([id, title, build]) => section(id, title, build)));
+  if (held) document.getElementById(held)?.focus({ preventScroll: true });
+  window.scrollTo(0, scrolled);
+}
+view.again = again;
+
+function fillFilters() {
+  const fill = (id, name, options) => {
+    const select = document.getElementById(id);
+    select.replaceChildren(...options.map(([v, text]) => el("option", { value: v }, short(text, 80))));
+    select.value = view[name];
+  };
+  fill("filter-device", "device", [["", "all"], ...data.devices.map((d, i) => [i, d.name])]);
+  fill("filter-op", "op", [["", "all"], ...[...new Set(data.tasks.map((t) => t.op))].sort().map((op) => [op, op])]);
+}
+
+function listen(id, name, event) {
+  const node = document.getElementById(id);
+  node.addEventListener(event, () => { view[name] = node.value; again(); });
+}
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  document.getElementById("theme").textContent = name === "dark" ? "Light" : "Dark";
+}
+
+function heading() {
+  document.getElementById("source").textContent = short(`${data.database}, ${when(data.made)}, edgetune ${data.edgetune}`, 400);
+  document.getElementById("sections").replaceChildren(...sections().map(([id, title]) => el("li", null, el("a", { href: `#${id}` }, title))));
+}
+
+function start() {
+  theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+  document.getElementById("filters").addEventListener("submit", (event) => event.preventDefault());
+  listen("filter-device", "device", "change");
+  listen("filter-op", "op", "change");
+  listen("filter-text", "text", "input");
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; again(); } });
+  fillFilters();
+  heading();
+  again();
+}
+
+start();
+if (data.live) watch();

@@ -1,0 +1,118 @@
+"""A built module for the page: its layers, what other libraries take for each, and its graph. Start at
+`module_view`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from tvm.target import Target
+
+from templates.template import AnchorTemplate, template_named
+from tuner.module import Manifest, Operator, read_manifest
+from tuner.report.page.flow import flow_of
+from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
+from tuner.report.page.reuse import kin
+from tuner.report.page.roofline import bytes_of
+from tuner.vendors import vendor_of
+from tuner.vendors.base import PREFIX
+from tuning_db import schema
+from tuning_db.lookup import best
+from tuning_db.record import DeviceKey, Trial
+from tuning_db.store import Store
+
+
+def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """`benches` are what `tune bench --json` printed, of any modules. Raises BadInput if the folder is no module,
+    DatabaseError if the store cannot be read."""
+    manifest = read_manifest(folder, check_files=False)
+    bench = next((b for b in benches if Path(str(b.get("module"))).resolve() == folder.resolve()), None)
+    devices = [DeviceKey.from_dict(processor.key) for processor in manifest.devices]
+    vendors = _vendors(store)
+    return {
+        "folder": str(folder),
+        "model": manifest.model["name"],
+        "dtype": manifest.dtype,
+        "threads": manifest.threads,
+        "devices": [
+            {"name": f"{p.name} ({device_text(key)})", "short": p.name, "title": device_text(key)}
+            for p, key in zip(manifest.devices, devices, strict=True)
+        ],
+        "vendors": vendors,
+        "layers": [_layer(store, manifest, operator, devices, vendors) for operator in manifest.operators],
+        "profile": bench and _profile(bench),
+        "bench": bench and _bench(bench),
+        "flow": flow_of(folder, manifest),
+    }
+
+
+def _layer(
+    store: Store, manifest: Manifest, operator: Operator, devices: Sequence[DeviceKey], vendors: Sequence[str]
+) -> dict[str, Any]:
+    workload, device = operator.workload, devices[operator.device]
+    of_family = best(store, workload, device) if operator.source == "family" else None
+    return {
+        "node": operator.node,
+        "text": workload_text(workload),
+        "template": operator.config and operator.config.template,
+        "knobs": operator.config and knobs_text(operator.config.knobs),
+        "layout": _layout(manifest, operator),
+        "device": operator.device,
+        "seconds": operator.seconds,
+        "error": operator.error,
+        "flop": flop_or_none(workload),
+        "bytes": bytes_of(workload),
+        "source": operator.source,
+        "near": None if of_family is None else kin(device, of_family.trial.device),
+        "peers": {name: t.seconds for name in vendors if (t := _rival(store, operator, device, name)) is not None},
+    }
+
+
+def _rival(store: Store, operator: Operator, device: DeviceKey, vendor: str) -> Trial | None:
+    """The library's best on this very device."""
+
+    def is_its(trial: Trial) -> bool:
+        return vendor_of(trial.config.template) == vendor
+
+    return store.best(operator.workload, device, usable=is_its)
+
+
+def _vendors(store: Store) -> list[str]:
+    """The libraries that any trial was measured with."""
+    t = schema.trials
+    with store.reading() as connection:
+        names = connection.scalars(select(t.c.template).where(t.c.template.startswith(PREFIX)).distinct()).all()
+    return sorted({vendor for name in names if (vendor := vendor_of(name))})
+
+
+def _layout(manifest: Manifest, operator: Operator) -> str | None:
+    """What the kernel reads and writes: "NCHW16c -> NCHW16c"; None where no template tells."""
+    if operator.config is None:
+        return None
+    if vendor_of(operator.config.template) is not None:
+        return "plain -> plain"
+    try:
+        template = template_named(operator.config.template)
+        if not isinstance(template, AnchorTemplate):
+            return None
+        target = Target(dict(manifest.devices[operator.device].target))
+        layouts = template.layouts(operator.workload, target)
+    except (KeyError, TypeError, ValueError):  # a plugin's template that is not here, or one of another version
+        return None
+    blocks = (layouts.data.block, layouts.out.block)
+    return " -> ".join(f"NCHW{block}c" if block else "plain" for block in blocks)
+
+
+def _profile(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds of every call, and the device's peak in operations a second."""
+    profile = bench["profile"]
+    calls = [{"name": c["name"], "function": c["function"], "seconds": c["seconds"]} for c in profile["calls"]]
+    return {"peak": profile["peak_gflops"] * 1e9, "calls": calls}
+
+
+def _bench(bench: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("name", "version", "median_seconds")
+    rows = [bench["ours"], *bench["peers"]]
+    return {"threads": bench["threads"], "contenders": [{name: row[name] for name in names} for row in rows]}

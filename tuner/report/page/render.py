@@ -1,0 +1,54 @@
+"""The page as one file: `render`. Data goes in as JSON, and the page's own script puts it there as text alone; the
+policy in its head lets nothing else run and nothing be loaded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; {connect}{code}"
+
+
+def render(data: Mapping[str, Any], live: bool = False) -> str:
+    """HTML of what `collect` gave. `live`: the page asks its server for more."""
+    assets = files(__package__) / "assets"
+    style = (assets / "style.css").read_text(encoding="utf-8")
+    names = sorted(path.name for path in assets.iterdir() if path.name.endswith(".js"))
+    script = "".join((assets / name).read_text(encoding="utf-8") for name in names)
+    code = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    parts = {
+        "policy": _POLICY.format(connect="connect-src 'self'; " if live else "", code=code),
+        "style": style,
+        "data": as_json(data),
+        "script": script,
+    }
+    page = (assets / "page.html").read_text(encoding="utf-8")
+    for name, text in parts.items():
+        before, mark, after = page.partition(f"@{name}@")
+        assert mark, f"page.html has no @{name}@"
+        page = before + text + after
+    return page
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    """Without a character that ends a script element, or that HTML could take for markup. An infinite number, which
+    JSON lacks, is null."""
+    text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {name: _finite(v) for name, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,191 @@
+"""One pass over a database's trials, however many there are: counts, curves, and which trials to look at more closely.
+Start at `scan`. Only columns are read, no trial is decoded."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from tuning_db import schema
+from tuning_db.keys import Keys
+from tuning_db.marks import is_throttled
+from tuning_db.record import DeviceKey, Workload, tolerance_of
+from tuning_db.store import Store
+
+PIECE = "piece"  # the template of what plans measure: steps, transforms, copies (tuner.placement.costs)
+EXAMPLES = 3  # of each kind of failure and template
+SAMPLE = 400  # trials of one task and template whose configs are looked at, at most,
+SAMPLES = 40_000  # and of all together, unless that leaves fewer than
+LEAST = 24
+MOST_REPEATED = 2000  # repeated measurements of one device
+BINS = 120  # of the time that a device's trials span
+
+Pair = tuple[int, int]  # ids of a workload and a device
+
+
+@dataclass
+class Curve:
+    """The best so far of one searcher at one task. `points`: (trials, seconds since the task's first trial, seconds a
+    call) of every improvement, then the last trial."""
+
+    trials: int = 0
+    best: float = float("inf")
+    points: list[tuple[int, float, float]] = field(default_factory=list)
+    last: float = 0.0
+
+    def add(self, at: float, seconds: float) -> None:
+        self.trials += 1
+        self.last = at
+        if seconds < self.best:
+            self.best = seconds
+            self.points.append((self.trials, at, seconds))
+
+
+@dataclass
+class Pass:
+    """What one pass found. Keys are ids of rows; times are seconds, moments microseconds since 1970."""
+
+    workloads: dict[int, Workload]
+    devices: dict[int, DeviceKey]
+    trials: Counter[Pair] = field(default_factory=Counter)
+    failed: Counter[Pair] = field(default_factory=Counter)
+    configs: dict[Pair, int] = field(default_factory=dict)
+    efforts: dict[Pair, float] = field(default_factory=dict)
+    began: dict[Pair, int] = field(default_factory=dict)
+    first: dict[Pair, float] = field(default_factory=dict)  # of the first config that ran
+    curves: dict[tuple[Pair, str, int | None], Curve] = field(default_factory=lambda: defaultdict(Curve))
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)  # by kind and template
+    examples: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each device's trials
+    bins: dict[int, list[list[int]]] = field(default_factory=dict)  # of each: trials, marked ones
+    repeats: dict[int, list[tuple[int, float, bool]]] = field(default_factory=lambda: defaultdict(list))
+    samples: dict[tuple[Pair, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    succeeded: Counter[tuple[Pair, str]] = field(default_factory=Counter)  # of each task and template
+    pieces: list[tuple[Pair, float]] = field(default_factory=list)
+
+
+def scan(store: Store) -> Pass:
+    """Raises DatabaseError if the store cannot be read."""
+    with store.reading() as connection:
+        decode = Keys()
+        w, d = schema.workloads, schema.devices
+        found = Pass(
+            {row.id: decode.workload(row.key) for row in connection.execute(select(w.c.id, w.c.key))},
+            {row.id: decode.device(row.key) for row in connection.execute(select(d.c.id, d.c.key))},
+        )
+        repeated = _counted(connection, found)
+        _Reader(found, repeated, _sample_size(connection)).read(connection)
+    return found
+
+
+def _counted(connection: Connection, found: Pass) -> set[int]:
+    """What the database counts by itself; returns the digests of configs that were measured more than once."""
+    t, e = schema.trials, schema.efforts
+    pair = (t.c.workload_id, t.c.device_id)
+    for row in connection.execute(select(*pair, func.count(t.c.config_digest.distinct())).group_by(*pair)):
+        found.configs[row[0], row[1]] = row[2]
+    spans = select(t.c.device_id, func.min(t.c.created), func.max(t.c.created)).group_by(t.c.device_id)
+    for row in connection.execute(spans):
+        found.spans[row[0]] = (row[1], row[2])
+        found.bins[row[0]] = [[0, 0] for _ in range(BINS)]
+    for row in connection.execute(select(e.c.workload_id, e.c.device_id, e.c.seconds)):
+        found.efforts[row[0], row[1]] = row[2]
+    again = select(t.c.config_digest).group_by(*pair, t.c.config_digest).having(func.count() > 1)
+    return set(connection.scalars(again))
+
+
+def _sample_size(connection: Connection) -> int:
+    """Of each task and template, so that all together are no more than SAMPLES, or LEAST of each."""
+    t = schema.trials
+    groups = (t.c.workload_id, t.c.device_id, t.c.template)
+    counts = list(connection.scalars(select(func.count(t.c.seconds)).group_by(*groups)))
+    size = SAMPLE
+    while size > LEAST and sum(min(size, count) for count in counts) > SAMPLES:
+        size = size * 9 // 10
+    return max(LEAST, size)
+
+
+class _Reader:
+    def __init__(self, found: Pass, repeated: set[int], sample: int) -> None:
+        self._found, self._repeated, self._sample = found, repeated, sample
+        self._tolerances = {i: tolerance_of(w.dtype) for i, w in found.workloads.items()}
+        self._known: dict[tuple[Pair, int], float] = {}
+
+    def read(self, connection: Connection) -> None:
+        t = schema.trials
+        names = ("id", "workload_id", "device_id", "template", "searcher", "seed", "seconds", "failure_kind", "error")
+        columns = [*(t.c[name] for name in names), t.c.created, t.c.config_digest, is_throttled(t)]
+        query = select(*columns).order_by(t.c.created, t.c.id)
+        for row in connection.execution_options(yield_per=5000).execute(query):
+            self._add(*row)
+
+    def _add(
+        self,
+        ident: int,
+        workload: int,
+        device: int,
+        template: str,
+        searcher: str | None,
+        seed: int | None,
+        seconds: float | None,
+        failure: str | None,
+        error: float | None,
+        created: int,
+        digest: int,
+        marked: Any,
+    ) -> None:
+        found, pair = self._found, (workload, device)
+        if template == PIECE:
+            if seconds is not None:
+                found.pieces.append((pair, seconds))
+            return
+        found.trials[pair] += 1
+        at = (created - found.began.setdefault(pair, created)) / 1e6
+        begin, end = found.spans[device]
+        slot = found.bins[device][min(BINS - 1, (created - begin) * BINS // max(1, end - begin))]
+        slot[0] += 1
+        slot[1] += bool(marked)
+        if failure is not None:
+            self._failed(ident, pair, failure, template)
+        right = seconds is not None and error is not None and error <= self._tolerances[workload]
+        found.curves[pair, searcher or "", seed].add(at, seconds if right and seconds is not None else float("inf"))
+        if seconds is None:
+            return
+        found.first.setdefault(pair, seconds)
+        self._sampled(ident, pair, template)
+        if digest in self._repeated:
+            known = self._known.setdefault((pair, digest), seconds)
+            if known != seconds:
+                found.repeats[device].append((created, seconds / known, bool(marked)))
+
+    def _failed(self, ident: int, pair: Pair, kind: str, template: str) -> None:
+        found = self._found
+        found.failed[pair] += 1
+        found.failures[kind, template] += 1
+        if len(found.examples[kind, template]) < EXAMPLES:
+            found.examples[kind, template].append(ident)
+
+    def _sampled(self, ident: int, pair: Pair, template: str) -> None:
+        """Keep those whose numbers have the smallest hashes: a uniform sample, the same every time."""
+        found = self._found
+        found.succeeded[pair, template] += 1
+        heap = found.samples[pair, template]
+        entry = (-(ident * 2654435761 % 2**32), ident)
+        if len(heap) < self._sample:
+            heapq.heappush(heap, entry)
+        elif entry > heap[0]:
+            heapq.heapreplace(heap, entry)
+
+
+def thinned(points: list[tuple[int, float, bool]], most: int = MOST_REPEATED) -> list[tuple[int, float, bool]]:
+    """At most so many of them, evenly, all marked ones first."""
+    if len(points) <= most:
+        return points
+    marked = [p for p in points if p[2]][:most]
+    rest = [p for p in points if not p[2]]
+    step = max(1, -(-len(rest) // max(1, most - len(marked))))
+    return sorted(marked + rest[::step])

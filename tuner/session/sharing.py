@@ -1,0 +1,173 @@
+"""Sessions that tune for the same device in one database at the same time, in processes here or on other hosts: each
+works on a task that no other is at, and learns what the others have found. Start at `Sharing`.
+
+A session claims one task at a time (tuning_db.claims) and renews the claim from a thread, so that a candidate which
+takes long costs it nothing. A session that finds all tasks claimed which are left waits: they may need it yet.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from tuner.session.journal import is_gone
+from tuner.session.task import TaskState, is_current
+from tuning_db.claims import Claims, process_of, trial_counts
+from tuning_db.errors import DatabaseError
+from tuning_db.record import DeviceKey
+from tuning_db.store import Store
+from tuning_db.wishes import Wishes
+
+LEASE_SECONDS = 60.0
+_RENEWALS = 4  # in that time
+_WAIT_SECONDS = 0.5  # between two looks at whether others have gone on
+
+
+class Sharing:
+    """A session's part in a database. Use it in `with`: it owns a thread and a claim. Every method raises DatabaseError
+    if the database cannot be read or written.
+
+    `lease_seconds`: after how long without a sign of life others may take over the session's task; `notice` is told, in
+    a line, what the session waits for.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: DeviceKey,
+        states: Sequence[TaskState],
+        lease_seconds: float = LEASE_SECONDS,
+        notice: Callable[[str], None] | None = None,
+    ) -> None:
+        self._store, self._device, self._states = store, device, states
+        self._claims = Claims(store, device, _new_owner(), lease_seconds)
+        self._wishes = Wishes(store, device)
+        self._notice = notice or (lambda _: None)
+        self._noticed = False
+        self._held: TaskState | None = None
+        self._counts = {s.task.workload.key: len(s.trials) for s in states}  # what differs is read again
+        self._ended = threading.Event()
+        self._failure: DatabaseError | None = None
+        self._heart = threading.Thread(target=self._beat, args=(lease_seconds / _RENEWALS,), daemon=True)
+        self.from_others = 0  # trials that other sessions have measured meanwhile
+
+    def __enter__(self) -> Self:
+        self._heart.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._heart.join()
+        if self._held is not None:
+            self._claims.give_back()
+
+    def _beat(self, seconds: float) -> None:
+        while not self._ended.wait(seconds):
+            if self._held is not None:
+                try:
+                    if not self._claims.renew():  # this machine slept, and others have taken over
+                        self._held = None
+                except DatabaseError as error:  # the session hears of it when it goes on
+                    self._failure = error
+                    return
+
+    def recorded(self, state: TaskState) -> None:
+        """The session has added a trial of its own."""
+        self._counts[state.task.workload.key] += 1
+
+    def hold(self, state: TaskState) -> bool:
+        """Whether the task is this session's now, until it holds another."""
+        if self._failure is not None:
+            raise self._failure
+        if state is not self._held:
+            self._held = None
+            if not self._claims.take(state.task.workload, _is_dead):
+                return False
+            self._held = state
+        return True
+
+    def hold_one(self, states: Sequence[TaskState], choose: Callable[[list[TaskState]], TaskState]) -> TaskState | None:
+        """One that no other session is at, and is this one's now: the first that `choose` picks; None if there is
+        none."""
+        taken = self.with_others(states)
+        free = [s for s in states if s not in taken]
+        while free:
+            state = choose(free)
+            if self.hold(state):
+                return state
+            free.remove(state)  # somebody was faster
+        return None
+
+    def with_others(self, states: Sequence[TaskState]) -> list[TaskState]:
+        """Those that another session is at now."""
+        others = self._claims.of_others() if states else {}
+        return [s for s in states if (owner := others.get(s.task.workload.key)) and not _is_dead(owner)]
+
+    def catch_up(self) -> None:
+        """Learn what others have measured since."""
+        workloads = {s.task.workload.key: s for s in self._states}
+        counts = trial_counts(self._store, [s.task.workload for s in self._states], self._device)
+        for key, count in counts.items():
+            if count != self._counts[key]:
+                self._learn(workloads[key])
+                self._counts[key] = count
+
+    def _learn(self, state: TaskState) -> None:
+        known = set(state.trials)
+        templates = {s.template for s in state.space.spaces} if state.space else set()
+        recorded = self._store.trials(state.task.workload, self._device)
+        new = [t for t in recorded if t not in known and is_current(t, templates)]
+        state.add_from_others(new)
+        self.from_others += len(new)
+
+    def heed(self) -> bool:
+        """Leave out what a person wants skipped, and wait while all runs are to pause; whether this one has waited."""
+        waited = False
+        while True:
+            wishes = self._wishes.made()
+            for state in self._states:
+                state.skipped = state.skipped or state.task.workload.key in wishes.skipped
+            if not wishes.paused:
+                return waited
+            if not waited:
+                self._notice("paused by `tune watch`: go on by its button, or by `tune watch --resume`")
+            waited = True
+            self._rest()
+
+    def _rest(self) -> None:
+        """A moment, with nothing claimed: others may wait for it."""
+        if self._held is not None:
+            self._held = None
+            self._claims.give_back()
+        time.sleep(_WAIT_SECONDS)
+
+    def wait(self) -> None:
+        """Until the others may have gone on. What this session has claimed is given back, for they may wait too."""
+        if not self._noticed:
+            owners = sorted({process_of(owner) for owner in self._claims.of_others().values()})
+            self._notice(f"what is left is being tuned by {', '.join(owners) or 'others'}; waiting for it")
+            self._noticed = True
+        self._rest()
+
+
+def _namespace() -> int:
+    """Of this process's id: containers may have the same host name, and each its own processes."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # not Linux
+        return 0
+
+
+def _new_owner() -> str:
+    return f"{platform.node()}:{os.getpid()}/{_namespace()}.{os.urandom(4).hex()}"
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether it was a process of this machine that is gone."""
+    process, _, own = owner.partition("/")
+    return own.partition(".")[0] == str(_namespace()) and is_gone(process)

@@ -1,0 +1,26 @@
+"""Operators of one device that run at the same time: which, found by dynamic programming over measured costs (paper
+000). Start at `search`."""
+
+from tuner.stages.endings import Cut, Limits
+from tuner.stages.operators import Operator, OperatorGraph, in_order
+from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
+from tuner.stages.search import Block, Found, Options, search
+
+__all__ = [
+    "Block",
+    "Costs",
+    "Cut",
+    "Found",
+    "Limits",
+    "Operator",
+    "OperatorGraph",
+    "Options",
+    "Schedule",
+    "Stage",
+    "check",
+    "greedy",
+    "in_order",
+    "search",
+    "sequential",
+    "total",
+]

@@ -1,0 +1,91 @@
+"""A network's kernels on its device, to be launched in any stages without compiling again. Start at `Bench`.
+
+Every tensor has memory of its own here, filled by one run of the whole network on random values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst, Var
+
+from tuner.devices import Device, timed_call
+from tuner.graph import Placed, compile_module, host_of
+from tuner.stages.calls import Calls
+from tuner.stages.schedule import Stage
+
+RUNS = 11
+
+
+class Bench:
+    """Launches stages of a network on streams, as its module would.
+
+    Raises RuntimeError if the device refuses a kernel or has no memory left.
+    """
+
+    def __init__(self, placed: Placed, calls: Calls, device: Device, seed: int = 0) -> None:
+        self._device, self._calls = device.tvm_device(), calls
+        self._rng = np.random.default_rng(seed)
+        self._values: dict[Any, Any] = {}
+        executable = compile_module(placed.module, host_of([device.target]), 1)
+        kernels = next((child for child in executable.mod.imports if child.kind == "llvm"), None)
+        functions = {c.name: kernels.get_function(c.name) for c in calls.kernels} if kernels else {}
+        self._launches = [[functions[c.name], *(self._value(a) for a in c.value.args)] for c in calls.kernels]
+        self._run = tvm.get_global_func("edgetune.stage.run")
+        for i in range(len(self._launches)):
+            self._launch(Stage(((i,),)))
+        self._device.sync()
+
+    def seconds(self, stage: Stage, runs: int = RUNS) -> tuple[float, ...]:
+        """Seconds between the device's events around a stage, each time."""
+        groups = self._groups(stage)
+        timed_call(self._device, self._run, self._device, groups)
+        return tuple(timed_call(self._device, self._run, self._device, groups) for _ in range(runs))
+
+    def schedule_seconds(self, schedule: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
+        """As `seconds`, of stages one after the other."""
+        all_groups = [self._groups(stage) for stage in schedule]
+
+        def launch() -> None:
+            for groups in all_groups:
+                self._run(self._device, groups)
+
+        function = tvm.runtime.convert(launch)
+        timed_call(self._device, function)
+        return tuple(timed_call(self._device, function) for _ in range(runs))
+
+    def _groups(self, stage: Stage) -> list[list[list[Any]]]:
+        return [[self._launches[i] for i in group] for group in stage.groups[::-1]]
+
+    def _launch(self, stage: Stage) -> None:
+        self._run(self._device, self._groups(stage))
+
+    def _value(self, expr: Any) -> Any:
+        """The tensor behind a kernel's operand; anything else as it is."""
+        if not isinstance(expr, Var | GenericConst):
+            return expr
+        if expr not in self._values:
+            self._values[expr] = self._made(expr)
+        return self._values[expr]
+
+    def _made(self, expr: Any) -> Any:
+        if isinstance(expr, GenericConst):
+            return tvm.runtime.tensor(expr.value.numpy(), self._device)
+        shape, dtype = [int(s) for s in expr.ty.shape], str(expr.ty.dtype)
+        value = self._calls.values.get(expr)
+        if value is None:  # an input: random numbers, or zeros where they may be indices
+            normal = dtype.startswith("float")
+            return tvm.runtime.tensor(
+                (self._rng.standard_normal(shape) if normal else np.zeros(shape)).astype(dtype), self._device
+            )
+        if isinstance(value, Var):
+            return self._value(value)
+        if isinstance(value, relax.TupleGetItem):
+            return self._value(self._calls.values[value.tuple_value].fields[value.index])
+        if value.op.name == "relax.builtin.alloc_tensor":
+            return tvm.runtime.empty(shape, dtype, self._device)
+        return self._value(value.args[0])._create_view(shape)

@@ -1,0 +1,174 @@
+"""What stages of a network take on its device: from the tuning database, measured where it lacks them. Start at
+`MeasuredCosts`.
+
+A stage is a trial of a workload of its own, "stage", under a canonical key: for every group, what its kernels compute
+(their structural hashes) and which of them each reads. So networks that repeat a block measure it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from templates.gpu.lowered import nodes
+from tuner.devices import Device
+from tuner.errors import BadInput
+from tuner.stages.bench import Bench
+from tuner.stages.calls import Calls
+from tuner.stages.operators import OperatorGraph
+from tuner.stages.schedule import Stage
+from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
+from tuning_db.store import Store
+
+STAGE = Config("stage", {})
+VERSION = 1  # of how stages are timed: older times are measured again
+# Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
+PROMISE = 0.95
+_ENOUGH = 24  # measured stages after which their ratio to the estimates is known
+_RESIDENT = 2048  # work-items that fill a compute unit of a GPU
+
+
+class MeasuredCosts:
+    """Costs of a network's stages for `search`. What is measured is added to the store at once. Groups of one stage are
+    timed together, on their streams; a stage of one group takes what its calls take."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        bench: Bench,
+        device: Device,
+        store: Store,
+        versions: dict[str, Any] | None = None,
+        progress: Callable[[int], None] = lambda _measured: None,
+    ) -> None:
+        """`progress` is told how many stages have been timed."""
+        self._calls, self._bench, self._device, self._store = calls, bench, device, store
+        self._versions, self._progress = versions or {}, progress
+        self._graph, self._kernels = calls.graph(), kernel_hashes(calls)
+        self._known: dict[str, float] = {}
+        self._by_stage: dict[Stage, float] = {}
+        self._ratios: list[float] = []
+        self.measured = 0
+
+    def seconds(self, stage: Stage) -> float:
+        """Raises BadInput, naming the kernel, where one alone cannot be timed."""
+        if stage.merged:
+            return math.inf  # merged kernels are in no lowered network
+        if len(stage.groups) == 1:
+            return sum(self._alone(i) for i in stage.groups[0])
+        if stage not in self._by_stage:
+            self._by_stage[stage] = self._of(stage)
+            if math.isfinite(self._by_stage[stage]):
+                self._ratios.append(self._by_stage[stage] / self._least(stage))
+        return self._by_stage[stage]
+
+    def estimate(self, stage: Stage) -> float | None:
+        """The longest group, or what the kernels take that would fill the device, whichever is more; corrected by what
+        was measured so far."""
+        if stage.merged or len(stage.groups) == 1 or stage in self._by_stage:
+            return None
+        return self._least(stage) * self._promise()
+
+    def _promise(self) -> float:
+        if len(self._ratios) < _ENOUGH:
+            return PROMISE
+        return sorted(self._ratios)[len(self._ratios) // 20]
+
+    def _least(self, stage: Stage) -> float:
+        longest = max(sum(map(self._alone, group)) for group in stage.groups)
+        filled = sum(self._alone(i) * self._shares[i] for group in stage.groups for i in group)
+        return max(longest, filled)
+
+    def _alone(self, i: int) -> float:
+        stage = Stage(((i,),))
+        if stage not in self._by_stage:
+            self._by_stage[stage] = self._of(stage)
+        seconds = self._by_stage[stage]
+        if math.isinf(seconds):
+            raise BadInput(f"stages: the kernel {self._calls.kernels[i].name} cannot be timed on {self._device.title}")
+        return seconds
+
+    def _of(self, stage: Stage) -> float:
+        workload = Workload("stage", {"groups": self._groups(stage)})
+        if workload.key not in self._known:
+            trials = [t for t in self._store.trials(workload, self._device.key) if t.template_version == VERSION]
+            if not trials:
+                trials = [self._trial(workload, stage)]
+                self._store.add(trials[0])
+            self._known[workload.key] = least(max(trials, key=lambda t: t.created))
+        return self._known[workload.key]
+
+    def _trial(self, workload: Workload, stage: Stage) -> Trial:
+        self.measured += 1
+        self._progress(self.measured)
+        times: tuple[float, ...] = ()
+        failure = None
+        try:
+            times = self._bench.seconds(stage)
+        except RuntimeError as error:
+            failure = Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300])
+        return Trial(workload, self._device.key, STAGE, VERSION, times, failure, versions=self._versions)
+
+    def _groups(self, stage: Stage) -> tuple[str, ...]:
+        """A text for every group, sorted: the kernels with the places in the group of what they read there."""
+        found = []
+        for group in stage.groups:
+            place = {i: n for n, i in enumerate(group)}
+            reads = [[place[r] for r in self._graph.operators[i].reads if r in place] for i in group]
+            found.append(json.dumps([[self._kernels[i], *r] for i, r in zip(group, reads, strict=True)]))
+        return tuple(sorted(found))
+
+    @cached_property
+    def _shares(self) -> tuple[float, ...]:
+        functions = {g.name_hint: f for g, f in self._calls.module.functions.items()}
+        shares = {c.name: share_of(functions[c.name], self._device) for c in self._calls.kernels}
+        return tuple(shares[c.name] for c in self._calls.kernels)
+
+
+def least(trial: Trial) -> float:
+    """The seconds of the run that was disturbed least: differences between stages are smaller than most machines'
+    noise. Infinity where none ended."""
+    return min(trial.times, default=math.inf)
+
+
+def kernel_hashes(calls: Calls) -> tuple[str, ...]:
+    """What every call computes, as a hash."""
+    functions = {g.name_hint: f for g, f in calls.module.functions.items() if isinstance(f, tirx.PrimFunc)}
+    hashes = {name: f"{tvm_ffi.structural_hash(_bare(f)) & (1 << 64) - 1:016x}" for name, f in functions.items()}
+    return tuple(hashes[call.name] for call in calls.kernels)
+
+
+def _bare(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    return function.without_attr("target").without_attr("global_symbol")
+
+
+def network_key(kernels: Sequence[str], graph: OperatorGraph) -> str:
+    """A digest of a network's calls: which kernels, in which order, and which of them each reads."""
+    text = json.dumps([[kernel, *o.reads] for kernel, o in zip(kernels, graph.operators, strict=True)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def share_of(function: tirx.PrimFunc, device: Device) -> float:
+    """How much of a device a kernel keeps busy, 1 at most: by its groups on a processor, by its items on a GPU."""
+    extents: dict[str, int] = {}
+    for loop in nodes(tirx.For, function):
+        if loop.thread_binding is not None:
+            _widen(extents, str(loop.thread_binding.thread_tag), loop.extent)
+    for node in nodes(tirx.AttrStmt, function):
+        if node.attr_key == "thread_extent":
+            _widen(extents, str(node.node.thread_tag), node.value)
+    groups = math.prod(n for tag, n in extents.items() if tag.startswith("blockIdx"))
+    items = groups * math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
+    units = int(device.key.attrs.get("compute_units", 1))
+    return min(1.0, groups / units if device.key.family == "cpu" else items / (units * _RESIDENT))
+
+
+def _widen(extents: dict[str, int], tag: str, extent: Any) -> None:
+    extents[tag] = max(extents.get(tag, 1), int(extent))

@@ -1,0 +1,137 @@
+"""Which stages a network is built in, or none: searched for, compared with one kernel after the other, and remembered.
+Start at `plan_stages`.
+
+What is remembered is a trial of a workload of its own, "schedule", of this very network (its kernels, so its shapes and
+batch size, too) on this very device. Both ways are timed end to end, as modules, in turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tuner.devices import Device, opencl
+from tuner.errors import BadInput
+from tuner.graph import Placed, compile_module, host_of
+from tuner.stages.bench import Bench
+from tuner.stages.calls import Calls
+from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key
+from tuner.stages.rewrite import staged
+from tuner.stages.schedule import Schedule, Stage, check, sequential
+from tuner.stages.search import Options, search
+from tuning_db.record import Config, Trial, Workload
+from tuning_db.store import Store
+
+VERSION = 1  # of how schedules are searched and timed
+ROUNDS = 15
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """`placed`: the network to build, in the stages `schedule`; None where one kernel after the other takes no more.
+    Seconds are medians of whole inferences of both. `finished`: whether the search had the time that it needed.
+    `measured`: how many stages were timed now. `cuts`: what was not looked at in this search, a line a block."""
+
+    placed: Placed
+    schedule: Schedule | None
+    seconds: float
+    sequential_seconds: float
+    finished: bool
+    measured: int
+    cuts: tuple[str, ...] = ()
+
+
+def plan_stages(
+    placed: Placed,
+    device: Device,
+    store: Store,
+    seconds: float,
+    versions: dict[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda _measured: None,
+    options: Options | None = None,
+) -> StagePlan:
+    """The better of a network in stages and one kernel after the other. What is known is not measured again; stages are
+    searched for no longer than `seconds`, and `progress` is told how many have been timed.
+
+    Raises BadInput if the network cannot be run in stages on the device, or a kernel cannot be timed; RuntimeError if
+    the device refuses (it may have no memory left); DatabaseError.
+    """
+    if device.is_host:
+        raise BadInput("stages are for OpenCL and CUDA devices: the CPU's threads all work on one kernel")
+    opencl.load()  # it has the functions that switch streams, on CUDA too
+    calls = Calls.of(placed)
+    graph = calls.graph()
+    limits = (options or Options()).limits
+    asked = {} if limits is None else {"limits": str(limits)}
+    workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph), **asked})
+    known = _remembered(store, workload, device)
+    if False in known and known[False].config["finished"]:
+        return _better(placed, calls, [(t.seconds, _schedule(t)) for t in known.values()], True, 0)
+    costs = MeasuredCosts(calls, Bench(placed, calls, device), device, store, versions, progress)
+    end = time.monotonic() + seconds
+    found = search(graph, costs, options, lambda: time.monotonic() < end)
+    check(graph, found.schedule)
+    schedules: list[Schedule | None] = [None]
+    if any(len(stage.groups) > 1 for stage in found.schedule):
+        schedules.append(found.schedule)
+    times = compare([staged(placed, calls, schedule or sequential(graph)) for schedule in schedules], device)
+    for schedule, taken in zip(schedules, times, strict=True):
+        config = Config("stages", {"stages": [s.text() for s in schedule or ()], "finished": found.finished})
+        store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
+    medians = zip(map(median, times), schedules, strict=True)
+    better = _better(placed, calls, list(medians), found.finished, costs.measured)
+    return replace(better, cuts=tuple(block.cut_text() for block in found.blocks if block.cut_text()))
+
+
+def _remembered(store: Store, workload: Workload, device: Device) -> dict[bool, Trial]:
+    """The latest trial in stages, and of one kernel after the other."""
+    trials = [t for t in store.trials(workload, device.key) if t.template_version == VERSION and t.ok]
+    return {bool(t.config["stages"]): t for t in sorted(trials, key=lambda t: t.created)}
+
+
+def _schedule(trial: Trial) -> Schedule | None:
+    return tuple(Stage.from_text(text) for text in trial.config["stages"]) or None
+
+
+def _better(
+    placed: Placed,
+    calls: Calls,
+    times: Sequence[tuple[float, Schedule | None]],
+    finished: bool,
+    measured: int,
+) -> StagePlan:
+    alone = next(seconds for seconds, schedule in times if schedule is None)
+    seconds, schedule = min(times, key=lambda pair: (pair[0], pair[1] is not None))
+    if schedule is not None:
+        check(calls.graph(), schedule)
+        placed = staged(placed, calls, schedule)
+    return StagePlan(placed, schedule, seconds, alone, finished, measured)
+
+
+def compare(networks: Sequence[Placed], device: Device, rounds: int = ROUNDS) -> list[list[float]]:
+    """Seconds of whole inferences of networks with the same inputs, on one device, in turns."""
+    place = device.tvm_device()
+    machines = [relax.VirtualMachine(compile_module(n.module, host_of([device.target]), 1), place) for n in networks]
+    inputs = [_random(p.ty, place) for p in networks[0].module["main"].params]
+    found: list[list[float]] = [[] for _ in networks]
+    for i in range(rounds + 1):
+        for times, machine in zip(found, machines, strict=True):
+            started = time.perf_counter()
+            machine["main"](*inputs)
+            place.sync()
+            if i:  # the first warms up
+                times.append(time.perf_counter() - started)
+    return found
+
+
+def _random(ty: Any, place: tvm.runtime.Device) -> Any:
+    shape, dtype = [int(s) for s in ty.shape], str(ty.dtype)
+    normal = np.random.default_rng(0).standard_normal(shape) if dtype.startswith("float") else np.zeros(shape)
+    return tvm.runtime.tensor(normal.astype(dtype), place)

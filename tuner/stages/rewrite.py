@@ -1,0 +1,101 @@
+"""A network in stages: the same kernel calls in another order, with calls of the runtime that switch streams and join
+them (`opencl/runtime/stages.cc`). Start at `staged`.
+
+The memory of tensors is planned afterwards, from what is used last where in the order of calls, as if they ran one by
+one. Groups do not: what a stage reads or writes must not be given to others before it has ended. So every tensor that
+a group touches is an operand of the call that joins them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.ir import IRModule, Var
+
+from tuner.graph import Placed, PlacedOperator
+from tuner.graph.bindings import with_leaves
+from tuner.stages.calls import Calls
+from tuner.stages.schedule import Stage
+
+ASIDE, BACK, JOIN = "edgetune.stage.aside", "edgetune.stage.back", "edgetune.stage.join"
+
+
+def staged(placed: Placed, calls: Calls, schedule: Sequence[Stage], keep: bool = True) -> Placed:
+    """The network with its calls in a schedule's stages, and its operators in the order in which they are launched.
+
+    `keep`: tensors live as long as their stage. Without it results are wrong; that is for tests alone.
+    """
+    order = [i for stage in schedule for group in _launched(stage) for i in group]
+    module = _Rewriting(calls, keep).rewritten(schedule)
+    module.update_global_info("vdevice", placed.module.global_infos["vdevice"])
+    operators = _in_order(placed.operators, calls, order)
+    return replace(placed, module=module, operators=operators, stages=tuple(stage.text() for stage in schedule))
+
+
+def _launched(stage: Stage) -> tuple[tuple[int, ...], ...]:
+    """The groups as they are launched: the longest last, on the stream that the others are joined with."""
+    return stage.groups[::-1]
+
+
+def _in_order(operators: Sequence[PlacedOperator], calls: Calls, order: Iterable[int]) -> tuple[PlacedOperator, ...]:
+    waiting: dict[str | None, deque[PlacedOperator]] = defaultdict(deque)
+    for operator in operators:
+        waiting[operator.operator.function].append(operator)
+    by_call = {i: waiting[c.name].popleft() for i, c in enumerate(calls.kernels) if waiting[c.name]}
+    rest = [operator for left in waiting.values() for operator in left]
+    return (*(by_call[i] for i in order if i in by_call), *rest)
+
+
+class _Rewriting:
+    """The new main, under construction. `_new`: of the old one's variables."""
+
+    def __init__(self, calls: Calls, keep: bool) -> None:
+        self._calls = calls
+        self._keep = keep
+        functions = {g: f for g, f in calls.module.functions.items() if isinstance(f, tirx.PrimFunc)}
+        self._builder = relax.BlockBuilder(IRModule(functions))
+        self._new: dict[Var, Any] = {}
+
+    def rewritten(self, schedule: Sequence[Stage]) -> IRModule:
+        main = self._calls.main
+        self._new = {p: p for p in main.params}
+        with self._builder.function("main", list(main.params), attrs=dict(main.attrs.items()) if main.attrs else None):
+            for stage in schedule:
+                self._stage(stage)
+            self._builder.emit_func_output(self._renamed(main.body.body))
+        return self._builder.get()
+
+    def _stage(self, stage: Stage) -> None:
+        kernels = self._calls.kernels
+        members = [kernels[i] for group in stage.groups for i in group]
+        touched = dict.fromkeys(root for call in members for root in (*call.writes, *call.reads))
+        *aside, last = _launched(stage)
+        for group in aside:
+            self._packed(ASIDE, self._renamed(kernels[group[0]].writes[0]))
+            self._group(group)
+        if aside:
+            self._packed(BACK)
+        self._group(last)
+        if aside:
+            self._packed(JOIN, *(self._new[root] for root in touched if self._keep))
+
+    def _group(self, group: Sequence[int]) -> None:
+        for i in group:
+            value = self._calls.kernels[i].value
+            self._builder.emit(with_leaves(value, self._renamed))
+
+    def _packed(self, name: str, *tensors: Any) -> None:
+        self._builder.emit(relax.Call(relax.ExternFunc(name), list(tensors), ty_args=[relax.TupleType([])]))
+
+    def _renamed(self, expr: Any) -> Any:
+        """The new variable of an old one, made where it is first asked for: memory is what its name says all along."""
+        if not isinstance(expr, Var):
+            return expr
+        if expr not in self._new:
+            made = with_leaves(self._calls.values[expr], self._renamed)
+            self._new[expr] = made if isinstance(made, Var) else self._builder.emit(made)
+        return self._new[expr]

@@ -1,0 +1,242 @@
+"""The best schedule of a network's operators in stages: Deep Optimal Scheduling (paper 000, algorithm 1). Start at
+`search`.
+
+A schedule costs the sum of its stages. The last stage of what is left is any of its endings, run concurrently or
+merged, whichever is faster; what is left then is a smaller problem of the same kind. The network is cut into blocks
+where it narrows, and further where a block is large. Where a block has too many endings, limits are narrowed until it
+has not, and what that cuts off is reported; where that does not help, it is cut in two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tuner.errors import BadInput
+from tuner.stages.blocks import blocks, chains, halves
+from tuner.stages.endings import Cut, Limits, TooLarge
+from tuner.stages.lattice import Lattice, refine
+from tuner.stages.operators import Operator, OperatorGraph, as_set, numbers
+from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
+
+MOST = 100_000  # sets that are looked at for one block, with one kind of limits: a second or so
+LARGEST = 40
+_FEW = 20  # operators: of more, chains are scheduled as one
+_SMALL = 6  # operators: of fewer, blocks are not cut
+
+
+@dataclass(frozen=True)
+class Options:
+    """`limits` on every stage (default: none, narrowed where a block would have more than `most` endings in all).
+    `largest`: of a block, in operators; larger ones are cut. `whole`: do not cut the network into blocks."""
+
+    limits: Limits | None = None
+    most: int = MOST
+    largest: int | None = LARGEST
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """What was searched of one block. `chains`: as how many its operators were scheduled. Without `transitions` it was
+    too wide for any search: it got the better of the greedy schedule and one operator after the other."""
+
+    operators: int
+    chains: int
+    limits: Limits
+    cut: Cut
+    transitions: int
+    stages: int
+
+    def cut_text(self) -> str:
+        """What limits left out, as a line; nothing where all was looked at."""
+        size = f"{self.operators} operators" + (f" in {self.chains} chains" if self.chains < self.operators else "")
+        if not self.transitions:
+            return f"a block of {size}: too wide to be searched"
+        if not self.cut.groups and not self.cut.operators:
+            return ""
+        left = f"{self.cut.operators} times a group was not made larger, {self.cut.groups} times a stage not wider"
+        return f"a block of {size}: {self.limits}; {left}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best schedule, and what it, one operator after the other and the greedy schedule take by the same costs, in
+    seconds. `finished`: whether all was measured that could have been better."""
+
+    schedule: Schedule
+    seconds: float
+    sequential_seconds: float
+    greedy_seconds: float
+    blocks: tuple[Block, ...]
+    finished: bool = True
+
+
+_Enumerated = tuple[Lattice | None, tuple[tuple[int, ...], ...], Block]
+
+
+@dataclass
+class _Sum:
+    schedule: list[Stage] = field(default_factory=list)
+    seconds: float = 0.0
+    blocks: list[Block] = field(default_factory=list)
+    finished: bool = True
+    enumerated: dict[OperatorGraph, _Enumerated] = field(default_factory=dict)  # networks repeat their blocks
+
+
+def search(
+    graph: OperatorGraph, costs: Costs, options: Options | None = None, may_go_on: Callable[[], bool] = lambda: True
+) -> Found:
+    """The schedule with the least sum of costs within the options' limits; it takes no more than one operator after the
+    other, or than the greedy schedule if that keeps to the limits. Once `may_go_on` is false, no more stages are
+    measured than single operators and those of the greedy schedule: the result is the best of what is known.
+
+    Raises BadInput if an operator's cost cannot be measured.
+    """
+    options, so_far = options or Options(), _Sum()
+    waiting = [graph.all] if options.whole else [*blocks(graph, options.largest)][::-1]
+    while waiting:
+        members = tuple(numbers(waiting.pop()))
+        if _is_too_large(graph, members, options, so_far):
+            waiting += [as_set([members[i] for i in numbers(half)]) for half in halves(_part(graph, members))][::-1]
+        elif members:
+            _add_block(graph, members, costs, options, may_go_on, so_far)
+    schedule, seconds = tuple(so_far.schedule), so_far.seconds
+    plain, rival = sequential(graph), greedy(graph)  # greedy stages may reach across where a block was cut
+    times = total(costs, plain), total(costs, rival)
+    for other, its_seconds in zip((plain, rival), times, strict=True):
+        if its_seconds < seconds and _keeps(other, options.limits):
+            schedule, seconds = other, its_seconds
+    check(graph, schedule)
+    return Found(schedule, seconds, *times, tuple(so_far.blocks), so_far.finished)
+
+
+def _is_too_large(graph: OperatorGraph, members: Sequence[int], options: Options, so_far: _Sum) -> bool:
+    """Whether a block is to be cut in two: even narrow limits leave too many ways."""
+    if options.whole or len(members) < _SMALL:
+        return False
+    return _looked_up(_part(graph, members), options, so_far)[0] is None
+
+
+def _looked_up(part: OperatorGraph, options: Options, so_far: _Sum) -> _Enumerated:
+    shape = _shape(part)
+    if shape not in so_far.enumerated:
+        so_far.enumerated[shape] = _enumerated(part, options)
+    return so_far.enumerated[shape]
+
+
+def _add_block(
+    graph: OperatorGraph,
+    members: Sequence[int],
+    costs: Costs,
+    options: Options,
+    may_go_on: Callable[[], bool],
+    so_far: _Sum,
+) -> None:
+    part = _part(graph, members)
+    there = tuple(members)
+    plain = _shifted(sequential(part), there)
+    rivals = [s for s in (plain, _shifted(greedy(part), there)) if _keeps(s, options.limits)]
+    times = [total(costs, rival) for rival in rivals]
+    if math.isinf(times[0]):
+        at = next(i for i, stage in zip(members, plain, strict=True) if math.isinf(costs.seconds(stage)))
+        raise BadInput(f"operator {graph.operators[at].name!r}: its cost cannot be measured")
+    least, best = min(zip(times, rivals, strict=True), key=lambda pair: pair[0])
+    if len(part) == 1:
+        lattice = None
+    else:
+        lattice, units, block = _looked_up(part, options, so_far)
+        so_far.blocks.append(block)
+    if lattice is not None:
+        stages = {id(stage): _unfolded(stage, units).shifted(there) for stage in lattice.stages}
+        seconds, found, finished = refine(
+            lattice,
+            lambda stage: costs.estimate(stages[id(stage)]),
+            lambda stage: costs.seconds(stages[id(stage)]),
+            may_go_on,
+        )
+        so_far.finished &= finished
+        if seconds < least:
+            least, best = seconds, tuple(stages[id(stage)] for stage in found)
+    so_far.schedule += best
+    so_far.seconds += least
+
+
+def _keeps(schedule: Schedule, limits: Limits | None) -> bool:
+    """Whether all stages are within limits that were asked for."""
+    groups, operators = (None, None) if limits is None else (limits.groups, limits.operators)
+    return all(
+        (groups is None or len(stage.groups) <= groups)
+        and (operators is None or max(map(len, stage.groups)) <= operators)
+        for stage in schedule
+    )
+
+
+def _shifted(schedule: Schedule, there: tuple[int, ...]) -> Schedule:
+    return tuple(stage.shifted(there) for stage in schedule)
+
+
+def _part(graph: OperatorGraph, members: Sequence[int]) -> OperatorGraph:
+    """Some of the operators as a graph of their own; what others compute is there already."""
+    place = {i: new for new, i in enumerate(members)}
+    operators = (graph.operators[i] for i in members)
+    return OperatorGraph(
+        tuple(Operator(o.name, tuple(place[r] for r in o.reads if r in place), o.merges) for o in operators)
+    )
+
+
+def _shape(part: OperatorGraph) -> OperatorGraph:
+    """The same graph without what does not matter to which stages there are."""
+    kinds: dict[Hashable, int] = {}
+    merges = [o.merges if o.merges is None else kinds.setdefault(o.merges, len(kinds)) for o in part.operators]
+    both = zip(part.operators, merges, strict=True)
+    return OperatorGraph(tuple(Operator("", o.reads, merged) for o, merged in both))
+
+
+def _enumerated(part: OperatorGraph, options: Options) -> _Enumerated:
+    """All stages of a block, of units that are one operator each or chains of them; None where even the narrowest
+    limits leave too many."""
+    for limits, units in _narrower(part, options):
+        folded = _folded(part, units)
+        try:
+            lattice = Lattice.of(folded, limits, options.most)
+        except TooLarge:
+            continue
+        cut = lattice.cut
+        return lattice, units, Block(len(part), len(units), limits, cut, lattice.transitions, len(lattice.stages))
+    return None, units, Block(len(part), len(units), limits, Cut(), 0, 0)
+
+
+def _narrower(part: OperatorGraph, options: Options) -> Iterator[tuple[Limits, tuple[tuple[int, ...], ...]]]:
+    single, chained = tuple((i,) for i in range(len(part))), chains(part)
+    first = options.limits or Limits()
+    if len(part) <= _FEW or len(chained) == len(part):
+        yield first, single
+    if len(chained) < len(part):
+        yield first, chained
+    for limits in (Limits(8, 3), Limits(4, 3), Limits(3, 2)):
+        yield _both(limits, options.limits), chained
+
+
+def _both(one: Limits, other: Limits | None) -> Limits:
+    def least(*given: int | None) -> int | None:
+        return min((g for g in given if g is not None), default=None)
+
+    other = other or Limits()
+    return Limits(least(one.groups, other.groups), least(one.operators, other.operators))
+
+
+def _folded(part: OperatorGraph, units: Sequence[tuple[int, ...]]) -> OperatorGraph:
+    unit_of = {i: u for u, unit in enumerate(units) for i in unit}
+    operators = []
+    for u, unit in enumerate(units):
+        reads = {unit_of[r] for i in unit for r in part.operators[i].reads} - {u}
+        merges = part.operators[unit[0]].merges if len(unit) == 1 else None
+        operators.append(Operator(part.operators[unit[0]].name, tuple(sorted(reads)), merges))
+    return OperatorGraph(tuple(operators))
+
+
+def _unfolded(stage: Stage, units: Sequence[tuple[int, ...]]) -> Stage:
+    groups = (tuple(i for u in group for i in units[u]) for group in stage.groups)
+    return Stage(tuple(groups), stage.merged)

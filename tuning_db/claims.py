@@ -1,0 +1,103 @@
+"""Who tunes which workload on which device: processes that share a database claim a task before they work on it.
+
+A claim is a lease by the database's clock. Its owner renews it as long as it lives; when one dies, others may take the
+task over after that. Rows are locked while they change hands, with SKIP LOCKED on PostgreSQL and a writer's lock on
+SQLite, so that of two that want the same task one gets it at once and the other looks for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, cast, delete, func, select, update
+from sqlalchemy.sql.dml import Update
+
+from tuning_db.keys import Ids, insert_into
+from tuning_db.record import DeviceKey, Workload
+from tuning_db.schema import claims, devices, in_flight, trials, workloads
+from tuning_db.store import Store
+
+_MICRO = 1_000_000
+
+
+class Claims:
+    """What one owner claims on one device: one workload at a time. An owner is HOST:PID/X, where X tells it from others
+    of that process. Every method raises DatabaseError if the database cannot be written."""
+
+    def __init__(self, store: Store, device: DeviceKey, owner: str, seconds: float) -> None:
+        """`seconds`: how long a claim holds unless it is renewed."""
+        self._store, self._device, self._owner = store, device, owner
+        self._lease = int(seconds * _MICRO)
+
+    def take(self, workload: Workload, is_dead: Callable[[str], bool] | None = None) -> bool:
+        """Claim a workload, and give back the one that was claimed before; False if another owner has it now.
+        `is_dead` knows of owners whose lease need not run out.
+
+        What an owner that died had in flight is taken out of the journal.
+        """
+        with self._store.writing() as connection:
+            connection.execute(self._given_back())
+            ids = Ids(connection).of(workload, self._device)
+            here = claims.c.workload_id == ids["workload_id"], claims.c.device_id == ids["device_id"]
+            new = insert_into(connection, claims).on_conflict_do_nothing()
+            connection.execute(new, {**ids, "owner": None, "expires": 0})
+            query = select(claims.c.owner, claims.c.expires).where(*here).with_for_update(skip_locked=True)
+            row = connection.execute(query).first()
+            if row is None:  # somebody is taking it
+                return False
+            now = connection.scalars(select(database_now(connection))).one()
+            others = row.owner is not None and row.owner != self._owner
+            if others and row.expires > now and not (is_dead is not None and is_dead(row.owner)):
+                return False
+            values = {"owner": self._owner, "expires": now + self._lease}
+            connection.execute(update(claims).where(*here).values(values))
+            if others:
+                journal = in_flight.c.workload_id == ids["workload_id"], in_flight.c.device_id == ids["device_id"]
+                connection.execute(delete(in_flight).where(*journal, in_flight.c.owner == process_of(row.owner)))
+        return True
+
+    def give_back(self) -> None:
+        """Others need not wait for what is claimed."""
+        with self._store.writing() as connection:
+            connection.execute(self._given_back())
+
+    def _given_back(self) -> Update:
+        return update(claims).where(claims.c.owner == self._owner).values(owner=None, expires=0)
+
+    def renew(self) -> bool:
+        """Hold on to what is claimed for another lease; False if the lease ran out and another has taken it."""
+        with self._store.writing() as connection:
+            until = database_now(connection) + self._lease
+            mine = update(claims).where(claims.c.owner == self._owner)
+            return connection.execute(mine.values(expires=until)).rowcount > 0
+
+    def of_others(self) -> dict[str, str]:
+        """Whose claims hold now, by the workload's key."""
+        with self._store.reading() as connection:
+            query = select(workloads.c.key, claims.c.owner).select_from(claims.join(workloads).join(devices))
+            mine = claims.c.owner == self._owner
+            valid = devices.c.key == self._device.key, claims.c.owner.is_not(None), ~mine
+            rows = connection.execute(query.where(*valid, claims.c.expires > database_now(connection)))
+            return {row.key: row.owner for row in rows}
+
+
+def process_of(owner: str) -> str:
+    """HOST:PID, as the journal has it."""
+    return owner.partition("/")[0]
+
+
+def database_now(connection: Connection) -> ColumnElement[int]:
+    """Microseconds since 1970 by the database's own clock: those of its users may differ."""
+    if connection.dialect.name == "postgresql":
+        return cast(func.extract("epoch", func.clock_timestamp()) * _MICRO, BigInteger)
+    return cast((func.julianday("now") - 2440587.5) * (86_400 * _MICRO), BigInteger)
+
+
+def trial_counts(store: Store, wanted: Collection[Workload], device: DeviceKey) -> Mapping[str, int]:
+    """How many trials each of these workloads has on the device, by the workload's key; those with none are left
+    out."""
+    query = select(workloads.c.key, func.count()).select_from(workloads.join(trials)).group_by(workloads.c.key)
+    here = select(devices.c.id).where(devices.c.key == device.key).scalar_subquery()
+    with store.reading() as connection:
+        rows = connection.execute(query.where(workloads.c.key.in_([w.key for w in wanted]), trials.c.device_id == here))
+        return {row[0]: row[1] for row in rows}

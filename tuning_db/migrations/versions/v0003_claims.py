@@ -1,0 +1,23 @@
+"""Who tunes which workload on which device, until when."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "v0003"
+down_revision = "v0002"
+branch_labels = None
+depends_on = None
+
+_Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "claims",
+        sa.Column("workload_id", _Id, sa.ForeignKey("workloads.id"), primary_key=True),
+        sa.Column("device_id", _Id, sa.ForeignKey("devices.id"), primary_key=True),
+        sa.Column("owner", sa.String),
+        sa.Column("expires", sa.BigInteger, nullable=False),
+    )

@@ -1,0 +1,49 @@
+"""What comes with the package: the best configs of workloads on devices that we could measure, for devices of their
+families. Looked up last, and never part of a user's database: `best`.
+
+The file is a log as `tune db export --bests` writes it. It is read when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import as_file, files
+
+from tuning_db import logs
+from tuning_db.errors import DatabaseError
+from tuning_db.lookup import Found, unlikeness
+from tuning_db.record import DeviceKey, Trial, Workload
+
+FILE = "bests.jsonl.xz"
+
+
+def best(workload: Workload, device: DeviceKey, usable: Callable[[Trial], bool] | None = None) -> Found | None:
+    """The shipped config of a device with this very key, else of the most alike of its kind and family.
+
+    Its seconds are those of another machine, even where the keys are equal. Raises DatabaseError if the file is
+    damaged.
+    """
+    group = device.kind, device.family
+    alike = [t for t in _trials().get(workload.key, ()) if (t.device.kind, t.device.family) == group]
+    for trial in sorted(alike, key=lambda t: (t.device != device, unlikeness(device, t.device))):
+        if usable is None or usable(trial):
+            return Found(trial, "shipped" if trial.device == device else "shipped family")
+    return None
+
+
+def trials() -> list[Trial]:
+    """All that is shipped, one for each workload and device."""
+    return [trial for found in _trials().values() for trial in found]
+
+
+@cache
+def _trials() -> Mapping[str, tuple[Trial, ...]]:
+    """By the workload's key."""
+    found: dict[str, list[Trial]] = {}
+    with as_file(files(__package__) / FILE) as path, logs.opened(path) as lines:
+        for item in logs.read(lines):
+            if isinstance(item, logs.BadLine):
+                raise DatabaseError(f"{path}: line {item.number}: {item.reason}: install edgetune again")
+            found.setdefault(item.workload.key, []).append(item)
+    return {key: tuple(trials) for key, trials in found.items()}
