@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.cli.conftest import TUNE, Done
-from tests.tuner.measure.ray_cluster import RayCluster
+from tests.tuner.measure.ray_cluster import RayCluster, two_nodes
 from tuning_db.record import Trial
 from tuning_db.store import open_db
 
 pytest.importorskip("ray", reason="Ray is not installed (edgetune[fleet])")
 
-ROOT = Path(__file__).parents[3]
 TRIALS = 96
 OP = ("op", "conv2d", "--shape", "1,16,14,14,16,3,3", "--padding", "1", "--threads", "1", "--searcher", "random")
 RUN = (*OP, "--trials", str(TRIALS), "--seed", "5")
@@ -25,11 +24,7 @@ RUN = (*OP, "--trials", str(TRIALS), "--seed", "5")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with pytest.MonkeyPatch.context() as patch, RayCluster() as made:
-        for name, value in {**made.env, "PYTHONPATH": str(ROOT)}.items():
-            patch.setenv(name, value)
-        for name in ("a", "b"):
-            made.add(name)
+    with two_nodes() as made:
         yield made
 
 

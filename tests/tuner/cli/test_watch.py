@@ -49,7 +49,7 @@ def trials_in(folder: Path) -> int:
 @needs_chromium
 def test_a_run_is_seen_paused_gone_on_with_and_a_task_of_it_skipped(tiny: Path) -> None:
     folder = tiny.parent
-    with running(tiny, str(folder / "t.db"), "--trials", "100000") as run:
+    with running(folder, str(folder / "t.db"), "model", tiny.name, "--trials", "100000") as run:
         wait_for_claim(str(folder / "t.db"))
         with watching(folder) as (_, link), opened(link) as page:
             page.page.wait_for_selector("#live button:has-text('Skip this task')", timeout=0)

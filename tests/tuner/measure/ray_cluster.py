@@ -13,13 +13,15 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
+import pytest
 
+ROOT = Path(__file__).parents[3]
 TOKEN = "an-example-of-a-token-0123456789"
 _STORE_BYTES = 80_000_000
 _TRIES = 3  # Ray gives up a node that starts slowly
@@ -97,6 +99,17 @@ class RayCluster:
         for name in list(self._sessions):
             self.kill(name)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[RayCluster]:
+    """Nodes "a" and "b", which this process and its children may join; they find the modules of the tests."""
+    with pytest.MonkeyPatch.context() as patch, RayCluster() as made:
+        for name, value in {**made.env, "PYTHONPATH": str(ROOT)}.items():
+            patch.setenv(name, value)
+        for name in ("a", "b"):
+            made.add(name)
+        yield made
 
 
 def _processes(session: int) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.board_agent.support import NAME, paired_agent
 from tests.tuner.measure.misbehaving import candidate
-from tests.tuner.measure.ray_cluster import RayCluster
+from tests.tuner.measure.ray_cluster import ROOT, RayCluster, two_nodes
 from tests.tuner.measure.test_local import EXPECTED, OPTIONS
 from tuner.devices import open_device
 from tuner.devices.board import Boards
@@ -27,7 +27,6 @@ from tuning_db.record import FailureKind, Trial
 
 pytest.importorskip("ray", reason="Ray is not installed (edgetune[fleet])")
 
-ROOT = Path(__file__).parents[3]
 PACKAGES = ("tuner", "templates", "vision_ops", "tuning_db", "board_agent", "tests")
 BATCHES = 400  # of candidates, until something that has to happen has happened
 TILES = (1, 2, 4, 8)
@@ -40,11 +39,7 @@ def namespaces() -> bool:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with pytest.MonkeyPatch.context() as patch, RayCluster() as made:
-        for name, value in {**made.env, "PYTHONPATH": str(ROOT)}.items():
-            patch.setenv(name, value)
-        for name in ("a", "b"):
-            made.add(name)
+    with two_nodes() as made:
         yield made
 
 

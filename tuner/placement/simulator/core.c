@@ -174,6 +174,32 @@ void sim_build(Sim *s, const Given *given) {
     for (i32 i = 0; i < s->nblocks; i++) make_deps(s, &given[i]);
 }
 
+/* A task whose dependencies have all ended comes last on its lane. */
+static inline Time *place(Sim *s, i32 t) {
+    i32 lane = s->task[t].lane, p = s->time[lane].prev;
+    Time *v = &s->time[t];
+    v->ready = v->want;
+    v->start = v->ready > s->time[p].end ? v->ready : s->time[p].end;
+    v->end = v->start + s->task[t].exe;
+    v->placed = 1;
+    v->prev = p;
+    v->next = lane;
+    s->time[p].next = s->time[lane].prev = t;
+    s->visited++;
+    return v;
+}
+
+/* A placed task counts for its successors no more; those that wait for nothing else come next. */
+static inline void release(Sim *s, i32 t) {
+    const Time *v = &s->time[t];
+    for (i32 d = s->task[t].succ; d >= 0; d = s->dep[d].next_s) {
+        i32 n = s->dep[d].to;
+        Time *w = &s->time[n];
+        if (v->end > w->want) w->want = v->end;
+        if (!--w->out) push(s, w->want, n, 1);
+    }
+}
+
 /* Algorithm 1, without building the graph. */
 i64 sim_full(Sim *s) {
     for (i32 l = 0; l < s->lanes; l++) s->time[l].prev = s->time[l].next = l;
@@ -187,23 +213,10 @@ i64 sim_full(Sim *s) {
         }
     i64 last = 0;
     while (s->heap_n) {
-        i32 t = pop(s).task, lane = s->task[t].lane, p = s->time[lane].prev;
-        Time *v = &s->time[t];
-        v->ready = v->want;
-        v->start = v->ready > s->time[p].end ? v->ready : s->time[p].end;
-        v->end = v->start + s->task[t].exe;
-        v->placed = 1;
-        v->prev = p;
-        v->next = lane;
-        s->time[p].next = s->time[lane].prev = t;
-        s->visited++;
+        i32 t = pop(s).task;
+        Time *v = place(s, t);
         if (v->end > last) last = v->end;
-        for (i32 d = s->task[t].succ; d >= 0; d = s->dep[d].next_s) {
-            i32 n = s->dep[d].to;
-            Time *w = &s->time[n];
-            if (v->end > w->want) w->want = v->end;
-            if (!--w->out) push(s, w->want, n, 1);
-        }
+        release(s, t);
     }
     return last;
 }
@@ -285,23 +298,10 @@ static i64 rest(Sim *s, const Event *from, i64 limit) {
         if (!out) push(s, want, t, 1);
     }
     while (s->heap_n) {
-        i32 t = pop(s).task, lane = s->task[t].lane, p = s->time[lane].prev;
-        Time *v = &s->time[t];
-        v->ready = v->want;
-        v->start = v->ready > s->time[p].end ? v->ready : s->time[p].end;
-        v->end = v->start + s->task[t].exe;
-        v->placed = 1;
-        v->prev = p;
-        v->next = lane;
-        s->time[p].next = s->time[lane].prev = t;
-        s->visited++;
+        i32 t = pop(s).task;
+        Time *v = place(s, t);
         if (v->end > limit) return -1;
-        for (i32 d = s->task[t].succ; d >= 0; d = s->dep[d].next_s) {
-            i32 n = s->dep[d].to;
-            Time *w = &s->time[n];
-            if (v->end > w->want) w->want = v->end;
-            if (!--w->out) push(s, w->want, n, 1);
-        }
+        release(s, t);
     }
     i64 found = makespan(s);
     return found > limit ? -1 : found;

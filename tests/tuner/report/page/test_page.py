@@ -65,6 +65,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
         ("model", "tiny.onnx", *common, "--searcher", "genetic", "--trials", 32, "--vendor", "onnxruntime"),
         ("model", "tiny.onnx", "--device", gpu, "--db", "t.db", "--trials", 8),
         ("op", "dense", "--shape", "1,32,16", *common, *broken),
+        ("op", "dense", "--shape", "1,32,16", *common, "--searcher", "genetic", "--trials", 24),
         ("build", "tiny.onnx", "--device", f"{gpu},cpu", *common, "--fallback", "dense", "-o", "out"),
     ):
         done = run_tune(*words, cwd=folder)
@@ -74,6 +75,10 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     done = run_tune("report", "out", "--db", "t.db", "--bench", "bench.json", "-o", "report.html", cwd=folder)
     assert done.status == 0, done.err
     return Reported(folder)
+
+
+def curves_of(data: dict[str, Any], task: int) -> list[dict[str, Any]]:
+    return [c for c in data["curves"] if c["task"] == task]
 
 
 def assert_clean(page: Opened, address: str) -> None:
@@ -104,17 +109,17 @@ def test_numbers_of_the_page_are_those_of_the_database(reported: Reported):
 def test_curves_are_drawn_of_the_task_that_is_chosen(reported: Reported):
     with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
         data = collect(store)
-        task = max(range(len(data["tasks"])), key=lambda i: data["tasks"][i]["trials"])
+        task = next(i for i, t in enumerate(data["tasks"]) if t["op"] == "dense" and len(curves_of(data, i)) > 1)
         page.page.select_option("#curve-task", str(task))
         expected = []
-        for curve in (c for c in data["curves"] if c["task"] == task and c["points"]):
+        for curve in (c for c in curves_of(data, task) if c["points"]):
             last = [curve["trials"], curve["seconds"], curve["points"][-1][2]]
             expected += [(float(n), seconds) for n, _, seconds in [*curve["points"], last]]
         assert page.marks("curves") == expected
         page.page.select_option("#curve-clock", "time")
         assert [y for _, y in page.marks("curves")] == [y for _, y in expected]
         searchers = page.page.locator('[data-table="searchers"] tbody tr').count()
-        assert searchers == len([c for c in data["curves"] if c["task"] == task])
+        assert searchers == len(curves_of(data, task)) > 1
 
 
 def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copies(reported: Reported):
