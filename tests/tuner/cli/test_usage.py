@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -13,7 +14,9 @@ from tuner.cli.main import explain
 from tuner.errors import NothingMeasured, VerificationFailed
 from tuning_db.errors import DatabaseError
 
-COMMANDS = ("doctor", "devices", "op", "model", "build", "run", "bench", "db", "demo", "zoo")
+COMMANDS = tuple(
+    "doctor devices op model plan build run bench demo zoo replay report watch explain db board bundle".split()
+)
 
 
 def test_help_lists_every_command_and_needs_no_tvm(tune):
@@ -22,6 +25,12 @@ def test_help_lists_every_command_and_needs_no_tvm(tune):
     assert all(f" {name} " in done.out for name in COMMANDS)
     blocked = tune("--help", env={"TVM_LIBRARY_PATH": "/nonexistent", "PYTHONPROFILEIMPORTTIME": "1"})
     assert not any(line.rpartition("|")[2].strip() == "tvm" for line in blocked.err.splitlines())
+
+
+def test_it_runs_as_a_module_too():
+    """Where another package's `tune` is in the way."""
+    done = subprocess.run([sys.executable, "-m", "tuner", "--help"], capture_output=True, text=True, check=True)
+    assert all(f" {name} " in done.stdout for name in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
