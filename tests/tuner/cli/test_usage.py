@@ -15,7 +15,25 @@ from tuner.errors import NothingMeasured, VerificationFailed
 from tuning_db.errors import DatabaseError
 
 COMMANDS = tuple(
-    "doctor devices op model plan build run bench demo zoo replay report watch explain db board bundle".split()
+    [
+        "doctor",
+        "devices",
+        "op",
+        "model",
+        "plan",
+        "build",
+        "run",
+        "bench",
+        "demo",
+        "zoo",
+        "replay",
+        "report",
+        "watch",
+        "explain",
+        "db",
+        "board",
+        "bundle",
+    ]
 )
 
 
