@@ -14,26 +14,24 @@ from tuner.cli.main import explain
 from tuner.errors import NothingMeasured, VerificationFailed
 from tuning_db.errors import DatabaseError
 
-COMMANDS = tuple(
-    [
-        "doctor",
-        "devices",
-        "op",
-        "model",
-        "plan",
-        "build",
-        "run",
-        "bench",
-        "demo",
-        "zoo",
-        "replay",
-        "report",
-        "watch",
-        "explain",
-        "db",
-        "board",
-        "bundle",
-    ]
+COMMANDS = (
+    "doctor",
+    "devices",
+    "op",
+    "model",
+    "plan",
+    "build",
+    "run",
+    "bench",
+    "demo",
+    "zoo",
+    "replay",
+    "report",
+    "watch",
+    "explain",
+    "db",
+    "board",
+    "bundle",
 )
 
 
