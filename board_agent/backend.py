@@ -16,6 +16,7 @@ import numpy as np
 BACKENDS: dict[tuple[str, str], str] = {
     ("cpu", "library"): "board_agent.tvm_cpu",
     ("opencl", "launches"): "board_agent.opencl",
+    ("cuda", "launches"): "board_agent.cuda",
 }
 
 

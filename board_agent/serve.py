@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from board_agent.backend import Unusable
+from board_agent.backend import BACKENDS, Unusable
 from board_agent.facts import facts
 from board_agent.keys import Hosts
 from board_agent.line import MOST, Full, Line
@@ -159,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not 0 < given.turn < float("inf"):
         parser.error(f"--turn must be a positive number of seconds, not {given.turn:g}")
     if given.facts:
-        print(json.dumps({**facts(), "opencl": _opencl()}))
+        print(json.dumps({**facts(), **{kind: _devices_of(kind) for kind in ("opencl", "cuda")}}))
         return 0
     try:
         if given.pair is not None:
@@ -174,14 +175,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _opencl() -> list[dict[str, Any]]:
-    """What this machine's OpenCL devices say of themselves."""
+def _devices_of(kind: str) -> list[dict[str, Any]]:
+    """What this machine's devices of a kind say of themselves; none where nothing here drives them."""
     try:
-        from board_agent.opencl import describe_all
-
-        return describe_all()
+        found: list[dict[str, Any]] = importlib.import_module(BACKENDS[kind, "launches"]).describe_all()
     except (ImportError, Unusable):
         return []
+    return found
 
 
 def run() -> None:

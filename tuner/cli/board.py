@@ -108,7 +108,7 @@ def ping(name: NameArgument, as_json: JsonOption = False) -> None:
                 condition, _ = link.ask({"do": "condition"})
                 facts = link.facts
                 try:
-                    for device in ("cpu", "opencl:0"):
+                    for device in ("cpu", "opencl:0", "cuda:0"):
                         kinds[device], answer = _tried(link, name, device)
                         started = started or answer
                 except BoardBusy as error:

@@ -23,6 +23,8 @@ from tuner.cli.common import (
 from tuner.cli.model import ModelArgument, load_tasks
 from tuner.errors import BadInput
 
+_DRIVERS = {"opencl": "pyopencl", "cuda": "pycuda"}  # what the agent drives kinds of devices with
+
 app = typer.Typer(no_args_is_help=True, help="Tune a device that cannot be reached, by files.")
 
 FactsOption = Annotated[
@@ -37,7 +39,7 @@ def make(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="BUNDLE")] = Path("bundle.pyz"),
     configs: Annotated[int, typer.Option(min=1, help="Of every operator.")] = 32,
     device: Annotated[
-        str, typer.Option("--device", "-d", metavar="D", help="cpu, or opencl:N as the facts list.")
+        str, typer.Option("--device", "-d", metavar="D", help="cpu, opencl:N or cuda:N as the facts list.")
     ] = "cpu",
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
@@ -93,21 +95,22 @@ def import_results(
 
 
 def _device(facts: Path, name: str, threads: int | None) -> Any:
-    from tuner.devices import device_of, opencl_device_of
+    from tuner.devices import device_of, gpu_device_of
 
     check_file(facts, "facts of a device")
     kind, _, number = name.partition(":")
-    if not (name == "cpu" or (kind == "opencl" and number.isdecimal())):
-        raise BadInput(f"device {name!r}: give cpu or opencl:N")
-    if threads is not None and kind == "opencl":
+    if not (name == "cpu" or (kind in _DRIVERS and number.isdecimal())):
+        raise BadInput(f"device {name!r}: give cpu, opencl:N or cuda:N")
+    if threads is not None and kind in _DRIVERS:
         raise BadInput(f"device {name}: a number of threads is for the device cpu; leave it out")
     try:
         said = json.loads(facts.read_text())
         if name == "cpu":
             return device_of("board:bundle", said, threads)
-        if int(number) < len(said["opencl"]):
-            return opencl_device_of(f"board:bundle/{name}", said, said["opencl"][int(number)])
+        found = said[kind]
+        if int(number) < len(found):
+            return gpu_device_of(f"board:bundle/{name}", said, found[int(number)])
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{facts}: not what `python3 agent.pyz --facts` prints: {error}") from error
-    there = ", ".join(f"opencl:{i} ({d['name']})" for i, d in enumerate(said["opencl"])) or "none"
-    raise BadInput(f"{facts}: no device {name} (there: {there}): does the device's Python have pyopencl?")
+    there = ", ".join(f"{kind}:{i} ({d['name']})" for i, d in enumerate(found)) or "none"
+    raise BadInput(f"{facts}: no device {name} (there: {there}): does the device's Python have {_DRIVERS[kind]}?")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
 import tvm
 
 from board_agent.topology import last_level_cache_bytes
@@ -11,6 +15,8 @@ from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
 from tuner.devices.keys import device_key, family_of
 from tuner.devices.opencl import DeviceInfo
+from tuner.errors import BadInput
+from tuning_db.record import DeviceKey
 
 _GPU_LANES = 4
 LEAST_CACHE_BYTES = 1 << 20  # where a driver reports no cache
@@ -40,30 +46,70 @@ def open_opencl(index: int) -> Device:
     return Device(name, gpu_target(limits, host_target(1), model=info.name), key, 1, cache, info.global_memory_bytes)
 
 
+@dataclass(frozen=True)
+class CudaInfo:
+    """What a CUDA device's driver says of it. `capability`: major and minor; `shared_memory_bytes`: of a block, without
+    asking for more; `compute_units`: multiprocessors."""
+
+    name: str
+    capability: tuple[int, int]
+    compute_units: int
+    max_threads: int
+    shared_memory_bytes: int
+    warp: int
+    memory_bytes: int
+    cache_bytes: int
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> CudaInfo:
+        """From the fields by their names. Raises BadInput if one is missing or makes no sense."""
+        try:
+            major, minor = map(int, described["capability"])
+            rest = {f.name: int(described[f.name]) for f in fields(cls) if f.name not in ("name", "capability")}
+            return cls(str(described["name"]), (major, minor), **rest)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"a CUDA device described itself in a way that is not understood: {error!r}") from error
+
+    @property
+    def arch(self) -> str:
+        """What it is compiled for: Hopper's own instructions are of "sm_90a"."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}{'a' if major == 9 else ''}"
+
+    @property
+    def limits(self) -> GpuLimits:
+        return GpuLimits(
+            kind="cuda",
+            family="nvidia",
+            max_threads=self.max_threads,
+            local_memory_bytes=self.shared_memory_bytes,
+            lanes=_GPU_LANES,
+            subgroups=(self.warp,),
+            fp16=self.capability[0] >= 6 or self.arch == "sm_53",
+            arch=self.arch,
+        )
+
+    @property
+    def key(self) -> DeviceKey:
+        return device_key(self.limits, self.name, self.compute_units, arch=self.arch)
+
+
 def open_cuda(index: int) -> Device:
     """The CUDA device of a number. Raises BadInput where there is none."""
     device = runtime_device(f"cuda:{index}")
     major, _, minor = str(device.compute_version).partition(".")
-    arch = f"sm_{major}{minor}{'a' if major == '9' else ''}"
-    limits = GpuLimits(
-        kind="cuda",
-        family="nvidia",
+    info = CudaInfo(
+        name=str(device.device_name),
+        capability=(int(major), int(minor)),
+        compute_units=int(device.multi_processor_count),
         max_threads=int(device.max_threads_per_block),
-        local_memory_bytes=int(device.max_shared_memory_per_block),
-        lanes=_GPU_LANES,
-        subgroups=(int(device.warp_size),),
-        fp16=int(major) >= 6 or arch == "sm_53",
-        arch=arch,
+        shared_memory_bytes=int(device.max_shared_memory_per_block),
+        warp=int(device.warp_size),
+        memory_bytes=int(device.total_global_memory),
+        cache_bytes=_cache_bytes(device),
     )
-    key = device_key(limits, str(device.device_name), int(device.multi_processor_count), arch=arch)
-    return Device(
-        f"cuda:{index}",
-        gpu_target(limits, host_target(1)),
-        key,
-        1,
-        _cache_bytes(device),
-        int(device.total_global_memory),
-    )
+    target = gpu_target(info.limits, host_target(1))
+    return Device(f"cuda:{index}", target, info.key, 1, info.cache_bytes, info.memory_bytes)
 
 
 def _cache_bytes(device: tvm.runtime.Device) -> int:

@@ -15,14 +15,14 @@ from templates.gpu.limits import gpu_target
 from tuner.devices.base import Device
 from tuner.devices.board import BoardBusy, BoardGone, Boards, KernelDied, Link
 from tuner.devices.cpu import family, host_target
-from tuner.devices.gpu import LEAST_CACHE_BYTES, limits_of
+from tuner.devices.gpu import LEAST_CACHE_BYTES, CudaInfo, limits_of
 from tuner.devices.keys import device_key
 from tuner.devices.opencl import info_of
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
 _PREFIX = "board:"
-_ON_BOARD = re.compile(r"cpu|opencl:\d+")
+_ON_BOARD = re.compile(r"cpu|(opencl|cuda):\d+")
 _MEMORY_BYTES = 1 << 30  # what asking a driver may take
 # LLVM's names of ARM's cores by the part number that the kernel reports; those of edge boards, and what clouds have.
 _ARM = {
@@ -60,7 +60,7 @@ def place_on_board(name: str) -> tuple[str, str]:
     kind of device that boards do not have."""
     board, _, device = name.removeprefix(_PREFIX).partition("/")
     if not _ON_BOARD.fullmatch(device or "cpu"):
-        raise BadInput(f"device {name}: give board:{board} for its CPU, or board:{board}/opencl:N")
+        raise BadInput(f"device {name}: give board:{board} for its CPU, board:{board}/opencl:N or /cuda:N")
     return board, device or "cpu"
 
 
@@ -86,7 +86,7 @@ def open_board(name: str, threads: int | None) -> Device:
         try:
             with Link(board) as link:
                 found.append(
-                    device_of(one, link.facts, threads) if device == "cpu" else _opencl_of(one, link, device, threads)
+                    device_of(one, link.facts, threads) if device == "cpu" else _gpu_of(one, link, device, threads)
                 )
         except (BoardGone, BoardBusy) as error:
             away.append(str(error))
@@ -104,7 +104,7 @@ def alike(one: DeviceKey, other: DeviceKey) -> bool:
     return (one.family, one.model, one.attrs.get("threads")) == (other.family, other.model, other.attrs.get("threads"))
 
 
-def _opencl_of(name: str, link: Link, device: str, threads: int | None) -> Device:
+def _gpu_of(name: str, link: Link, device: str, threads: int | None) -> Device:
     """Raises BadInput where the board has no such device."""
     if threads is not None:
         raise BadInput(f"device {name}: a number of threads is for the CPU; leave it out")
@@ -114,7 +114,7 @@ def _opencl_of(name: str, link: Link, device: str, threads: int | None) -> Devic
         described, _ = link.ask({"do": "describe"})
     except (KernelDied, RuntimeError) as error:
         raise BadInput(f"device {name}: {error}") from error
-    return opencl_device_of(name, link.facts, described)
+    return gpu_device_of(name, link.facts, described)
 
 
 def _described(device: Device) -> str:
@@ -132,11 +132,15 @@ def device_of(name: str, facts: dict[str, Any], threads: int | None) -> Device:
     return Device(name, target, key_of(facts, target, count), count, int(facts["last_level_cache_bytes"]))
 
 
-def opencl_device_of(name: str, facts: dict[str, Any], described: dict[str, Any]) -> Device:
-    """The OpenCL device of a board, from the board's facts and what the driver there says of the device (the fields of
-    opencl.DeviceInfo, and "cache_bytes")."""
+def gpu_device_of(name: str, facts: dict[str, Any], described: dict[str, Any]) -> Device:
+    """The OpenCL or CUDA device of a board, from the board's facts and what the driver there says of the device (the
+    fields of opencl.DeviceInfo, and "cache_bytes"; or, with the kind "cuda", those of gpu.CudaInfo)."""
+    if described.get("kind") == "cuda":
+        cuda = CudaInfo.of(described)
+        target, cache = gpu_target(cuda.limits, host_target(1)), max(cuda.cache_bytes, LEAST_CACHE_BYTES)
+        return Device(name, target, cuda.key, 1, cache, cuda.memory_bytes)
     info, cache = info_of(described), int(described.get("cache_bytes", 0))
-    limits, key = limits_of(info), opencl_key_of(facts, described)
+    limits, key = limits_of(info), gpu_key_of(facts, described)
     if limits.family == "cpu":
         cache = int(facts["last_level_cache_bytes"])
     # The host part of its code never runs: a board is sent launches.
@@ -144,8 +148,10 @@ def opencl_device_of(name: str, facts: dict[str, Any], described: dict[str, Any]
     return Device(name, target, key, 1, max(cache, LEAST_CACHE_BYTES), info.global_memory_bytes)
 
 
-def opencl_key_of(facts: dict[str, Any], described: dict[str, Any]) -> DeviceKey:
-    """The key in the tuning database of a board's OpenCL device."""
+def gpu_key_of(facts: dict[str, Any], described: dict[str, Any]) -> DeviceKey:
+    """The key in the tuning database of a board's OpenCL or CUDA device."""
+    if described.get("kind") == "cuda":
+        return CudaInfo.of(described).key
     info = info_of(described)
     key = device_key(limits_of(info), info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
     return _unless_emulated(key, facts)

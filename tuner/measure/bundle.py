@@ -23,7 +23,7 @@ from tvm.target import Target
 import board_agent
 from board_agent import bundle as agent
 from templates.template import template_named
-from tuner.devices import Device, flush_every, form_of, key_of, opencl_key_of, place_on_board
+from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, place_on_board
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.operands import AnchorOperands, WorkloadOperands, operands_of, unwritten, verdict
@@ -242,7 +242,7 @@ def _opened(bundle: Path, results: Path) -> tuple[dict[str, Any], list[dict[str,
     wanted = DeviceKey.from_dict(manifest["device"])
     described = facts["described"]
     threads = int(manifest["settings"]["threads"])
-    found = opencl_key_of(facts, described) if described else key_of(facts, Target(manifest["target"]), threads)
+    found = gpu_key_of(facts, described) if described else key_of(facts, Target(manifest["target"]), threads)
     if found.family.removesuffix("-emulated") != wanted.family.removesuffix("-emulated"):
         raise BadInput(f"{results}: measured on {found.family} {found.model}, not on {wanted.family}")
     return manifest, lines, outputs, found

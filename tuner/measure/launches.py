@@ -1,5 +1,5 @@
 """A function of a device's kernels without its host code: source and launches, for a board where TVM cannot be
-installed. Start at `build_launches`; board_agent/opencl.py runs what it writes.
+installed. Start at `build_launches`; board_agent/opencl.py and board_agent/cuda.py run what it writes.
 
 Every shape is known when a candidate is compiled, so what its host code does (loops, workspaces, the order of kernels)
 is a fixed list of launches.
@@ -23,12 +23,14 @@ from tuner.measure.toolchain import operand_types
 _KERNEL, _FIELD = "tirx.call_ffi_kernel", "tirx.tvm_struct_get"
 _ARGUMENT = 15  # the field that is an argument of a packed call
 _RANKS, _AXES = ("blockIdx", "threadIdx"), "xyz"
+_LOCAL_BYTES = "tirx.use_dyn_shared_memory"  # the tag of how much a launch asks for
 
 
 def build_launches(func: tirx.PrimFunc, target: Target, path: Path) -> None:
     """Compile a scheduled function for a device and write it to `path` as JSON: "source" of its kernels, "arguments"
-    and "workspaces" (bytes of each), and "launches" in order: "kernel", "groups" and "items" (of a group, by axis) and
-    "arguments", each a pair: "argument" or "workspace" and its number, or the dtype of a number and its value.
+    and "workspaces" (bytes of each), and "launches" in order: "kernel", "groups" and "items" (of a group, by axis),
+    "local_bytes" (of a group, beyond what the kernel itself declares) and "arguments", each a pair: "argument" or
+    "workspace" and its number, or the dtype of a number and its value.
 
     Raises what TVM raises, and RuntimeError if the function computes on the host, or nothing of it runs on the device.
     """
@@ -108,16 +110,19 @@ class _Host:
         kernel, tags = str(call.args[0].value), [str(tag) for tag in call.attrs.launch_params]
         types = self._types[kernel]
         extents: tuple[list[int], list[int]] = ([1, 1, 1], [1, 1, 1])
-        for tag, extent in zip(tags, call.args[1 + len(types) :], strict=True):
+        given_extents = dict(zip(tags, map(self._number, call.args[1 + len(types) :]), strict=True))
+        local_bytes = given_extents.pop(_LOCAL_BYTES, 0)
+        for tag, extent in given_extents.items():
             rank, _, axis = tag.partition(".")
             if rank not in _RANKS:
                 raise RuntimeError(f"kernel {kernel} has a launch parameter that boards do not know: {tag}")
-            extents[_RANKS.index(rank)][_AXES.index(axis)] = self._number(extent)
+            extents[_RANKS.index(rank)][_AXES.index(axis)] = extent
         values = zip(call.args[1 : 1 + len(types)], types, strict=True)
         given = [self._memory_of(value) if dtype is None else (dtype, self._number(value)) for value, dtype in values]
         if None in given:
             raise RuntimeError(f"kernel {kernel} is given memory that is neither an argument nor a workspace")
-        self.launches.append({"kernel": kernel, "groups": extents[0], "items": extents[1], "arguments": given})
+        sizes = {"groups": extents[0], "items": extents[1], "local_bytes": local_bytes}
+        self.launches.append({"kernel": kernel, **sizes, "arguments": given})
 
     def _number(self, value: Any) -> int:
         analyzer = tvm.sym.Analyzer()

@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from board_agent.facts import was_throttled
 from board_agent.timing import Repetition
-from tuner.devices import alike, flush_every, form_of, key_of, opencl_key_of, place_on_board
+from tuner.devices import alike, flush_every, form_of, gpu_key_of, key_of, place_on_board
 from tuner.devices.board import BoardBusy, BoardGone, Boards, Link, Standing
 from tuner.errors import BadInput, DeviceLost
 from tuner.measure.jobs import ExecutorSettings
@@ -181,7 +181,7 @@ class RemotePlace:
 
 def check_is_like(facts: dict[str, Any], described: dict[str, Any], settings: ExecutorSettings) -> None:
     """Raises BadInput for a board that is another kind than the run is for: it came later, or was exchanged."""
-    found = opencl_key_of(facts, described) if described else key_of(facts, Target(settings.target), settings.threads)
+    found = gpu_key_of(facts, described) if described else key_of(facts, Target(settings.target), settings.threads)
     if settings.key is not None and not alike(found, settings.key):
         raise BadInput(
             f"{settings.device} is {found.family} {found.model}, and this run is for {settings.key.family} "

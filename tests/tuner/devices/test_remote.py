@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tvm.target import Target
 
+from templates.gpu.limits import gpu_limits
 from tuner.devices.cpu import family
-from tuner.devices.remote import cpu_of, is_board, place_on_board
+from tuner.devices.profiles import profile_named
+from tuner.devices.remote import cpu_of, gpu_device_of, gpu_key_of, is_board, place_on_board
 from tuner.errors import BadInput
 
 
@@ -41,3 +43,25 @@ def test_names() -> None:
     assert not is_board("cpu")
     assert place_on_board("board:pi") == ("pi", "cpu")
     assert place_on_board("board:pi/opencl:0") == ("pi", "opencl:0")
+    assert place_on_board("board:pi/cuda:1") == ("pi", "cuda:1")
+    with pytest.raises(BadInput, match="/opencl:N or /cuda:N"):
+        place_on_board("board:pi/vulkan:0")
+
+
+def orin() -> dict[str, object]:
+    """As board_agent.cuda describes it."""
+    sizes = {"compute_units": 16, "max_threads": 1024, "shared_memory_bytes": 48 << 10, "warp": 32}
+    memory = {"memory_bytes": 30 << 30, "cache_bytes": 4 << 20}
+    return {"kind": "cuda", "name": "Orin", "capability": [8, 7], **sizes, **memory}
+
+
+def test_a_jetson_is_the_device_of_its_profile() -> None:
+    profile, key = profile_named("jetson-orin"), gpu_key_of({}, orin())
+    expected = profile.key()
+    assert (key.kind, key.family, key.model) == (expected.kind, expected.family, expected.model)
+    assert key.attrs == {name: value for name, value in expected.attrs.items() if name != "clock_mhz"}
+    device = gpu_device_of("board:jetson/cuda:0", {}, orin())
+    assert gpu_limits(device.target) == gpu_limits(profile.target())
+    assert (device.cache_bytes, device.memory_bytes) == (4 << 20, 30 << 30)
+    with pytest.raises(BadInput, match="'warp'"):
+        gpu_key_of({}, {name: value for name, value in orin().items() if name != "warp"})

@@ -12,12 +12,15 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from templates.gpu.limits import GpuLimits, gpu_target
+from templates.gpu.lowered import lower
 from templates.lowering import lowering_context
 from templates.template import search_space, template_named
 from tests.templates.gpu.support import driver
 from tests.templates.workloads import WORKLOADS
+from tests.tuner.measure.offline.support import compiler_or_skip
 from tests.vision_ops.test_contract import WORKLOADS as OPERATORS
 from tuner.devices import opencl
+from tuner.devices.profiles import profile_named
 from tuner.measure.launches import build_launches
 from tuner.measure.toolchain import operand_types
 
@@ -55,7 +58,44 @@ def _check_uses(found: dict) -> None:
     places = range(len(found["arguments"])), range(len(found["workspaces"]))
     for kind, numbers in zip(("argument", "workspace"), places, strict=True):
         assert {(kind, number) for number in numbers} == {pair for pair in given if pair[0] == kind}
-    assert all(f"__kernel void {launch['kernel']}(" in found["source"] for launch in found["launches"])
+    assert all(f" {launch['kernel']}(" in found["source"] for launch in found["launches"])
+
+
+@pytest.mark.parametrize("profile", ["jetson-nano", "jetson-orin"])
+@pytest.mark.parametrize("name", EVERY)
+def test_a_jetson_is_sent_what_nvcc_compiles(name: str, profile: str, tmp_path: Path) -> None:
+    nvrtc, target = compiler_or_skip(profile, "nvrtc"), profile_named(profile).target()
+    space = search_space(EVERY[name], target)
+    assert space is not None
+    for template, config in {config.template: config for config in reversed(space.seed_configs())}.items():
+        func = template_named(template).prim_func(EVERY[name], target, config)
+        build_launches(func, target, tmp_path / "l.json")
+        found = json.loads((tmp_path / "l.json").read_text())
+        _check_uses(found)
+        compiled, lowered = nvrtc.compile(found["source"]), {k.name: k for k in lower(func, target).kernels}
+        assert {launch["kernel"] for launch in found["launches"]} == set(compiled)
+        for launch in found["launches"]:
+            kernel = lowered[launch["kernel"]]
+            assert (tuple(launch["groups"]), tuple(launch["items"])) == (kernel.grid, kernel.group)
+            assert len(launch["arguments"]) == kernel.arguments
+
+
+def test_local_memory_that_a_launch_asks_for(tmp_path: Path) -> None:
+    """What a block of CUDA needs beyond 48 KiB is no part of its kernel."""
+    profile = profile_named("h100")
+    data = te.placeholder((64, 256), name="data", dtype="float32")
+    once = te.compute((64, 256), lambda i, j: data[i, j] + tvm.tirx.const(1, "float32"), name="once")
+    twice = te.compute((64, 256), lambda i, j: once[i, 255 - j] * once[i, j], name="twice")
+    schedule = Schedule(te.create_prim_func([data, twice]))
+    row, column = schedule.get_loops(schedule.get_sblock("twice"))
+    schedule.bind(row, "blockIdx.x")
+    schedule.compute_at(schedule.get_sblock("once"), row)
+    schedule.set_scope(schedule.get_sblock("once"), 0, "shared.dyn")
+    schedule.bind(schedule.get_loops(schedule.get_sblock("once"))[-1], "threadIdx.x")
+    schedule.bind(column, "threadIdx.x")
+    build_launches(schedule.mod["main"], profile.target(), tmp_path / "l.json")
+    (launch,) = json.loads((tmp_path / "l.json").read_text())["launches"]
+    assert (launch["groups"], launch["items"], launch["local_bytes"]) == ([64, 1, 1], [256, 1, 1], 256 * 4)
 
 
 def test_loops_of_the_host_are_counted(tmp_path: Path) -> None:
