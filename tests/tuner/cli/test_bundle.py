@@ -69,7 +69,10 @@ def test_there_and_back_for_opencl_without_tvm(tmp_path: Path, tiny: Path) -> No
     assert done.returncode == 0, done.stderr
     found = run_tune("bundle", "import", "b.pyz", "r.zip", "--json", cwd=tmp_path).json()
     assert (found["failures"], found["added"]) == (0, made.json()["candidates"])
-    for device, line in (("opencl:99", "no device opencl:99 (there: opencl:0 ("), ("gpu", "give cpu, opencl:N or cuda:N")):
+    for device, line in (
+        ("opencl:99", "no device opencl:99 (there: opencl:0 ("),
+        ("gpu", "give cpu, opencl:N or cuda:N"),
+    ):
         refused = run_tune(*make, "--device", device, cwd=tmp_path)
         assert (refused.status, len(refused.err.splitlines())) == (2, 1)
         assert line in refused.err
