@@ -31,6 +31,7 @@ from tuner.cli.common import (
     templates_asked,
     with_memory,
 )
+from tuner.cli.completion import BUILT_FOR, several_of
 from tuner.cli.model import ModelArgument, load_graph
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
 from tuner.errors import BadInput
@@ -53,6 +54,7 @@ def command(
             "-d",
             metavar="D",
             help="cpu, opencl:N or cuda:N; opencl:N,cpu: what the first cannot, the CPU does.",
+            autocompletion=several_of(BUILT_FOR),
         ),
     ] = "cpu",
     fallback: Annotated[

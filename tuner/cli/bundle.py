@@ -20,6 +20,7 @@ from tuner.cli.common import (
     check_file,
     check_parent_writable,
 )
+from tuner.cli.completion import one_of
 from tuner.cli.model import ModelArgument, load_tasks
 from tuner.errors import BadInput
 
@@ -37,7 +38,14 @@ def make(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="BUNDLE")] = Path("bundle.pyz"),
     configs: Annotated[int, typer.Option(min=1, help="Of every operator.")] = 32,
     device: Annotated[
-        str, typer.Option("--device", "-d", metavar="D", help="cpu, or opencl:N as the facts list.")
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="D",
+            help="cpu, or opencl:N as the facts list.",
+            autocompletion=one_of(("cpu", "opencl:0")),
+        ),
     ] = "cpu",
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,

@@ -21,6 +21,7 @@ from tuner.cli.common import (
     import_plugins,
     templates_asked,
 )
+from tuner.cli.compile_only import TargetOption
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -41,10 +42,7 @@ def command(
     ],
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", metavar="PROFILE", help="A device that is not here (tune devices --profiles)."),
-    ] = None,
+    target: TargetOption = None,
     code: Annotated[
         Path | None, typer.Option("--code", metavar="FILE", help="Write all of the code, the loop marked with >.")
     ] = None,

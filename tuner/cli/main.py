@@ -34,6 +34,7 @@ from tuner.cli import (
     zoo,
 )
 from tuner.cli import explain as explain_workload
+from tuner.cli.completion import check_shell
 from tuner.errors import TuneError
 from tuning_db.errors import DatabaseError
 
@@ -41,7 +42,6 @@ from tuning_db.errors import DatabaseError
 _UsageError = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Make a CNN fast on the device it will run on: measure how each operator is best computed, keep every "
@@ -80,6 +80,7 @@ def execute(argv: Sequence[str]) -> int:
     An interrupt is 130: typer makes it so, and Output has said it.
     """
     try:
+        check_shell(argv)
         status = typer.main.get_command(app).main(args=list(argv), prog_name="tune", standalone_mode=False)
         status = status if isinstance(status, int) else 0
         sys.stdout.flush()

@@ -34,6 +34,7 @@ from tuner.cli.common import (
     templates_asked,
 )
 from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
+from tuner.cli.completion import one_of
 from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
@@ -62,7 +63,9 @@ _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing
 
 
 def command(
-    operator: Annotated[str, typer.Argument(help="One of " + ", ".join(SHAPES) + ".")],
+    operator: Annotated[
+        str, typer.Argument(help="One of " + ", ".join(SHAPES) + ".", autocompletion=one_of(tuple(SHAPES)))
+    ],
     shape: Annotated[str, typer.Option("--shape", help="; ".join(f"{k}: {v}" for k, v in SHAPES.items()) + ".")],
     stride: Annotated[str, typer.Option("--stride", help="One number, or H,W.")] = "1",
     padding: Annotated[str, typer.Option("--padding", help="One number, H,W or TOP,LEFT,BOTTOM,RIGHT.")] = "0",

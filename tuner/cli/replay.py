@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli.common import JsonOption, Output
+from tuner.cli.completion import SEARCHERS, one_of
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def command(
             "--searcher",
             metavar="NAME[:OPTION=VALUE,...]",
             help="May be repeated (default: random, genetic and auto).",
+            autocompletion=one_of(SEARCHERS),
         ),
     ] = None,
     trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of one search.")] = 200,
