@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tuner.module import Manifest
     from tuner.report.bench import Comparison
 
+EXAMPLES = (
+    "tune bench resnet18.tuned --against ort,openvino,default",
+    "tune bench resnet18.tuned --profile --threads 1",
+)
+
 
 def command(
     module: ModuleArgument,

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     from tuner.module import Manifest
     from tuner.stages import Options
 
+EXAMPLES = (
+    "tune build resnet18.onnx -o resnet18.tuned",
+    "tune build ssd.onnx --device opencl:0,cpu --fallback nms -o ssd.both",
+    "tune build inception_v3.onnx --device opencl:0 --stages auto -o staged",
+)
+
 
 def command(
     model: ModelArgument,

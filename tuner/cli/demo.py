@@ -20,6 +20,8 @@ NETWORK = "resnet18"
 PEERS = ("ort", "default")
 ROUNDS = 5
 
+EXAMPLES = ("tune demo", "tune demo --network mobilenet1.0 --minutes 5 --threads 1")
+
 
 def command(
     folder: Annotated[Path, typer.Option("--folder", help="Where the model, database and module go.")] = Path(

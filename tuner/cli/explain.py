@@ -35,6 +35,12 @@ _AROUND = 3  # lines shown before and after the loop
 _MOST = 24  # lines of the loop shown, and
 _WIDEST = 160  # characters of each; --code has all
 
+EXAMPLES = (
+    'tune explain "64x56x56 -> 64, 3x3"',
+    'tune explain "64x56x56 -> 64, 3x3" --code kernel.s',
+    "tune explain conv2d --target jetson-orin",
+)
+
 
 def command(
     workload: Annotated[

@@ -61,6 +61,12 @@ SHAPES = {
 _ANCHORS = ("conv2d", "dense")
 _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing is said
 
+EXAMPLES = (
+    "tune op conv2d --shape 1,64,56,56,64,3,3 --padding 1 --epilogue bias,relu",
+    "tune op dense --shape 1,512,1000 --threads 1 --minutes 1",
+    "tune op nms --shape 1,1,8000,8000,1000 --attr iou=0.5 --device opencl:0",
+)
+
 
 def command(
     operator: Annotated[

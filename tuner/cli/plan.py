@@ -36,6 +36,11 @@ from tuner.cli.model import ModelArgument, load_graph
 if TYPE_CHECKING:
     from tuner.devices import Device
 
+EXAMPLES = (
+    "tune plan ssd.onnx --device opencl:0,cpu -o ssd.plan.json",
+    "tune plan resnet18.onnx --threads 2 -o resnet18.plan.json",
+)
+
 
 def command(
     model: ModelArgument,

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tuner.measure.recorded import RecordedSpace
     from tuner.session.replaying import Replayed
 
+EXAMPLES = (
+    "tune replay benchmarks/spaces/*.jsonl.xz --searcher random --searcher auto",
+    "tune replay space.jsonl.xz --searcher genetic:population=48 --seeds 20",
+)
+
 
 def command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recorded spaces (.jsonl.xz).")],
@@ -25,7 +30,7 @@ def command(
         typer.Option(
             "--searcher",
             metavar="NAME[:OPTION=VALUE,...]",
-            help="May be repeated (default: random, genetic and auto).",
+            help=f"One of {', '.join(SEARCHERS)}; may be repeated (default: random, genetic and auto).",
             autocompletion=one_of(SEARCHERS),
         ),
     ] = None,

@@ -10,6 +10,8 @@ import typer
 from tuner.cli.common import JsonOption, Output
 from tuner.cli.completion import NETWORKS, one_of
 
+EXAMPLES = ("tune zoo", "tune zoo squeezenet1.0 -o net.onnx")
+
 
 def command(
     name: Annotated[
