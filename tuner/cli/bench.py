@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuner.cli.common import JsonOption, Output, check_file, seconds_of, split_list
+from tuner.cli.completion import PEERS, several_of
 from tuner.cli.run import ModuleArgument
 from tuner.errors import BadInput
 
@@ -16,10 +17,22 @@ if TYPE_CHECKING:
     from tuner.module import Manifest
     from tuner.report.bench import Comparison
 
+EXAMPLES = (
+    "tune bench resnet18.tuned --against ort,openvino,default",
+    "tune bench resnet18.tuned --profile --threads 1",
+)
+
 
 def command(
     module: ModuleArgument,
-    against: Annotated[str, typer.Option("--against", help="Peers, separated by commas: ort, openvino, default.")] = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            "--against",
+            help="Peers, separated by commas: ort, openvino, default.",
+            autocompletion=several_of(PEERS),
+        ),
+    ] = "",
     profile: Annotated[
         bool, typer.Option("--profile", help="Time of every operator, transform and copy; needs no peer.")
     ] = False,

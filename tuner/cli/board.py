@@ -13,14 +13,23 @@ from rich.table import Table
 from board_agent.serve import PORT, default_folder
 from board_agent.session import TURN_SECONDS
 from tuner.cli.common import JsonOption, Output, check_parent_writable
+from tuner.cli.examples import examples
 from tuner.errors import BadInput
 
-app = typer.Typer(no_args_is_help=True, help="Measure on boards across the network.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure on boards across the network.",
+    epilog=examples("tune board pair kitchen", "tune board list", "tune board ping kitchen"),
+)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="What this host calls the board.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tune board serve --address 0.0.0.0 --pair CODE", "tune board serve --address 0.0.0.0 --port 9191 --turn 30"
+    )
+)
 def serve(
     pair_code: Annotated[
         str | None,
@@ -47,7 +56,9 @@ def serve(
     raise typer.Exit(agent.main(given))
 
 
-@app.command()
+@app.command(
+    epilog=examples("tune board pair kitchen", "tune board pair kitchen --address 192.168.1.20 --seconds 3600")
+)
 def pair(
     name: NameArgument,
     address: Annotated[str | None, typer.Option(help="This host's address as the board sees it.")] = None,
@@ -67,7 +78,7 @@ def pair(
         out.result({"name": name, "address": board.address, "port": board.port})
 
 
-@app.command("list")
+@app.command("list", epilog=examples("tune board list", "tune board list --json"))
 def list_boards(as_json: JsonOption = False) -> None:
     """List the boards that this host knows, who answers, and who measures there."""
     from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
@@ -93,7 +104,7 @@ def list_boards(as_json: JsonOption = False) -> None:
         out.result({"boards": rows})
 
 
-@app.command()
+@app.command(epilog=examples("tune board ping kitchen", "tune board ping kitchen --json"))
 def ping(name: NameArgument, as_json: JsonOption = False) -> None:
     """See that a board answers and can run kernels, what it is, and how it feels."""
     from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
@@ -154,7 +165,7 @@ def _facts_table(rows: dict[str, str]) -> Table:
     return table
 
 
-@app.command()
+@app.command(epilog=examples("tune board forget kitchen", "tune board forget kitchen --json"))
 def forget(name: NameArgument, as_json: JsonOption = False) -> None:
     """Forget a board: its certificates are removed here; remove the pairing's folder on the board too."""
     from tuner.devices.board import Boards
@@ -165,7 +176,7 @@ def forget(name: NameArgument, as_json: JsonOption = False) -> None:
         out.result({"forgotten": name})
 
 
-@app.command()
+@app.command(epilog=examples("tune board agent", "tune board agent -o /media/usb/agent.pyz"))
 def agent(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
         "agent.pyz"

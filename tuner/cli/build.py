@@ -31,6 +31,7 @@ from tuner.cli.common import (
     templates_asked,
     with_memory,
 )
+from tuner.cli.completion import BUILT_FOR, several_of
 from tuner.cli.model import ModelArgument, load_graph
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
 from tuner.errors import BadInput
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
     from tuner.graph.choice import Planned
     from tuner.module import Manifest
     from tuner.stages import Options
+
+EXAMPLES = (
+    "tune build resnet18.onnx -o resnet18.tuned",
+    "tune build ssd.onnx --device opencl:0,cpu --fallback nms -o ssd.both",
+    "tune build inception_v3.onnx --device opencl:0 --stages auto -o staged",
+)
 
 
 def command(
@@ -53,6 +60,7 @@ def command(
             "-d",
             metavar="D",
             help="cpu, opencl:N or cuda:N; opencl:N,cpu: what the first cannot, the CPU does.",
+            autocompletion=several_of(BUILT_FOR),
         ),
     ] = "cpu",
     fallback: Annotated[

@@ -20,26 +20,44 @@ from tuner.cli.common import (
     check_file,
     check_parent_writable,
 )
+from tuner.cli.completion import one_of
+from tuner.cli.examples import examples
 from tuner.cli.model import ModelArgument, load_tasks
 from tuner.errors import BadInput
 
 _DRIVERS = {"opencl": "pyopencl", "cuda": "pycuda"}  # what the agent drives kinds of devices with
 
-app = typer.Typer(no_args_is_help=True, help="Tune a device that cannot be reached, by files.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Tune a device that cannot be reached, by files.",
+    epilog=examples("tune bundle make resnet18.onnx --facts facts.json", "tune bundle import bundle.pyz results.zip"),
+)
 
 FactsOption = Annotated[
     Path, typer.Option("--facts", metavar="FACTS", help="What the device says: `python3 agent.pyz --facts` there.")
 ]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tune bundle make resnet18.onnx --facts facts.json -o bundle.pyz",
+        "tune bundle make resnet18.onnx --facts facts.json -d opencl:0 --configs 64",
+    )
+)
 def make(
     model: ModelArgument,
     facts: FactsOption,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="BUNDLE")] = Path("bundle.pyz"),
     configs: Annotated[int, typer.Option(min=1, help="Of every operator.")] = 32,
     device: Annotated[
-        str, typer.Option("--device", "-d", metavar="D", help="cpu, opencl:N or cuda:N as the facts list.")
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="D",
+            help="cpu, opencl:N or cuda:N as the facts list.",
+            autocompletion=one_of(("cpu", "opencl:0", "cuda:0")),
+        ),
     ] = "cpu",
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
@@ -74,7 +92,12 @@ def make(
         out.result({"file": str(output), "candidates": count, "device": made_for.key.as_dict()})
 
 
-@app.command("import")
+@app.command(
+    "import",
+    epilog=examples(
+        "tune bundle import bundle.pyz results.zip", "tune bundle import bundle.pyz results.zip --db team.db"
+    ),
+)
 def import_results(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="As it went to the device.")],
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What came back.")],

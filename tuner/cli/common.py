@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Self
 import typer
 from rich.console import Console, RenderableType
 
+from tuner.cli.completion import DEVICES, SEARCHERS, VENDORS, one_of, several_of
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -33,7 +34,14 @@ INTERRUPTED = 130
 WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
 
 DeviceOption = Annotated[
-    str, typer.Option("--device", "-d", metavar="D", help="The device: cpu, opencl:N, cuda:N or board:NAME.")
+    str,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="D",
+        help="The device: cpu, opencl:N, cuda:N or board:NAME.",
+        autocompletion=one_of(DEVICES),
+    ),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -48,6 +56,7 @@ SearcherOption = Annotated[
         "--searcher",
         metavar="NAME[:OPTION=VALUE,...]",
         help="How configs are chosen (default: auto, a portfolio of the others; `tune replay --help` lists them).",
+        autocompletion=one_of(SEARCHERS),
     ),
 ]
 TrialsOption = Annotated[
@@ -84,14 +93,22 @@ MemoryOption = Annotated[
 VendorOption = Annotated[
     str,
     typer.Option(
-        "--vendor", metavar="NAME,...", help="Let other libraries' kernels compete: onnxruntime, onednn, clblast."
+        "--vendor",
+        metavar="NAME,...",
+        help="Let other libraries' kernels compete: onnxruntime, onednn, clblast.",
+        autocompletion=several_of(VENDORS),
     ),
 ]
 TemplateOption = Annotated[
     list[str] | None, typer.Option("--template", metavar="NAME", help="Use only this template (may be repeated).")
 ]
 DtypeOption = Annotated[
-    str, typer.Option("--dtype", help="How values are stored: float32, or float16 on a GPU. Sums are float32.")
+    str,
+    typer.Option(
+        "--dtype",
+        help="How values are stored: float32, or float16 on a GPU. Sums are float32.",
+        autocompletion=one_of(DTYPES),
+    ),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output at the end, all else on standard error.")

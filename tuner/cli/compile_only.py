@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli.common import Output, import_plugins
+from tuner.cli.completion import PROFILES, one_of
 from tuner.cli.tuning import Request
 from tuner.errors import BadInput, NothingMeasured
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 TargetOption = Annotated[
     str | None,
-    typer.Option("--target", metavar="PROFILE", help="A device that is not here (tune devices --profiles)."),
+    typer.Option(
+        "--target",
+        metavar="PROFILE",
+        help="A device that is not here (tune devices --profiles).",
+        autocompletion=one_of(PROFILES),
+    ),
 ]
 CompileOnlyOption = Annotated[
     bool, typer.Option("--compile-only", help="Compile and check for --target, measuring nothing.")

@@ -26,6 +26,7 @@ from tuner.cli.common import (
     check_file,
     check_parent_writable,
 )
+from tuner.cli.examples import examples
 from tuner.cli.remeasure import Request, exit_of, verify_by_measuring
 from tuner.errors import BadInput, VerificationFailed
 from tuning_db import logs, maintain
@@ -35,7 +36,11 @@ from tuning_db.store import DatabaseError, Store, open_db
 
 _SHOWN_LINES = 20  # bad lines and problems shown to a person; --json has all
 
-app = typer.Typer(no_args_is_help=True, help="Look into a tuning database, join and keep it.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look into a tuning database, join and keep it.",
+    epilog=examples("tune db stats", "tune db export trials.jsonl.xz", "tune db merge other.db --db team.db"),
+)
 
 ToleranceOption = Annotated[
     float | None,
@@ -43,7 +48,7 @@ ToleranceOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=examples("tune db stats", "tune db stats --db postgresql://user@host/tuning --json"))
 def stats(db: DbOption = DEFAULT_DB, as_json: JsonOption = False) -> None:
     """Count trials, failures, workloads and devices."""
     with Output(as_json) as out, open_db(db, read_only=True) as store:
@@ -58,7 +63,7 @@ def stats(db: DbOption = DEFAULT_DB, as_json: JsonOption = False) -> None:
         out.result({**vars(counts), "failures_by_kind": dict(counts.failures_by_kind)})
 
 
-@app.command()
+@app.command(epilog=examples("tune db best", "tune db best --op conv2d --tolerance 1e-5"))
 def best(
     op: Annotated[str | None, typer.Option("--op", help="Only workloads of this operator.")] = None,
     tolerance: ToleranceOption = None,
@@ -116,7 +121,7 @@ def _described(workload: Workload) -> str:
     return " ".join([workload.op, _attrs(workload.attrs), *(f"+{token}" for token in workload.epilogue)])
 
 
-@app.command("import")
+@app.command("import", epilog=examples("tune db import trials.jsonl.xz", "tune db import autotvm.log --db team.db"))
 def import_(
     files: Annotated[
         list[Path],
@@ -193,7 +198,11 @@ def _remark_some(out: Output, lines: list[str]) -> None:
         out.remark(f"... and {len(lines) - _SHOWN_LINES} more")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tune db export trials.jsonl.xz", "tune db export bests.jsonl.xz --bests", "tune db export - --db team.db"
+    )
+)
 def export(
     file: Annotated[
         Path, typer.Argument(metavar="[FILE]", help="Where to (.gz and .xz are compressed); - is standard output.")
@@ -234,7 +243,11 @@ def _exported(store: Store, bests: bool) -> Iterable[Trial]:
     return _all_best(store, usable=lambda trial: versions.get(trial.config.template) == trial.template_version)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tune db merge laptop.db board.db --db team.db", "tune db merge edgetune.db --db postgresql://user@host/tuning"
+    )
+)
 def merge(
     others: Annotated[list[str], typer.Argument(metavar="OTHER...", help="Databases to take trials from.")],
     db: DbOption = DEFAULT_DB,
@@ -255,7 +268,7 @@ def merge(
         out.result({"added": added, "known": known})
 
 
-@app.command()
+@app.command(epilog=examples("tune db verify", "tune db verify --measure 20 --device cpu --threads 1"))
 def verify(
     measure: Annotated[
         int | None,
@@ -290,7 +303,7 @@ def verify(
         exit_of(result["measured"])
 
 
-@app.command()
+@app.command(epilog=examples("tune db prune --failures --older-than 30 --dry-run", "tune db prune --keep-best 10"))
 def prune(
     failures: Annotated[bool, typer.Option("--failures", help="Remove failed trials.")] = False,
     older_than: Annotated[

@@ -11,6 +11,7 @@ import typer
 from tuner.cli.bench import compare, show
 from tuner.cli.build import build_verified
 from tuner.cli.common import JsonOption, Output, SeedOption, ThreadsOption, check_parent_writable, seconds_of
+from tuner.cli.completion import NETWORKS, one_of
 from tuner.cli.model import load_tasks
 from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
@@ -19,13 +20,17 @@ NETWORK = "resnet18"
 PEERS = ("ort", "default")
 ROUNDS = 5
 
+EXAMPLES = ("tune demo", "tune demo --network mobilenet1.0 --minutes 5 --threads 1")
+
 
 def command(
     folder: Annotated[Path, typer.Option("--folder", help="Where the model, database and module go.")] = Path(
         "edgetune-demo"
     ),
     minutes: Annotated[float, typer.Option("--minutes", help="Time for tuning.")] = 2.0,
-    network: Annotated[str, typer.Option("--network", help="One of `tune zoo`.")] = NETWORK,
+    network: Annotated[
+        str, typer.Option("--network", help="One of `tune zoo`.", autocompletion=one_of(NETWORKS))
+    ] = NETWORK,
     threads: ThreadsOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,

@@ -11,6 +11,8 @@ from rich.table import Table
 from tuner.cli.common import JsonOption, Output
 from tuner.errors import BadInput
 
+EXAMPLES = ("tune devices", "tune devices --profiles")
+
 
 def command(
     profiles: Annotated[bool, typer.Option("--profiles", help="List the devices known for --target instead.")] = False,

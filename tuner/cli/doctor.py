@@ -37,6 +37,9 @@ class Finding:
     remedy: str = ""
 
 
+EXAMPLES = ("tune doctor", "tune doctor --json")
+
+
 def command(as_json: JsonOption = False) -> None:
     """Tell what works here, what is missing and how to get it."""
     with Output(as_json) as out:

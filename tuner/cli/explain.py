@@ -21,6 +21,7 @@ from tuner.cli.common import (
     import_plugins,
     templates_asked,
 )
+from tuner.cli.compile_only import TargetOption
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ _AROUND = 3  # lines shown before and after the loop
 _MOST = 24  # lines of the loop shown, and
 _WIDEST = 160  # characters of each; --code has all
 
+EXAMPLES = (
+    'tune explain "64x56x56 -> 64, 3x3"',
+    'tune explain "64x56x56 -> 64, 3x3" --code kernel.s',
+    "tune explain conv2d --target jetson-orin",
+)
+
 
 def command(
     workload: Annotated[
@@ -41,10 +48,7 @@ def command(
     ],
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", metavar="PROFILE", help="A device that is not here (tune devices --profiles)."),
-    ] = None,
+    target: TargetOption = None,
     code: Annotated[
         Path | None, typer.Option("--code", metavar="FILE", help="Write all of the code, the loop marked with >.")
     ] = None,

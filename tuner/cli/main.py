@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -34,19 +35,43 @@ from tuner.cli import (
     zoo,
 )
 from tuner.cli import explain as explain_workload
+from tuner.cli.completion import check_shell
+from tuner.cli.examples import examples
 from tuner.errors import TuneError
+from tuner.versions import versions
 from tuning_db.errors import DatabaseError
 
 # Typer carries its own click or uses the installed one, by version: this is the UsageError of either.
 _UsageError = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Make a CNN fast on the device it will run on: measure how each operator is best computed, keep every "
     "measurement, and build a module from the best.",
+    epilog=examples(
+        "tune doctor", "tune model resnet18.onnx --minutes 9", "tune build resnet18.onnx -o resnet18.tuned"
+    ),
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        known = versions()
+        print(f"edgetune {known['edgetune']}, TVM {known['tvm']}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the versions of edgetune and TVM."),
+    ] = False,
+) -> None:
+    """Options of `tune` itself."""
+
+
 for _command in (
     doctor,
     devices,
@@ -63,7 +88,7 @@ for _command in (
     watch,
     explain_workload,
 ):
-    app.command(_command.__name__.rsplit(".", 1)[-1])(_command.command)
+    app.command(_command.__name__.rsplit(".", 1)[-1], epilog=examples(*_command.EXAMPLES))(_command.command)
 app.add_typer(db.app, name="db")
 app.add_typer(board.app, name="board")
 app.add_typer(bundle.app, name="bundle")
@@ -80,6 +105,7 @@ def execute(argv: Sequence[str]) -> int:
     An interrupt is 130: typer makes it so, and Output has said it.
     """
     try:
+        check_shell(argv)
         status = typer.main.get_command(app).main(args=list(argv), prog_name="tune", standalone_mode=False)
         status = status if isinstance(status, int) else 0
         sys.stdout.flush()

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="M.onnx", help="An ONNX model with fixed shapes.")]
 
+EXAMPLES = (
+    "tune model resnet18.onnx --minutes 9",
+    "tune model resnet18.onnx --device opencl:0 --preset quick --db team.db",
+    "tune model resnet18.onnx --target mali-t860 --compile-only",
+)
+
 
 def command(
     model: ModelArgument,

@@ -34,6 +34,7 @@ from tuner.cli.common import (
     templates_asked,
 )
 from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
+from tuner.cli.completion import one_of
 from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
@@ -60,9 +61,17 @@ SHAPES = {
 _ANCHORS = ("conv2d", "dense")
 _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing is said
 
+EXAMPLES = (
+    "tune op conv2d --shape 1,64,56,56,64,3,3 --padding 1 --epilogue bias,relu",
+    "tune op dense --shape 1,512,1000 --threads 1 --minutes 1",
+    "tune op nms --shape 1,1,8000,8000,1000 --attr iou=0.5 --device opencl:0",
+)
+
 
 def command(
-    operator: Annotated[str, typer.Argument(help="One of " + ", ".join(SHAPES) + ".")],
+    operator: Annotated[
+        str, typer.Argument(help="One of " + ", ".join(SHAPES) + ".", autocompletion=one_of(tuple(SHAPES)))
+    ],
     shape: Annotated[str, typer.Option("--shape", help="; ".join(f"{k}: {v}" for k, v in SHAPES.items()) + ".")],
     stride: Annotated[str, typer.Option("--stride", help="One number, or H,W.")] = "1",
     padding: Annotated[str, typer.Option("--padding", help="One number, H,W or TOP,LEFT,BOTTOM,RIGHT.")] = "0",

@@ -30,17 +30,30 @@ from tuner.cli.common import (
     templates_asked,
     with_memory,
 )
+from tuner.cli.completion import BUILT_FOR, several_of
 from tuner.cli.model import ModelArgument, load_graph
 
 if TYPE_CHECKING:
     from tuner.devices import Device
+
+EXAMPLES = (
+    "tune plan ssd.onnx --device opencl:0,cpu -o ssd.plan.json",
+    "tune plan resnet18.onnx --threads 2 -o resnet18.plan.json",
+)
 
 
 def command(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="PLAN", help="The file to write (JSON).")],
     device: Annotated[
-        str, typer.Option("--device", "-d", metavar="D,...", help="The devices to choose from: opencl:0,cpu.")
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="D,...",
+            help="The devices to choose from: opencl:0,cpu.",
+            autocompletion=several_of(BUILT_FOR),
+        ),
     ] = "cpu",
     threads: ThreadsOption = None,
     memory: MemoryOption = None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from tuner.cli.examples import examples_of
 from tuner.cli.main import app
 
 
@@ -18,16 +19,24 @@ def reference() -> str:
 def _described(path: str, command: Any) -> Iterator[str]:
     inner = getattr(command, "commands", None)
     if inner is not None:
-        if path != "tune":
-            yield f"## {path}\n\n{command.help or ''}\n"
+        yield f"## {path}\n\n{command.help or ''}\n"
+        yield from _table(command)
+        yield from _examples(command)
         for name, sub in inner.items():
             yield from _described(f"{path} {name}", sub)
         return
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
-    words = [a.metavar or a.name.upper() for a in arguments]
+    words = [a.metavar or a.name.upper() for a in command.params if a.param_type_name == "argument"]
     yield f"{'#' * (1 + path.count(' '))} {path}\n"
     yield f"`{' '.join([path, *words, '[OPTIONS]'])}`\n\n{command.help or ''}\n"
+    yield from _table(command)
+    yield from _examples(command)
+
+
+def _table(command: Any) -> Iterator[str]:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option"]
+    if not command.params:
+        return
     yield "| | | default |\n|---|---|---|"
     for argument in arguments:
         yield _row(argument.metavar or argument.name.upper(), argument)
@@ -35,6 +44,10 @@ def _described(path: str, command: Any) -> Iterator[str]:
         names = ", ".join([*option.opts, *option.secondary_opts])
         yield _row(names if option.is_flag else f"{names} {option.metavar or ''}".strip(), option)
     yield ""
+
+
+def _examples(command: Any) -> Iterator[str]:
+    yield "\n".join(("```sh", *examples_of(command), "```", ""))
 
 
 def _row(name: str, param: Any) -> str:

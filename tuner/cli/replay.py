@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli.common import JsonOption, Output
+from tuner.cli.completion import SEARCHERS, one_of
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.measure.recorded import RecordedSpace
     from tuner.session.replaying import Replayed
+
+EXAMPLES = (
+    "tune replay benchmarks/spaces/*.jsonl.xz --searcher random --searcher auto",
+    "tune replay space.jsonl.xz --searcher genetic:population=48 --seeds 20",
+)
 
 
 def command(
@@ -24,7 +30,8 @@ def command(
         typer.Option(
             "--searcher",
             metavar="NAME[:OPTION=VALUE,...]",
-            help="May be repeated (default: random, genetic and auto).",
+            help=f"One of {', '.join(SEARCHERS)}; may be repeated (default: random, genetic and auto).",
+            autocompletion=one_of(SEARCHERS),
         ),
     ] = None,
     trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of one search.")] = 200,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tuner.devices import Device
     from tuning_db.record import DeviceKey
 
+EXAMPLES = ("tune report resnet18.tuned -o report.html", "tune report resnet18.tuned --bench bench.json --measure")
+
 
 def command(
     modules: Annotated[

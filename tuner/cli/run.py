@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 ModuleArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `tune build` wrote.")]
 
+EXAMPLES = (
+    "tune run resnet18.tuned --input inputs.npz --output outputs.npz",
+    "tune run resnet18.tuned --input inputs.npz --trace trace.json",
+)
+
 
 def command(
     module: ModuleArgument,

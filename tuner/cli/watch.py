@@ -10,6 +10,8 @@ import typer
 from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, PluginOption, import_plugins
 from tuner.errors import BadInput
 
+EXAMPLES = ("tune watch", "tune watch --db team.db --port 8000", "tune watch --resume")
+
 
 def command(
     db: DbOption = DEFAULT_DB,

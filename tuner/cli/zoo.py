@@ -8,10 +8,15 @@ from typing import Annotated
 import typer
 
 from tuner.cli.common import JsonOption, Output
+from tuner.cli.completion import NETWORKS, one_of
+
+EXAMPLES = ("tune zoo", "tune zoo squeezenet1.0 -o net.onnx")
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="The architecture; none: list them.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The architecture; none: list them.", autocompletion=one_of(NETWORKS))
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file (default: NAME.onnx).")] = None,
     batch: Annotated[int, typer.Option("--batch", help="Images at once.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Same seed, same weights.")] = 0,

@@ -33,7 +33,7 @@ from tuner.measure.processes import ProcessServer
 from tuner.measure.ray_builders import RayBuilders
 from tuner.measure.scratch import Scratch, disk_problem
 from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
-from tuner.measure.versions import versions
+from tuner.versions import versions
 from tuning_db.record import THROTTLED, Failure, Trial, Workload
 
 _PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")

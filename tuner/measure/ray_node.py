@@ -20,8 +20,9 @@ from tuner.measure.pool import BuilderPool
 from tuner.measure.processes import ProcessServer
 from tuner.measure.ray_jobs import NodeSettings
 from tuner.measure.scratch import Scratch, disk_problem
+from tuner.measure.sources import source_digest
 from tuner.measure.toolchain import check_toolchain
-from tuner.measure.versions import source_digest, versions
+from tuner.versions import versions
 from tuning_db.record import Failure
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine

@@ -29,16 +29,11 @@ def staged(placed: Placed, calls: Calls, schedule: Sequence[Stage], keep: bool =
 
     `keep`: tensors live as long as their stage. Without it results are wrong; that is for tests alone.
     """
-    order = [i for stage in schedule for group in _launched(stage) for i in group]
+    order = [i for stage in schedule for group in stage.launched for i in group]
     module = _Rewriting(calls, keep).rewritten(schedule)
     module.update_global_info("vdevice", placed.module.global_infos["vdevice"])
     operators = _in_order(placed.operators, calls, order)
     return replace(placed, module=module, operators=operators, stages=tuple(stage.text() for stage in schedule))
-
-
-def _launched(stage: Stage) -> tuple[tuple[int, ...], ...]:
-    """The groups as they are launched: the longest last, on the stream that the others are joined with."""
-    return stage.groups[::-1]
 
 
 def _in_order(operators: Sequence[PlacedOperator], calls: Calls, order: Iterable[int]) -> tuple[PlacedOperator, ...]:
@@ -73,7 +68,7 @@ class _Rewriting:
         kernels = self._calls.kernels
         members = [kernels[i] for group in stage.groups for i in group]
         touched = dict.fromkeys(root for call in members for root in (*call.writes, *call.reads))
-        *aside, last = _launched(stage)
+        *aside, last = stage.launched
         for group in aside:
             self._packed(ASIDE, self._renamed(kernels[group[0]].writes[0]))
             self._group(group)

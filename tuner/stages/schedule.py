@@ -26,6 +26,11 @@ class Stage:
         """All its operators, as a set."""
         return as_set([i for group in self.groups for i in group])
 
+    @property
+    def launched(self) -> Groups:
+        """The groups as they are launched: the longest last, on the stream that the others are joined with."""
+        return self.groups[::-1]
+
     def shifted(self, numbers: tuple[int, ...]) -> Stage:
         """With other numbers for its operators."""
         return Stage(tuple(tuple(numbers[i] for i in group) for group in self.groups), self.merged)

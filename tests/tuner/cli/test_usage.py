@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -41,6 +42,13 @@ def test_help_lists_every_command_and_needs_no_tvm(tune):
     assert all(f" {name} " in done.out for name in COMMANDS)
     blocked = tune("--help", env={"TVM_LIBRARY_PATH": "/nonexistent", "PYTHONPROFILEIMPORTTIME": "1"})
     assert not any(line.rpartition("|")[2].strip() == "tvm" for line in blocked.err.splitlines())
+
+
+def test_versions_are_told_without_importing_tvm(tune):
+    done = tune("--version", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.status == 0
+    assert done.out == f"edgetune {version('edgetune')}, TVM {version('apache-tvm')}\n"
+    assert not any(line.rpartition("|")[2].strip() == "tvm" for line in done.err.splitlines())
 
 
 def test_it_runs_as_a_module_too():

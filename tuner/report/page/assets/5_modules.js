@@ -8,7 +8,8 @@ function roofOf(data, module, device) {
 
 function moduleView(module, id) {
   return (data, view) => {
-    const layers = module.layers.map((l, i) => ({ ...l, i, measured: measuredOf(module, i) }));
+    const stages = stagesOf(module), nodeOf = (layer) => module.flow.nodes.find((n) => n.operator === layer);
+    const layers = module.layers.map((l, i) => ({ ...l, i, measured: measuredOf(module, i), turn: nodeOf(i) }));
     const timeOf = (l) => l.measured ?? l.seconds;
     const whole = layers.reduce((a, l) => a + (timeOf(l) || 0), 0);
     const share = (l) => { const peak = roofOf(data, module, l.device); return peak && l.flop && timeOf(l) ? l.flop / timeOf(l) / peak : null; };
@@ -22,12 +23,16 @@ function moduleView(module, id) {
         { title: v, number: true, get: (l) => l.peers[v], text: (l) => time(l.peers[v]) },
         { title: `times better than ${v}`, number: true, get: (l) => (l.peers[v] && l.seconds ? l.peers[v] / l.seconds : null),
           text: (l) => (l.peers[v] && l.seconds ? digits(l.peers[v] / l.seconds, 3) : "-") }]),
+      ...(stages.length ? [
+        { title: "stage", number: true, get: (l) => (l.turn ? l.turn.stage + 1 : null), text: (l) => (l.turn ? stageText(stages, l.turn) : "-") },
+        { title: "at the same time as", get: (l) => (l.turn ? beside(stages, l.turn).join(", ") : null) }] : []),
       { title: "known from", get: (l) => l.source + (l.near ? `: ${l.near.from} (differs in ${l.near.differs})` : "") },
       { title: "error", number: true, get: (l) => l.error, text: (l) => digits(l.error, 2) }, { title: "knobs", get: (l) => l.knobs }];
     const slow = layers.filter((l) => timeOf(l)).sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 15);
     const noPeak = layers.some((l) => l.flop && share(l) === null);
     return [
       facts([["layers", layers.length], ["their time together", time(whole)], ["values", module.dtype], ["threads", module.threads],
+        ...(stages.length ? [["stages", `${stages.length}, ${stages.filter((s) => s.length > 1).length} of several groups`]] : []),
         ["devices", module.devices.map((d) => short(d.name, 60)).join("; ")]]),
       module.bench ? benchTable(module, id, view) : null,
       el("p", { class: "soft" }, "Time: of the stored trial that the kernel was chosen by. ",
@@ -38,7 +43,7 @@ function moduleView(module, id) {
       module.profile ? bars(`calls-${id}`, "Time of each call", topCalls(module), "seconds")
         : bars(`calls-${id}`, "Time of each layer", slow.map((l) => ({ name: `${l.node}: ${l.text}`, value: timeOf(l), text: `${time(timeOf(l))}, ${percent(timeOf(l) / whole)}` })), "seconds"),
       el("h3", null, "The plan as a graph"),
-      graph(module, id, layers),
+      graph(module, id, layers, stages),
     ];
   };
 }
@@ -63,29 +68,82 @@ function benchTable(module, id, view) {
   return table(`bench-${id}`, `latency, ${module.bench.threads} threads, alternating`, columns, module.bench.contenders, view);
 }
 
-// Nodes in rows by how many steps lie before them; the program's order within a row.
-function graph(module, id, layers) {
-  const { nodes, edges } = module.flow, depth = nodes.map(() => 0), rows = [];
-  for (const [a, b] of [...edges].sort((x, y) => x[1] - y[1])) depth[b] = Math.max(depth[b], depth[a] + 1);
-  nodes.forEach((_, i) => (rows[depth[i]] ??= []).push(i));
-  const most = Math.max(...rows.map((r) => r.length)), box = 216, wide = Math.max(widthOf() - 20, most * (box + 16) + 60), gap = 62;
-  const svg = draw("svg", { viewBox: `0 0 ${wide} ${rows.length * gap + 10}`, width: wide, height: rows.length * gap + 10, "data-chart": `graph-${id}`, class: "wide" });
-  const at = nodes.map((_, i) => {
-    const row = rows[depth[i]], x = wide / 2 + (row.indexOf(i) - (row.length - 1) / 2) * (box + 16);
-    return { x, y: depth[i] * gap + 24 };
+// A module's stages, each a list of groups, each a list of nodes in their order; none where kernels run one by one.
+function stagesOf(module) {
+  const stages = [];
+  for (const node of module.flow.nodes)
+    if (node.stage !== null) ((stages[node.stage] ??= [])[node.group] ??= []).push(node);
+  return stages;
+}
+
+function stageText(stages, node) {
+  const groups = stages[node.stage].length;
+  return `${node.stage + 1}` + (groups > 1 ? `, group ${node.group + 1} of ${groups}` : "");
+}
+
+// Names of what other groups of its stage run meanwhile.
+function beside(stages, node) {
+  return stages[node.stage].flatMap((group, i) => (i === node.group ? [] : group.map((n) => n.name)));
+}
+
+// The row of every node, and its place in it from the middle. In stages: a stage after the other, its groups side by
+// side. Else by how many steps lie before a node, and in the program's order within a row.
+function arranged(nodes, edges, stages) {
+  const row = nodes.map(() => 0), column = nodes.map(() => 0);
+  if (stages.length) {
+    let next = 1;
+    for (const stage of stages) {
+      stage.forEach((group, g) => group.forEach((node, k) => {
+        const i = nodes.indexOf(node);
+        row[i] = next + k;
+        column[i] = g - (stage.length - 1) / 2;
+      }));
+      next += Math.max(...stage.map((group) => group.length));
+    }
+    nodes.forEach((node, i) => { if (node.stage === null && node.kind !== "input") row[i] = next++; });
+    spread(nodes.flatMap((node, i) => (node.kind === "input" ? [i] : [])), column);
+    return { row, column };
+  }
+  for (const [a, b] of [...edges].sort((x, y) => x[1] - y[1])) row[b] = Math.max(row[b], row[a] + 1);
+  const rows = [];
+  nodes.forEach((_, i) => (rows[row[i]] ??= []).push(i));
+  for (const members of rows) spread(members, column);
+  return { row, column };
+}
+
+function spread(members, column) {
+  members.forEach((node, k) => { column[node] = k - (members.length - 1) / 2; });
+}
+
+function graph(module, id, layers, stages) {
+  const { nodes, edges } = module.flow, { row: depth, column } = arranged(nodes, edges, stages);
+  const most = 1 + 2 * Math.max(...column), rows = 1 + Math.max(...depth);
+  const box = 216, wide = Math.max(widthOf() - 20, most * (box + 16) + (stages.length ? 160 : 60)), gap = 62;
+  const svg = draw("svg", { viewBox: `0 0 ${wide} ${rows * gap + 10}`, width: wide, height: rows * gap + 10, "data-chart": `graph-${id}`, class: "wide" });
+  const at = nodes.map((_, i) => ({ x: wide / 2 + column[i] * (box + 16), y: depth[i] * gap + 24 }));
+  const free = at.map((p) => p.y);  // how far down nothing is below a node
+  stages.forEach((groups, s) => {
+    if (groups.length < 2) return;
+    const places = groups.flat().map((node) => at[nodes.indexOf(node)]), xs = places.map((p) => p.x), ys = places.map((p) => p.y);
+    const x = Math.min(...xs) - box / 2 - 7, y = Math.min(...ys) - 25;
+    svg.append(draw("rect", { class: "together", x, y, width: Math.max(...xs) + box / 2 + 7 - x, height: Math.max(...ys) + 25 - y, rx: 8, "data-stage": s, "data-groups": groups.length }),
+      draw("text", { x: x - 6, y: y + 15, "text-anchor": "end", class: "soft" }, `stage ${s + 1}`));
+    for (const group of groups) free[nodes.indexOf(group.at(-1))] = Math.max(...ys);
   });
-  for (const [a, b] of edges) svg.append(draw("path", { class: "edge", d: line(at[a], at[b], depth[b] - depth[a], box) }));
+  for (const [a, b] of edges) svg.append(draw("path", { class: "edge", d: line(at[a], at[b], (at[b].y - free[a]) / gap, box, free[a]) }));
   const placed = nodes.map((node, i) => {
     const layer = node.operator === null ? null : layers[node.operator], { x, y } = at[i];
     const name = node.kind === "output" ? "outputs" : node.kind === "copy" ? "copy" : node.name;
     const second = layer ? [layer.layout, time(layer.measured ?? layer.seconds)].filter(Boolean).join(", ") : node.kind === "copy" ? `to ${module.devices[node.device].short}` : node.kind;
-    svg.append(draw("rect", { class: `node ${node.kind} c${node.device % 7}`, x: x - box / 2, y: y - 19, width: box, height: 38, rx: node.kind === "kernel" ? 4 : 16, "data-node": i, "data-kind": node.kind, "data-device": node.device }),
+    svg.append(draw("rect", { class: `node ${node.kind} c${node.device % 7}`, x: x - box / 2, y: y - 19, width: box, height: 38, rx: node.kind === "kernel" ? 4 : 16, "data-node": i, "data-kind": node.kind, "data-device": node.device, "data-stage": node.stage, "data-group": node.group }),
       draw("text", { x, y: y - 3, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : null }, clip(name, 26)),
       draw("text", { x, y: y + 12, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : "soft" }, clip(second, 28)));
     const what = layer ? `${layer.text}; ${layer.template ?? "no template"}; ${layer.layout ?? "layout not known"}; ${time(layer.measured ?? layer.seconds)}` : node.kind;
-    return { px: x, py: y, text: `${name} on ${module.devices[node.device].short}: ${what}`, point: node };
+    const turn = node.stage === null ? "" : `; stage ${stageText(stages, node)}` + (beside(stages, node).length ? `, at the same time as ${beside(stages, node).join(", ")}` : "");
+    return { px: x, py: y, text: `${name} on ${module.devices[node.device].short}: ${what}${turn}`, point: node };
   });
   const columns = [{ title: "node", get: (n) => n.i }, { title: "name", get: (n) => n.name }, { title: "kind", get: (n) => n.kind }, { title: "device", get: (n) => module.devices[n.device].short },
+    ...(stages.length ? [{ title: "stage", get: (n) => (n.stage === null ? null : n.stage + 1) }, { title: "group", get: (n) => (n.group === null ? null : n.group + 1) }] : []),
     { title: "layout", get: (n) => (n.operator === null ? null : layers[n.operator].layout) }, { title: "reads", get: (n) => edges.filter((e) => e[1] === n.i).map((e) => e[0]).join(" ") }];
   const list = () => nodes.map((n, i) => ({ ...n, i }));
   const counts = (kind) => nodes.filter((n) => n.kind === kind).length;
@@ -95,12 +153,14 @@ function graph(module, id, layers) {
   scroll.append(svg);
   const key = el("ul", { class: "legend" }, module.devices.map((d, i) => el("li", null,
     draw("svg", { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true", class: `c${i % 7}` }, draw("rect", { class: "node", x: 1, y: 1, width: 24, height: 10 })), short(d.name, 60))));
-  return [el("p", { class: "soft" }, `As it was built: ${counts("kernel")} kernels of templates, ${counts("other")} other functions (dashed), ${counts("copy")} copies between devices (filled). A layer may be several kernels.`), key, drawn];
+  return [el("p", { class: "soft" }, `As it was built: ${counts("kernel")} kernels of templates, ${counts("other")} other functions (dashed), ${counts("copy")} copies between devices (filled). A layer may be several kernels.`,
+    stages.some((s) => s.length > 1) ? " Stages run from top to bottom; columns of kernels in one frame run at the same time." : ""), key, drawn];
 }
 
-function line(a, b, steps, box) {
-  const from = `M${a.x},${a.y + 19}`, to = `${b.x},${b.y - 19}`;
+// Straight down to `free`, and from there to the next row or, of several `steps`, round what lies between.
+function line(a, b, steps, box, free) {
+  const from = `M${a.x},${a.y + 19}V${free + 19}`, to = `${b.x},${b.y - 19}`;
   if (steps === 1) return `${from}L${to}`;
   const side = Math.max(a.x, b.x) + box * 0.75 + Math.min(40, 8 * steps);
-  return `${from}C${side},${a.y + 50} ${side},${b.y - 50} ${to}`;
+  return `${from}C${side},${free + 50} ${side},${b.y - 50} ${to}`;
 }

@@ -1,18 +1,12 @@
-"""What made a trial, and what has to be the same on machines that build for each other."""
+"""What has to be the same on machines that build for each other, beside the versions (`tuner.versions`)."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 from pathlib import Path
 
 _BUILDING = ("templates", "vision_ops", "tuner.measure")  # what decides which library comes of a candidate
-
-
-def versions() -> dict[str, str]:
-    """Of what makes kernels."""
-    return {"tvm": importlib.metadata.version("apache-tvm"), "edgetune": _own_version()}
 
 
 def source_digest() -> str:
@@ -26,10 +20,3 @@ def source_digest() -> str:
         for path in sorted(folder.rglob("*.py")):
             digest.update(f"{package}/{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("edgetune")
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree
-        return "source"

@@ -1,0 +1,100 @@
+"""What a shell completes behind an option, and which shells can.
+
+Completing must be quick, so the names are written down here, not asked of what they name: that would import TVM or
+open drivers. tests/tuner/cli/test_completion.py holds them against the registries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tuner.errors import BadInput
+
+Completer = Callable[[str], list[str]]
+
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+ASKING = ("--install-completion", "--show-completion")
+
+SEARCHERS = (
+    "annealing",
+    "auto",
+    "autotvm_ga",
+    "autotvm_xgb",
+    "genetic",
+    "grid",
+    "model_guided",
+    "random",
+    "reinforcement",
+)
+NETWORKS = (
+    "inception_v3",
+    "mobilenet1.0",
+    "nasnet_a_large",
+    "nasnet_a_mobile",
+    "randwire",
+    "randwire_small",
+    "resnet18",
+    "resnet50_v1",
+    "squeezenet1.0",
+    "ssd_300_mobilenet1.0",
+    "ssd_300_resnet50_v1",
+    "ssd_512_mobilenet1.0",
+    "ssd_512_resnet50_v1",
+    "yolo3_416",
+    "yolo3_512",
+)
+PROFILES = (
+    "intel-hd505",
+    "intel-xe",
+    "mali-t860",
+    "mali-g52",
+    "mali-g610",
+    "jetson-nano",
+    "jetson-xavier",
+    "jetson-orin",
+    "h100",
+    "h200",
+)
+VENDORS = ("onnxruntime", "onednn", "clblast")
+PEERS = ("ort", "openvino", "default")
+# How devices are called; which of them are here only their drivers know (`tune devices`).
+BUILT_FOR = ("cpu", "opencl:0", "cuda:0")
+DEVICES = (*BUILT_FOR, "board:")
+
+
+def one_of(names: Sequence[str]) -> Completer:
+    """Completes one of the names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def several_of(names: Sequence[str]) -> Completer:
+    """Completes the last of names with commas between them, to one that is not there yet."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last) and name not in given]
+
+    return complete
+
+
+def check_shell(words: Sequence[str]) -> None:
+    """Where a command line asks for completion of "the current shell": raises BadInput if that has none."""
+    asked = next((word for word in words[:1] if word in ASKING), None)
+    if asked is None:
+        return
+    from shellingham import ShellDetectionFailure, detect_shell
+
+    try:
+        shell, _ = detect_shell()
+    except ShellDetectionFailure:
+        shell = "(unknown)"
+    if shell not in SHELLS:
+        raise BadInput(
+            f"{asked}: the shell that runs this, {shell}, cannot complete; run it in one of {', '.join(SHELLS)}, or "
+            "let `_TUNE_COMPLETE=source_bash tune` write what one of them reads"
+        )
