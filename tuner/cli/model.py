@@ -87,8 +87,8 @@ def command(
 
 
 def load_tasks(model: Path, dtype: str = "float32", merged: bool = False) -> list[Task]:
-    """The tuning tasks of an ONNX file, its values stored as `dtype`; `merged`: with those of merged kernels that stages
-    may use. Raises BadInput for one that cannot be used."""
+    """The tuning tasks of an ONNX file, its values stored as `dtype`; `merged`: and of merged kernels for its stages.
+    Raises BadInput for one that cannot be used."""
     from tuner.graph import merged_tasks, tasks_of
 
     graph = load_graph(model, dtype)

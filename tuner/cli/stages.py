@@ -1,4 +1,4 @@
-"""`tune build --stages auto`: operators that run at the same time, or are merged, where that is faster on the device."""
+"""`tune build --stages auto`: operators that run at the same time, or as one, where that is faster on the device."""
 
 from __future__ import annotations
 
