@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from tuner.module.manifest import Operator, Part
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import Module
 from tuner.vendors import vendor_of, vendor_template
-from tuning_db.record import tolerance_of
+from tuning_db.record import Workload, tolerance_of
 
 # Largest absolute error over the largest absolute value of an output. In half precision every tensor on the way is
 # rounded: that says little about a single kernel, so each is checked on its own besides.
@@ -119,11 +119,20 @@ def _parts(operator: Operator) -> Sequence[Part]:
 
 
 def _steps(module: Module, graph: FusedGraph) -> dict[int, list[TunedStep]]:
-    """The steps of every operator, which may be in another order than the graph's; those of one name are in order."""
-    waiting: dict[str, deque[TunedStep]] = defaultdict(deque)
+    """The steps of every operator, which stages may have put in another order than the graph's. A node may have become
+    several: those of equal workloads are in order."""
+    waiting: dict[str, list[TunedStep]] = defaultdict(list)
     for step in graph.tuned:
         waiting[step.node].append(step)
-    return {id(o): [waiting[part.node].popleft() for part in _parts(o)] for o in module.manifest.operators}
+
+    def taken(node: str, workload: Workload | None) -> TunedStep:
+        steps = waiting[node]
+        return steps.pop(next(i for i, step in enumerate(steps) if workload in (None, step.workload)))
+
+    return {
+        id(operator): [taken(part.node, None if operator.parts else operator.workload) for part in _parts(operator)]
+        for operator in module.manifest.operators
+    }
 
 
 def _operator_error(step: OperatorStep, arrays: Sequence[np.ndarray]) -> float:
