@@ -36,6 +36,7 @@ from tuner.stages import OperatorGraph, Schedule, Stage, check, greedy, search, 
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
+from tuner.stages.merge import Merging
 from tuner.stages.plan import compare
 from tuner.stages.rewrite import staged
 from tuning_db.store import Store, open_db
@@ -95,11 +96,14 @@ def order(graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, 
     }
 
 
-def ways(placed: Placed, calls: Calls, ours: Schedule, device: Device, rounds: int) -> dict[str, float]:
+def ways(
+    placed: Placed, calls: Calls, merging: Merging, ours: Schedule, device: Device, rounds: int
+) -> dict[str, float]:
     """Milliseconds of whole inferences as modules."""
     graph = calls.graph()
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph), "ours": ours}
-    times = compare([staged(placed, calls, schedule) for schedule in schedules.values()], device, rounds)
+    networks = [staged(placed, calls, schedule, merging=merging) for schedule in schedules.values()]
+    times = compare(networks, device, rounds)
     return {name: 1e3 * median(taken) for name, taken in zip(schedules, times, strict=True)}
 
 
@@ -108,7 +112,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
     if not model.exists():
         tune("zoo", name, "-o", model, "--batch", options.batch)
     if options.minutes:
-        tune("model", model, "--device", device.name, "--db", database, "--minutes", options.minutes)
+        tune("model", model, "--device", device.name, "--db", database, "--minutes", options.minutes, "--merged")
     graph = fuse(load_onnx(model))
     with open_db(str(database)) as store:
         choices = choose((s.workload for s in graph.tuned), device, store)
@@ -119,11 +123,12 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
 
 def measured(placed: Placed, device: Device, store: Store, options: argparse.Namespace) -> dict[str, Any]:
     calls = Calls.of(placed)
-    graph = calls.graph()
+    merging = Merging(placed, calls, device, store)
+    graph = calls.graph(merging.kinds)
     began = time.perf_counter()
-    bench = Bench(placed, calls, device)
+    bench = Bench(placed, calls, device, merging=merging)
     compiling = time.perf_counter() - began
-    costs = MeasuredCosts(calls, bench, device, store)
+    costs = MeasuredCosts(calls, bench, device, store, merging=merging)
     began = time.perf_counter()
     end = time.monotonic() + 60 * options.search_minutes
     found = search(graph, costs, may_go_on=lambda: time.monotonic() < end)
@@ -138,13 +143,14 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
         "stages_measured": costs.measured,
         "finished": found.finished,
         "stages": len(found.schedule),
-        "wide_stages": sum(len(s.groups) > 1 for s in found.schedule),
+        "wide_stages": sum(len(s.groups) > 1 and not s.merged for s in found.schedule),
+        "merged_stages": sum(s.merged for s in found.schedule),
         "predicted_ms": {
             "sequential": 1e3 * found.sequential_seconds,
             "greedy": 1e3 * found.greedy_seconds,
             "ours": 1e3 * found.seconds,
         },
-        "ms": ways(placed, calls, found.schedule, device, options.rounds),
+        "ms": ways(placed, calls, merging, found.schedule, device, options.rounds),
         **order(graph, bench, costs, options.schedules, options.seed),
     }
 

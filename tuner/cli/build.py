@@ -130,7 +130,7 @@ def build_verified(
         return verify(load(folder), OnnxReference(model), graph=graph)
 
     with open_db(db, create=False, read_only=staging is None) as store:
-        stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1])
+        stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1], exact)
         manifest = build_placed(graph, devices, planned, output, store, exact, check, stager)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]

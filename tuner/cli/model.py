@@ -68,6 +68,12 @@ def command(
     vendor: VendorOption = "",
     template: TemplateOption = None,
     ray: RayOption = None,
+    merged: Annotated[
+        bool,
+        typer.Option(
+            "--merged", help="Also tune convolutions of one input made one, for `tune build --stages auto` to choose."
+        ),
+    ] = False,
     target: TargetOption = None,
     compile_only: CompileOnlyOption = False,
     configs: ConfigsOption = None,
@@ -81,16 +87,22 @@ def command(
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
         if profile is not None:
-            compile_all(profile, configs, request, lambda: load_tasks(model, dtype), out, model=str(model))
+            compile_all(profile, configs, request, lambda: load_tasks(model, dtype, merged), out, model=str(model))
         else:
-            finish(tune_tasks(request, lambda: load_tasks(model, dtype), out), out, model=str(model))
+            finish(tune_tasks(request, lambda: load_tasks(model, dtype, merged), out), out, model=str(model))
 
 
-def load_tasks(model: Path, dtype: str = "float32") -> list[Task]:
-    """The tuning tasks of an ONNX file, its values stored as `dtype`. Raises BadInput for one that cannot be used."""
-    from tuner.graph import tasks_of
+def load_tasks(model: Path, dtype: str = "float32", merged: bool = False) -> list[Task]:
+    """The tuning tasks of an ONNX file, its values stored as `dtype`; `merged`: and of merged kernels for its stages.
+    Raises BadInput for one that cannot be used."""
+    from tuner.graph import merged_tasks, tasks_of
 
-    return tasks_of(load_graph(model, dtype))
+    graph = load_graph(model, dtype)
+    tasks = tasks_of(graph)
+    if not merged:
+        return tasks
+    known = {task.workload for task in tasks}
+    return [*tasks, *(task for task in merged_tasks(graph) if task.workload not in known)]
 
 
 def load_graph(model: Path, dtype: str, devices: Sequence[Device] = ()) -> FusedGraph:

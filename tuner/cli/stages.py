@@ -1,4 +1,4 @@
-"""`tune build --stages auto`: operators that run at the same time, where that is faster on the device."""
+"""`tune build --stages auto`: operators that run at the same time, or as one, where that is faster on the device."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ StagesOption = Annotated[
     Stages,
     typer.Option(
         "--stages",
-        help="auto: run operators at the same time where that measures faster (OpenCL, CUDA); measures what the "
-        "database lacks.",
+        help="auto: run operators at the same time, or convolutions of one input as one, where that measures faster "
+        "(OpenCL, CUDA); measures what the database lacks.",
     ),
 ]
 StageMinutesOption = Annotated[
@@ -72,6 +72,7 @@ class Stager:
     seconds: float
     out: Output
     options: Options | None = None
+    exact: bool = False
     result: dict[str, Any] | None = None
     _last_line: float = 0.0
 
@@ -83,7 +84,13 @@ class Stager:
         self._last_line = time.monotonic()
         try:
             plan = plan_stages(
-                placed, self.device, self.store, self.seconds, progress=self._progress, options=self.options
+                placed,
+                self.device,
+                self.store,
+                self.seconds,
+                progress=self._progress,
+                options=self.options,
+                exact=self.exact,
             )
         except (BadInput, RuntimeError, MemoryError) as error:
             line = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]
@@ -100,13 +107,14 @@ class Stager:
 
     def _show(self, plan: StagePlan) -> None:
         schedule = plan.schedule or ()
-        wide = sum(len(stage.groups) > 1 for stage in schedule)
+        merged = sum(stage.merged for stage in schedule)
+        wide = sum(len(stage.groups) > 1 for stage in schedule) - merged
         alone, together = plan.sequential_seconds * 1e3, plan.seconds * 1e3
         if plan.schedule is None:
             self.out.show(f"no stages: one kernel after the other ({alone:.2f} ms) is as fast as any found")
         else:
             times = f"{together:.2f} ms, one kernel after the other {alone:.2f} ms"
-            self.out.show(f"{len(schedule)} stages, {wide} of them of several groups: {times}")
+            self.out.show(f"{len(schedule)} stages, {wide} of them of several groups, {merged} merged: {times}")
         for line in plan.cuts:
             self.out.remark(f"stages: {line}")
         if not plan.finished:

@@ -10,11 +10,12 @@ from tuner.graph.half import halved
 from tuner.graph.kernels import Place, default_config
 from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
+from tuner.graph.merge import merged_tasks
 from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.onnx_operator import operator_model
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module
-from tuner.graph.placed import COPY, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.stopwatch import Stopwatch
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
@@ -26,8 +27,10 @@ __all__ = [
     "FlopShare",
     "FusedGraph",
     "LoweredOperator",
+    "MergedOperator",
     "Model",
     "OperatorStep",
+    "Part",
     "Place",
     "Placed",
     "PlacedOperator",
@@ -45,6 +48,7 @@ __all__ = [
     "lower_alone",
     "lower_placed",
     "lower_transform",
+    "merged_tasks",
     "operator_model",
     "runs_on",
     "tasks_of",

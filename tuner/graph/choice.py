@@ -4,7 +4,7 @@ layout, for a plan to choose from."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tvm.ir import Var
@@ -12,7 +12,6 @@ from tvm.ir import Var
 from templates.space import SearchSpace
 from templates.template import AnchorTemplate, Layouts, search_space, template_named
 from tuner.devices import Device
-from tuner.graph.kernels import default_config
 from tuning_db import shipped
 from tuning_db.lookup import best
 from tuning_db.record import Config, Trial, Workload
@@ -52,7 +51,21 @@ def choose(
     Raises DatabaseError if the store cannot be read.
     """
     spaces = {w: search_space(w, device.target, exact=exact) for w in dict.fromkeys(workloads)}
-    return {workload: _choice(workload, space, device, store, exact) for workload, space in spaces.items()}
+    return {workload: _choice(workload, space, device, store) for workload, space in spaces.items()}
+
+
+def choose_among(
+    workload: Workload, layouts: Layouts, device: Device, store: Store | None, exact: bool = False
+) -> Choice:
+    """As `choose`, of the templates that read and write some layouts. Raises DatabaseError."""
+    space = search_space(workload, device.target, exact=exact)
+    spaces = [] if space is None else [s for s in space.spaces if _layouts(s.template, workload, device) == layouts]
+    return _choice(workload, replace(space, spaces=tuple(spaces)) if space and spaces else None, device, store)
+
+
+def _layouts(template: str, workload: Workload, device: Device) -> Layouts | None:
+    found = template_named(template)
+    return found.layouts(workload, device.target) if isinstance(found, AnchorTemplate) else None
 
 
 def rivals(
@@ -62,7 +75,7 @@ def rivals(
     found: dict[Workload, tuple[Choice, ...]] = {}
     for workload in dict.fromkeys(workloads):
         space = search_space(workload, device.target, exact=exact)
-        first = _choice(workload, space, device, store, exact)
+        first = _choice(workload, space, device, store)
         found[workload] = (first, *(_others(workload, space, first.config, device, store) if space else ()))
     return found
 
@@ -72,9 +85,10 @@ def _others(
 ) -> Iterator[Choice]:
     """The best of each layout, but of that which the config `first` has."""
     by_layouts: dict[Layouts, set[str]] = {}
-    for template in (template_named(s.template) for s in space.spaces):
-        if isinstance(template, AnchorTemplate):
-            by_layouts.setdefault(template.layouts(workload, device.target), set()).add(template.name)
+    for name in (s.template for s in space.spaces):
+        layouts = _layouts(name, workload, device)
+        if layouts is not None:
+            by_layouts.setdefault(layouts, set()).add(name)
     for names in by_layouts.values():
         if first is None or first.template in names:
             continue
@@ -87,7 +101,7 @@ def _others(
             yield _measured(trial, "device")
 
 
-def _choice(workload: Workload, space: SearchSpace | None, device: Device, store: Store | None, exact: bool) -> Choice:
+def _choice(workload: Workload, space: SearchSpace | None, device: Device, store: Store | None) -> Choice:
     if space is None:
         return Choice(None, "none")
     if store is not None:
@@ -101,7 +115,7 @@ def _choice(workload: Workload, space: SearchSpace | None, device: Device, store
         found = shipped.best(workload, device.key, usable)
         if found is not None:
             return Choice(found.trial.config, found.source, None, found.trial.error)
-    config = default_config(workload, device.target, exact)
+    config = next(iter(space.seed_configs()), None)
     return Choice(config, "none" if config is None else "default")
 
 

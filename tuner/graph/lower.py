@@ -23,23 +23,21 @@ from tuner.graph.bindings import dtype_of, shape_of
 from tuner.graph.blocked import emit_blocked
 from tuner.graph.concat import Joints, write
 from tuner.graph.emit import OPAQUE, Emitter, Forms
-from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step
+from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, TunedStep
 from tuner.graph.kernels import AnchorKernel, Kernel
 from tuner.graph.operators import output_types
 from tuner.graph.passes import REMEDY
 from tuner.graph.plain import emit_plain, emit_plain_anchor
-from tuning_db.record import Config, Workload
+from tuning_db.record import Config
 
 
 @dataclass(frozen=True)
 class LoweredOperator:
     """What became of one step that templates compute: the config and the name of its function (both None where no
     template applies), and from which channel block on its result lies in the function's last tensor (a concatenation
-    has several). `out`: the step's result in the graph."""
+    has several)."""
 
-    out: Var
-    node: str
-    workload: Workload
+    step: TunedStep
     config: Config | None
     function: str | None
     first_block: int = 0
@@ -142,7 +140,7 @@ class _Lowering:
         )
         out = self._emitter.builder.emit(relax.call_tir(function, arguments, out_ty=output_types(step.workload)))
         self.forms.put(step.out, self._emitter.typed(out, dtype_of(step.out)))
-        return LoweredOperator(step.out, step.node, step.workload, kernel.config, function.name_hint)
+        return LoweredOperator(step, kernel.config, function.name_hint)
 
     def _anchor_kernel(self, step: AnchorStep) -> AnchorKernel | None:
         kernel = self._kernels[step.out]
@@ -153,22 +151,20 @@ class _Lowering:
         kernel = self._anchor_kernel(step)
         if kernel is None:
             self._without_template(step)
-            return LoweredOperator(step.out, step.node, step.workload, None, None)
+            return LoweredOperator(step, None, None)
         arguments, key = self._arguments(step, kernel), (step.workload, kernel.config)
         name = kernel.name(step.workload)
         slot = self._joints.slot(step.out)
         if slot is not None:
             function = write(self._emitter, slot, key, kernel.func, arguments, name)
-            return LoweredOperator(
-                step.out, step.node, step.workload, kernel.config, function.name_hint, slot.first_block
-            )
+            return LoweredOperator(step, kernel.config, function.name_hint, slot.first_block)
         function = self._emitter.function(key, lambda: kernel.func, name, OPAQUE)
         layout = kernel.layouts.out
         out = self._emitter.call(
             function, arguments, layout.shape(anchor_of(step.workload).out_shape), step.workload.dtype
         )
         self.forms.put(step.out, out if layout.block else self._reshaped(out, shape_of(step.out)), layout)
-        return LoweredOperator(step.out, step.node, step.workload, kernel.config, function.name_hint)
+        return LoweredOperator(step, kernel.config, function.name_hint)
 
     def _arguments(self, step: AnchorStep, kernel: AnchorKernel) -> list[Any]:
         """Data, weight, and the operands of the epilogue, in the kernel's layouts."""

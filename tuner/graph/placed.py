@@ -22,12 +22,14 @@ from tvm.target import Target
 
 from templates.template import PLAIN, Layout
 from tuner.graph.bindings import Bindings, operands
+from tuner.graph.choice import Choice
 from tuner.graph.emit import Forms
-from tuner.graph.fuse import FusedGraph, Step, TunedStep, reads_of
+from tuner.graph.fuse import AnchorStep, FusedGraph, Step, TunedStep, reads_of
 from tuner.graph.kernels import Place, kernels_of
 from tuner.graph.lower import Given, Lowered, LoweredOperator, lower_steps
 from tuner.graph.passes import finish
 from tuner.graph.simplify import constant
+from tuning_db.record import Workload
 
 COPY = "runtime.TVMTensorCopyFromTo"
 _NAME_LENGTH = 100  # drivers name files after kernels, and TVM kernels after all the operators that it fused
@@ -42,13 +44,35 @@ class PlacedOperator:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a merged kernel computes of one step, and where it is: in the `result`-th of the kernel's last tensors, from
+    channel block `first_block` on."""
+
+    step: AnchorStep
+    result: int
+    first_block: int
+
+
+@dataclass(frozen=True)
+class MergedOperator:
+    """Several steps that one kernel computes (see `merge`): the workload and config that it has, and its function."""
+
+    node: str
+    workload: Workload
+    choice: Choice
+    function: str
+    parts: tuple[Part, ...]
+    device: int = 0
+
+
+@dataclass(frozen=True)
 class Placed:
     """`module`: finished; the parameters of its "main" are the model's inputs, each on the device that `inputs` gives
     the index of, then `constants[i]` on every device i. `stages`: how its kernels are launched, if not one after the
     other (see tuner.stages)."""
 
     module: IRModule
-    operators: tuple[PlacedOperator, ...]
+    operators: tuple[PlacedOperator | MergedOperator, ...]
     inputs: tuple[int, ...]
     constants: tuple[tuple[np.ndarray, ...], ...]
     stages: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from tvm.ir import Var
 from tuner.devices import Device, check_storage
 from tuner.graph import (
     FusedGraph,
+    MergedOperator,
     Model,
     Place,
     Placed,
@@ -32,7 +33,7 @@ from tuner.graph import (
 from tuner.graph.choice import Choice, Planned, choose
 from tuner.measure.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
-from tuner.module.manifest import Manifest, Operator, Processor
+from tuner.module.manifest import Manifest, Operator, Part, Processor
 from tuner.module.saving import Check, Contents, Written, check_directory, save
 from tuner.vendors import vendors_of
 from tuning_db.record import Workload
@@ -115,6 +116,7 @@ def _save(
 ) -> Manifest:
     model = graph.model
     functions = sum(isinstance(f, tirx.PrimFunc) for f in placed.module.functions.values())
+    operators = tuple(_operator(operator, chosen[operator.device]) for operator in placed.operators)
 
     def describe(written: Written) -> Manifest:
         return Manifest(
@@ -125,9 +127,9 @@ def _save(
             devices=tuple(Processor(d.name, d.key.as_dict(), json.loads(str(d.target))) for d in devices),
             threads=max(device.threads for device in devices),
             cpu_features=required_features(host_of([device.target for device in devices])),
-            operators=tuple(_operator(operator, chosen[operator.device]) for operator in placed.operators),
+            operators=operators,
             versions={name: version(name) for name in _PACKAGES},
-            vendors=vendors_of(operator.operator.config for operator in placed.operators),
+            vendors=vendors_of(operator.config for operator in operators),
             dtype=graph.dtype,
             errors={},
             stages=placed.stages,
@@ -138,13 +140,20 @@ def _save(
     return save(Contents(executable.mod, functions, placed.constants, parallel), directory, linker, describe, check)
 
 
-def _operator(placed: PlacedOperator, chosen: Mapping[Var, Choice]) -> Operator:
+def _operator(placed: PlacedOperator | MergedOperator, chosen: Mapping[Var, Choice]) -> Operator:
+    if isinstance(placed, MergedOperator):
+        choice = placed.choice
+        measured = choice.source, choice.seconds, choice.error
+        parts = tuple(Part(part.step.node, part.result, part.first_block) for part in placed.parts)
+        return Operator(
+            placed.node, placed.function, placed.workload, choice.config, *measured, device=placed.device, parts=parts
+        )
     lowered = placed.operator
-    choice = chosen[lowered.out]
+    choice = chosen[lowered.step.out]
     return Operator(
-        lowered.node,
+        lowered.step.node,
         lowered.function,
-        lowered.workload,
+        lowered.step.workload,
         lowered.config,
         choice.source,
         choice.seconds,

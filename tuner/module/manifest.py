@@ -15,7 +15,7 @@ from tuning_db.record import Config, Workload
 
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
-FORMAT = 7
+FORMAT = 8
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,24 @@ class Processor:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a merged kernel computes of one step of the network, and where it is: in the `result`-th of the kernel's
+    results, from channel block `first_block` on."""
+
+    node: str
+    result: int
+    first_block: int
+
+
+@dataclass(frozen=True)
 class Operator:
     """One step that a template computes, in execution order, and where its kernel came from.
 
     `function` is the kernel's name in the library (None: legalised without a template); `source` is that of its choice
     (tuner.graph.choice); `seconds` per call and `error` are those of the stored trial; `first_block` is where its
     channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation);
-    `device` is the index of the one that computes it.
+    `device` is the index of the one that computes it. `parts`: where its kernel is several steps' merged one, these;
+    `workload` and `node` are those of all together then.
     """
 
     node: str
@@ -50,15 +61,23 @@ class Operator:
     error: float | None
     first_block: int = 0
     device: int = 0
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def results(self) -> int:
+        """How many tensors a merged kernel writes: the last of its arguments."""
+        return 1 + max((part.result for part in self.parts), default=0)
 
     def as_dict(self) -> dict[str, Any]:
         config = self.config.as_dict() if self.config is not None else None
-        return {**self.__dict__, "workload": self.workload.as_dict(), "config": config}
+        parts = [asdict(part) for part in self.parts]
+        return {**self.__dict__, "workload": self.workload.as_dict(), "config": config, "parts": parts}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Operator:
         config = Config.from_dict(data["config"]) if data["config"] is not None else None
-        return cls(**{**data, "workload": Workload.from_dict(data["workload"]), "config": config})
+        parts = tuple(Part(**part) for part in data["parts"])
+        return cls(**{**data, "workload": Workload.from_dict(data["workload"]), "config": config, "parts": parts})
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +15,12 @@ from templates.reference import Operands, reference, relative_error
 from templates.template import anchor_template
 from templates.workloads import anchor_of
 from tuner.errors import VerificationFailed
-from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TensorInfo
-from tuner.module.manifest import Operator
+from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TensorInfo, TunedStep
+from tuner.module.manifest import Operator, Part
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import Module
 from tuner.vendors import vendor_of, vendor_template
-from tuning_db.record import tolerance_of
+from tuning_db.record import Workload, tolerance_of
 
 # Largest absolute error over the largest absolute value of an output. In half precision every tensor on the way is
 # rounded: that says little about a single kernel, so each is checked on its own besides.
@@ -94,21 +95,44 @@ def _check_operators(errors: Sequence[OperatorError]) -> None:
 
 
 def operator_errors(module: Module, graph: FusedGraph, inputs: Mapping[str, np.ndarray]) -> list[OperatorError]:
-    """The error of everything that a template computes, on the operands that it has in one inference."""
-    steps = {id(o): step for o, step in zip(module.manifest.operators, graph.tuned, strict=True)}
+    """The error of everything that a template computes, on the operands that it has in one inference; of a merged
+    kernel, that of the member that is farthest off."""
+    steps = _steps(module, graph)
     targets = [Target(dict(processor.target)) for processor in module.manifest.devices]
     found: list[OperatorError] = []
 
     def compare(operator: Operator, tensors: tuple) -> None:
-        step, arrays = steps[id(operator)], [t.numpy() for t in tensors]
-        if isinstance(step, OperatorStep):
-            error = _operator_error(step, arrays)
-        else:
-            error = _anchor_error(operator, step, targets[operator.device], arrays)
-        found.append(OperatorError(operator, error))
+        arrays, errors = [t.numpy() for t in tensors], []
+        for part, step in zip(_parts(operator), steps[id(operator)], strict=True):
+            if isinstance(step, OperatorStep):
+                errors.append(_operator_error(step, arrays))
+            else:
+                errors.append(_anchor_error(operator, part, step, targets[operator.device], arrays))
+        found.append(OperatorError(operator, float(np.max(errors))))  # not max: one may be no number
 
     module.observe(inputs, compare)
     return found
+
+
+def _parts(operator: Operator) -> Sequence[Part]:
+    return operator.parts or (Part(operator.node, 0, operator.first_block),)
+
+
+def _steps(module: Module, graph: FusedGraph) -> dict[int, list[TunedStep]]:
+    """The steps of every operator, which stages may have put in another order than the graph's. A node may have become
+    several: those of equal workloads are in order."""
+    waiting: dict[str, list[TunedStep]] = defaultdict(list)
+    for step in graph.tuned:
+        waiting[step.node].append(step)
+
+    def taken(node: str, workload: Workload | None) -> TunedStep:
+        steps = waiting[node]
+        return steps.pop(next(i for i, step in enumerate(steps) if workload in (None, step.workload)))
+
+    return {
+        id(operator): [taken(part.node, None if operator.parts else operator.workload) for part in _parts(operator)]
+        for operator in module.manifest.operators
+    }
 
 
 def _operator_error(step: OperatorStep, arrays: Sequence[np.ndarray]) -> float:
@@ -117,14 +141,17 @@ def _operator_error(step: OperatorStep, arrays: Sequence[np.ndarray]) -> float:
     return operator.error(step.workload, arrays[inputs:], wanted)
 
 
-def _anchor_error(operator: Operator, step: AnchorStep, target: Target, arrays: Sequence[np.ndarray]) -> float:
+def _anchor_error(
+    operator: Operator, part: Part, step: AnchorStep, target: Target, arrays: Sequence[np.ndarray]
+) -> float:
     assert operator.config is not None
     name = operator.config.template
     template = (
         anchor_template(name) if (vendor := vendor_of(name)) is None else vendor_template(vendor, operator.workload)
     )
     layouts = template.layouts(step.workload, target)
-    data, _, *extra, result = arrays
+    data, _, *extra = arrays[: -operator.results]
+    result = arrays[len(arrays) - operator.results + part.result]
     anchor = anchor_of(step.workload)
     channels = anchor.out_shape[1]
     plain = []
@@ -136,7 +163,7 @@ def _anchor_error(operator: Operator, step: AnchorStep, target: Target, arrays: 
     wanted = reference(step.workload, Operands(data, step.weight, tuple(plain)))
     if layouts.out.block:
         blocks = layouts.out.shape(anchor.out_shape)[1]
-        result = result[:, operator.first_block : operator.first_block + blocks]
+        result = result[:, part.first_block : part.first_block + blocks]
     return relative_error(layouts.out.unpack(result, channels), wanted)
 
 

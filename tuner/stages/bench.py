@@ -13,22 +13,28 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst, Var
 
+from templates.lowering import lowering_context
 from tuner.devices import Device, timed_call
 from tuner.graph import Placed, compile_module, host_of
 from tuner.stages.calls import Calls
+from tuner.stages.merge import Merging
 from tuner.stages.schedule import Stage
 
 RUNS = 11
 
 
 class Bench:
-    """Launches stages of a network on streams, as its module would.
+    """Launches stages of a network on streams, as its module would. The kernels of merged stages, which `merging` has,
+    are compiled when they are first launched.
 
     Raises RuntimeError if the device refuses a kernel or has no memory left.
     """
 
-    def __init__(self, placed: Placed, calls: Calls, device: Device, seed: int = 0) -> None:
-        self._device, self._calls = device.tvm_device(), calls
+    def __init__(
+        self, placed: Placed, calls: Calls, device: Device, seed: int = 0, merging: Merging | None = None
+    ) -> None:
+        self._device, self._calls, self._merging = device.tvm_device(), calls, merging
+        self._merged: dict[Stage, list[Any]] = {}
         self._rng = np.random.default_rng(seed)
         self._values: dict[Any, Any] = {}
         executable = compile_module(placed.module, host_of([device.target]), 1)
@@ -41,7 +47,7 @@ class Bench:
         self._device.sync()
 
     def seconds(self, stage: Stage, runs: int = RUNS) -> tuple[float, ...]:
-        """Seconds between the device's events around a stage, each time."""
+        """Seconds between the device's events around a stage, each time. Raises RuntimeError as above."""
         groups = self._groups(stage)
         timed_call(self._device, self._run, self._device, groups)
         return tuple(timed_call(self._device, self._run, self._device, groups) for _ in range(runs))
@@ -59,7 +65,19 @@ class Bench:
         return tuple(timed_call(self._device, function) for _ in range(runs))
 
     def _groups(self, stage: Stage) -> list[list[list[Any]]]:
+        if stage.merged:
+            return [[self._merged_launch(stage)]]
         return [[self._launches[i] for i in group] for group in stage.groups[::-1]]
+
+    def _merged_launch(self, stage: Stage) -> list[Any]:
+        if stage not in self._merged:
+            kernel = None if self._merging is None else self._merging.kernel(stage)
+            assert kernel is not None, "only stages that can be are launched"
+            function = kernel.function.with_attr("global_symbol", kernel.name)
+            with lowering_context():
+                built = tvm.tirx.build(tvm.IRModule({kernel.name: function}))
+            self._merged[stage] = [built[kernel.name], *(self._value(a) for a in kernel.arguments)]
+        return self._merged[stage]
 
     def _launch(self, stage: Stage) -> None:
         self._run(self._device, self._groups(stage))

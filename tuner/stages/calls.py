@@ -7,7 +7,7 @@ Two calls need an order only where one reads what the other writes. Calls that w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,15 +57,16 @@ class Calls:
     def main(self) -> relax.Function:
         return self.module["main"]
 
-    def graph(self) -> OperatorGraph:
-        """The calls as operators. Raises BadInput as `OperatorGraph` does."""
+    def graph(self, merges: Sequence[Hashable] = ()) -> OperatorGraph:
+        """The calls as operators; `merges`: of every call, which others it may be merged with (see `Operator`; default:
+        none). Raises BadInput as `OperatorGraph` does."""
         readers: dict[Var, set[int]] = {}
         writers: dict[Var, set[int]] = {}
         operators = []
         for i, call in enumerate(self.kernels):
             before = {w for root in call.reads for w in writers.get(root, ())}
             before |= {r for root in call.writes for r in readers.get(root, ())}
-            operators.append(Operator(call.name, tuple(sorted(before - {i}))))
+            operators.append(Operator(call.name, tuple(sorted(before - {i})), merges[i] if merges else None))
             for root in call.reads:
                 readers.setdefault(root, set()).add(i)
             for root in call.writes:

@@ -2,7 +2,8 @@
 `MeasuredCosts`.
 
 A stage is a trial of a workload of its own, "stage", under a canonical key: for every group, what its kernels compute
-(their structural hashes) and which of them each reads. So networks that repeat a block measure it once.
+(their structural hashes) and which of them each reads. A merged stage is marked as one, and has the merged kernel's
+hash instead. So networks that repeat a block measure it once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +23,7 @@ from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
+from tuner.stages.merge import MergedKernel, Merging
 from tuner.stages.operators import OperatorGraph
 from tuner.stages.schedule import Stage
 from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
@@ -47,8 +49,11 @@ class MeasuredCosts:
         store: Store,
         versions: dict[str, Any] | None = None,
         progress: Callable[[int], None] = lambda _measured: None,
+        merging: Merging | None = None,
     ) -> None:
-        """`progress` is told how many stages have been timed."""
+        """`progress` is told how many stages have been timed. `merging`: what has the kernels of merged stages; without
+        it there are none."""
+        self._merging = merging
         self._calls, self._bench, self._device, self._store = calls, bench, device, store
         self._versions, self._progress = versions or {}, progress
         self._graph, self._kernels = calls.graph(), kernel_hashes(calls)
@@ -59,21 +64,24 @@ class MeasuredCosts:
 
     def seconds(self, stage: Stage) -> float:
         """Raises BadInput, naming the kernel, where one alone cannot be timed."""
-        if stage.merged:
-            return math.inf  # merged kernels are in no lowered network
+        if stage.merged and self._merged(stage) is None:
+            return math.inf
         if len(stage.groups) == 1:
             return sum(self._alone(i) for i in stage.groups[0])
         if stage not in self._by_stage:
             self._by_stage[stage] = self._of(stage)
-            if math.isfinite(self._by_stage[stage]):
+            if math.isfinite(self._by_stage[stage]) and not stage.merged:
                 self._ratios.append(self._by_stage[stage] / self._least(stage))
         return self._by_stage[stage]
 
     def estimate(self, stage: Stage) -> float | None:
         """The longest group, or what the kernels take that would fill the device, whichever is more; corrected by what
-        was measured so far."""
-        if stage.merged or len(stage.groups) == 1 or stage in self._by_stage:
+        was measured so far. A merged kernel has all to do that any of its members has."""
+        if len(stage.groups) == 1 or stage in self._by_stage:
             return None
+        if stage.merged:
+            possible = self._merged(stage) is not None
+            return PROMISE * max(self._alone(i) for group in stage.groups for i in group) if possible else None
         return self._least(stage) * self._promise()
 
     def _promise(self) -> float:
@@ -96,7 +104,7 @@ class MeasuredCosts:
         return seconds
 
     def _of(self, stage: Stage) -> float:
-        workload = Workload("stage", {"groups": self._groups(stage)})
+        workload = self._workload(stage)
         if workload.key not in self._known:
             trials = [t for t in self._store.trials(workload, self._device.key) if t.template_version == VERSION]
             if not trials:
@@ -104,6 +112,15 @@ class MeasuredCosts:
                 self._store.add(trials[0])
             self._known[workload.key] = least(max(trials, key=lambda t: t.created))
         return self._known[workload.key]
+
+    def _merged(self, stage: Stage) -> MergedKernel | None:
+        return None if self._merging is None else self._merging.kernel(stage)
+
+    def _workload(self, stage: Stage) -> Workload:
+        kernel = self._merged(stage) if stage.merged else None
+        if kernel is None:
+            return Workload("stage", {"groups": self._groups(stage)})
+        return Workload("stage", {"groups": (json.dumps([[_hash(kernel.function)]]),), "merged": len(stage.groups)})
 
     def _trial(self, workload: Workload, stage: Stage) -> Trial:
         self.measured += 1
@@ -141,17 +158,20 @@ def least(trial: Trial) -> float:
 def kernel_hashes(calls: Calls) -> tuple[str, ...]:
     """What every call computes, as a hash."""
     functions = {g.name_hint: f for g, f in calls.module.functions.items() if isinstance(f, tirx.PrimFunc)}
-    hashes = {name: f"{tvm_ffi.structural_hash(_bare(f)) & (1 << 64) - 1:016x}" for name, f in functions.items()}
+    hashes = {name: _hash(f) for name, f in functions.items()}
     return tuple(hashes[call.name] for call in calls.kernels)
 
 
-def _bare(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    return function.without_attr("target").without_attr("global_symbol")
+def _hash(function: tirx.PrimFunc) -> str:
+    bare = function.without_attr("target").without_attr("global_symbol")
+    return f"{tvm_ffi.structural_hash(bare) & (1 << 64) - 1:016x}"
 
 
-def network_key(kernels: Sequence[str], graph: OperatorGraph) -> str:
-    """A digest of a network's calls: which kernels, in which order, and which of them each reads."""
-    text = json.dumps([[kernel, *o.reads] for kernel, o in zip(kernels, graph.operators, strict=True)])
+def network_key(kernels: Sequence[str], graph: OperatorGraph, merges: Mapping[str, str] | None = None) -> str:
+    """A digest of a network's calls: which kernels, in which order, and which of them each reads. `merges`: how those
+    of them that may be merged would be computed."""
+    calls = [[kernel, *o.reads] for kernel, o in zip(kernels, graph.operators, strict=True)]
+    text = json.dumps([calls, dict(sorted(merges.items()))] if merges else calls)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

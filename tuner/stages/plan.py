@@ -23,13 +23,14 @@ from tuner.graph import Placed, compile_module, host_of
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key
+from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
 from tuner.stages.schedule import Schedule, Stage, check, sequential
 from tuner.stages.search import Options, search
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
-VERSION = 1  # of how schedules are searched and timed
+VERSION = 2  # of how schedules are searched and timed
 ROUNDS = 15
 
 
@@ -56,9 +57,11 @@ def plan_stages(
     versions: dict[str, Any] | None = None,
     progress: Callable[[int], None] = lambda _measured: None,
     options: Options | None = None,
+    exact: bool = False,
 ) -> StagePlan:
     """The better of a network in stages and one kernel after the other. What is known is not measured again; stages are
-    searched for no longer than `seconds`, and `progress` is told how many have been timed.
+    searched for no longer than `seconds`, and `progress` is told how many have been timed. `exact` forbids templates
+    that round differently (Winograd) for merged kernels, too.
 
     Raises BadInput if the network cannot be run in stages on the device, or a kernel cannot be timed; RuntimeError if
     the device refuses (it may have no memory left); DatabaseError.
@@ -67,26 +70,29 @@ def plan_stages(
         raise BadInput("stages are for OpenCL and CUDA devices: the CPU's threads all work on one kernel")
     opencl.load()  # it has the functions that switch streams, on CUDA too
     calls = Calls.of(placed)
-    graph = calls.graph()
+    merging = Merging(placed, calls, device, store, exact)
+    graph = calls.graph(merging.kinds)
     limits = (options or Options()).limits
     asked = {} if limits is None else {"limits": str(limits)}
-    workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph), **asked})
+    workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph, merging.known()), **asked})
     known = _remembered(store, workload, device)
     if False in known and known[False].config["finished"]:
-        return _better(placed, calls, [(t.seconds, _schedule(t)) for t in known.values()], True, 0)
-    costs = MeasuredCosts(calls, Bench(placed, calls, device), device, store, versions, progress)
+        return _better(placed, calls, merging, [(t.seconds, _schedule(t)) for t in known.values()], True, 0)
+    bench = Bench(placed, calls, device, merging=merging)
+    costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
     end = time.monotonic() + seconds
     found = search(graph, costs, options, lambda: time.monotonic() < end)
     check(graph, found.schedule)
     schedules: list[Schedule | None] = [None]
     if any(len(stage.groups) > 1 for stage in found.schedule):
         schedules.append(found.schedule)
-    times = compare([staged(placed, calls, schedule or sequential(graph)) for schedule in schedules], device)
+    networks = [staged(placed, calls, schedule or sequential(graph), merging=merging) for schedule in schedules]
+    times = compare(networks, device)
     for schedule, taken in zip(schedules, times, strict=True):
         config = Config("stages", {"stages": [s.text() for s in schedule or ()], "finished": found.finished})
         store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
     medians = zip(map(median, times), schedules, strict=True)
-    better = _better(placed, calls, list(medians), found.finished, costs.measured)
+    better = _better(placed, calls, merging, list(medians), found.finished, costs.measured)
     return replace(better, cuts=tuple(block.cut_text() for block in found.blocks if block.cut_text()))
 
 
@@ -103,6 +109,7 @@ def _schedule(trial: Trial) -> Schedule | None:
 def _better(
     placed: Placed,
     calls: Calls,
+    merging: Merging,
     times: Sequence[tuple[float, Schedule | None]],
     finished: bool,
     measured: int,
@@ -110,8 +117,8 @@ def _better(
     alone = next(seconds for seconds, schedule in times if schedule is None)
     seconds, schedule = min(times, key=lambda pair: (pair[0], pair[1] is not None))
     if schedule is not None:
-        check(calls.graph(), schedule)
-        placed = staged(placed, calls, schedule)
+        check(calls.graph(merging.kinds), schedule)
+        placed = staged(placed, calls, schedule, merging=merging)
     return StagePlan(placed, schedule, seconds, alone, finished, measured)
 
 

@@ -8,49 +8,71 @@ a group touches is an operand of the call that joins them.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tvm import relax, tirx
 from tvm.ir import IRModule, Var
 
-from tuner.graph import Placed, PlacedOperator
+from tuner.errors import BadInput
+from tuner.graph import MergedOperator, Placed, PlacedOperator
 from tuner.graph.bindings import with_leaves
 from tuner.stages.calls import Calls
+from tuner.stages.merge import MergedKernel, Merging, operators_by_call
 from tuner.stages.schedule import Stage
 
 ASIDE, BACK, JOIN = "edgetune.stage.aside", "edgetune.stage.back", "edgetune.stage.join"
 
 
-def staged(placed: Placed, calls: Calls, schedule: Sequence[Stage], keep: bool = True) -> Placed:
+def staged(
+    placed: Placed, calls: Calls, schedule: Sequence[Stage], keep: bool = True, merging: Merging | None = None
+) -> Placed:
     """The network with its calls in a schedule's stages, and its operators in the order in which they are launched.
 
-    `keep`: tensors live as long as their stage. Without it results are wrong; that is for tests alone.
+    `keep`: tensors live as long as their stage. Without it results are wrong; that is for tests alone. `merging` has
+    the kernels of merged stages. Raises BadInput for a merged stage that has none.
     """
-    order = [i for stage in schedule for group in stage.launched for i in group]
-    module = _Rewriting(calls, keep).rewritten(schedule)
+    rewriting = _Rewriting(calls, keep, _kernels(schedule, merging))
+    module = rewriting.rewritten(schedule)
     module.update_global_info("vdevice", placed.module.global_infos["vdevice"])
-    operators = _in_order(placed.operators, calls, order)
+    operators = tuple(_operators(placed, calls, schedule, rewriting.merged))
     return replace(placed, module=module, operators=operators, stages=tuple(stage.text() for stage in schedule))
 
 
-def _in_order(operators: Sequence[PlacedOperator], calls: Calls, order: Iterable[int]) -> tuple[PlacedOperator, ...]:
-    waiting: dict[str | None, deque[PlacedOperator]] = defaultdict(deque)
-    for operator in operators:
-        waiting[operator.operator.function].append(operator)
-    by_call = {i: waiting[c.name].popleft() for i, c in enumerate(calls.kernels) if waiting[c.name]}
-    rest = [operator for left in waiting.values() for operator in left]
-    return (*(by_call[i] for i in order if i in by_call), *rest)
+def _kernels(schedule: Sequence[Stage], merging: Merging | None) -> dict[Stage, MergedKernel]:
+    found = {}
+    for stage in schedule:
+        if stage.merged:
+            kernel = None if merging is None else merging.kernel(stage)
+            if kernel is None:
+                raise BadInput(f"stage {stage.text()}: no kernel computes its operators as one")
+            found[stage] = kernel
+    return found
+
+
+def _operators(
+    placed: Placed, calls: Calls, schedule: Sequence[Stage], merged: Mapping[Stage, MergedOperator]
+) -> Iterator[PlacedOperator | MergedOperator]:
+    """As they are launched; then those that no call computes."""
+    by_call = operators_by_call(placed, calls)
+    for stage in schedule:
+        if stage.merged:
+            yield merged[stage]
+        else:
+            yield from (by_call[i] for group in stage.launched for i in group if i in by_call)
+    called = {id(operator) for operator in by_call.values()}
+    yield from (operator for operator in placed.operators if id(operator) not in called)
 
 
 class _Rewriting:
-    """The new main, under construction. `_new`: of the old one's variables."""
+    """The new main, under construction. `_new`: of the old one's variables. `merged`: what its merged stages became."""
 
-    def __init__(self, calls: Calls, keep: bool) -> None:
+    def __init__(self, calls: Calls, keep: bool, kernels: Mapping[Stage, MergedKernel]) -> None:
         self._calls = calls
         self._keep = keep
+        self._kernels = kernels
+        self.merged: dict[Stage, MergedOperator] = {}
         functions = {g: f for g, f in calls.module.functions.items() if isinstance(f, tirx.PrimFunc)}
         self._builder = relax.BlockBuilder(IRModule(functions))
         self._new: dict[Var, Any] = {}
@@ -65,6 +87,19 @@ class _Rewriting:
         return self._builder.get()
 
     def _stage(self, stage: Stage) -> None:
+        if stage.merged:
+            self._merged(stage)
+        else:
+            self._groups(stage)
+
+    def _merged(self, stage: Stage) -> None:
+        kernel = self._kernels[stage]
+        function = self._builder.add_func(kernel.function, kernel.name)
+        arguments = [self._renamed(argument) for argument in kernel.arguments]
+        self._builder.emit(relax.Call(function, arguments, ty_args=[relax.TupleType([])]))
+        self.merged[stage] = kernel.operator(function.name_hint)
+
+    def _groups(self, stage: Stage) -> None:
         kernels = self._calls.kernels
         members = [kernels[i] for group in stage.groups for i in group]
         touched = dict.fromkeys(root for call in members for root in (*call.writes, *call.reads))

@@ -53,6 +53,21 @@ def test_stages_are_measured_once_and_kept(folder: Path) -> None:
     assert run_tune("db", "stats", "--db", "t.db", cwd=folder).status == 0
 
 
+def test_merged_kernels_are_tuned_where_asked_for(folder: Path) -> None:
+    """Of each two of the three branches, and of all three."""
+    words = ("model", "net.onnx", "--device", GPU, "--db", "merged.db", "--trials", 12, "--json")
+    plain, merged = run_tune(*words, cwd=folder).json(), run_tune(*words, "--merged", cwd=folder).json()
+    more = merged["tasks"][len(plain["tasks"]) :]
+    assert [task["name"].count(" + ") for task in more] == [1, 1, 2]  # 5x5 with either of the others is one workload
+    attrs = [task["workload"]["attrs"] for task in more]
+    assert [(a["kernel"], a["out_channels"]) for a in attrs] == [([3, 3], 32), ([5, 5], 32), ([5, 5], 48)]
+    done = run_tune(
+        *("build", "net.onnx", "--db", "merged.db", "--device", GPU, "--stages", "auto", "-o", "merged"), cwd=folder
+    )
+    assert done.status == 0, done.err
+    assert_right(folder, "merged")
+
+
 def test_limits_are_told_with_what_they_cut(folder: Path) -> None:
     done = build(folder, "--device", GPU, "--stages", "auto", "--stage-limits", "2,1", "-o", "limited", "--json")
     assert done.status == 0, done.err

@@ -183,7 +183,7 @@ def test_vision_operators_may_be_anywhere(tmp_path: Path, cpu: Device, gpu: Devi
         net = Net()
         outputs = detector(net, 60, 3, 8, 0.5)
         whole = assert_placed(net, tmp_path, devices, PLACEMENTS[name], *outputs)
-        steps = {step.operator.workload.op: step.device for step in whole.operators}
+        steps = {o.operator.step.workload.op: o.device for o in whole.operators}
         assert steps.keys() == {"argsort", "nms", "compact"}
         assert name != "in turns" or set(steps.values()) == {0, 1}
 

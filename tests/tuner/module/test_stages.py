@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,19 @@ import tvm_ffi
 
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
+from tests.tuner.stages.networks import all_merged
 from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.choice import Planned
 from tuner.module import Module, OnnxReference, build, build_placed, load, verify
 from tuner.module.runtime import Operator
+from tuner.module.verification import operator_errors
+from tuner.report.page.flow import flow_of
 from tuner.stages import greedy
 from tuner.stages.calls import Calls
+from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
+from tuning_db.record import tolerance_of
 
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])
@@ -117,3 +123,79 @@ def test_an_error_in_a_stage_leaves_the_next_call_right(built: Path, device: Dev
     assert int(tvm_ffi.get_raw_stream(device.tvm_device())) == 0
     for name, value in module(inputs()).items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.fixture(scope="module")
+def squeezed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1x1 and 3x3 of one input, joined as in SqueezeNet, and 1x1 twice, each for another reader."""
+    net = Net()
+    x = net.op("Relu", net.input(1, 16, 12, 12, name="data"))
+    x = net.op("Concat", *(net.op("Relu", net.conv(x, (16, 16), k, pads=[k // 2] * 4)) for k in (1, 3)), axis=1)
+    ends = [net.op("MaxPool", net.conv(x, (32, c), 1), kernel_shape=[s] * 2) for c, s in ((16, 2), (32, 3))]
+    return net.save(tmp_path_factory.mktemp("model") / "squeezed.onnx", *ends)
+
+
+@pytest.fixture(scope="module")
+def merged(squeezed: Path, device: Device, tmp_path_factory: pytest.TempPathFactory) -> tuple[FusedGraph, Path]:
+    """With all merged that may be."""
+    graph = fuse(load_onnx(squeezed))
+
+    def arrange(placed):
+        calls = Calls.of(placed)
+        merging = Merging(placed, calls, device)
+        return staged(placed, calls, all_merged(merging), merging=merging)
+
+    directory = tmp_path_factory.mktemp("built") / "merged"
+    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory, arrange=arrange)
+    return graph, directory
+
+
+def test_a_merged_module_computes_what_the_sequential_one_computes(
+    merged: tuple[FusedGraph, Path], squeezed: Path, device: Device, tmp_path: Path
+) -> None:
+    graph, directory = merged
+    build(graph, device, tmp_path / "plain")
+    together, alone = load(directory), load(tmp_path / "plain")
+    assert [stage[0] == "=" for stage in together.manifest.stages].count(True) == 2
+    for seed in range(5):
+        one, other = together(inputs(seed)), alone(inputs(seed))
+        for name, value in one.items():
+            np.testing.assert_allclose(value, other[name], rtol=1e-5, atol=1e-5)
+    verify(together, OnnxReference(squeezed), graph=graph)
+
+
+def test_the_manifest_says_what_a_merged_kernel_computes(merged: tuple[FusedGraph, Path]) -> None:
+    graph, directory = merged
+    module = load(directory)
+    joined, apart = module.manifest.operators
+    assert [part.node for o in (joined, apart) for part in o.parts] == [step.node for step in graph.anchors]
+    assert (joined.results, apart.results) == (1, 2)
+    assert joined.parts[1].first_block > 0
+    assert tuple(joined.workload.attrs["kernel"]) == (3, 3)
+    assert joined.source == "default"
+    profiled = [c.operator for c in module.profile(inputs(), runs=2) if c.operator is not None]
+    assert profiled == [joined, apart]
+    errors = operator_errors(module, graph, inputs())
+    assert [e.operator for e in errors] == [joined, apart]
+    assert max(e.error for e in errors) < tolerance_of(joined.workload.dtype)
+
+
+def test_a_wrong_member_of_a_merged_kernel_is_found(merged: tuple[FusedGraph, Path]) -> None:
+    graph, directory = merged
+    *_, last = graph.anchors
+    assert last.bias is not None
+    wrong = replace(last, bias=last.bias + np.asarray(1, last.bias.dtype))
+    steps = tuple(wrong if step is last else step for step in graph.steps)
+    errors = operator_errors(load(directory), replace(graph, steps=steps), inputs())
+    assert [e.error > 0.01 for e in errors] == [False, True]
+
+
+def test_a_page_draws_a_merged_kernel(merged: tuple[FusedGraph, Path]) -> None:
+    """Between what it reads and all that read one of its results."""
+    _, directory = merged
+    manifest = load(directory).manifest
+    flow = flow_of(directory, manifest)
+    names = [node["name"] for node in flow["nodes"]]
+    joined, apart = (names.index(operator.node) for operator in manifest.operators)
+    assert [joined, apart] in [list(edge) for edge in flow["edges"]]
+    assert len([to for made, to in flow["edges"] if made == apart]) == 2

@@ -16,8 +16,9 @@ from tvm.target import Target
 from tests.tuner.graph.networks import Net
 from tuner.devices import Device, opencl
 from tuner.graph import FusedGraph, Place, Placed, compile_module, host_of, lower_placed
-from tuner.stages import Stage
+from tuner.stages import Schedule, Stage
 from tuner.stages.calls import Calls
+from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
 
 LENGTH = 4096
@@ -41,6 +42,17 @@ def branches(folder: Path, size: int = 12) -> FusedGraph:
     return net.graph(folder, net.op("Flatten", net.op("GlobalAveragePool", x)), x)
 
 
+def all_merged(merging: Merging) -> Schedule:
+    """One call after the other, but all that may be merged are, where the first of them would be computed."""
+    stages, done = [], set[int]()
+    for i, kind in enumerate(merging.kinds):
+        if i not in done:
+            same = [i] if kind is None else [j for j, other in enumerate(merging.kinds) if other == kind]
+            stages.append(Stage(tuple((j,) for j in same), len(same) > 1))
+            done.update(same)
+    return tuple(stages)
+
+
 def lowered(graph: FusedGraph, device: Device) -> Placed:
     return lower_placed(graph, [Place(device.target, {})], [0] * len(graph.steps))
 
@@ -49,10 +61,15 @@ class Machine:
     """A network on its device, as it is or in stages."""
 
     def __init__(
-        self, placed: Placed, device: Device, schedule: Sequence[Stage] | None = None, keep: bool = True
+        self,
+        placed: Placed,
+        device: Device,
+        schedule: Sequence[Stage] | None = None,
+        keep: bool = True,
     ) -> None:
         if schedule is not None:
-            placed = staged(placed, Calls.of(placed), schedule, keep)
+            calls = Calls.of(placed)
+            placed = staged(placed, calls, schedule, keep, Merging(placed, calls, device))
         self.executable = compile_module(placed.module, host_of([device.target]), 1)
         self._device = device.tvm_device()
         self._machine = relax.VirtualMachine(self.executable, self._device)

@@ -120,8 +120,11 @@ class _Reader:
         """Functions write their last arguments. One that writes a part of a tensor, which others have begun, reads
         nothing of it."""
         tensors = [r for r in registers if r in self.made]
-        written = [r for r in tensors if r in self.fresh] or tensors[-1:]
         operator = self._behind.next(name)
+        if operator is not None and operator.parts:
+            written = tensors[-operator.results :]
+        else:
+            written = [r for r in tensors if r in self.fresh] or tensors[-1:]
         kind = "copy" if name == COPY else "kernel" if operator is not None else "other"
         device = self.devices.get(written[-1], 0) if written else 0
         place = None if operator is None else self._place[id(operator)]
