@@ -5,6 +5,8 @@ Every step is sent to a device by a chain that changes it now and then, layouts 
 placement by the costs (the database's, what it lacks measured now), and the module is built, verified and timed, all
 placements in turns in one run. The simulator has those costs, links as they were measured, and devices on the same
 cores as one processor; "sum" is the additive model of `tune plan`, which also counts what a concatenation saves.
+"took" is the median of blocks of runs, "least" the least of them, which other work on the machine disturbs less. How
+often the blocks of one half of the run order two placements as those of the other half is what any model can reach.
 """
 
 from __future__ import annotations
@@ -105,11 +107,12 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 print(f"{name}: placement {i + 1} of {given.placements} is built", file=sys.stderr, flush=True)
         blocks, _ = alternated(sources, inputs_of(folder / f"{name}-0", 0), given.rounds)
     for i, row in rows.items():
-        row |= {"took": median(blocks[i]), "load": os.getloadavg()[0]}
+        row |= {"took": median(blocks[i]), "least": min(blocks[i]), "load": os.getloadavg()[0]}
+        row["halves"] = [median(blocks[i][half::2]) for half in (0, 1)]
         print(
             "{network} on {devices}: {second} steps on the second device, {copies} copies: simulated {0:.3f} ms, sum "
-            "{1:.3f}, took {2:.3f} (load of the machine {load:.1f})".format(
-                *(1e3 * row[key] for key in ("simulated", "sum", "took")), **row
+            "{1:.3f}, took {2:.3f}, least {3:.3f} (load of the machine {load:.1f})".format(
+                *(1e3 * row[key] for key in ("simulated", "sum", "took", "least")), **row
             ),
             file=sys.stderr,
         )
@@ -119,11 +122,17 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """How far the simulator, and the sum, are off, and how often they order two placements as measuring does."""
     found: dict[str, Any] = {"measured_load_max": max(r["load"] for r in rows)}
-    for key in ("simulated", "sum"):
-        errors = [abs(r[key] / r["took"] - 1) for r in rows]
-        pairs = [(a[key] - b[key]) * (a["took"] - b["took"]) for a, b in itertools.combinations(rows, 2)]
-        found[f"{key}_error_median"] = median(errors)
-        found[f"{key}_within_15_percent"] = sum(e <= WITHIN for e in errors) / len(errors)
-        if pairs:
-            found[f"{key}_order_accuracy"] = sum(p > 0 for p in pairs) / len(pairs)
+    found["repeated_order_accuracy"] = _agreement([r["halves"][0] for r in rows], [r["halves"][1] for r in rows])
+    for key, truth in itertools.product(("simulated", "sum"), ("took", "least")):
+        errors = [abs(r[key] / r[truth] - 1) for r in rows]
+        name = f"{key}_vs_{truth}"
+        found[f"{name}_error_median"] = median(errors)
+        found[f"{name}_within_15_percent"] = sum(e <= WITHIN for e in errors) / len(errors)
+        found[f"{name}_order_accuracy"] = _agreement([r[key] for r in rows], [r[truth] for r in rows])
     return found
+
+
+def _agreement(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """In what share of pairs both say which is less; None if there are no pairs."""
+    pairs = list(itertools.combinations(range(len(one)), 2))
+    return sum((one[i] - one[j]) * (other[i] - other[j]) > 0 for i, j in pairs) / len(pairs) if pairs else None
