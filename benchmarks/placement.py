@@ -2,6 +2,8 @@
 
     python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
                                    [--devices 4 8 ...] [--seconds 12] [--json]
+    python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
+                                   [--minutes 1] [--rounds 6] [--folder DIR] [--json]
 
 table    the delta algorithm against the full one (paper 002, table 4): a chain of proposals from a random strategy,
          milliseconds of CPU per proposal. "full" is algorithm 1, which builds the task graph from the strategy, from
@@ -13,9 +15,12 @@ search   strategies by Markov chains from data parallelism and the expert's, the
 optimum  LeNet and two steps of RNNLM on 4 devices: chains against an exhaustive search (paper 002, section 8.4).
 learned  REINFORCE (paper 004, table 2) against its expert's placement and against chains, on 2 and 4 K80 with a CPU
          (needs the extra `rl`).
+measured random placements of a network of the zoo on devices that are here: the simulator's seconds against what the
+         built modules take (placed.py), after --minutes of tuning for each device. Only if it is asked for.
 
 Searches count the seconds of one core that they have, not the clock's: the machine may do other things too. Nothing
-here was run on GPUs: times are what the simulator says of devices with the peaks of their data sheets.
+here was run on GPUs: but for "measured", times are what the simulator says of devices with the peaks of their data
+sheets.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import BadInput
@@ -193,7 +199,14 @@ def learned(given: argparse.Namespace) -> Iterator[Row]:
             yield row
 
 
-PARTS = {"table": table, "search": searched, "optimum": optimum, "learned": learned}
+def measured(given: argparse.Namespace) -> Iterator[Row]:
+    import placed  # which needs TVM, and devices
+
+    yield from placed.measured(given)
+
+
+SIMULATED = {"table": table, "search": searched, "optimum": optimum, "learned": learned}
+PARTS = {**SIMULATED, "measured": measured}
 
 
 def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
@@ -210,18 +223,28 @@ def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
         found["global_optima"] = all(r["same"] for r in rows["optimum"])
     for row in rows.get("learned", ()):
         found[f"learned_vs_expert_{row['network']}_{row['devices']}"] = row["vs_expert"]
+    if rows.get("measured"):
+        import placed
+
+        found |= placed.summary(rows["measured"])
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer proposals and devices")
-    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(SIMULATED))
     parser.add_argument("--networks", nargs="*", choices=SIX, default=list(SIX))
     parser.add_argument("--devices", nargs="*", type=int, help="numbers of GPUs (default: the papers')")
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="of CPU for the chains of a search; polishing has as long again"
     )
+    parser.add_argument("--model", default="squeezenet1.0", help="measured: of the zoo")
+    parser.add_argument("--on", default="opencl:0,cpu", metavar="D,D", help="measured: two devices that are here")
+    parser.add_argument("--placements", type=int, default=12, help="measured: how many")
+    parser.add_argument("--minutes", type=float, default=1.0, help="measured: of tuning, for each device")
+    parser.add_argument("--rounds", type=int, default=6, help="measured: alternated blocks of runs of each placement")
+    parser.add_argument("--folder", type=Path, help="measured: what was written stays there, and a second run goes on")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
     given = parser.parse_args()
     rows = {part: list(PARTS[part](given)) for part in given.parts}

@@ -58,6 +58,13 @@ def usable_cpus(allowed: Iterable[int] | None = None, sysfs: Path = SYSFS) -> li
     return cores[: _quota_cpus(sysfs)]
 
 
+def memory_bytes(sysfs: Path = SYSFS) -> int:
+    """Of the machine's main memory, what this process may use: all, or what its control group allows (cgroup v2)."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    allowed = _read(sysfs / "fs/cgroup/memory.max") or "max"
+    return whole if allowed == "max" else min(whole, int(allowed))
+
+
 def last_level_cache_bytes(sysfs: Path = SYSFS) -> int:
     """Size of the last cache level that holds data; `FALLBACK_CACHE_BYTES` where sysfs does not say."""
     sizes: dict[int, int] = {}

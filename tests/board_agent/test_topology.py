@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from board_agent.topology import FALLBACK_CACHE_BYTES
+from board_agent.topology import FALLBACK_CACHE_BYTES, memory_bytes
 from tuner.devices import last_level_cache_bytes, usable_cpus
 
 
@@ -57,6 +58,14 @@ def test_cgroup_quota_shortens_the_list(tmp_path):
     assert len(usable_cpus(range(4), root)) == 2
     write(tmp_path, {"fs/cgroup/cpu.max": "max 100000"})
     assert len(usable_cpus(range(4), root)) == 4
+
+
+def test_a_control_group_limits_the_memory(tmp_path):
+    whole = memory_bytes(tmp_path)
+    assert whole == psutil.virtual_memory().total
+    assert memory_bytes(write(tmp_path, {"fs/cgroup/memory.max": "max"})) == whole
+    assert memory_bytes(write(tmp_path, {"fs/cgroup/memory.max": "1048576"})) == 1 << 20
+    assert memory_bytes(write(tmp_path, {"fs/cgroup/memory.max": str(2 * whole)})) == whole
 
 
 def test_without_sysfs_every_allowed_cpu_is_a_core(tmp_path):

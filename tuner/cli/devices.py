@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from tuner.cli.common import JsonOption, Output
+from tuner.cli.common import JsonOption, Output, check_parent_writable
 from tuner.errors import BadInput
 
-EXAMPLES = ("tune devices", "tune devices --profiles")
+if TYPE_CHECKING:
+    from tuner.devices import Device
+
+EXAMPLES = ("tune devices", "tune devices --profiles", "tune devices --topology here.toml")
 
 
 def command(
     profiles: Annotated[bool, typer.Option("--profiles", help="List the devices known for --target instead.")] = False,
+    topology: Annotated[
+        Path | None,
+        typer.Option(
+            "--topology", metavar="FILE.toml", help="Measure their peaks and the copies between them, and write that."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the devices found here, or the profiles of devices that are not."""
+    if profiles and topology is not None:
+        raise BadInput("--topology: profiles cannot be measured: leave out --profiles")
+    if topology is not None:
+        if topology.suffix != ".toml":
+            raise BadInput(f"--topology {topology}: topologies are read from .toml files: give it such a name")
+        check_parent_writable(topology)
     with Output(as_json) as out:
         if profiles:
             _show_profiles(out)
-        else:
-            _show_devices(out)
+            return
+        devices = _devices(out)
+        _show_devices(devices, out)
+        result = {"devices": [{"name": d.name, "threads": d.threads, **d.key.as_dict()} for d in devices]}
+        if topology is not None:
+            result |= _measured(devices, topology, out)
+        out.result(result)
 
 
-def _show_devices(out: Output) -> None:
+def _devices(out: Output) -> list[Device]:
     from tuner.devices import list_devices, open_device
 
     try:
-        devices = list_devices()
+        return list_devices()
     except BadInput as error:
         out.remark(f"the CPU alone is listed: {error}")
-        devices = [open_device("cpu")]
+        return [open_device("cpu")]
+
+
+def _show_devices(devices: list[Device], out: Output) -> None:
     table = Table(box=None)
     for title in ("device", "family", "model", "threads", "other"):
         table.add_column(title)
@@ -42,7 +66,40 @@ def _show_devices(out: Output) -> None:
         other = ", ".join(f"{name} {value}" for name, value in key.attrs.items() if name != "threads")
         table.add_row(device.name, key.family, key.model, str(device.threads), other)
     out.show(table)
-    out.result({"devices": [{"name": d.name, "threads": d.threads, **d.key.as_dict()} for d in devices]})
+
+
+def _measured(devices: list[Device], path: Path, out: Output) -> dict[str, Any]:
+    """Measures and writes the topology; what was found, as JSON."""
+    from tuner.placement.topology import as_toml
+    from tuner.placement.topology.here import measured_topology
+
+    found, copies = measured_topology(path.stem, devices, out.remark)
+    path.write_text(as_toml(found), encoding="utf-8")
+    table = Table(box=None)
+    for title in ("device", "Gflop/s", "GB/s", "launch us", "memory", "GB", "computes on"):
+        table.add_column(title)
+    for spec, memory in zip(found.devices, found.memory_of, strict=True):
+        numbers = f"{spec.flops / 1e9:.0f}", f"{spec.bandwidth / 1e9:.1f}", f"{1e6 * spec.overhead:.1f}"
+        table.add_row(spec.name, *numbers, spec.memory, f"{found.memories[memory].bytes / 1e9:.1f}", spec.processor)
+    out.show(table)
+    table = Table(box=None)
+    for title in ("copy from", "to", "latency us", "GB/s", "line's error"):
+        table.add_column(title)
+    for copy in copies:
+        link = copy.link
+        numbers = f"{1e6 * link.latency:.1f}", f"{link.bandwidth / 1e9:.1f}", f"{copy.error:.0%}"
+        table.add_row(link.source, link.target, *numbers)
+    out.show(table)
+    out.show(f"wrote {path}: `tuner.placement.topology.topology_of` reads it")
+    links = [{**_finite(asdict(c.link)), "sizes": c.sizes, "seconds": c.seconds, "error": c.error} for c in copies]
+    specs = [{**asdict(d), "lacks": sorted(d.lacks)} for d in found.devices]
+    memories = [_finite(asdict(m)) for m in found.memories]
+    return {"topology": {"file": str(path), "devices": specs, "memories": memories, "links": links}}
+
+
+def _finite(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: none is said there."""
+    return {name: None if value == float("inf") else value for name, value in fields.items()}
 
 
 def _show_profiles(out: Output) -> None:

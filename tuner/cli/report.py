@@ -94,7 +94,7 @@ def _bench(path: Path) -> dict[str, Any]:
 
 def _roofs(keys: Sequence[DeviceKey], out: Output) -> dict[str, dict[str, float]]:
     """Of those devices that are here, by their keys."""
-    from tuner.report.page.roofline import roof_of
+    from tuner.devices.roof import roof_of
 
     roofs = {}
     for key in dict.fromkeys(keys):

@@ -1,11 +1,11 @@
 """Least times of all strategies that begin in a certain way: what the exhaustive search prunes by. Start at `Bounds`.
 
-- No lane ends before all its work is done, nor all devices together before all work is done.
+- No lane ends before all its work is done, nor all processors together before all work is done.
 - Along a path through the network, forward and back again, the part of an operator that ends last has to be waited for
   by some part of the next. What that takes is known for every pair of neighbours' configs, and the least sum over
   operators that have no config yet is found once, from the end.
 - The backward steps and the updates of a path's operators from the first up to one of them cannot begin before the path
-  has come back to that one, so a device needs that long and then all its work of that kind.
+  has come back to that one, so a processor needs that long and then all its work of that kind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Bounds:
     def __init__(self, blocks: Blocks, configs: Sequence[tuple[Config, ...]]) -> None:
         self._blocks, self._configs = blocks, configs
         self._numbers = [[blocks.config_id(c) for c in of] for of in configs]
-        self._devices, self._lanes = len(blocks.topology.devices), len(blocks.topology.lanes) + 1
+        self._processors, self._lanes = len(blocks.topology.processors), len(blocks.topology.lanes) + 1
         operators = range(len(configs))
         self._own = [self._work(i) for i in operators]
         self._edges_to: list[list[tuple[int, np.ndarray]]] = [[] for _ in operators]
@@ -48,7 +48,7 @@ class Bounds:
         for e, (u, v, _) in enumerate(blocks.edges):
             self._edges_to[v].append((u, self._moved(e)))
             pairs.setdefault((u, v), self._pair(e))
-        least = [float(own[:, : self._devices].sum(axis=1).min()) for own in self._own]
+        least = [float(own[:, : self._processors].sum(axis=1).min()) for own in self._own]
         self._work_left = np.append(np.cumsum(least[::-1])[::-1], 0.0)
         self._paths = [_Path(path, self, pairs) for path in _paths(blocks.network)]
         self._load_at: list[np.ndarray] = [np.zeros(self._lanes)]
@@ -62,8 +62,8 @@ class Bounds:
             loads = loads + moved[chosen[u]]
         for config in range(len(self._configs[operator])):
             loads[config] += self._exchange(operator, chosen, config)
-        devices = loads[:, : self._devices]
-        together = (devices.sum(axis=1) + self._work_left[operator + 1]) / self._devices
+        computing = loads[:, : self._processors]
+        together = (computing.sum(axis=1) + self._work_left[operator + 1]) / self._processors
         found = np.maximum(loads[:, :-1].max(axis=1), together)
         for path in self._paths:
             np.maximum(found, path.after(chosen), out=found)
@@ -79,7 +79,7 @@ class Bounds:
 
     def returning(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         """For each config, of an operator's backward step and the update of parameters that it has to itself: ticks of
-        work on each device, and of the update alone at least."""
+        work on each processor, and of the update alone at least."""
         work, alone = [], []
         layer = next((g for g, x in enumerate(self._blocks.layers) if x.members == (i,)), None)
         for config, number in zip(self._configs[i], self._numbers[i], strict=True):
@@ -90,14 +90,14 @@ class Bounds:
                 pattern = self._blocks.layer(layer, [config], [number])
                 load += np.bincount(pattern.lane, pattern.exe, self._lanes)
                 update = self._update(pattern.exe, pattern.lane)
-            work.append(load[: self._devices])
+            work.append(load[: self._processors])
             alone.append(update)
         return np.array(work), np.array(alone)
 
     def _update(self, exe: np.ndarray, lane: np.ndarray) -> float:
         """From the last gradient to the end of some update, at least."""
-        updates = exe[lane < self._devices]
-        links = exe[(lane >= self._devices) & (lane < self._lanes - 1)]
+        updates = exe[lane < self._processors]
+        links = exe[(lane >= self._processors) & (lane < self._lanes - 1)]
         # As many links as copies: every piece goes round a ring before it is updated.
         return float(updates.min() + (links.min() if len(links) == len(updates) else 0))
 

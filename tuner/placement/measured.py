@@ -35,9 +35,11 @@ def measured_network(
     sizes: Sequence[int],
     devices: Sequence[str],
     links: Sequence[tuple[int, int, float, float]],
+    cores: Sequence[str] = (),
 ) -> Simulated:
     """`nodes`, `moving` and the plan's `states` as in `exact.NetworkPlan`; `sizes`: bytes of what each node makes;
-    `devices`: their names; `links`: source, target, latency in seconds, seconds per byte, as `Costs.link` has them.
+    `devices`: their names; `links`: source, target, latency in seconds, seconds per byte, as `Costs.link` has them;
+    `cores`: of each device, equal for those that compute on the same ones (see `topology.DeviceSpec`).
 
     On the device that the plan gives it, an operator takes what the plan says, with the transforms of layouts before
     it; on another one, its fastest state there. A network's inputs are where they are read. What a concatenation saves
@@ -65,15 +67,23 @@ def measured_network(
             else:
                 table[title, device] = seconds
     network = Network(name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators))
-    topology = _topology(name, devices, lacks, links)
+    topology = _topology(name, devices, lacks, links, cores or [""] * len(devices))
     strategy = tuple(Config((1,), (made[i].device,)) for i in kept)
     return Simulated(network, topology, Measured(table, {}), strategy)
 
 
 def _topology(
-    name: str, devices: Sequence[str], lacks: Sequence[set[str]], links: Sequence[tuple[int, int, float, float]]
+    name: str,
+    devices: Sequence[str],
+    lacks: Sequence[set[str]],
+    links: Sequence[tuple[int, int, float, float]],
+    cores: Sequence[str],
 ) -> Topology:
     """Peaks are not known, and not needed: nothing is split."""
-    specs = [DeviceSpec(d, d, 1.0, 1.0, d, 0.0, frozenset(no)) for d, no in zip(devices, lacks, strict=True)]
-    found = [Link(devices[a], devices[b], math.inf if rate == 0 else 1 / rate, start) for a, b, start, rate in links]
+    each = zip(devices, lacks, cores, strict=True)
+    specs = [DeviceSpec(d, d, 1.0, 1.0, d, 0.0, frozenset(no), on) for d, no, on in each]
+    found = []
+    for a, b, latency, rate in links:
+        bus = cores[a] if cores[a] == cores[b] else ""  # the cores that both compute on also copy
+        found.append(Link(devices[a], devices[b], math.inf if rate == 0 else 1 / rate, latency, bus))
     return Topology(name, tuple(specs), tuple(Memory(d) for d in devices), tuple(found))

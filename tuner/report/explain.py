@@ -13,13 +13,13 @@ from tvm.target import Target
 from templates.gpu.lowered import lower
 from templates.lowering import lowering_context
 from templates.template import search_space, template_named
+from templates.traffic import bytes_of
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph.choice import Choice, choose
 from tuner.measure.offline import Compiler
 from tuner.report.hot_loop import Loop, in_assembly, in_source
 from tuner.report.page.names import flop_or_none, workload_text
-from tuner.report.page.roofline import bytes_of
 from tuner.session import Task
 from tuner.session.task import TaskState, is_current
 from tuning_db.record import Config, Trial, Workload

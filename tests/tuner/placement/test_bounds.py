@@ -6,11 +6,12 @@ import random
 
 import pytest
 
+from tests.tuner.placement.simulator.test_simulator import on_shared_cores
 from tuner.placement.bounds import Bounds
 from tuner.placement.networks import network
 from tuner.placement.simulator import Simulator
 from tuner.placement.soap import configs_of
-from tuner.placement.topology import topology_of
+from tuner.placement.topology import Topology, topology_of
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -21,7 +22,18 @@ from tuner.placement.topology import topology_of
 def test_no_strategy_is_faster_than_the_bounds_of_its_beginnings(
     name: str, options: dict[str, int], devices: int, training: bool
 ) -> None:
-    net, topology, rng = network(name, **options), topology_of(f"p100:{devices}"), random.Random(name)
+    tightness = bounded(name, options, topology_of(f"p100:{devices}"), training)
+    assert sum(tightness) / len(tightness) > 0.6  # else it prunes nothing
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_bounds_hold_where_devices_share_cores(training: bool) -> None:
+    assert bounded("lenet", {}, on_shared_cores(4), training)
+
+
+def bounded(name: str, options: dict[str, int], topology: Topology, training: bool) -> list[float]:
+    """What share of strategies' times the bounds are, which are never above them."""
+    net, rng = network(name, **options), random.Random(name)
     simulator = Simulator(net, topology, training=training)
     configs = [configs_of(o, topology) for o in net.operators]
     bounds, tightness = Bounds(simulator.blocks, configs), []
@@ -31,4 +43,4 @@ def test_no_strategy_is_faster_than_the_bounds_of_its_beginnings(
         found = [bounds.after(chosen[:k])[chosen[k]] for k in range(len(chosen))]
         assert max(found) <= ticks
         tightness.append(found[-1] / ticks)
-    assert sum(tightness) / len(tightness) > 0.6  # else it prunes nothing
+    return tightness

@@ -40,9 +40,11 @@ def moving() -> Moving:
     return Moving(lambda node, *_: LATENCY + RATE * SIZES[node], lambda *_: 7e-6)
 
 
-def simulated(nodes: tuple[Node, ...], chosen: tuple[int, ...]) -> tuple[Simulated, Simulator]:
+def simulated(
+    nodes: tuple[Node, ...], chosen: tuple[int, ...], cores: tuple[str, ...] = ()
+) -> tuple[Simulated, Simulator]:
     links = [(0, 1, LATENCY, RATE), (1, 0, LATENCY, RATE)]
-    found = measured_network("fork", nodes, moving(), chosen, SIZES[: len(nodes)], ["gpu", "cpu"], links)
+    found = measured_network("fork", nodes, moving(), chosen, SIZES[: len(nodes)], ["gpu", "cpu"], links, cores)
     return found, Simulator(found.network, found.topology, found.cost)
 
 
@@ -85,3 +87,15 @@ def test_transforms_of_layouts_are_part_of_what_reads() -> None:
     best = plan(nodes, moving())
     found, simulator = simulated(nodes, best.states)
     assert simulator.start(found.strategy) == pytest.approx(best.seconds, abs=1e-11) == pytest.approx(114e-6, abs=1e-11)
+
+
+def test_on_shared_cores_it_takes_the_sum_of_both_devices() -> None:
+    """With the copies, which the cores make: a branch at the other device gains nothing but what it takes less."""
+    nodes = fork()
+    chosen = (0, 0, 0, 1, 0, 0)
+    found, simulator = simulated(nodes, chosen, ("cores", "cores"))
+    assert found.topology.lanes == ("cores",)
+    expected = (50 + 300 + 310 + 20 + 2 * 6) * 1e-6
+    assert simulator.start(found.strategy) == pytest.approx(expected, abs=1e-11)
+    apart, overlapping = simulated(nodes, chosen)
+    assert overlapping.start(apart.strategy) < 0.7 * expected

@@ -20,7 +20,7 @@ from tuner.devices.opencl.control import (
     trace,
 )
 from tuner.devices.opencl.library import load
-from tuner.devices.opencl.listing import DeviceInfo, Driver, device_info, devices, drivers, info_of
+from tuner.devices.opencl.listing import DeviceInfo, Driver, device_info, devices, drivers, has_host_memory, info_of
 
 __all__ = [
     "DeviceInfo",
@@ -30,6 +30,7 @@ __all__ = [
     "device_info",
     "devices",
     "drivers",
+    "has_host_memory",
     "info_of",
     "leave_stage",
     "load",

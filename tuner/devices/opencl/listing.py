@@ -99,3 +99,9 @@ def device_info(index: int) -> DeviceInfo:
         f"there is no device opencl:{index}, as no OpenCL driver works here ({tried}): install the driver of your GPU, "
         "or pip install 'edgetune[opencl]' for Intel's on the CPU"
     )
+
+
+def has_host_memory(index: int) -> bool:
+    """Whether the device "opencl:`index`" works on the host's memory and has none of its own, by what its driver says:
+    integrated GPUs, and CPUs."""
+    return bool(call("has_host_memory", index))

@@ -111,7 +111,7 @@ class Blocks:
         memory = np.zeros(len(self.topology.memories))
         held = o.bytes * (2 if self.training else 1) / parts
         np.add.at(memory, self._memory_of[list(config.devices)], held)
-        lane = list(config.devices)
+        lane = [self.topology.processor_of[d] for d in config.devices]
         if not self.training:
             return Pattern(ticks(forward), np.array(lane), np.empty((0, 4)), memory)
         ends = [(0, a, 0, parts + a) for a in range(parts)] if i in self._sinks else []

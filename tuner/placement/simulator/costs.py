@@ -53,11 +53,12 @@ class Roofline:
 @dataclass(frozen=True)
 class Measured:
     """Seconds of whole operators, measured, by their names and the device's. A part takes its share of what was
-    measured as the roofline shares it out; what was not measured is the roofline's. Forward steps only are measured."""
+    measured as the roofline (or one that was fitted, `fitting.FittedCosts`) shares it out; what was not measured is the
+    roofline's. Forward steps only are measured."""
 
     table: Mapping[tuple[str, str], float]
     whole: Mapping[str, Work]
-    roofline: Roofline = Roofline()
+    roofline: CostModel = Roofline()
 
     def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         modelled = self.roofline.seconds(operator, phase, work, share, device)

@@ -170,5 +170,5 @@ class _Tasks:
         work = Work(2 * size / ITEM, 5 * size)  # reads gradient, weight and momentum, writes the last two
         for d in devices:
             seconds = self._cost.seconds(self._operator, Phase.UPDATE, work, 1.0, links.topology.devices[d])
-            self.deps.append((0, ready, 0, self._add(seconds, d)))
+            self.deps.append((0, ready, 0, self._add(seconds, links.topology.processor_of[d])))
         return entry

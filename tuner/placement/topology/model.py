@@ -21,7 +21,8 @@ class Memory:
 class DeviceSpec:
     """`flops`: flop per second that kernels reach at best; `bandwidth`: bytes per second of its memory; `overhead`:
     seconds that every task takes besides. `memory`: the name of the memory it uses, which other devices may use too.
-    `lacks`: kinds of operators that it cannot compute."""
+    `lacks`: kinds of operators that it cannot compute. `cores`: the name of what computes, the device's own if it is
+    empty: devices on the same cores do not work at the same time."""
 
     name: str
     kind: str
@@ -30,12 +31,19 @@ class DeviceSpec:
     memory: str
     overhead: float = 0.0
     lacks: frozenset[str] = frozenset()
+    cores: str = ""
+
+    @property
+    def processor(self) -> str:
+        """The name of the cores that it computes on."""
+        return self.cores or self.name
 
 
 @dataclass(frozen=True)
 class Link:
     """One connection, in one direction, `bandwidth` in bytes per second (infinite: the memory is shared and nothing is
-    moved) and `latency` in seconds. Links with the same `bus` carry one transfer at a time between them."""
+    moved) and `latency` in seconds. Links with the same `bus` carry one transfer at a time between them; where that is
+    the name of a processor, it copies itself and does not compute meanwhile."""
 
     source: str
     target: str
@@ -114,15 +122,32 @@ class Topology:
         return tuple(names.index(d.memory) for d in self.devices)
 
     @cached_property
+    def processors(self) -> tuple[str, ...]:
+        """The names of all that computes: the devices', or those of the cores that some of them share."""
+        return tuple(dict.fromkeys(d.processor for d in self.devices))
+
+    @cached_property
+    def processor_of(self) -> tuple[int, ...]:
+        """For each device the index of its processor, which is the lane of its tasks."""
+        return tuple(self.processors.index(d.processor) for d in self.devices)
+
+    @cached_property
     def lanes(self) -> tuple[str, ...]:
-        """What tasks are on: the devices, then the communication devices, buses and links without a bus."""
-        return (*(d.name for d in self.devices), *dict.fromkeys(self._lane_name(link) for link in self.links))
+        """What tasks are on: the processors, then the communication devices, buses and links without a bus."""
+        links = (self._lane_name(link) for link in self.links if link.bus not in self.processors)
+        return (*self.processors, *dict.fromkeys(links))
 
     @cached_property
     def lane_of(self) -> dict[tuple[int, int], int]:
         """The lane of transfers from one device to another, by their indices."""
-        places = {name: i for i, name in enumerate(self.lanes[len(self.devices) :], len(self.devices))}
-        return {(self.index[k.source], self.index[k.target]): places[self._lane_name(k)] for k in self.links}
+        count = len(self.processors)
+        places = {name: i for i, name in enumerate(self.lanes[count:], count)}
+        found = {}
+        for link in self.links:
+            own = link.bus in self.processors
+            lane = self.processors.index(link.bus) if own else places[self._lane_name(link)]
+            found[self.index[link.source], self.index[link.target]] = lane
+        return found
 
     def link(self, source: int, target: int) -> Link:
         return self._links[self.devices[source].name, self.devices[target].name]

@@ -10,12 +10,14 @@ kind = "gpu"
 flops = 236e9           # per second
 bandwidth = 25.6e9      # bytes per second
 memory = "ram"          # left out: a memory of its own, as large as it likes
+cores = "gpu"           # left out: its own; devices on the same cores do not work at the same time
 [[link]]
 from = "gpu"            # names may have * and ?: all devices that they match
 to = "cpu"
 bandwidth = "shared"    # or bytes per second
 latency = 20e-6
 both = true             # the default: in both directions
+bus = "pcie"            # left out: none that others share; a processor's name: it copies itself
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ _DEVICE = {
     "memory": str,
     "overhead": float,
     "lacks": list,
+    "cores": str,
 }
 _MEMORY = {"name": str, "bytes": float}
 _LINK = {"from": str, "to": str, "bandwidth": float, "latency": float, "bus": str, "both": bool}
@@ -70,7 +74,8 @@ def read_topology(path: Path) -> Topology:
     for table in _tables(where, data, "link"):
         for link in _links(where, table, [d.name for d in devices]):
             links[link.source, link.target] = link
-    return Topology(where, tuple(devices), (*memories, *own), tuple(links.values()))
+    found = Topology(where, tuple(devices), (*memories, *own), tuple(links.values()))
+    return replace(found, name=data["name"]) if "name" in data else found  # what is wrong is told with the file's name
 
 
 def _tables(where: str, data: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlalchemy import select
 
+from templates.traffic import bytes_of
 from tuner.report.page.knobs import knob_view
 from tuner.report.page.modules import module_view
 from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
 from tuner.report.page.reuse import reuse_view
-from tuner.report.page.roofline import bytes_of
 from tuner.report.page.scan import Pair, Pass, scan, thinned
 from tuning_db import schema
 from tuning_db.record import DeviceKey
@@ -35,7 +35,7 @@ def collect(
 ) -> dict[str, Any]:
     """Everything that the page shows of a database and of built modules.
 
-    `benches`: what `tune bench --json` printed; `roofs`: of a DeviceKey's key, see `roofline.roof_of`. Raises
+    `benches`: what `tune bench --json` printed; `roofs`: of a DeviceKey's key, see `devices.roof.roof_of`. Raises
     DatabaseError if the store cannot be read, BadInput if a module cannot.
     """
     found = scan(store)

@@ -11,11 +11,11 @@ from sqlalchemy import select
 from tvm.target import Target
 
 from templates.template import AnchorTemplate, template_named
+from templates.traffic import bytes_of
 from tuner.module import Manifest, Operator, read_manifest
 from tuner.report.page.flow import flow_of
 from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
 from tuner.report.page.reuse import kin
-from tuner.report.page.roofline import bytes_of
 from tuner.vendors import vendor_of
 from tuner.vendors.base import PREFIX
 from tuning_db import schema

@@ -38,8 +38,8 @@ class Ours:
         """Seconds of every kernel call in execution order, and the peak of the device, or of `threads` threads of the
         CPU where that computes, in flop a second."""
         from tuner.devices import open_device
+        from tuner.devices.peak import fma_peak
         from tuner.module import device_for
-        from tuner.report.peak import fma_peak
 
         assert self._opened is not None
         manifest = self._opened.manifest

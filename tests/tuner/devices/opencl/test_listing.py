@@ -34,6 +34,16 @@ def test_a_device_tells_its_limits(child):
     assert info.library.startswith("/")
 
 
+def _with_host_memory() -> list[tuple[str, bool]]:
+    return [(info.type, opencl.has_host_memory(info.index)) for info in opencl.devices()]
+
+
+def test_cpus_have_the_hosts_memory(every_driver):
+    found = every_driver(_with_host_memory)
+    assert all(has for type, has in found if type == "cpu")
+    assert all(isinstance(has, bool) for _, has in found)
+
+
 def _as_tvm_sees_it() -> dict[str, object]:
     d = device()
     return {

@@ -7,13 +7,14 @@ import math
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.tuner.placement.simulator.reference import simulated
 from tuner.errors import BadInput
 from tuner.placement.networks import Network, network
-from tuner.placement.networks.operators import Builder
+from tuner.placement.networks.operators import Builder, Operator
 from tuner.placement.simulator import Roofline, Simulator
 from tuner.placement.simulator.timeline import chrome_trace
 from tuner.placement.soap import Config, Strategy, random_config
@@ -46,11 +47,21 @@ def test_timelines_are_those_of_the_plain_algorithm(name: str, training: bool) -
         assert seconds == max(end for _, _, end in expected.values()) * 1e-12
 
 
-@pytest.mark.parametrize("devices", ["p100:4", "k80:8", "k80-cpu:2"])
+def on_shared_cores(count: int) -> Topology:
+    """The first two of so many GPUs compute on the same cores, which also make the copies between them."""
+    found = topology_of(f"p100:{count}")
+    devices = tuple(replace(d, cores="cores") if i < 2 else d for i, d in enumerate(found.devices))
+    pair = {"gpu0", "gpu1"}
+    links = tuple(replace(k, bus="cores") if {k.source, k.target} == pair else k for k in found.links)
+    return replace(found, devices=devices, links=links)
+
+
+@pytest.mark.parametrize("devices", ["p100:4", "k80:8", "k80-cpu:2", "shared"])
 @pytest.mark.parametrize("name", SMALL)
 def test_differences_give_the_timeline_of_the_whole(name: str, devices: str) -> None:
     """Property: after any edit, kept or taken back, the timeline is what algorithm 1 makes of the strategy."""
-    net, topology, rng = small(name), topology_of(devices), random.Random(f"{name}{devices}")
+    topology = on_shared_cores(3) if devices == "shared" else topology_of(devices)
+    net, rng = small(name), random.Random(f"{name}{devices}")
     training = rng.random() < 0.8
     simulator, again = (Simulator(net, topology, training=training) for _ in range(2))
     simulator.start(random_strategy(net, topology, rng))
@@ -196,3 +207,35 @@ def test_parameters_that_are_not_split_alike_are_exchanged_where_they_overlap() 
     lanes = sorted(s.lane for s in updates if s.lane != "exchange")
     # The first half is on both and goes round a ring of two; the second is on device 1 alone.
     assert lanes == ["d0", "d0 to d1", "d1", "d1", "d1 to d0"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_devices_on_the_same_cores_never_work_at_the_same_time(training: bool) -> None:
+    net, topology, rng = small("lenet"), on_shared_cores(3), random.Random(3)
+    assert topology.lanes[:2] == ("cores", "gpu2")
+    simulator = Simulator(net, topology, training=training)
+    alone = Simulator(net, topology_of("p100:3"), training=training)
+    slower = 0
+    for _ in range(20):
+        strategy = random_strategy(net, topology, rng)
+        seconds = simulator.start(strategy)
+        spans = sorted((s.start, s.end) for s in simulator.timeline().spans if s.lane == "cores")
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+        assert seconds == simulator.timeline().seconds
+        slower += seconds > alone.start(strategy)
+    assert slower > 10
+    busy = simulator.timeline().busy()
+    assert not {"gpu0", "gpu1", "bus cores", "gpu0 to gpu1"} & set(busy)
+
+
+def test_two_branches_on_the_same_cores_take_their_sum() -> None:
+    b = Builder(1)
+    b.operators = [
+        Operator("one", "relu", (1, 1000), "--", flop=1e6),
+        Operator("two", "relu", (1, 1000), "--", flop=1e6),
+    ]
+    net, strategy = b.network("two"), (Config((1, 1), (0,)), Config((1, 1), (1,)))
+    cost = Roofline(1, 1)
+    apart = Simulator(net, topology_of("p100:2"), cost).start(strategy)
+    together = Simulator(net, on_shared_cores(2), cost).start(strategy)
+    assert together == pytest.approx(2 * apart, rel=1e-9)

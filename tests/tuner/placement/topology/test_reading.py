@@ -86,6 +86,7 @@ def test_names_with_a_star_are_all_devices_that_they_match(tmp_path: Path) -> No
             "'gpu' is there twice",
         ),
         ('lacks = ["nms"]', "lacks = [1]", "lacks must be names of operators"),
+        ("overhead = 1e-6", "cores = 4", "device 'cpu': cores must be a str, not 4"),
         ("[[device]]", "[[device]", "not TOML"),
         ('to = "cpu"\n', "", "has no 'to'"),
         ('to = "cpu"', 'to = "gpu"', "a device needs no link to itself"),

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from templates.traffic import bytes_of
 from tests.tuner.session.support import CONV, POINT, SMALL, replayed
 from tests.tuning_db import made
 from tuner.devices import open_device
 from tuner.report.page import collect
 from tuner.report.page.knobs import knob_view
-from tuner.report.page.roofline import bytes_of
 from tuner.report.page.scan import EXAMPLES, SAMPLE
 from tuner.session import Budget
 from tuning_db.marks import mark_throttled

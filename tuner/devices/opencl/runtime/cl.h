@@ -49,6 +49,7 @@ constexpr cl_uint CL_DEVICE_VENDOR = 0x102C;
 constexpr cl_uint CL_DRIVER_VERSION = 0x102D;
 constexpr cl_uint CL_DEVICE_VERSION = 0x102F;
 constexpr cl_uint CL_DEVICE_EXTENSIONS = 0x1030;
+constexpr cl_uint CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035;
 constexpr cl_uint CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT = 0x103A;
 constexpr cl_uint CL_DEVICE_SUB_GROUP_SIZES_INTEL = 0x4108;
 constexpr cl_uint CL_LOCAL = 1;

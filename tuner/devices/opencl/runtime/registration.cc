@@ -86,6 +86,11 @@ Fields::Map DeviceInfo(int64_t index) {
   return fields.map();
 }
 
+bool HasHostMemory(int64_t index) {
+  const Device& d = Registry::Get().At(index);
+  return DeviceValue<cl_uint>(d.cl, d.id, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0;
+}
+
 ffi::Array<Fields::Map> Drivers() {
   Registry& registry = Registry::Get();
   ffi::Array<Fields::Map> found;
@@ -187,6 +192,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("edgetune.opencl.drivers", Drivers)
       .def("edgetune.opencl.device_count", [] { return int64_t(Registry::Get().size()); })
       .def("edgetune.opencl.device_info", DeviceInfo)
+      .def("edgetune.opencl.has_host_memory", HasHostMemory)
       .def_packed("edgetune.time_call", TimeCall)
       .def("edgetune.opencl.compile", CompileToCache)
       .def("edgetune.opencl.counters", CounterValues)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tvm
 
-from tuner.devices import open_device
-from tuner.report import peak
+from tuner.devices import open_device, peak
 
 
 def test_every_lane_runs_every_step():

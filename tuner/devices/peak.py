@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from templates.gpu.limits import gpu_limits_of
-from tuner.devices import Device
+from tuner.devices.base import Device
 
 _CHAINS = 12  # independent accumulators: latency times throughput of any of our cores, and they fit into registers
 _LANES = (8, 16)  # AVX2 and NEON; AVX-512. The better one counts.

@@ -1,0 +1,138 @@
+"""Simulated against measured: random placements of a zoo network on devices that are here. `placement.py --parts
+measured` runs it.
+
+Every step is sent to a device by a chain that changes it now and then, layouts and kernels are the best for that
+placement by the costs (the database's, what it lacks measured now), and the module is built, verified and timed, all
+placements in turns in one run. The simulator has those costs, links as they were measured, and devices on the same
+cores as one processor; "sum" is the additive model of `tune plan`, which also counts what a concatenation saves.
+"took" is the median of blocks of runs, "least" the least of them, which other work on the machine disturbs less. How
+often the blocks of one half of the run order two placements as those of the other half is what any model can reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from models_cpu import tune
+from modules import alternated, inputs_of
+
+from tuner.devices import Device, open_devices
+from tuner.devices.sharing import shares_cores
+from tuner.graph import FusedGraph, fuse, load_onnx
+from tuner.graph.choice import rivals
+from tuner.graph.layouts import Node, plan
+from tuner.module import OnnxReference, build_placed, load, verify
+from tuner.placement.costs import Costs
+from tuner.placement.exact import NetworkPlan, plan_network, planned_states
+from tuner.placement.measured import measured_network
+from tuner.placement.memory import bytes_of
+from tuner.placement.simulator import Simulator
+from tuner.placement.topology.here import HOST
+from tuner.report.peers import OURS
+from tuning_db.store import open_db
+
+CHANGES = (0.02, 0.1, 0.4)  # how often a step is elsewhere than the one before it
+WITHIN = 0.15
+
+
+def placements(graph: FusedGraph, nodes: Sequence[Node], count: int, rng: random.Random) -> Iterator[dict[int, int]]:
+    """For each, the device of every step, by its node's index, among those that can compute it; all different."""
+    seen: set[tuple[int, ...]] = set()
+    steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
+    for i in itertools.count():
+        if len(seen) == count:
+            return
+        device, chosen = rng.randrange(2), {}
+        for n in steps:
+            able = sorted({s.makes.device for s in nodes[n].states if s.seconds < float("inf")})
+            device = 1 - device if rng.random() < CHANGES[i % len(CHANGES)] else device
+            chosen[n] = device if device in able else able[0]
+        if tuple(chosen.values()) not in seen:
+            seen.add(tuple(chosen.values()))
+            yield chosen
+
+
+def placed(nodes: Sequence[Node], where: dict[int, int]) -> tuple[Node, ...]:
+    """With those states alone that are where they are to be."""
+    kept = [tuple(s for s in n.states if s.makes.device == where.get(i, s.makes.device)) for i, n in enumerate(nodes)]
+    return tuple(replace(n, states=s) for n, s in zip(nodes, kept, strict=True))
+
+
+def simulated(name: str, graph: FusedGraph, devices: list[Device], found: NetworkPlan, costs: Costs) -> float:
+    """Seconds of a plan."""
+    results = [v for v in dict.fromkeys(graph.outputs) if hasattr(v, "ty")]
+    sizes = [bytes_of(v.ty) for v in (*graph.parameters, *(s.out for s in graph.steps), *results)]
+    links = [(a, b, *costs.link(a, b)) for a, b in itertools.permutations(range(len(devices)), 2)]
+    names, cores = [d.name for d in devices], [HOST if shares_cores(d) else d.name for d in devices]
+    given = measured_network(name, found.nodes, found.moving, found.plan.states, sizes, names, links, cores)
+    return Simulator(given.network, given.topology, given.cost).start(given.strategy)
+
+
+def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each placement."""
+    name, devices, rng = given.model, open_devices(given.on.split(",")), random.Random(0)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        model, database = folder / f"{name}.onnx", folder / "placed.db"
+        if not model.exists():
+            tune("zoo", name, "-o", model)
+        for device in devices:
+            tune("model", model, "--device", device.name, "--db", database, "--minutes", given.minutes)
+        graph, rows, sources = fuse(load_onnx(model)), {}, {}
+        with open_db(str(database)) as store:
+            costs = Costs(devices, store)
+            choices = [rivals((s.workload for s in graph.tuned), d, store) for d in devices]
+            best = plan_network(graph, devices, choices, costs)
+            for i, where in enumerate(placements(graph, best.nodes, given.placements, rng)):
+                nodes = placed(best.nodes, where)
+                found = replace(best, nodes=nodes, plan=plan(nodes, best.moving))
+                to = folder / f"{name}-{i}"
+                build_placed(graph, devices, planned_states(graph, nodes, found.plan.states), to, store)
+                verify(load(to), OnnxReference(model), seeds=[0])
+                copies = sum(m.before.device != m.to.device for m in found.plan.moves)
+                rows[str(i)] = {"network": name, "devices": given.on, "second": sum(where.values()), "copies": copies}
+                rows[str(i)] |= {"sum": found.plan.seconds, "simulated": simulated(name, graph, devices, found, costs)}
+                sources[str(i)] = OURS, to
+                print(f"{name}: placement {i + 1} of {given.placements} is built", file=sys.stderr, flush=True)
+        blocks, _ = alternated(sources, inputs_of(folder / f"{name}-0", 0), given.rounds)
+    for i, row in rows.items():
+        row |= {"took": median(blocks[i]), "least": min(blocks[i]), "load": os.getloadavg()[0]}
+        row["halves"] = [median(blocks[i][half::2]) for half in (0, 1)]
+        print(
+            "{network} on {devices}: {second} steps on the second device, {copies} copies: simulated {0:.3f} ms, sum "
+            "{1:.3f}, took {2:.3f}, least {3:.3f} (load of the machine {load:.1f})".format(
+                *(1e3 * row[key] for key in ("simulated", "sum", "took", "least")), **row
+            ),
+            file=sys.stderr,
+        )
+        yield row
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How far the simulator, and the sum, are off, and how often they order two placements as measuring does."""
+    found: dict[str, Any] = {"measured_load_max": max(r["load"] for r in rows)}
+    found["repeated_order_accuracy"] = _agreement([r["halves"][0] for r in rows], [r["halves"][1] for r in rows])
+    for key, truth in itertools.product(("simulated", "sum"), ("took", "least")):
+        errors = [abs(r[key] / r[truth] - 1) for r in rows]
+        name = f"{key}_vs_{truth}"
+        found[f"{name}_error_median"] = median(errors)
+        found[f"{name}_within_15_percent"] = sum(e <= WITHIN for e in errors) / len(errors)
+        found[f"{name}_order_accuracy"] = _agreement([r[key] for r in rows], [r[truth] for r in rows])
+    return found
+
+
+def _agreement(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """In what share of pairs both say which is less; None if there are no pairs."""
+    pairs = list(itertools.combinations(range(len(one)), 2))
+    return sum((one[i] - one[j]) * (other[i] - other[j]) > 0 for i, j in pairs) / len(pairs) if pairs else None

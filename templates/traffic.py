@@ -1,0 +1,36 @@
+"""What an operator has to move, whichever kernel computes it. Start at `bytes_of`; `workloads.flop_of` has what it
+computes."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from templates.epilogue import operands
+from templates.operator import operator_named
+from templates.workloads import anchor_of, is_anchor
+from tuning_db.record import Workload
+
+
+def bytes_of(workload: Workload) -> float | None:
+    """What every kernel of a workload has to move: all that it reads and writes, once. None for an operator that is
+    not known."""
+    try:
+        return float(_bytes_of_anchor(workload) if is_anchor(workload) else _bytes_of_operator(workload))
+    except (KeyError, TypeError, ValueError):  # another version's, or a plugin's
+        return None
+
+
+def _bytes_of_anchor(workload: Workload) -> int:
+    anchor = anchor_of(workload)
+    out = prod(anchor.out_shape)
+    elements = prod(anchor.data_shape) + prod(anchor.weight_shape) + out
+    for token in operands(workload.epilogue):
+        elements += anchor.out_shape[1] if token == "bias" else out
+    return elements * np.dtype(workload.dtype).itemsize
+
+
+def _bytes_of_operator(workload: Workload) -> int:
+    specs = operator_named(workload.op).operands(workload)
+    return sum(prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in specs)

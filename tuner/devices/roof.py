@@ -1,0 +1,47 @@
+"""How fast a device is at best, measured now: multiply-adds, its memory, launches. Start at `roof_of`."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import te
+
+from templates import default
+from tuner.devices.base import Device
+from tuner.devices.peak import fma_peak
+
+_ELEMENTS = 1 << 24  # of each of the three arrays: no cache holds them
+_REPEATS = 5
+_LAUNCHES = 20  # one after the other
+_FEW = 1 << 10  # numbers: enough for a parallel loop, and nothing to compute
+
+
+def roof_of(device: Device) -> dict[str, Any]:
+    """The device's peak of multiply-adds and the rate of its memory, measured now, which takes seconds. Operations and
+    bytes a second."""
+    return {"flops": fma_peak(device), "bytes_per_second": _stream_rate(device)}
+
+
+def launch_seconds(device: Device) -> float:
+    """Of a kernel with next to nothing to compute, in a row of such kernels: what every one takes besides its work."""
+    return median(_sums(device, _FEW, _LAUNCHES))
+
+
+def _stream_rate(device: Device) -> float:
+    """Of a sum of two arrays: bytes read and written a second, the best of a few runs."""
+    return 3.0 * 4 * _ELEMENTS / min(_sums(device, _ELEMENTS, 1))
+
+
+def _sums(device: Device, elements: int, number: int) -> list[float]:
+    """Seconds of a sum of two arrays, `number` of them in a row, in each of some repeats."""
+    a, b = (te.placeholder((elements,), "float32", name) for name in "ab")
+    total = te.compute((elements,), lambda i: a[i] + b[i], name="total")
+    func = default.schedule(te.create_prim_func([a, b, total]).with_attr("global_symbol", "main"), device.target)
+    module = tvm.compile(func, target=device.target)
+    place = device.tvm_device()
+    arrays = [tvm.runtime.tensor(np.ones(elements, np.float32), place) for _ in range(3)]
+    timed = module.mod.time_evaluator("main", place, number=number, repeat=_REPEATS)(*arrays)
+    return [float(seconds) for seconds in timed.results]
