@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tuning_db import logs, lookup, maintain
+from tuning_db import importing, logs, lookup, maintain
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json
 from tuning_db.store import Store, open_db
 
@@ -159,7 +159,7 @@ def run(records: int, seed: int, url: str | None, say: Callable[[str], None]) ->
             if found := store.stats().trials:
                 raise SystemExit(f"{store.name} has {found} trials: this needs an empty database")
             with log.open("rb") as lines:
-                imported = seconds_of(lambda: logs.import_log(store, lines))
+                imported = seconds_of(lambda: importing.import_log(store, lines))
             say(f"imported at {records / imported:,.0f} records/s")
             exported, merged = check_round_trip(store, log, folder)
             say(f"exported in {exported:.0f} s, merged into SQLite in {merged:.0f} s: both exact")

@@ -1,8 +1,8 @@
 """Trials as JSON lines: one self-describing record a line, so that logs may be cut, joined and sorted like any text.
 
-`write` exports, `import_log` imports what it can and reports the rest by line number; importing twice adds nothing.
-Files may be compressed (gzip, xz): `write_file` goes by the name, `opened` by the content. Of a file that was cut
-anywhere all that came before is read.
+`write` exports, `read` gives what it can and the rest by line number; `importing` adds that to a database. Files may be
+compressed (gzip, xz): `write_file` goes by the name, `opened` by the content. Of a file that was cut anywhere all that
+came before is read.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import os
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Trial, canonical_json
 from tuning_db.rows import from_record, to_record
-from tuning_db.store import Store
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\0"
 _CHUNK_BYTES = 1 << 16
 # What a compressed file that was cut or damaged raises.
-_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 # From a line's JSON value to a trial: `rows.from_record`, or another tuner's format. Raises DatabaseError.
 Decode = Callable[[Any, dict[str, Any] | None], Trial]
@@ -39,13 +38,6 @@ class BadLine:
 
     number: int
     reason: str
-
-
-@dataclass
-class ImportReport:
-    added: int = 0
-    known: int = 0  # were in the database already
-    bad: list[BadLine] = field(default_factory=list)
 
 
 def line_of(trial: Trial) -> str:
@@ -84,7 +76,7 @@ def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial
                     yield trial_of(line, known, decode)
                 except DatabaseError as error:
                     yield BadLine(number, str(error))
-    except _DAMAGE as error:
+    except DAMAGE as error:
         yield BadLine(number + 1, f"the compressed file cannot be read from here on: {error}")
 
 
@@ -110,7 +102,7 @@ def _lines(file: gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
         while chunk := file.read1(_CHUNK_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")
             yield from lines
-    except _DAMAGE:
+    except DAMAGE:
         if rest:
             yield rest
         raise
@@ -144,31 +136,3 @@ def write_file(trials: Iterable[Trial], path: Path) -> int:
     finally:
         partial.unlink(missing_ok=True)
     return count
-
-
-def import_log(store: Store, lines: Iterable[bytes], decode: Decode = from_record) -> ImportReport:
-    """Add every trial of the log that is not there yet. As `import_all`."""
-    return import_all(store, read(lines, decode))
-
-
-def import_all(store: Store, items: Iterable[Trial | BadLine]) -> ImportReport:
-    """Add every trial that is not there yet.
-
-    Raises DatabaseError if the database cannot take them; what was committed until then stays, and importing again
-    adds the rest.
-    """
-    report = ImportReport()
-    count = 0
-
-    def good() -> Iterator[Trial]:
-        nonlocal count
-        for item in items:
-            if isinstance(item, BadLine):
-                report.bad.append(item)
-            else:
-                count += 1
-                yield item
-
-    report.added = store.add_many(good())
-    report.known = count - report.added
-    return report

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from tuning_db.errors import DatabaseError
@@ -18,6 +19,8 @@ from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Wor
 from tuning_db.schema import key_digest
 
 FORMAT = "edgetune-trial/1"
+# Rows of `trials`, with what their ids of workload and device are to be those of.
+Batch = list[tuple[dict[str, Any], Workload, DeviceKey]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _INT64 = range(-(2**63), 2**63)
@@ -220,6 +223,13 @@ def to_row(trial: Trial) -> dict[str, Any]:
     row["config_digest"] = key_digest(config)
     row["seconds"] = float(trial.seconds) if trial.ok else None
     return row
+
+
+def batches(trials: Iterable[Trial], size: int) -> Iterator[Batch]:
+    """Of so many trials each, the last of fewer. Raises DatabaseError like `to_row`."""
+    left = iter(trials)
+    while batch := [(to_row(t), t.workload, t.device) for t in islice(left, size)]:
+        yield batch
 
 
 def from_row(row: Any, workload: Workload, device: DeviceKey) -> Trial:

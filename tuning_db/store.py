@@ -19,7 +19,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -55,12 +54,11 @@ from tuning_db.connect import (
 from tuning_db.errors import DatabaseError
 from tuning_db.keys import Ids, Keys, insert_into
 from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload, tolerance_of
-from tuning_db.rows import from_row, microseconds, moment, to_row
+from tuning_db.rows import Batch, batches, from_row, microseconds, moment, to_row
 
 __all__ = ["DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
 _BATCH = 5000
-_Batch = list[tuple[dict[str, Any], Workload, DeviceKey]]
 # These say nothing about the config: an earlier time of it stays valid.
 _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
@@ -251,19 +249,18 @@ class Store:
 
     def add_many(self, trials: Iterable[Trial]) -> int:
         """Commit trials in batches (for imports: the journal is not touched) and return how many were new."""
+        return self.add_batches(batches(trials, _BATCH))
+
+    def add_batches(self, made: Iterable[Batch]) -> int:
+        """As `add_many`, of rows that somebody has made: the database works on a batch while the next one is made."""
         added, waiting = 0, None
-        with ThreadPoolExecutor(1) as writer:  # the database works on a batch while the next one is made
-            for batch in self._batches(iter(trials)):
+        with ThreadPoolExecutor(1) as writer:
+            for batch in made:
                 added += waiting.result() if waiting else 0
                 waiting = writer.submit(self._add_batch, batch)
             return added + (waiting.result() if waiting else 0)
 
-    @staticmethod
-    def _batches(trials: Iterator[Trial]) -> Iterator[_Batch]:
-        while batch := [(to_row(t), t.workload, t.device) for t in islice(trials, _BATCH)]:
-            yield batch
-
-    def _add_batch(self, batch: _Batch) -> int:
+    def _add_batch(self, batch: Batch) -> int:
         with self.writing() as connection:
             bulk.lock_out_other_importers(connection)
             ids = Ids(connection)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.tuning_db.made import trial
 from tests.tuning_db.strategies import trials
-from tuning_db import logs
+from tuning_db import importing, logs
 from tuning_db.logs import BadLine
 from tuning_db.record import Trial
 from tuning_db.store import DatabaseError, Store, open_db
@@ -49,7 +49,7 @@ def test_database_to_log_to_database_loses_nothing_and_twice_adds_nothing(store:
     store.add_many(made)
     everything = list(store.trials())
     exported = lines_of(everything)
-    again = logs.import_log(store, exported)
+    again = importing.import_log(store, exported)
     assert (again.added, again.known, again.bad) == (0, len(everything), [])
     assert lines_of(list(store.trials())) == exported
 
@@ -58,7 +58,7 @@ def test_a_log_fills_another_database_exactly(store: Store, tmp_path: Path) -> N
     made = [trial(1), trial(2, None), trial(3, error=None)]
     store.add_many(made)
     with open_db(tmp_path / "other.db") as other:
-        report = logs.import_log(other, lines_of(list(store.trials())))
+        report = importing.import_log(other, lines_of(list(store.trials())))
         assert (report.added, report.known) == (3, 0)
         assert list(other.trials()) == made
 
@@ -113,7 +113,7 @@ def test_a_bad_line_is_reported_with_number_and_reason_and_the_rest_is_imported(
 ) -> None:
     good = lines_of([trial(10), trial(11)])
     with open_db(path) as store:
-        report = logs.import_log(store, [good[0], b"\n", line.rstrip(b"\n") + b"\n", good[1]])
+        report = importing.import_log(store, [good[0], b"\n", line.rstrip(b"\n") + b"\n", good[1]])
         assert (report.added, report.known) == (2, 0)
         assert [bad.number for bad in report.bad] == [3]
         assert words in report.bad[0].reason

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuning_db.made import trial
-from tuning_db import logs
+from tuning_db import importing, logs
 from tuning_db.logs import BadLine
 from tuning_db.record import Trial
 from tuning_db.store import Store, open_db
@@ -64,12 +64,12 @@ def test_a_cut_log_fills_a_database_as_far_as_it_goes(log: Path, store: Store) -
     log.write_bytes(everything[:-5])
     expected = MADE[: whole(content_of(everything[:-5], log.suffix))]
     with logs.opened(log) as lines:
-        report = logs.import_log(store, lines)
+        report = importing.import_log(store, lines)
     assert (report.added, list(store.trials())) == (len(expected), expected)
     assert report.bad
     log.write_bytes(everything)
     with logs.opened(log) as lines:
-        report = logs.import_log(store, lines)
+        report = importing.import_log(store, lines)
     assert (report.added, report.known, report.bad) == (len(MADE) - len(expected), len(expected), [])
 
 
@@ -100,5 +100,5 @@ def test_compressed_logs_are_smaller_joined_like_text_and_the_same_for_the_same_
         joined = tmp_path / f"joined{suffix}"
         joined.write_bytes(one.read_bytes() + two.read_bytes())
         with logs.opened(joined) as lines, open_db(tmp_path / f"{suffix}.db") as store:
-            assert logs.import_log(store, lines).bad == []
+            assert importing.import_log(store, lines).bad == []
             assert list(store.trials()) == list(dict.fromkeys([*many, *MADE]))

@@ -29,7 +29,7 @@ from tuner.cli.common import (
 from tuner.cli.examples import examples
 from tuner.cli.remeasure import Request, exit_of, verify_by_measuring
 from tuner.errors import BadInput, VerificationFailed
-from tuning_db import logs, maintain
+from tuning_db import importing, logs, maintain
 from tuning_db.record import Trial, Workload
 from tuning_db.rows import from_record
 from tuning_db.store import DatabaseError, Store, open_db
@@ -139,8 +139,7 @@ def import_(
     with Output(as_json) as out, open_db(db) as store:
         reports = []
         for path in files:
-            with _opened(path) as items:
-                report = logs.import_all(store, items)
+            report = _imported(store, path)
             reports.append(report)
             out.show(f"{path}: {report.added} added, {report.known} known, {len(report.bad)} bad lines")
             _remark_some(out, _grouped(path, report.bad))
@@ -150,6 +149,14 @@ def import_(
             for bad in report.bad
         ]
         out.result({"added": sum(r.added for r in reports), "known": sum(r.known for r in reports), "bad": bad})
+
+
+def _imported(store: Store, path: Path) -> importing.ImportReport:
+    if path.is_dir():
+        with _opened(path) as items:
+            return importing.import_all(store, items)
+    with logs.opened(path) as lines:
+        return importing.import_log(store, lines, _decoded)
 
 
 def _decoded(data: Any, known: dict[str, Any] | None) -> Trial:

@@ -1,0 +1,149 @@
+"""Logs into a database: all that is a trial and not there yet. Start at `import_log`; `import_all` takes trials from
+anywhere.
+
+Reading a line and making a row of it takes longer than inserting the row: of a large log several processes do it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from loky import ProcessPoolExecutor  # Python's own would run the caller's script again in every process
+
+from tuning_db import logs
+from tuning_db.errors import DatabaseError
+from tuning_db.logs import BadLine, Decode
+from tuning_db.record import Trial
+from tuning_db.rows import Batch, from_record, to_row
+from tuning_db.store import Store
+
+_LINES = 5000  # that are read at a time, and committed together
+_FEW = 4  # chunks of so many lines are read before processes have started
+_PROCESSES = 4  # more are faster than the database
+
+
+@dataclass
+class ImportReport:
+    """`known`: were in the database already."""
+
+    added: int = 0
+    known: int = 0
+    bad: list[BadLine] = field(default_factory=list)
+
+
+def import_log(store: Store, lines: Iterable[bytes], decode: Decode = from_record) -> ImportReport:
+    """Add every trial of the log that is not there yet.
+
+    Raises DatabaseError if the database cannot take them; what was committed until then stays, and importing again
+    adds the rest.
+    """
+    return _imported(store, _parts(lines, decode))
+
+
+def import_all(store: Store, items: Iterable[Trial | BadLine]) -> ImportReport:
+    """As `import_log`, of what was read already."""
+    left = iter(items)
+    return _imported(store, iter(lambda: _part(islice(left, _LINES)), _Part([], [])))
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Lines of a log, how many came before them, and what kept others from being read."""
+
+    before: int
+    lines: list[bytes]
+    damage: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self.lines
+        if self.damage is not None:
+            raise self.damage
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a chunk holds."""
+
+    batch: Batch
+    bad: list[BadLine]
+
+
+def _imported(store: Store, parts: Iterable[_Part]) -> ImportReport:
+    report, count = ImportReport(), 0
+
+    def batches() -> Iterator[Batch]:
+        nonlocal count
+        for part in parts:
+            report.bad += part.bad
+            count += len(part.batch)
+            if part.batch:
+                yield part.batch
+
+    report.added = store.add_batches(batches())
+    report.known = count - report.added
+    return report
+
+
+def _chunks(lines: Iterable[bytes]) -> Iterator[_Chunk]:
+    before, chunk = 0, list[bytes]()
+    damage = None
+    try:
+        for line in lines:
+            chunk.append(line)
+            if len(chunk) == _LINES:
+                yield _Chunk(before, chunk)
+                before, chunk = before + _LINES, []
+    except logs.DAMAGE as error:
+        damage = error
+    yield _Chunk(before, chunk, damage)
+
+
+def _parts(lines: Iterable[bytes], decode: Decode) -> Iterator[_Part]:
+    """In the order of the lines."""
+    chunks = _chunks(lines)
+    first = list(islice(chunks, _FEW))
+    processes = min(_PROCESSES, len(os.sched_getaffinity(0)))
+    if len(first) < _FEW or processes == 1:
+        for chunk in chain(first, chunks):
+            yield _decoded(chunk, decode)
+        return
+    pool = ProcessPoolExecutor(processes, initializer=_ignore_interrupts)
+    waiting: deque[Future[_Part]] = deque()
+    try:
+        for chunk in chain(first, chunks):
+            waiting.append(pool.submit(_decoded, chunk, decode))
+            if len(waiting) > 2 * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise DatabaseError("a process that read the log was killed: import again, which adds the rest") from error
+    finally:
+        pool.shutdown(kill_workers=True)
+
+
+def _ignore_interrupts() -> None:
+    """One on the keyboard goes to all processes; the first sees to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _decoded(chunk: _Chunk, decode: Decode) -> _Part:
+    part = _part(logs.read(chunk, decode))
+    return _Part(part.batch, [BadLine(chunk.before + bad.number, bad.reason) for bad in part.bad])
+
+
+def _part(items: Iterable[Trial | BadLine]) -> _Part:
+    part = _Part([], [])
+    for item in items:
+        if isinstance(item, BadLine):
+            part.bad.append(item)
+        else:
+            part.batch.append((to_row(item), item.workload, item.device))
+    return part
