@@ -35,7 +35,7 @@ from tuning_db.store import open_db
 
 FAULTS = int(os.environ.get("EDGETUNE_FAULTS", "8"))
 TRIALS_PER_FAULT = 5
-TRIALS = 80 * FAULTS  # a fault takes up to twelve seconds: the run must last longer than they do
+TRIALS = 160 * FAULTS  # a fault takes up to twelve seconds: the run must last longer than they do
 _LAYERS = 20
 _LOST = re.compile(r"^board (\w+) \(.*it is asked again until it answers$")
 
