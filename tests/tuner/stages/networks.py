@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -80,7 +80,11 @@ class Machine:
 
     def run_delayed(self, delays: Delays, *inputs: np.ndarray) -> list[np.ndarray]:
         """With a wait on the current stream before some kernels."""
-        self._machine.set_instrument(delays.instrument)
+        return self.run_watched(delays.instrument, *inputs)
+
+    def run_watched(self, instrument: Callable[..., int], *inputs: np.ndarray) -> list[np.ndarray]:
+        """With an instrument of the virtual machine's."""
+        self._machine.set_instrument(instrument)
         try:
             return self.run(*inputs)
         except BaseException:
