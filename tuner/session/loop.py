@@ -253,8 +253,8 @@ class _Session:
         """Mark what was measured while the device changed its speed."""
         for trial in self._runner.disturbed():
             recorded = replace(trial, seed=self._seed, searcher=self._searcher)
-            state = next(s for s in self._states if s.task.workload == trial.workload)
-            if recorded in state.trials:  # else it came when the time was up
+            state = next((s for s in self._states if s.task.workload == trial.workload), None)
+            if state is not None and recorded in state.trials:  # else another session's, or it came too late
                 state.replace(recorded, mark_throttled(self._store, recorded, "drift"))
 
     def _charge(self, state: TaskState) -> None:

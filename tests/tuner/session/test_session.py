@@ -21,11 +21,22 @@ from sqlalchemy import update
 from templates.foreign import translated
 from templates.template import search_space
 from templates.workloads import Conv2d
-from tests.tuner.session.support import CONV, POINT, SMALL, STRANGE, configs_tried, latency, records, replayed
+from tests.tuner.session.support import (
+    CONV,
+    POINT,
+    SMALL,
+    STRANGE,
+    VERSIONS,
+    configs_tried,
+    latency,
+    records,
+    replayed,
+)
 from tuner.devices import Device
 from tuner.errors import BadInput, NothingMeasured, SearchFailed
 from tuner.measure import LocalRunner
 from tuner.measure.contract import Candidate
+from tuner.measure.replay import ReplayRunner, computed
 from tuner.search import DEFAULT
 from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.search.transfer import fitted
@@ -52,6 +63,24 @@ def test_every_task_gets_its_first_seeds_and_the_costly_one_most_of_the_rest(dev
     assert {t.workload for t in records(store)[FLOOR : 2 * FLOOR]} == {POINT.workload}
     assert conv.trials > 3 * point.trials
     assert report.stopped is Stopped.TRIALS
+
+
+def test_what_an_earlier_session_measured_may_be_told_to_be_disturbed(device: Device, store: Store) -> None:
+    """Of a runner that measures for one session after the other: the next reference measurement is the next one's."""
+
+    class Late(ReplayRunner):
+        earlier: Trial | None = None
+
+        def disturbed(self) -> list[Trial]:
+            found, self.earlier = self.earlier, None
+            return [] if found is None else [found]
+
+    runner = Late(device.key, computed(latency), VERSIONS)
+    tune([CONV], device, store, runner, budget=Budget(trials=8), clock=runner.clock)
+    runner.earlier = replace(records(store)[0], seed=None, searcher=None)
+    report = tune([POINT], device, store, runner, budget=Budget(trials=8), clock=runner.clock)
+    assert runner.earlier is None
+    assert report.tasks[0].trials == 8
 
 
 def test_the_luckiest_measurement_does_not_win(device: Device, store: Store) -> None:
