@@ -33,6 +33,15 @@ from tuner.cli.common import (
 )
 from tuner.cli.completion import BUILT_FOR, several_of
 from tuner.cli.model import ModelArgument, load_graph
+from tuner.cli.placing import (
+    Placement,
+    PlacementOption,
+    PlacementSecondsOption,
+    Placer,
+    TopologyOption,
+    placer_asked,
+    placing_json,
+)
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
 from tuner.errors import BadInput
 
@@ -41,11 +50,12 @@ if TYPE_CHECKING:
     from tuner.graph import FusedGraph
     from tuner.graph.choice import Planned
     from tuner.module import Manifest
+    from tuner.placement.ways import Placing
     from tuner.stages import Options
 
 EXAMPLES = (
     "tune build resnet18.onnx -o resnet18.tuned",
-    "tune build ssd.onnx --device opencl:0,cpu --fallback nms -o ssd.both",
+    "tune build ssd.onnx --device opencl:0,cpu --placement mcmc -o ssd.both",
     "tune build inception_v3.onnx --device opencl:0 --stages auto -o staged",
 )
 
@@ -66,6 +76,9 @@ def command(
     fallback: Annotated[
         str, typer.Option("--fallback", metavar="OPERATOR,...", help="Goes to the CPU in any case: nms,argsort ...")
     ] = "",
+    placement: PlacementOption = Placement.FALLBACK,
+    topology: TopologyOption = None,
+    placement_seconds: PlacementSecondsOption = 10.0,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN", help="Build what this file of `tune plan` says.")
     ] = None,
@@ -84,13 +97,14 @@ def command(
     """Build a module from the database, and verify it against the model."""
     check_dtype(dtype)
     staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
+    placer = placer_asked(placement, topology, placement_seconds, plan)
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         unwanted = split_list(fallback)
         result = build_verified(
-            model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan, memory, staging
+            model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan, memory, staging, placer
         )
         out.result(result)
 
@@ -108,12 +122,13 @@ def build_verified(
     plan: Path | None = None,
     memory: int | None = None,
     staging: tuple[float, Options] | None = None,
+    placer: Placer | None = None,
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
     `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
     all operators that are `unwanted` there. `dtype`: how its activations and weights are stored. `plan`: a file that
     says devices, layouts and kernels instead. `memory`: see --memory. `staging`: for how many seconds stages are
-    searched for, and how; None: not at all.
+    searched for, and how; None: not at all. `placer`: what decides the devices; None: the fallback.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
@@ -122,8 +137,12 @@ def build_verified(
 
     started = time.perf_counter()
     if plan is None:
-        graph, devices, planned = _fallen_back(model, _opened(device, threads, unwanted), dtype, unwanted, memory)
+        devices = with_memory(_opened(device, threads, unwanted), memory)
+        graph = load_graph(model, dtype, devices)
+        placing = None if placer is None else placer.place(graph, devices, unwanted, db, out)
+        devices, planned = _placed(graph, devices, unwanted, placing)
     else:
+        placing = None
         graph, devices, planned = _said(model, plan, dtype, device, unwanted)
 
     def check(folder: Path) -> dict[str, float]:
@@ -147,6 +166,7 @@ def build_verified(
         "dtype": manifest.dtype,
         "relative_error": manifest.errors,
         "untuned": untuned,
+        "placement": None if placing is None else placing_json(placing),
         "stages": stager.result if stager is not None else None,
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
@@ -166,19 +186,20 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
     return devices
 
 
-def _fallen_back(
-    model: Path, devices: list[Device], dtype: str, unwanted: Sequence[str], memory: int | None
-) -> tuple[FusedGraph, list[Device], Planned]:
-    """The network, the devices that are used, and where each step is computed."""
+def _placed(
+    graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: Placing | None
+) -> tuple[list[Device], Planned]:
+    """The devices that are used, and which of them computes each step: as placed, or by the fallback."""
     from tuner.graph.choice import Planned
-    from tuner.placement.fallback import CPU, fall_back
+    from tuner.placement.fallback import fall_back
 
-    graph = load_graph(model, dtype, devices)
-    devices = with_memory(devices, memory)
-    if len(devices) == 1:
-        return graph, devices, Planned([0] * len(graph.steps))
-    placement = fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
-    return graph, devices if CPU in placement else devices[:1], Planned(placement)
+    placement: Sequence[int] = [0] * len(graph.steps)
+    if placing is not None:
+        placement = placing.placement
+    elif len(devices) > 1:
+        placement = fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
+    used = sorted({*placement}) or [0]
+    return [devices[d] for d in used], Planned([used.index(d) for d in placement])
 
 
 def _said(

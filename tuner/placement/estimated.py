@@ -39,7 +39,7 @@ def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: To
     for i, step in enumerate(graph.steps):
         reads = list(dict.fromkeys(reads_of(step)))
         inputs = tuple(place[v] for v in reads if v in place)
-        outside = weights_of(step) + sum(bytes_of(v.ty) for v in reads if v not in place)
+        weights, outside = float(weights_of(step)), float(sum(bytes_of(v.ty) for v in reads if v not in place))
         kind, flop = operator_of(step), 0.0
         title, made = f"{i} {step.node}", bytes_of(step.out.ty)
         if isinstance(step, TunedStep):
@@ -49,8 +49,8 @@ def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: To
                 if cost is not None and cost.source == "device":
                     table[title, spec.name] = cost.seconds
         shape, all_of_each = (max(made // ITEM, 1),), tuple((ALL,) for _ in inputs)
-        operators.append(Operator(title, kind, shape, "-", inputs, all_of_each, flop, extra=float(outside)))
-        whole[title] = Work(flop, made + outside + sum(operators[u].bytes for u in inputs))
+        operators.append(Operator(title, kind, shape, "-", inputs, all_of_each, flop, weights, extra=outside))
+        whole[title] = Work(flop, made + weights + outside + sum(operators[u].bytes for u in inputs))
     network = Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators))
     able = replace(topology, devices=_with_lacks(graph, devices, topology, [o.kind for o in operators]))
     fits = FittedCosts({spec.name: fit for spec, fit in zip(topology.devices, costs.fits, strict=True)})

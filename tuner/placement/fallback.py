@@ -7,7 +7,7 @@ Ours keeps no list of what is known: a step is good where it can be lowered for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 
 from tvm.ir import Call, GlobalVar
 from tvm.target import Target
@@ -41,9 +41,15 @@ def fall_back(
         if name not in unwanted and key not in found:
             found[key] = runs_on(graph, step, Place(gpu, {}))
         placement.append(CPU if name in unwanted or not found[key] else GPU)
-    while memory_bytes is not None and memory_on(graph, placement, GPU) > memory_bytes:
-        placement[max(i for i, device in enumerate(placement) if device == GPU)] = CPU
-    return placement
+    return within_memory_of(graph, placement, memory_bytes)
+
+
+def within_memory_of(graph: FusedGraph, placement: Sequence[int], memory_bytes: int | None) -> list[int]:
+    """The placement with the last of the GPU's steps on the CPU: as many as do not fit into `memory_bytes` of it."""
+    fitting = list(placement)
+    while memory_bytes is not None and memory_on(graph, fitting, GPU) > memory_bytes:
+        fitting[max(i for i, device in enumerate(fitting) if device == GPU)] = CPU
+    return fitting
 
 
 def operator_of(step: Step) -> str:

@@ -17,6 +17,7 @@ from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.placement.baselines.whole import whole
 from tuner.placement.estimated import estimated_network
+from tuner.placement.memory import weights_of
 from tuner.placement.simulator import Simulator
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology
 from tuning_db.record import Config, Trial
@@ -60,6 +61,8 @@ def test_known_times_and_fitted_ones(tmp_path: Path, topology: Topology, devices
         times.append(simulator.start([whole(o, device) for o in found.network.operators]))
         spans = {s.name.removesuffix("[0]"): (s.end - s.start) * 1e-12 for s in simulator.timeline().spans}
         assert sum(spans.values()) == pytest.approx(times[-1])
+        made = sum(o.bytes for o in found.network.operators)
+        assert simulator.memory == pytest.approx((made + sum(weights_of(s) for s in graph.steps),))
         for title, workload in tuned.items():
             expected = 0.25 if (title, device) == (known, 1) else (1, 2)[device] * truth(workload)
             assert spans[title] == pytest.approx(expected, rel=0.5)

@@ -1,6 +1,6 @@
 """Placement that is learned (paper 004; extra `rl`). Start at `reinforce.learn`.
 
-Raises BadInput when imported where torch is not installed: nothing else imports this package.
+Raises BadInput when imported where torch is not installed: nothing else imports this package before it is asked for.
 """
 
 from __future__ import annotations

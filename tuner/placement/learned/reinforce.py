@@ -28,7 +28,7 @@ class Settings:
     """`samples` placements for each of `updates` steps of Adam with `rate`. `failing`: times the root of what the
     slowest device alone takes, the signal of a placement that does not fit into the memories, and what the
     moving-average baseline starts at, which keeps `memory` of itself. After `settled` (a share of the updates) only
-    placements that fit change the policy."""
+    placements that fit change the policy. `seconds`: after which no other update begins."""
 
     updates: int = 200
     samples: int = 16
@@ -37,6 +37,7 @@ class Settings:
     failing: float = 1.0
     settled: float = 0.5
     clip: float = 1.0
+    seconds: float = math.inf
 
 
 @dataclass
@@ -74,6 +75,8 @@ def learn(
     failing = settings.failing * math.sqrt(_slowest(network, topology, simulator))
     baseline = failing
     for update in range(settings.updates):
+        if update and clock() - began >= settings.seconds:
+            break
         placements, logs = policy.sample(settings.samples, generator)
         signals, fits = [], []
         for placement in placements.tolist():

@@ -62,7 +62,8 @@ class Layer:
     ) -> None:
         self.name, self.members = name, members
         self._first, self._links, self._cost, self._training = first, links, cost, training
-        self._dim = first.axes.index("p")
+        # Weights that no dimension splits are cut along one that is never split: every part has all of them.
+        self._dim = first.axes.index("p" if "p" in first.axes else "-")
         counts = part_counts(len(links.topology.devices))
         self._cut({d for n in counts for d in range(1, n + 1) if n % d == 0})
 

@@ -97,11 +97,7 @@ def fit_kinds(samples: Sequence[Sample], device: DeviceSpec) -> FittedRoofline:
 
     Raises BadInput where there are fewer than `LEAST_OF_KIND` samples, or one without work or time.
     """
-    if len(samples) < LEAST_OF_KIND:
-        raise BadInput(
-            f"device {device.name!r}: a roofline needs {LEAST_OF_KIND} measured workloads, not {len(samples)}: tune "
-            "a network on it first"
-        )
+    check_enough(samples, device.name)
     for s in samples:
         if not (0 < s.seconds < math.inf) or min(s.work) < 0 or not 0 < sum(s.work) < math.inf:
             raise BadInput(f"device {device.name!r}: a sample of {s.kind} has no work or no time ({s})")
@@ -116,6 +112,15 @@ def fit_kinds(samples: Sequence[Sample], device: DeviceSpec) -> FittedRoofline:
     kinds = dict.fromkeys(s.kind for s in samples)
     errors = {kind: _error(away[[s.kind == kind for s in samples]]) for kind in kinds}
     return FittedRoofline(device.name, overhead, general, peaks, _error(away), errors)
+
+
+def check_enough(samples: Sequence[Sample], device: str) -> None:
+    """Raises BadInput where there are too few samples to fit a roofline to."""
+    if len(samples) < LEAST_OF_KIND:
+        raise BadInput(
+            f"device {device!r}: a roofline needs {LEAST_OF_KIND} measured workloads, not {len(samples)}: tune a "
+            "network on it first"
+        )
 
 
 def _error(away: np.ndarray) -> FitError:

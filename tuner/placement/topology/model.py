@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -151,6 +152,16 @@ class Topology:
 
     def link(self, source: int, target: int) -> Link:
         return self._links[self.devices[source].name, self.devices[target].name]
+
+    def among(self, names: Sequence[str]) -> Topology:
+        """These devices, in this order, and what is between them. Raises BadInput for one that is not there."""
+        for name in names:
+            if name not in self.index:
+                raise BadInput(f"{self.name}: no device {name!r}: it has {', '.join(self.index)}")
+        devices = tuple(self.devices[self.index[name]] for name in names)
+        memories = tuple(m for m in self.memories if m.name in {d.memory for d in devices})
+        links = tuple(link for link in self.links if {link.source, link.target} <= set(names))
+        return Topology(self.name, devices, memories, links)
 
     def of_kind(self, kind: str) -> tuple[int, ...]:
         """Indices of the devices of a kind ("cpu", "gpu")."""

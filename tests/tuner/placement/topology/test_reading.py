@@ -128,3 +128,14 @@ def test_clusters_are_those_of_the_paper() -> None:
 def test_unknown_profiles_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="topology"):
         topology_of(text)
+
+
+def test_some_of_its_devices() -> None:
+    whole = topology_of("k80-cpu:4")
+    names = [d.name for d in whole.devices]
+    found = whole.among([names[-1], names[0]])
+    assert [d.name for d in found.devices] == [names[-1], names[0]]
+    assert found.link(0, 1) == whole.link(len(names) - 1, 0)
+    assert len(found.links) == 2
+    with pytest.raises(BadInput, match=r"no device 'gpu99': it has "):
+        whole.among([names[0], "gpu99"])

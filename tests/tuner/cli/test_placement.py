@@ -1,0 +1,190 @@
+"""`tune build --placement`: every way on PoCL and the CPU builds what it placed; what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from templates.template import search_space, template_named
+from tests.templates.gpu.support import device_number
+from tests.tuner.cli.conftest import Done, everything_under, result_and_reference, run_tune
+from tests.tuner.placement.test_known import convolutions, truth
+from tests.tuner.tiny_network import write_tiny_network
+from tuner.devices import Device, open_device
+from tuner.graph import fuse, load_onnx
+from tuner.placement.topology import DeviceSpec, Link, Memory, Topology, as_toml
+from tuning_db.record import Config, Trial, Workload
+from tuning_db.store import open_db
+
+GPU = f"opencl:{device_number('pocl')}"
+BOTH = ("--device", f"{GPU},cpu", "--threads", 1)
+HAS_TORCH = find_spec("torch") is not None
+learned = pytest.param("learned", marks=pytest.mark.skipif(not HAS_TORCH, reason="needs the extra rl"))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A folder with the tiny network, databases of what its operators take, and here.toml."""
+
+    folder: Path
+    model: Path
+
+    def tune(self, *words: object) -> Done:
+        return run_tune(*words, cwd=self.folder)
+
+    def build(self, output: str, *words: object, db: str = "split.db") -> Done:
+        return self.tune("build", self.model.name, "--db", db, "-o", output, *words)
+
+    def manifest(self, output: str) -> dict[str, Any]:
+        return json.loads((self.folder / output / "manifest.json").read_text())
+
+    def assert_right(self, output: str) -> None:
+        value, expected = result_and_reference(self.tune, self.model, output)
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+
+def known(workload: Workload, device: Device, seconds: float) -> Trial:
+    """Of the first config that can be built."""
+    space = search_space(workload, device.target)
+    assert space is not None
+    config = next(iter(space.seed_configs()))
+    return Trial(workload, device.key, config, template_named(config.template).version, (seconds,), error=1e-6)
+
+
+def fill(path: Path, model: Path, behind: str, slow: Callable[[str], str]) -> None:
+    """Other networks' convolutions, which take the device `behind` ten times as long, and the network's own operators,
+    which take 20 ms on the device that `slow` names, 20 us on the other."""
+    devices = [open_device(GPU), open_device("cpu", 1)]
+    with open_db(path) as store:
+        for device in devices:
+            factor = 10 if device.name == behind else 1
+            for w in convolutions():
+                store.add(Trial(w, device.key, Config("some", {}), 1, (factor * truth(w),), error=1e-6))
+            for w in dict.fromkeys(s.workload for s in fuse(load_onnx(model)).tuned):
+                store.add(known(w, device, 2e-2 if slow(w.op) == device.name else 2e-5))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("placement")
+    model = write_tiny_network(folder / "tiny.onnx")
+    fill(folder / "split.db", model, "cpu", lambda op: GPU if op == "dense" else "cpu")
+    fill(folder / "cpu.db", model, GPU, lambda _: GPU)
+    names = (GPU, "cpu", "another")
+    specs = tuple(DeviceSpec(n, n, 1e11, 1e10, "ram") for n in names)
+    links = tuple(Link(a, b, 1e10, 1e-5) for a in names for b in names if a != b)
+    (folder / "here.toml").write_text(as_toml(Topology("here", specs, (Memory("ram", 1e10),), links)))
+    with open_db(folder / "few.db") as store:
+        store.add(known(convolutions()[0], open_device(GPU), 1e-5))
+    return Made(folder, model)
+
+
+@pytest.mark.parametrize("way", ["exact", "mcmc", learned])
+def test_every_step_is_built_where_it_was_placed(made: Made, way: str) -> None:
+    """Convolutions take the CPU too long, the dense layer the GPU."""
+    words = ("--placement", way, "--topology", "here.toml", "--placement-seconds", 10 if way == "learned" else 2)
+    built = made.build(way, *BOTH, *words, "--json")
+    assert built.status == 0, built.err
+    result = built.json()
+    said = result["placement"]
+    assert (said["way"], said["taken"], said["seconds"]) == (way, way, said["found"])
+    assert said["seconds"] < 1e-3 < min(said["simple"].values())
+    assert set(said["simple"]) == {f"{GPU} alone", "cpu alone", "fallback"}
+    assert f"{way} placement: simulated {1e3 * said['seconds']:.3f} ms, {GPU} alone 2" in built.err
+    assert f"{sum(said['placement'])} of {len(said['placement'])} steps are computed by the CPU" in built.err
+    assert result["devices"] == [GPU, "cpu"]
+    manifest = made.manifest(way)
+    assert [d["name"] for d in manifest["devices"]] == [GPU, "cpu"]
+    placed = [(o["workload"]["op"], o["device"], o["source"]) for o in manifest["operators"]]
+    assert placed == [("conv2d", 0, "device")] * 3 + [("dense", 1, "device")]
+    made.assert_right(way)
+
+
+@pytest.mark.parametrize("way", ["exact", "mcmc", learned])
+def test_where_nothing_is_gained_one_device_is_taken(made: Made, way: str) -> None:
+    """Everything takes the GPU too long."""
+    words = ("--placement", way, "--topology", "here.toml", "--placement-seconds", 2)
+    built = made.build(f"cpu.{way}", *BOTH, *words, "--json", db="cpu.db")
+    assert built.status == 0, built.err
+    said = built.json()["placement"]
+    assert said["taken"] == "cpu alone"
+    assert said["seconds"] == said["simple"]["cpu alone"] <= min(said["found"], *said["simple"].values())
+    assert set(said["placement"]) == {1}
+    assert "no gain: cpu alone is taken" in built.err
+    assert built.json()["devices"] == [d["name"] for d in made.manifest(f"cpu.{way}")["devices"]] == ["cpu"]
+    made.assert_right(f"cpu.{way}")
+
+
+def test_without_a_file_the_links_are_measured(made: Made) -> None:
+    built = made.build("measured", *BOTH, "--placement", "exact", "--json")
+    assert built.status == 0, built.err
+    assert f"copies from {GPU} to cpu" in built.err
+    assert [o["device"] for o in built.json()["operators"]] == [0, 0, 0, 1]
+    made.assert_right("measured")
+
+
+def test_the_fallback_is_the_default(made: Made) -> None:
+    for output, words in (("plain", ()), ("said", ("--placement", "fallback"))):
+        built = made.build(output, *BOTH, *words, "--json")
+        assert built.status == 0, built.err
+        assert built.json()["placement"] is None
+        assert built.json()["devices"] == [GPU]
+
+
+def test_what_is_unwanted_on_the_gpu_is_not_placed_there(made: Made) -> None:
+    words = ("--placement", "mcmc", "--topology", "here.toml", "--placement-seconds", 1, "--fallback", "conv2d")
+    built = made.build("unwanted", *BOTH, *words, "--json")
+    assert built.status == 0, built.err
+    result = built.json()
+    assert {result["devices"][o["device"]] for o in result["operators"] if o["workload"]["op"] == "conv2d"} == {"cpu"}
+    assert result["placement"]["simple"][f"{GPU} alone"] is None
+    assert f"{GPU} alone cannot" in built.err
+
+
+PLACED = ("--device", f"{GPU},cpu", "--threads", 1, "--placement")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((*PLACED, "fastest"), "'fastest' is not one of 'fallback', 'exact', 'mcmc', 'learned'"),
+        ((*PLACED, "mcmc", "--placement-seconds", 0), "--placement-seconds must be a positive number, not 0"),
+        ((*PLACED, "mcmc", "--placement-seconds", "nan"), "--placement-seconds must be a positive number, not nan"),
+        (("--placement", "mcmc"), "--placement mcmc: between which devices? Name a GPU and the CPU: opencl:0,cpu"),
+        ((*PLACED, "exact", "--plan", "p.json"), "--plan says which device computes what: leave --placement away"),
+        ((*PLACED, "fallback", "--topology", "here.toml"), "--topology here.toml: a fallback asks for no links"),
+        ((*PLACED, "mcmc", "--topology", "none.toml"), "topology none.toml: cannot be read"),
+        ((*PLACED, "mcmc", "--topology", "lone.toml"), f"lone.toml: no device '{GPU}': it has cpu"),
+        ((*PLACED, "mcmc", "--db", "none.db"), "there is no tuning database"),
+        ((*PLACED, "mcmc", "--db", "few.db"), f"device '{GPU}': a roofline needs 4 measured workloads, not 1"),
+        ((*PLACED, "exact", "--fallback", "nms"), "no operator 'nms' to fall back: the network has conv2d"),
+    ],
+)
+def test_what_cannot_be_placed(made: Made, words: tuple[object, ...], says: str) -> None:
+    lone = Topology("lone", (DeviceSpec("cpu", "cpu", 1e11, 1e10, "ram"),), (Memory("ram", 1e10),), ())
+    (made.folder / "lone.toml").write_text(as_toml(lone))
+    before = everything_under(made.folder)
+    topology = () if "--topology" in words or "--fallback" not in words else ("--topology", "here.toml")
+    done = made.build("never", *words, *topology)
+    assert done.status == 2
+    assert says in done.error
+    assert everything_under(made.folder) == before
+
+
+def test_without_torch_nothing_is_learned(made: Made, tmp_path: Path) -> None:
+    """Also where torch is installed: a module that fails to be imported is before it on the path."""
+    (tmp_path / "torch.py").write_text("raise ImportError('not here')\n")
+    before = everything_under(made.folder)
+    lacking = partial(run_tune, cwd=made.folder, env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}"})
+    done = lacking("build", made.model.name, "--db", "split.db", "-o", "never", *PLACED, "learned")
+    assert done.status == 2
+    assert "learned placement needs torch: pip install 'edgetune[rl]'" in done.error
+    assert everything_under(made.folder) == before

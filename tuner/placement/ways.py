@@ -1,0 +1,157 @@
+"""Ways of placing a model's steps on a GPU and the CPU by simulation, no kernel being measured. Start at `place`.
+
+All of them see the same costs (`estimated.estimated_network`: the database's best times, fitted rooflines behind them)
+and leave every step whole. What they find is taken only where the simulator says that it is faster than what needs no
+search: each device alone, and the fallback.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.devices import Device
+from tuner.graph import FusedGraph
+from tuner.placement import mcmc
+from tuner.placement.baselines.additive import additive
+from tuner.placement.baselines.whole import whole
+from tuner.placement.estimated import estimated_network
+from tuner.placement.fallback import GPU, fall_back, operator_of, within_memory_of
+from tuner.placement.known import samples_of
+from tuner.placement.measured import Simulated
+from tuner.placement.simulator import Simulator
+from tuner.placement.simulator.fitting import check_enough
+from tuner.placement.soap import Strategy
+from tuner.placement.topology import Topology
+from tuning_db.store import Store
+
+FALLBACK = "fallback"
+
+
+@dataclass(frozen=True)
+class Placing:
+    """`placement`: the index of the device of each step. It is what the `way` found (`taken` is the way's name then),
+    or one of `simple`, which has the simulated seconds of each device alone, infinite where it cannot, and of the
+    fallback. `found`: the seconds of what the way found."""
+
+    way: str
+    taken: str
+    placement: tuple[int, ...]
+    found: float
+    simple: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return self.simple.get(self.taken, self.found)
+
+    def text(self) -> str:
+        """For a person, in one line."""
+        beside = ", ".join(f"{name} {_milliseconds(s)}" for name, s in self.simple.items())
+        found = f"{self.way} placement: simulated {_milliseconds(self.found)}, {beside}"
+        return found if self.taken == self.way else f"{found}; no gain: {self.taken} is taken"
+
+
+def place(
+    way: str,
+    graph: FusedGraph,
+    devices: Sequence[Device],
+    topology: Topology,
+    store: Store,
+    unwanted: Collection[str] = (),
+    seconds: float = 10.0,
+    seed: int = 0,
+) -> Placing:
+    """A placement on `devices`, a GPU and the CPU, which `topology` has in this order. `way`: of `WAYS`. `unwanted`:
+    as `fallback.fall_back` has it. `seconds`: how long the ways that search may.
+
+    The GPU's `memory_bytes` are kept to as the fallback does: the last steps go to the CPU.
+
+    Raises BadInput as `fall_back` and `estimated_network` do, and where `learned` lacks torch or learns nothing that
+    the devices can compute.
+    """
+    fallback = fall_back(graph, devices[GPU].target, unwanted, devices[GPU].memory_bytes)
+    given = _without(unwanted, graph, estimated_network(graph, devices, _unlimited(topology), store))
+    simulator = Simulator(given.network, given.topology, given.cost)
+    simple = {FALLBACK: fallback}
+    for d, device in enumerate(devices):
+        alone = [d] * len(graph.steps)
+        if _runs(given, alone) and within_memory_of(graph, alone, devices[GPU].memory_bytes) == alone:
+            simple[f"{device.name} alone"] = alone
+    starts = {name: _strategy(given, placement) for name, placement in simple.items()}
+    took = {name: simulator.start(strategy) for name, strategy in starts.items()}
+    chosen = WAYS[way](_Task(given, starts, random.Random(seed), seconds))
+    placement = within_memory_of(graph, [config.devices[0] for config in chosen], devices[GPU].memory_bytes)
+    found = simulator.start(_strategy(given, placement))
+    best = min(took, key=lambda name: took[name])
+    took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
+    if found < took[best]:
+        return Placing(way, way, tuple(placement), found, took)
+    return Placing(way, best, tuple(simple[best]), found, took)
+
+
+def check_known(store: Store, devices: Sequence[Device], dtype: str) -> None:
+    """Raises BadInput where the database has too little of a device for `place`, DatabaseError if it cannot be read."""
+    for device in devices:
+        check_enough(samples_of(store, device.key, dtype), device.name)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a way is given; `starts`: strategies by name."""
+
+    given: Simulated
+    starts: Mapping[str, Strategy]
+    rng: random.Random
+    seconds: float
+
+    def simulator(self) -> Simulator:
+        return Simulator(self.given.network, self.given.topology, self.given.cost)
+
+
+def _exact(task: _Task) -> Strategy:
+    return additive(task.given.network, task.given.topology, task.given.cost, training=False)
+
+
+def _mcmc(task: _Task) -> Strategy:
+    """Chains from all starts and from the exact sum, which have half of the time; the other half is for the polish."""
+    starts = {**task.starts, "exact": _exact(task)}
+    options = mcmc.Options(seconds=task.seconds / (2 * len(starts)))
+    return mcmc.search(task.simulator, starts, task.rng, options).strategy
+
+
+def _learned(task: _Task) -> Strategy:
+    from tuner.placement.learned import Settings, learn
+
+    given, settings = task.given, Settings(seconds=task.seconds)
+    return learn(given.network, given.topology, task.simulator(), settings, task.rng).strategy
+
+
+WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}
+
+
+def _unlimited(topology: Topology) -> Topology:
+    """The simulator frees no value, `memory_on` does: memory is kept to by that."""
+    return replace(topology, memories=tuple(replace(m, bytes=math.inf) for m in topology.memories))
+
+
+def _without(unwanted: Collection[str], graph: FusedGraph, given: Simulated) -> Simulated:
+    """The GPU does not compute the steps of these operators."""
+    each = zip(graph.steps, given.network.operators, strict=True)
+    lacks = {operator.kind for step, operator in each if operator_of(step) in unwanted}
+    devices = list(given.topology.devices)
+    devices[GPU] = replace(devices[GPU], lacks=devices[GPU].lacks | lacks)
+    return given._replace(topology=replace(given.topology, devices=tuple(devices)))
+
+
+def _runs(given: Simulated, placement: Sequence[int]) -> bool:
+    return all(d in given.topology.able(o.kind) for o, d in zip(given.network.operators, placement, strict=True))
+
+
+def _strategy(given: Simulated, placement: Sequence[int]) -> Strategy:
+    return tuple(whole(o, d) for o, d in zip(given.network.operators, placement, strict=True))
+
+
+def _milliseconds(seconds: float) -> str:
+    return "cannot" if math.isinf(seconds) else f"{1e3 * seconds:.3f} ms"
