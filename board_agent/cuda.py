@@ -20,7 +20,6 @@ import pycuda.driver as cuda
 from board_agent.backend import Backend, NotCompiled, Unusable
 
 _STATIC_BYTES = 48 << 10  # of a group's shared memory, that a kernel has without asking for it
-_MOST_BUFFERS = 1024
 
 
 class Tensor:
@@ -93,10 +92,6 @@ class Cuda(Backend):
         if found.nbytes:
             cuda.memcpy_dtoh(found, tensor.memory)
         return found
-
-    def cold(self, array: np.ndarray, cold_bytes: int) -> list[Tensor]:
-        copies = min(_MOST_BUFFERS, max(1, -(-cold_bytes // max(1, array.nbytes))))
-        return [self.tensor(array) for _ in range(copies)]
 
     def load(self, path: Path) -> Launches:
         described = json.loads(path.read_text())

@@ -30,7 +30,6 @@ for _later in ("pyopencl.characterize", "pyopencl.invoker", "shlex"):
 
 _POCL = "Portable Computing Language"
 _OPTIONS = "// edgetune-build-options:"  # in a kernel's source
-_MOST_BUFFERS = 1024
 _KEPT_SECONDS = 600.0  # of what PoCL compiled: by then it is loaded, or was dropped
 
 
@@ -110,10 +109,6 @@ class OpenCL(Backend):
         if found.nbytes:
             cl.enqueue_copy(self._queue, found, tensor.buffer, is_blocking=True)
         return found
-
-    def cold(self, array: np.ndarray, cold_bytes: int) -> list[Tensor]:
-        copies = min(_MOST_BUFFERS, max(1, -(-cold_bytes // max(1, array.nbytes))))
-        return [self.tensor(array) for _ in range(copies)]
 
     def load(self, path: Path) -> Launches:
         described = json.loads(path.read_text())
