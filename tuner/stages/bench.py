@@ -5,34 +5,39 @@ Every tensor has memory of its own here, filled by one run of the whole network 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst, Var
+from tvm.ir import Call, GenericConst, Var
 
 from templates.lowering import lowering_context
 from tuner.devices import Device, timed_call
+from tuner.errors import BadInput
 from tuner.graph import Placed, compile_module, host_of
 from tuner.stages.calls import Calls
 from tuner.stages.merge import Merging
 from tuner.stages.schedule import Stage
 
 RUNS = 11
+_ALLOCATION = "relax.builtin.alloc_tensor"
 
 
 class Bench:
     """Launches stages of a network on streams, as its module would. The kernels of merged stages, which `merging` has,
     are compiled when they are first launched.
 
-    Raises RuntimeError if the device refuses a kernel or has no memory left.
+    Raises BadInput if the device has less memory than that takes (drivers promise more than there is, and who uses it
+    is killed), RuntimeError if it refuses a kernel or a tensor.
     """
 
     def __init__(
         self, placed: Placed, calls: Calls, device: Device, seed: int = 0, merging: Merging | None = None
     ) -> None:
+        _check_memory(calls, device)
         self._device, self._calls, self._merging = device.tvm_device(), calls, merging
         self._merged: dict[Stage, list[Any]] = {}
         self._rng = np.random.default_rng(seed)
@@ -104,6 +109,18 @@ class Bench:
             return self._value(value)
         if isinstance(value, relax.TupleGetItem):
             return self._value(self._calls.values[value.tuple_value].fields[value.index])
-        if value.op.name == "relax.builtin.alloc_tensor":
+        if value.op.name == _ALLOCATION:
             return tvm.runtime.empty(shape, dtype, self._device)
         return self._value(value.args[0])._create_view(shape)
+
+
+def _check_memory(calls: Calls, device: Device) -> None:
+    tensors = [var for var, value in calls.values.items() if isinstance(value, Call) and value.op.name == _ALLOCATION]
+    needed = sum(_bytes(tensor.ty) for tensor in (*calls.main.params, *tensors))
+    if device.memory_bytes is not None and needed > device.memory_bytes:
+        sizes = f"{needed} bytes, and {device.title} has {device.memory_bytes} bytes"
+        raise BadInput(f"timing the network's kernels takes {sizes}")
+
+
+def _bytes(ty: Any) -> int:
+    return math.prod(int(s) for s in ty.shape) * np.dtype(str(ty.dtype)).itemsize

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
 from tests.tuner.stages.networks import Machine, branches, lowered
 from tuner.cli.common import Output
 from tuner.cli.stages import Stager
-from tuner.devices import Device, open_device
+from tuner.devices import Device, open_device, opencl
 from tuner.errors import BadInput
-from tuner.graph import Placed
+from tuner.graph import FusedGraph, Placed
 from tuner.stages import Stage, check, greedy
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
@@ -140,24 +141,19 @@ def test_the_cpu_has_no_stages(network: Placed, store: Store) -> None:
         plan_stages(network, open_device("cpu", 1), store, 1)
 
 
-def huge(folder: Path, device: Device) -> Placed:
-    """Its input is small, and values in it are larger than the device's memory."""
+def large(folder: Path, size: int) -> FusedGraph:
+    """Its input is small, and a value in it takes `size` bytes."""
     net = Net()
-    assert device.memory_bytes is not None
-    wide = net.input(1, 16, 1, 1)
-    rows, columns = 15 << 10, 1 << 13
-    shape = net.constant(np.array([1, 16, rows, columns], np.int64))
-    parts = []
-    for i in range(device.memory_bytes // (16 * rows * columns * 4) + 2):
-        large = net.op("Expand", net.op("Add", wide, net.scalar(i)), shape)
-        parts.append(net.op("MaxPool", large, kernel_shape=[2, 2], strides=[1 << 10] * 2))
-    return lowered(net.graph(folder, *parts), device)
+    rows = 1 << 13
+    shape = [1, 16, rows, size // (8 * 16 * rows)]
+    wide = net.op("Cast", net.input(1, 16, 1, 1), to=TensorProto.DOUBLE)
+    value = net.op("Expand", wide, net.constant(np.array(shape, np.int64)))
+    small = net.op("MaxPool", value, kernel_shape=[2, 2], strides=[1 << 10] * 2)
+    return net.graph(folder, net.op("Cast", small, to=TensorProto.FLOAT))
 
 
-def test_a_network_that_the_device_has_no_memory_for_keeps_its_order(
-    tmp_path: Path, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
-) -> None:
-    placed = huge(tmp_path, device)
+def assert_keeps_its_order(placed: Placed, device: Device, store: Store, capfd: pytest.CaptureFixture[str]) -> str:
+    """And there is one line, of standard error."""
     stager = Stager(device, store, 10, Output(as_json=False))
     assert stager(placed) is placed
     assert stager.result is not None
@@ -165,6 +161,23 @@ def test_a_network_that_the_device_has_no_memory_for_keeps_its_order(
     said = capfd.readouterr().err.strip()
     assert said.startswith("no stages: ")
     assert "\n" not in said
+    return said
+
+
+def test_a_network_that_the_device_has_no_memory_for_keeps_its_order(
+    network: Placed, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = assert_keeps_its_order(network, replace(device, memory_bytes=1000), store, capfd)
+    assert f"and {device.title} has 1000 bytes" in said
+
+
+def test_a_network_that_the_driver_refuses_memory_for_keeps_its_order(
+    tmp_path: Path, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One tensor larger than it allows: nothing is touched, as would be in many that are together."""
+    allowed = opencl.device_info(device_number("pocl")).max_alloc_bytes
+    placed = lowered(large(tmp_path, allowed + (1 << 24)), device)
+    assert "cannot be allocated" in assert_keeps_its_order(placed, replace(device, memory_bytes=None), store, capfd)
 
 
 def test_a_schedule_that_does_not_fit_is_refused(network: Placed) -> None:
