@@ -33,6 +33,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,16 @@ def searched(given: argparse.Namespace) -> Iterator[Row]:
             for start in ("single", *STARTS):
                 row[start] = simulator.start(strategy_of(start, net, topology))
             began, cpu = time.monotonic(), time.process_time()
-            options = Options(seconds=given.seconds / len(STARTS))
+            options = Options(seconds=given.seconds / len(STARTS), threads=given.threads)
             starts = {start: strategy_of(start, net, topology) for start in STARTS}
-            found = search(lambda s=simulator: s, starts, random.Random(0), options, clock=time.process_time)
-            row |= {"found": found.seconds, "seconds": time.process_time() - cpu, "clock": time.monotonic() - began}
+            make = partial(Simulator, net, topology, training=True)
+            found = search(make, starts, random.Random(0), options)
+            row |= {"found": found.seconds, "seconds": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
             simulator.start(found.strategy)
             row |= {"proposals": found.proposals, "optimal": is_local_optimum(simulator)}
             row |= {f"vs_{start}": row[start] / found.seconds for start in STARTS}
             say(
-                "{network} on {devices}: {0:.3f} ms in {seconds:.1f} s ({proposals} proposals), "
+                "{network} on {devices}: {0:.3f} ms in {seconds:.1f} s (CPU {cpu_s:.1f}; {proposals} proposals), "
                 "{vs_data_parallel:.2f} times data parallelism, {vs_expert:.2f} times the expert; local optimum: "
                 "{optimal}".format(1e3 * found.seconds, **row)
             )
@@ -237,8 +239,9 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", choices=SIX, default=list(SIX))
     parser.add_argument("--devices", nargs="*", type=int, help="numbers of GPUs (default: the papers')")
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="of CPU for the chains of a search; polishing has as long again"
+        "--seconds", type=float, default=20.0, help="for the chains of a search; polishing has as long again"
     )
+    parser.add_argument("--threads", type=int, default=2, help="of a search (default: 2)")
     parser.add_argument("--model", default="squeezenet1.0", help="measured: of the zoo")
     parser.add_argument("--on", default="opencl:0,cpu", metavar="D,D", help="measured: two devices that are here")
     parser.add_argument("--placements", type=int, default=12, help="measured: how many")

@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from tuner.placement.simulator import Simulator
 from tuner.placement.simulator.patterns import TICK
 from tuner.placement.soap import Config, configs_of
 
 Move = tuple[int, ...]  # operators that get the same config
+_AT_ONCE = 8  # moves that are looked at before one is made
 
 
 def layer_moves(simulator: Simulator) -> list[Move]:
@@ -36,26 +39,58 @@ def best_neighbour(simulator: Simulator, operators: Sequence[int]) -> Config | N
     return best
 
 
-def descend(simulator: Simulator, rng: random.Random, go_on: Callable[[], bool] = lambda: True) -> bool:
-    """Takes each operator's best config, and each layer's, again and again, until none is better: then the simulator's
-    strategy is a local optimum and this returns True; False if `go_on` ended it before."""
-    moves: list[Move] = [(i,) for i in range(len(simulator.network.operators))]
+def descend(simulators: Sequence[Simulator], rng: random.Random, go_on: Callable[[], bool] = lambda: True) -> bool:
+    """Takes operators' best configs, and layers', again and again, until none is better: then the simulators' strategy
+    is a local optimum and this returns True; False if `go_on` ended it before. All `simulators` have the same strategy,
+    and have the same in the end: they look at neighbours at the same time, which changes nothing in what is found."""
+    moves: list[Move] = [(i,) for i in range(len(simulators[0].network.operators))]
     rng.shuffle(moves)
-    moves = layer_moves(simulator) + moves
+    moves = layer_moves(simulators[0]) + moves
     unchanged, place = 0, 0
-    while unchanged < len(moves):
-        if not go_on():
-            return False
-        move = moves[place % len(moves)]
-        place += 1
-        better = best_neighbour(simulator, move)
-        if better is None:
-            unchanged += 1
-            continue
-        simulator.propose(dict.fromkeys(move, better))
-        simulator.accept()
-        unchanged = 1  # its own neighbours have just been seen
+    with ThreadPoolExecutor(len(simulators)) as pool:
+        while unchanged < len(moves):
+            if not go_on():
+                return False
+            some = [moves[(place + i) % len(moves)] for i in range(min(_AT_ONCE, len(moves)))]
+            place += len(some)
+            changed = _apply(simulators, some, _best_neighbours(pool, simulators, some))
+            unchanged = 0 if changed else unchanged + len(some)
     return True
+
+
+def _best_neighbours(
+    pool: ThreadPoolExecutor, simulators: Sequence[Simulator], moves: Sequence[Move]
+) -> list[Config | None]:
+    free: SimpleQueue[Simulator] = SimpleQueue()
+    for simulator in simulators:
+        free.put(simulator)
+
+    def look(move: Move) -> Config | None:
+        simulator = free.get()
+        try:
+            return best_neighbour(simulator, move)
+        finally:
+            free.put(simulator)
+
+    return list(pool.map(look, moves))
+
+
+def _apply(simulators: Sequence[Simulator], moves: Sequence[Move], configs: Sequence[Config | None]) -> bool:
+    """Takes the configs that are better one after the other; whether any was. All were found for one strategy, so that
+    those behind the first may not be better any more."""
+    changed = False
+    for move, config in zip(moves, configs, strict=True):
+        if config is None:
+            continue
+        change = dict.fromkeys(move, config)
+        if simulators[0].propose(change, simulators[0].seconds - TICK) == math.inf:
+            continue
+        changed = True
+        simulators[0].accept()
+        for simulator in simulators[1:]:
+            simulator.propose(change)
+            simulator.accept()
+    return changed
 
 
 def is_local_optimum(simulator: Simulator) -> bool:

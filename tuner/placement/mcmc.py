@@ -5,6 +5,10 @@ faster and else with probability exp(-(seconds more) / temperature), and ends wh
 strategy is half of that time old. The paper leaves the temperature open: here it is a share of the start's seconds. Two
 things are not in the paper: a share of the proposals is for all operators of a layer `together`, and the best strategy
 is made a local optimum at the end (`polish`).
+
+Chains from several starts run in threads, each with a simulator and random numbers of its own (the simulator is C, and
+holds no lock of Python's while it runs): what they find does not depend on how many run at a time, unless time limits
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Event, Lock
 
 from tuner.errors import BadInput
 from tuner.placement.local import descend, layer_moves
@@ -27,7 +34,8 @@ class Options:
     of the start's seconds more is accepted with probability 1/e. `together`: the share of proposals for whole layers.
     `tempering`: that many chains from every start, each warmer than the one before by `ratio`, which exchange
     strategies every `exchange` proposals. `patience`: proposals without gain before a chain may end early. `polish`:
-    end in a local optimum, for which there is as much time as all chains may have, and what they left."""
+    end in a local optimum, for which there is as much time as all chains may have, and what they left. `threads`: how
+    many chains run at a time, and neighbours are looked at."""
 
     seconds: float = math.inf
     proposals: float = math.inf
@@ -38,11 +46,12 @@ class Options:
     exchange: int = 50
     patience: int = 200
     polish: bool = True
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if math.isinf(self.seconds) and math.isinf(self.proposals):
             raise BadInput("a search needs an end: give seconds or proposals")
-        for name in ("seconds", "proposals", "temperature", "tempering", "ratio", "exchange"):
+        for name in ("seconds", "proposals", "temperature", "tempering", "ratio", "exchange", "threads"):
             if not getattr(self, name) > 0:
                 raise BadInput(f"{name} must be above 0, not {getattr(self, name)}")
 
@@ -75,77 +84,118 @@ def search(
     progress: Progress = lambda _: None,
 ) -> Found:
     """The fastest strategy that chains from the starts come upon and that fits into the memories. `make` gives a
-    simulator, one for each temperature. Same `rng` and `proposals`: same result. `progress` is told of each new best;
-    what it raises ends the search.
+    simulator, one for each temperature and thread. Same `rng` and `proposals`: same result. `progress` is told of each
+    new best, by one thread at a time; what it raises ends the search.
 
     Raises BadInput if there are no starts, or none of the strategies seen fits into the memories.
     """
     if not starts:
         raise BadInput("a search needs a strategy to start from")
-    began, found = clock(), Found()
-    simulators = [make() for _ in range(options.tempering)]
-    for name, start in starts.items():
-        chain = _Chains(simulators, start, name, rng, options, found, lambda: clock() - began, progress)
-        chain.run()
-        found.reached[name] = chain.best
+    crews = [[make() for _ in range(options.tempering)] for _ in range(options.threads)]
+    best = _Best(clock, progress)
+    chains = [
+        _Chains(name, start, random.Random(rng.getrandbits(64)), options, best, i)
+        for i, (name, start) in enumerate(starts.items())
+    ]
+    _run(chains, crews, best)
+    found, simulator = best.found, crews[0][0]
+    found.reached = {chain.name: chain.best for chain in chains}
+    found.proposals, found.accepted = sum(c.seen for c in chains), sum(c.accepted for c in chains)
     if not found.strategy:
         raise BadInput(
-            f"{simulators[0].network.name}: no strategy that was tried fits into the memories of "
-            f"{simulators[0].topology.name}: take a smaller batch or more devices"
+            f"{simulator.network.name}: no strategy that was tried fits into the memories of "
+            f"{simulator.topology.name}: take a smaller batch or more devices"
         )
     if options.polish:
-        simulator, until = simulators[0], 2 * len(starts) * options.seconds
-        simulator.start(found.strategy)
-        found.optimal = descend(simulator, rng, lambda: clock() - began < until)
-        _keep(found, simulator, found.start, clock() - began, progress)
-    found.elapsed = clock() - began
+        until = 2 * len(starts) * options.seconds
+        simulators = [crew[0] for crew in crews]
+        for each in simulators:
+            each.start(found.strategy)
+        found.optimal = descend(simulators, rng, lambda: best.elapsed() < until)
+        best.keep(simulator, found.start, best.place)
+    found.elapsed = best.elapsed()
     return found
 
 
+class _Best:
+    """The best of all chains. Of strategies that are equally fast, that of the first start is kept: `place`."""
+
+    def __init__(self, clock: Callable[[], float], progress: Progress) -> None:
+        self.found, self.place, self.ended = Found(), 0, Event()
+        self._clock, self._began, self._progress, self._lock = clock, clock(), progress, Lock()
+
+    def elapsed(self) -> float:
+        return self._clock() - self._began
+
+    def keep(self, simulator: Simulator, start: str, place: int) -> None:
+        with self._lock:
+            found = self.found
+            if (simulator.seconds, place) >= (found.seconds, self.place) or simulator.excess > 0:
+                return
+            faster = simulator.seconds < found.seconds
+            found.strategy, found.seconds, found.start, self.place = simulator.strategy, simulator.seconds, start, place
+            if faster:
+                found.history.append((self.elapsed(), found.seconds))
+                self._progress(found)
+
+
+def _run(chains: Sequence[_Chains], crews: Sequence[list[Simulator]], best: _Best) -> None:
+    """As many chains at a time as there are crews of simulators."""
+    free: SimpleQueue[list[Simulator]] = SimpleQueue()
+    for crew in crews:
+        free.put(crew)
+
+    def run(chain: _Chains) -> None:
+        crew = free.get()
+        try:
+            chain.run(crew)
+        finally:
+            free.put(crew)
+
+    with ThreadPoolExecutor(len(crews)) as pool:
+        try:
+            for done in [pool.submit(run, chain) for chain in chains]:
+                done.result()
+        finally:
+            best.ended.set()  # of interest where this was interrupted, or one chain failed
+
+
 class _Chains:
-    """All temperatures from one start, taking turns."""
+    """All temperatures from one start, taking turns. `place`: of the start among the others."""
 
     def __init__(
-        self,
-        simulators: Sequence[Simulator],
-        start: Strategy,
-        name: str,
-        rng: random.Random,
-        options: Options,
-        found: Found,
-        elapsed: Callable[[], float],
-        progress: Progress,
+        self, name: str, start: Strategy, rng: random.Random, options: Options, shared: _Best, place: int
     ) -> None:
-        self._simulators, self._name, self._rng, self._options = list(simulators), name, rng, options
-        self._found, self._elapsed, self._progress = found, elapsed, progress
+        self.name, self._start, self._rng, self._options, self._shared = name, start, rng, options, shared
+        self._place, self.best, self.seen, self.accepted = place, math.inf, 0, 0
+
+    def run(self, simulators: Sequence[Simulator]) -> None:
+        options, self._simulators = self._options, list(simulators)
         for simulator in simulators:
-            simulator.start(start)
+            simulator.start(self._start)
         scale = simulators[0].seconds
         self._warmth = [options.temperature * scale * options.ratio**i for i in range(len(simulators))]
-        self._began, self._layers = elapsed(), layer_moves(simulators[0])
-        self.best, self._seen, self._gained = math.inf, 0, (0, self._began)
+        self._began, self._layers = self._shared.elapsed(), layer_moves(simulators[0])
+        self._gained = 0, self._began
         self._look(simulators[0])
-
-    def run(self) -> None:
-        options = self._options
         while not self._over():
             for simulator, warmth in zip(self._simulators, self._warmth, strict=True):
                 self._step(simulator, warmth)
-            if len(self._simulators) > 1 and self._seen % (options.exchange * len(self._simulators)) == 0:
+            if len(self._simulators) > 1 and self.seen % (options.exchange * len(self._simulators)) == 0:
                 self._exchange()
 
     def _over(self) -> bool:
         """The paper's two criteria; the second in time where time is the limit, else in proposals."""
         options, (gained, at) = self._options, self._gained
-        if self._seen >= options.proposals:
+        if self.seen >= options.proposals or self._shared.ended.is_set():
             return True
-        passed = self._elapsed() - self._began
+        passed = self._shared.elapsed() - self._began
         if passed >= options.seconds:
             return True
-        if self._seen - gained < options.patience * len(self._simulators):
+        if self.seen - gained < options.patience * len(self._simulators):
             return False
         if math.isinf(options.seconds):
-            return self._seen - gained >= options.proposals / 2
+            return self.seen - gained >= options.proposals / 2
         return passed - (at - self._began) >= options.seconds / 2
 
     def _step(self, simulator: Simulator, warmth: float) -> None:
@@ -155,15 +205,14 @@ class _Chains:
         else:
             operators = (rng.randrange(len(simulator.network.operators)),)
         config = random_config(simulator.network.operators[operators[0]], simulator.topology, rng)
-        self._seen += 1
-        self._found.proposals += 1
+        self.seen += 1
         # Drawn before it is simulated: what is above the limit is refused, and need not be simulated to its end.
         limit = simulator.seconds - warmth * math.log(1.0 - rng.random())
         too_large = simulator.excess > 0
         if simulator.propose(dict.fromkeys(operators, config), math.inf if too_large else limit) == math.inf:
             return
         simulator.accept()
-        self._found.accepted += 1
+        self.accepted += 1
         self._look(simulator)
 
     def _exchange(self) -> None:
@@ -177,15 +226,8 @@ class _Chains:
     def _look(self, simulator: Simulator) -> None:
         if simulator.excess > 0 or simulator.seconds >= self.best:
             return
-        self.best, self._gained = simulator.seconds, (self._seen, self._elapsed())
-        _keep(self._found, simulator, self._name, self._elapsed(), self._progress)
-
-
-def _keep(found: Found, simulator: Simulator, name: str, elapsed: float, progress: Progress) -> None:
-    if simulator.seconds < found.seconds and simulator.excess <= 0:
-        found.strategy, found.seconds, found.start = simulator.strategy, simulator.seconds, name
-        found.history.append((elapsed, found.seconds))
-        progress(found)
+        self.best, self._gained = simulator.seconds, (self.seen, self._shared.elapsed())
+        self._shared.keep(simulator, self.name, self._place)
 
 
 def neighbours(simulator: Simulator) -> int:

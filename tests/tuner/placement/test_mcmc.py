@@ -51,6 +51,16 @@ def test_the_same_seed_finds_the_same(tempering: int) -> None:
     assert different.accepted != one.accepted
 
 
+def test_threads_find_what_one_finds() -> None:
+    one, two, three = (
+        search(simulator, starts(), random.Random(3), Options(proposals=300, threads=threads)) for threads in (1, 2, 3)
+    )
+    for found in (two, three):
+        assert (found.strategy, found.seconds, found.start) == (one.strategy, one.seconds, one.start)
+        assert (found.reached, found.proposals, found.accepted) == (one.reached, one.proposals, one.accepted)
+        assert found.optimal
+
+
 def test_a_warm_chain_accepts_what_is_slower_and_a_cold_one_does_not() -> None:
     accepted = {}
     for temperature in (1e-9, 1.0):
@@ -76,16 +86,17 @@ def test_a_budget_of_time_is_kept_to() -> None:
     assert found.elapsed < 5000
 
 
-def test_progress_tells_of_each_new_best_and_may_end_the_search() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_progress_tells_of_each_new_best_and_may_end_the_search(threads: int) -> None:
     told: list[float] = []
 
     def progress(found: Found) -> None:
         told.append(found.seconds)
-        if len(told) == 3:
+        if len(told) >= 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(simulator, starts(), random.Random(0), Options(proposals=600), progress=progress)
+        search(simulator, starts(), random.Random(0), Options(proposals=10**9, threads=threads), progress=progress)
     assert told == sorted(told, reverse=True)
 
 
@@ -133,13 +144,15 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, float], messa
 
 def test_descent_ends_where_nothing_is_better() -> None:
     rng = random.Random(5)
-    here = simulator()
+    here, there = simulator(), simulator()
     before = here.start([random_config(o, P100, rng) for o in RNNLM.operators])
+    there.start(here.strategy)
     assert not is_local_optimum(here)
-    assert not descend(here, rng, lambda: False)
+    assert not descend([here], rng, lambda: False)
     assert here.seconds == before
-    assert descend(here, rng)
+    assert descend([here, there], rng)
     assert here.seconds < before
+    assert there.strategy == here.strategy
     assert is_local_optimum(here)
     assert {len(move) for move in layer_moves(here)} == {3}
 

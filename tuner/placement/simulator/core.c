@@ -147,7 +147,8 @@ Sim *sim_new(i32 lanes, i32 nblocks) {
     s->blocks = calloc((size_t)nblocks + 1, sizeof(Block));
     s->cursor = calloc((size_t)lanes, sizeof(i32));
     s->cursor_stamp = calloc((size_t)lanes, sizeof(i32));
-    if (!s->blocks || !s->cursor || !s->cursor_stamp) abort();
+    s->left = calloc((size_t)lanes, sizeof(i64));
+    if (!s->blocks || !s->cursor || !s->cursor_stamp || !s->left) abort();
     for (i32 l = 0; l < lanes; l++) {
         i32 slot = new_slot(s);
         s->task[slot] = (Task){0, -1, l, -1, -1, 0};
@@ -161,7 +162,7 @@ void sim_free(Sim *s) {
     for (i32 i = 0; i < s->old_n; i++) free(s->old[i].was.slots), free(s->old[i].was.deps);
     free(s->blocks), free(s->task), free(s->dep), free(s->time), free(s->stamp), free(s->marked);
     free(s->free_task), free(s->free_dep), free(s->heap), free(s->saved), free(s->old), free(s->affected), free(s->outs);
-    free(s->cursor), free(s->cursor_stamp), free(s);
+    free(s->cursor), free(s->cursor_stamp), free(s->left), free(s);
 }
 
 /* A graph from nothing: all blocks, in the order of their numbers. */
@@ -256,6 +257,16 @@ void sim_replace(Sim *s, i32 count, const Given *const *given) {
     }
 }
 
+/* What is still to be placed takes its lanes until then at least: so most of what is too slow is known early. */
+static int above(Sim *s, i64 limit) {
+    memset(s->left, 0, sizeof(i64) * (size_t)s->lanes);
+    for (i32 i = 0; i < s->outs_n; i++)
+        if (s->outs[i] >= 0) s->left[s->task[s->outs[i]].lane] += s->task[s->outs[i]].exe;
+    for (i32 l = 0; l < s->lanes; l++)
+        if (s->time[s->time[l].prev].end + s->left[l] > limit) return 1;
+    return 0;
+}
+
 /* All that comes at or after an event, again as algorithm 1 has it: where most of a timeline moves, following every task
  * twice (to where it was, and to where it will be) takes longer than that. */
 static i64 rest(Sim *s, const Event *from, i64 limit) {
@@ -297,14 +308,16 @@ static i64 rest(Sim *s, const Event *from, i64 limit) {
         s->time[t].out = out;
         if (!out) push(s, want, t, 1);
     }
+    if (above(s, limit)) return -1;
     while (s->heap_n) {
         i32 t = pop(s).task;
         Time *v = place(s, t);
-        if (v->end > limit) return -1;
+        i64 *left = &s->left[s->task[t].lane];
+        *left -= s->task[t].exe;
+        if (v->end + *left > limit) return -1;
         release(s, t);
     }
-    i64 found = makespan(s);
-    return found > limit ? -1 : found;
+    return makespan(s);
 }
 
 /* Algorithm 2; -1 if the makespan is above `limit`, which is then as far as it got: roll it back. */

@@ -67,6 +67,7 @@ typedef struct {
     VECTOR(i32, affected);
     VECTOR(i32, outs); /* that were without a place at some time of this delta */
     i32 *cursor, *cursor_stamp;
+    i64 *left; /* of each lane: ticks of the tasks that have no place yet */
     i32 now, open;
     i64 visited;
 } Sim;
