@@ -17,7 +17,8 @@ class Pattern:
 
     def __init__(self, exe: np.ndarray, lane: np.ndarray, deps: np.ndarray, memory: np.ndarray) -> None:
         self.exe, self.lane = np.ascontiguousarray(exe, np.int64), np.ascontiguousarray(lane, np.int32)
-        self.deps, self.memory = np.ascontiguousarray(deps, np.int32), memory
+        self.deps = np.ascontiguousarray(deps, np.int32)
+        self.memory = np.rint(memory)  # whole bytes: adding and subtracting them stays exact
         arrays = (self.exe.ctypes.data, self.lane.ctypes.data, self.deps.ctypes.data, 0)
         self.given = Given(len(self.exe), len(self.deps), 0, 0, *arrays)
 
