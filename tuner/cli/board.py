@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from board_agent.serve import PORT, default_folder
-from board_agent.session import TURN_SECONDS
+from board_agent.defaults import PORT, TURN_SECONDS, default_folder
 from tuner.cli.common import JsonOption, Output, check_parent_writable
 from tuner.cli.examples import examples
 from tuner.errors import BadInput

@@ -220,13 +220,13 @@ def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device
 
 def refuse_boards(devices: Sequence[Device]) -> None:
     """Raises BadInput for a device of a board: it is measured from here, but modules are built where they run."""
-    from tuner.devices import is_board
+    from tuner.devices import is_board, place_on_board
 
     for device in devices:
         if is_board(device.name):
             raise BadInput(
                 f"device {device.name}: modules for a board are built on the board: run the command there with "
-                "--device cpu and this database"
+                f"--device {place_on_board(device.name)[1]} and this database"
             )
 
 

@@ -6,6 +6,7 @@ Start at `device_key`; `flush_every` says what a family's drivers must be spared
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from templates.gpu.limits import GpuLimits
 from tuner.devices.opencl import DeviceInfo
@@ -53,6 +54,13 @@ def model_of(reported: str) -> str:
     text = _VARIANTS.sub(" ", _MARKS.sub(" ", reported.lower()))
     name = re.sub(r"[^a-z0-9.]+", "-", text).strip("-")
     return _ALIASES.get(name, name)
+
+
+def unless_emulated(key: DeviceKey, emulated: bool) -> DeviceKey:
+    """The times of an emulated processor are no processor's: they must not pass for those of its family."""
+    if not emulated:
+        return key
+    return replace(key, family=f"{key.family}-emulated", model=f"{key.model}-emulated")
 
 
 def device_key(limits: GpuLimits, reported: str, compute_units: int | None = None, **more: int | str) -> DeviceKey:
