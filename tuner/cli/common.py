@@ -211,6 +211,10 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def threads_text(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
+
+
 def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device]:
     """Devices whose memory is no more than --memory, but for the host."""
     if mebibytes is None:

@@ -7,7 +7,7 @@ import platform
 import pytest
 import tvm
 
-from tuner.devices import list_devices, open_device, open_devices, usable_cpus
+from tuner.devices import is_emulated, list_devices, open_device, open_devices, usable_cpus
 from tuner.devices.cpu import open_cpu
 from tuner.errors import BadInput
 
@@ -28,6 +28,7 @@ def test_what_an_emulated_processor_measured_never_counts_for_a_real_one(tmp_pat
     real, emulated = open_cpu(1).key, open_cpu(1, procfs=tmp_path).key
     assert (emulated.family, emulated.model) == (f"{real.family}-emulated", f"{real.model}-emulated")
     assert emulated.attrs == real.attrs
+    assert (is_emulated(real), is_emulated(emulated)) == (False, True)
 
 
 def test_target_survives_its_own_text():
