@@ -26,7 +26,7 @@ def facts(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
         "cpu_name": described.get("model name", ""),
         "cpu_ids": [described.get("CPU implementer", ""), described.get("CPU part", "")],
         "cpu_flags": sorted((described.get("flags") or described.get("Features") or "").split()),
-        "emulated": _emulated(procfs),
+        "emulated": emulated(procfs),
     }
 
 
@@ -81,7 +81,7 @@ def _free(procfs: Path) -> int:
     return 0
 
 
-def _emulated(procfs: Path) -> bool:
+def emulated(procfs: Path = PROCFS) -> bool:
     """Whether qemu's user mode runs this process: its times mean nothing. The kernel of the machine below shows through
     where the emulated one would have other fields."""
     described = (procfs / "cpuinfo").read_text(errors="replace")

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from board_agent.backend import BACKENDS, Unusable
+from board_agent.defaults import PORT, TURN_SECONDS, default_folder
 from board_agent.facts import facts
 from board_agent.keys import Hosts
 from board_agent.line import MOST, Full, Line
 from board_agent.pairing import Code, PairingError, pair
 from board_agent.sandbox import end_with, private
-from board_agent.session import TURN_SECONDS, serve_host, sweep
+from board_agent.session import serve_host, sweep
 from board_agent.wire import Gone, WireError, send
 
-PORT = 9190
 _STRANGERS = 8  # connections for which there is always room: each is a small process for ten seconds
 _MOST_CHILDREN = MOST + _STRANGERS
 _IDLE, _INTERVAL, _PROBES = 4, 2, 3  # a host that is gone is noticed after ten seconds
@@ -41,7 +41,11 @@ class Agent:
         check_scratch(scratch)
         self._line = Line(folder / "line")
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, port), family=family, backlog=_MOST_CHILDREN)
+        try:
+            self._listener = socket.create_server((address, port), family=family, backlog=_MOST_CHILDREN)
+        except OSError as error:
+            why = (error.strerror or str(error)).partition(" (while")[0]
+            raise OSError(f"{address}:{port}: cannot be listened on ({why}): --address and --port choose") from error
         self.port = int(self._listener.getsockname()[1])
         self._children: set[int] = set()
         sweep(scratch)
@@ -137,11 +141,6 @@ def watch(connection: Any) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def default_folder() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return Path(base) / "edgetune" / "agent"
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tune board serve", description=__doc__.splitlines()[0])
     parser.add_argument("--address", default="127.0.0.1", help="to listen on (default: this machine alone can connect)")
@@ -163,9 +162,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({**facts(), **{kind: _devices_of(kind) for kind in ("opencl", "cuda")}}))
         return 0
     try:
+        # First, so that a port which is taken does not use up the code.
+        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir(), given.turn)
         if given.pair is not None:
             print(f"paired with {pair(Code.parse(given.pair), Hosts(given.folder / 'hosts'))}", flush=True)
-        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir(), given.turn)
     except (PairingError, OSError) as error:
         print(f"tune: {error}", file=sys.stderr)
         return 2

@@ -21,6 +21,7 @@ import tempfile
 import time
 from typing import Any
 
+from board_agent.defaults import TURN_SECONDS
 from board_agent.facts import condition, facts
 from board_agent.line import Alone, Visitor
 from board_agent.sandbox import adopt_orphans, end_children
@@ -30,7 +31,6 @@ ALIVE_SECONDS = 2.0  # between signs of life
 _LOOK_SECONDS = 0.25  # between looks whether the process still runs: what it started may keep its socket open
 _LINE_SECONDS = 0.5  # between looks whose turn it is: each takes others' cores for a tenth of a millisecond
 _MOMENT = 2.0  # seconds that a session which just ended may need to clear up
-TURN_SECONDS = 60.0  # while others wait: preparing again takes the next turn a few of them
 _MOST_TURNS = 5  # that a host is given which has not come to measuring
 MOST_BYTES = 1 << 30  # of one message from a host
 _PREFIX = "edgetune-board-"

@@ -16,7 +16,6 @@ from typing import Any
 
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json, frozen, plain
-from tuning_db.schema import key_digest
 
 FORMAT = "edgetune-trial/1"
 # Rows of `trials`, with what their ids of workload and device are to be those of.
@@ -220,9 +219,14 @@ def to_row(trial: Trial) -> dict[str, Any]:
     content = canonical_json([trial.workload.key, trial.device.key, *row.values()])
     row["digest"] = hashlib.sha256(content.encode("ascii")).digest()[:16]
     row["error"] = math.inf if row["error"] == "inf" else row["error"]
-    row["config_digest"] = key_digest(config)
+    row["config_digest"] = _digest(config)
     row["seconds"] = float(trial.seconds) if trial.ok else None
     return row
+
+
+def _digest(key: str) -> int:
+    """A signed 64-bit digest of a canonical key."""
+    return int.from_bytes(hashlib.sha256(key.encode("ascii")).digest()[:8], "big", signed=True)
 
 
 def batches(trials: Iterable[Trial], size: int) -> Iterator[Batch]:

@@ -7,7 +7,6 @@ counts the seconds that tuning a workload has taken, `claims` says who is at it,
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from sqlalchemy import (
@@ -120,11 +119,6 @@ wishes = Table(
 )
 
 _version = Table("alembic_version", MetaData(), Column("version_num", String))
-
-
-def key_digest(key: str) -> int:
-    """A signed 64-bit digest of a canonical key."""
-    return int.from_bytes(hashlib.sha256(key.encode("ascii")).digest()[:8], "big", signed=True)
 
 
 def revision_of(connection: Connection) -> str | None:

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from board_agent.serve import PORT, default_folder
-from board_agent.session import TURN_SECONDS
+from board_agent.defaults import PORT, TURN_SECONDS, default_folder
 from tuner.cli.common import JsonOption, Output, check_parent_writable
 from tuner.cli.examples import examples
 from tuner.errors import BadInput
@@ -96,7 +95,7 @@ def list_boards(as_json: JsonOption = False) -> None:
             except (BoardGone, BoardBusy) as error:
                 state = str(error).partition(": ")[2]
             cores = str(len(facts.get("cpus", ()))) if facts else "-"
-            table.add_row(board.name, f"{board.address}:{board.port}", state, facts.get("machine", "-"), cores)
+            table.add_row(board.name, f"{board.address}:{board.port}", state, _machine(facts), cores)
             rows.append(
                 {"name": board.name, "address": board.address, "port": board.port, "state": state, "facts": facts}
             )
@@ -131,7 +130,7 @@ def ping(name: NameArgument, as_json: JsonOption = False) -> None:
         contained = ", ".join(started.get("contained", ())) or "nothing: see SECURITY.md"
         rows = {
             "connected in": f"{1e3 * connected:.0f} ms",
-            "machine": f"{facts['machine']}, {facts['cpu_name'] or facts['cpu_ids'][1] or 'unknown'}",
+            "machine": f"{_machine(facts)}, {facts['cpu_name'] or facts['cpu_ids'][1] or 'unknown'}",
             "cores": str(len(facts["cpus"])),
             "free memory": f"{condition['free_bytes'] / 2**20:.0f} MiB",
             **kinds,
@@ -156,6 +155,11 @@ def _tried(link: Any, name: str, device: str) -> tuple[str, dict[str, Any]]:
     except (KernelDied, RuntimeError) as error:
         return str(error), {}
     return ", ".join(described.get("devices", ["ready"])), started
+
+
+def _machine(facts: dict[str, Any]) -> str:
+    """The architecture, and whether its times mean nothing."""
+    return f"{facts.get('machine', '-')}{' (emulated)' if facts.get('emulated') else ''}"
 
 
 def _facts_table(rows: dict[str, str]) -> Table:

@@ -29,6 +29,7 @@ from tuner.cli.common import (
     refuse_boards,
     split_list,
     templates_asked,
+    threads_text,
     with_memory,
 )
 from tuner.cli.completion import BUILT_FOR, several_of
@@ -154,7 +155,9 @@ def build_verified(
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
-    names = " and ".join(f"{d.name} {d.key.model}" + (f", {d.threads} threads" if d.is_host else "") for d in devices)
+    names = " and ".join(
+        f"{d.name} {d.key.model}" + (f", {threads_text(d.threads)}" if d.is_host else "") for d in devices
+    )
     out.show(f"wrote {output} for {names}, in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}")
     if len(devices) > 1 and plan is None:
         out.show(f"{sum(planned.placement)} of {len(graph.steps)} steps are computed by the CPU")

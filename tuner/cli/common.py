@@ -211,6 +211,10 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def threads_text(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
+
+
 def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device]:
     """Devices whose memory is no more than --memory, but for the host."""
     if mebibytes is None:
@@ -220,13 +224,13 @@ def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device
 
 def refuse_boards(devices: Sequence[Device]) -> None:
     """Raises BadInput for a device of a board: it is measured from here, but modules are built where they run."""
-    from tuner.devices import is_board
+    from tuner.devices import is_board, place_on_board
 
     for device in devices:
         if is_board(device.name):
             raise BadInput(
                 f"device {device.name}: modules for a board are built on the board: run the command there with "
-                "--device cpu and this database"
+                f"--device {place_on_board(device.name)[1]} and this database"
             )
 
 

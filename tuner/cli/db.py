@@ -1,4 +1,7 @@
-"""`tune db`: what a tuning database knows, and keeping it: stats, best, import, export, merge, verify, prune."""
+"""`tune db`: what a tuning database knows, and keeping it: stats, best, import, export, merge, verify, prune.
+
+SQLAlchemy, behind the database, is imported inside functions: `--help` of every command would wait for it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -29,10 +32,14 @@ from tuner.cli.common import (
 from tuner.cli.examples import examples
 from tuner.cli.remeasure import Request, exit_of, verify_by_measuring
 from tuner.errors import BadInput, VerificationFailed
-from tuning_db import importing, logs, maintain
+from tuning_db import logs
+from tuning_db.errors import DatabaseError
 from tuning_db.record import Trial, Workload
 from tuning_db.rows import from_record
-from tuning_db.store import DatabaseError, Store, open_db
+
+if TYPE_CHECKING:
+    from tuning_db.importing import ImportReport
+    from tuning_db.store import Store
 
 _SHOWN_LINES = 20  # bad lines and problems shown to a person; --json has all
 
@@ -51,6 +58,8 @@ ToleranceOption = Annotated[
 @app.command(epilog=examples("tune db stats", "tune db stats --db postgresql://user@host/tuning --json"))
 def stats(db: DbOption = DEFAULT_DB, as_json: JsonOption = False) -> None:
     """Count trials, failures, workloads and devices."""
+    from tuning_db.store import open_db
+
     with Output(as_json) as out, open_db(db, read_only=True) as store:
         counts = store.stats()
         table = Table(box=None, show_header=False)
@@ -71,6 +80,8 @@ def best(
     as_json: JsonOption = False,
 ) -> None:
     """Show the best config of each workload on each device."""
+    from tuning_db.store import open_db
+
     with Output(as_json) as out, open_db(db, read_only=True) as store:
         found = _all_best(store, op, tolerance)
         table = Table(box=None)
@@ -131,6 +142,8 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Add the trials of logs; those that are known already, and lines that are no trials, are skipped."""
+    from tuning_db.store import open_db
+
     for path in files:
         if not path.is_dir():
             check_file(path, "a log of JSON lines")
@@ -151,7 +164,9 @@ def import_(
         out.result({"added": sum(r.added for r in reports), "known": sum(r.known for r in reports), "bad": bad})
 
 
-def _imported(store: Store, path: Path) -> importing.ImportReport:
+def _imported(store: Store, path: Path) -> ImportReport:
+    from tuning_db import importing
+
     if path.is_dir():
         with _opened(path) as items:
             return importing.import_all(store, items)
@@ -222,6 +237,8 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write every trial as a JSON line."""
+    from tuning_db.store import open_db
+
     to_stdout = str(file) == "-"
     if to_stdout and as_json:
         raise BadInput("--json leaves standard output to its one object: give a FILE to export to")
@@ -261,6 +278,9 @@ def merge(
     as_json: JsonOption = False,
 ) -> None:
     """Add the trials of other databases to this one; the others are only read."""
+    from tuning_db import maintain
+    from tuning_db.store import open_db
+
     for other in others:
         with open_db(other, read_only=True) as source:
             if source.path is not None and Path(db).exists() and os.path.samefile(db, source.path):
@@ -294,6 +314,9 @@ def verify(
 ) -> None:
     """Check the file's structure and that every record decodes and matches its keys; with --measure also that kernels
     are right and as fast as they were. Exit status 4 if not right; what is measured is added to the history."""
+    from tuning_db import maintain
+    from tuning_db.store import open_db
+
     with Output(as_json) as out, open_db(db, create=False, read_only=measure is None) as store:
         problems = list(maintain.verify(store))
         trials = None if problems else store.stats().trials
@@ -326,6 +349,9 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Remove the trials that meet any of the given criteria."""
+    from tuning_db import maintain
+    from tuning_db.store import open_db
+
     if not failures and older_than is None and keep_best is None:
         raise BadInput("nothing says which trials to remove: give --failures, --older-than or --keep-best")
     before = None if older_than is None else _days_ago(older_than)

@@ -228,7 +228,8 @@ def _space(what: str, folder: str, remedy: str) -> Finding:
 _EXTRAS = (
     ("onnxruntime", "ort", "a peer of `tune bench` and `tune demo`"),
     ("openvino", "openvino", "a peer of `tune bench`"),
-    ("torch", "torch", "loading torch.export programs"),
+    ("torch", "torch", "oneDNN's kernels as rivals (--vendor onednn), torch.export programs"),
+    ("stable-baselines3", "rl", "--searcher reinforcement, --placement learned"),
     ("psycopg", "postgres", "a tuning database that a team shares"),
     ("ray", "fleet", "building on many machines (--ray)"),
 )

@@ -1,4 +1,4 @@
-"""`tune run DIR --input X.npz`: run a built module once on given inputs."""
+"""`tune run DIR --input X.npz`: run a built module once, on given inputs or on random ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.table import Table
 
@@ -17,11 +16,14 @@ from tuner.cli.common import JsonOption, Output, check_file, check_parent_writab
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tuner.module import Module
 
 ModuleArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `tune build` wrote.")]
 
 EXAMPLES = (
+    "tune run resnet18.tuned",
     "tune run resnet18.tuned --input inputs.npz --output outputs.npz",
     "tune run resnet18.tuned --input inputs.npz --trace trace.json",
 )
@@ -29,7 +31,10 @@ EXAMPLES = (
 
 def command(
     module: ModuleArgument,
-    input: Annotated[Path, typer.Option("--input", "-i", metavar="X.npz", help="One array an input, by name.")],
+    input: Annotated[
+        Path | None,
+        typer.Option("--input", "-i", metavar="X.npz", help="One array an input, by name (default: random numbers)."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="Y.npz", help="Where the outputs go, by name.")
     ] = None,
@@ -40,15 +45,20 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Run a built module; threads follow TVM_NUM_THREADS."""
-    check_file(input, "an .npz file with one array an input")
+    if input is not None:
+        check_file(input, "an .npz file with one array an input")
     for path in filter(None, (output, trace)):
         check_parent_writable(path)
     with Output(as_json) as out:
-        inputs = read_arrays(input)
+        given = None if input is None else read_arrays(input)
 
-        from tuner.module import load
+        from tuner.module import load, random_inputs
 
         loaded = load(module)
+        inputs = given if given is not None else random_inputs(loaded.manifest.inputs, seed=0)
+        if given is None:
+            shapes = ", ".join(f"{t.name} {'x'.join(map(str, t.shape))} {t.dtype}" for t in loaded.manifest.inputs)
+            out.remark(f"random inputs ({shapes}): give your own with --input X.npz, as numpy.savez writes it")
         start = time.perf_counter()
         outputs = loaded(inputs)
         seconds = time.perf_counter() - start
@@ -85,6 +95,8 @@ def _write_trace(module: Module, inputs: dict[str, np.ndarray], path: Path, out:
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file. Raises BadInput if it is not one, or holds objects."""
+    import numpy as np
+
     try:
         with np.load(path, allow_pickle=False) as archive:
             if isinstance(archive, np.ndarray):
@@ -96,6 +108,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an .npz file, whole or not at all. Raises BadInput if it cannot be written."""
+    import numpy as np
+
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as stream:

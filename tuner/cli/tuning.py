@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tuner.cli.common import DEFAULT_LEASE, INTERRUPTED, Output, Preset, import_plugins
+from tuner.cli.common import DEFAULT_LEASE, INTERRUPTED, Output, Preset, import_plugins, threads_text
 from tuner.cli.progress import ProgressDisplay
 from tuner.errors import BadInput
 
@@ -44,7 +44,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     Everything is checked before the database is touched: the tasks (`make_tasks` loads them), the device, the
     searcher, the toolchain. Raises TuneError or DatabaseError; typer.Exit(130) after an interrupt.
     """
-    from tuner.devices import check_storage, is_board, open_device
+    from tuner.devices import check_storage, is_board, is_emulated, open_device
     from tuner.measure import MeasureOptions, check_ray, check_toolchain, open_runner
     from tuner.report.tables import session_summary, task_table
     from tuner.search import DEFAULT, check_searcher
@@ -54,6 +54,8 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
     device = open_device(request.device, request.threads)
     check_storage(request.dtype, device.target, device.title)
+    if is_emulated(device.key):
+        out.remark(f"{device.name} is emulated: its times mean nothing, and never count for a real device")
     plugins = import_plugins(request.plugins)
     searcher = check_searcher(request.searcher or DEFAULT)  # it may be a plug-in's
     if is_board(device.name) and (vendors := [name for name in plugins if name.startswith("tuner.vendors.")]):
@@ -66,8 +68,8 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     with open_db(request.db) as store:
         flop = sum((task.flop or 0.0) * task.occurrences for task in tasks)
         out.remark(
-            f"{len(tasks)} tasks, {flop / 1e9:.2f} GFLOP a run; {device.name} {device.key.model}, "
-            f"{device.threads} threads; {store.name}"
+            f"{len(tasks)} tasks, {flop / 1e9:.3g} GFLOP a run; {device.name} {device.key.model}, "
+            f"{threads_text(device.threads)}; {store.name}"
         )
         options = MeasureOptions(plugins=plugins, ray=request.ray)
         with ProgressDisplay(out.progress) as display, open_runner(device, options, display.note) as runner:

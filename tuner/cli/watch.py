@@ -52,6 +52,8 @@ def command(
             try:
                 thread.start()
                 out.remark(f"watching {store.name}: open {server.link} in a browser; Ctrl-C ends this, no run")
+                if not store.stats().trials:
+                    out.remark(f"{store.name} has no trial yet: the runs to watch are those with this --db")
                 if address != LOOPBACK:
                     out.remark("the page is not encrypted: whoever hears the network has the token, too")
                 thread.join()

@@ -17,7 +17,7 @@ from tuner.devices.base import (
     timed_call,
 )
 from tuner.devices.device import list_devices, open_device, open_devices
-from tuner.devices.keys import flush_every
+from tuner.devices.keys import flush_every, is_emulated
 from tuner.devices.memory import placed_in_large_pages
 from tuner.devices.remote import (
     alike,
@@ -47,6 +47,7 @@ __all__ = [
     "gpu_device_of",
     "gpu_key_of",
     "is_board",
+    "is_emulated",
     "keep_binaries_in",
     "key_of",
     "large_pages",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+from pathlib import Path
 
 import tvm
 from tvm.target import Target
 
+from board_agent.facts import PROCFS, emulated
 from board_agent.topology import last_level_cache_bytes, usable_cpus
 from tuner.devices.base import Device
+from tuner.devices.keys import unless_emulated
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
@@ -52,9 +55,9 @@ def _default_threads(cores: int) -> int:
     return int(text)
 
 
-def open_cpu(threads: int | None) -> Device:
+def open_cpu(threads: int | None, procfs: Path = PROCFS) -> Device:
     """The CPU with so many threads (default: TVM_NUM_THREADS, else every usable core). Raises BadInput for more
-    threads than cores."""
+    threads than cores. Its key is that which the same machine has as a board."""
     cores = len(usable_cpus())
     count = _default_threads(cores) if threads is None else threads
     if not 1 <= count <= cores:
@@ -65,4 +68,4 @@ def open_cpu(threads: int | None) -> Device:
     target = host_target(count)
     attrs = {"threads": count, "last_level_cache_bytes": last_level_cache_bytes()}
     key = DeviceKey("cpu", family(platform.machine(), target), str(target.attrs["mcpu"]), attrs)
-    return Device("cpu", target, key, count, last_level_cache_bytes())
+    return Device("cpu", target, unless_emulated(key, emulated(procfs)), count, last_level_cache_bytes())

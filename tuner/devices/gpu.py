@@ -8,12 +8,13 @@ from typing import Any
 
 import tvm
 
+from board_agent.facts import emulated
 from board_agent.topology import last_level_cache_bytes
 from templates.gpu.limits import GpuLimits, gpu_target
 from tuner.devices import opencl
 from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
-from tuner.devices.keys import device_key, family_of
+from tuner.devices.keys import device_key, family_of, unless_emulated
 from tuner.devices.opencl import DeviceInfo
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
@@ -41,6 +42,7 @@ def open_opencl(index: int) -> Device:
     info = opencl.device_info(index)
     limits = limits_of(info)
     key = device_key(limits, info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
+    key = unless_emulated(key, emulated())
     name = f"opencl:{index}"
     cache = last_level_cache_bytes() if limits.family == "cpu" else _cache_bytes(runtime_device(name))
     return Device(name, gpu_target(limits, host_target(1), model=info.name), key, 1, cache, info.global_memory_bytes)

@@ -6,6 +6,7 @@ Start at `device_key`; `flush_every` says what a family's drivers must be spared
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from templates.gpu.limits import GpuLimits
 from tuner.devices.opencl import DeviceInfo
@@ -31,6 +32,7 @@ _FAMILIES = (
 # Not documented: drivers of Mali hang, or run out of memory, when some thousands of launches are queued. The number
 # is ours, far below that and still enough to hide a launch's cost.
 _FLUSH_EVERY = {"mali": 16}
+_EMULATED = "-emulated"
 
 
 def family_of(info: DeviceInfo) -> str:
@@ -53,6 +55,17 @@ def model_of(reported: str) -> str:
     text = _VARIANTS.sub(" ", _MARKS.sub(" ", reported.lower()))
     name = re.sub(r"[^a-z0-9.]+", "-", text).strip("-")
     return _ALIASES.get(name, name)
+
+
+def unless_emulated(key: DeviceKey, emulated: bool) -> DeviceKey:
+    """The times of an emulated processor are no processor's: they must not pass for those of its family."""
+    if not emulated:
+        return key
+    return replace(key, family=key.family + _EMULATED, model=key.model + _EMULATED)
+
+
+def is_emulated(key: DeviceKey) -> bool:
+    return key.family.endswith(_EMULATED)
 
 
 def device_key(limits: GpuLimits, reported: str, compute_units: int | None = None, **more: int | str) -> DeviceKey:

@@ -16,7 +16,7 @@ from tuner.devices.base import Device
 from tuner.devices.board import BoardBusy, BoardGone, Boards, KernelDied, Link
 from tuner.devices.cpu import family, host_target
 from tuner.devices.gpu import LEAST_CACHE_BYTES, CudaInfo, limits_of
-from tuner.devices.keys import device_key
+from tuner.devices.keys import device_key, unless_emulated
 from tuner.devices.opencl import info_of
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
@@ -154,20 +154,14 @@ def gpu_key_of(facts: dict[str, Any], described: dict[str, Any]) -> DeviceKey:
         return CudaInfo.of(described).key
     info = info_of(described)
     key = device_key(limits_of(info), info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
-    return _unless_emulated(key, facts)
+    return unless_emulated(key, bool(facts.get("emulated")))
 
 
 def key_of(facts: dict[str, Any], target: Target, threads: int) -> DeviceKey:
     """A board's key in the tuning database."""
     known = {"threads": threads, "last_level_cache_bytes": int(facts["last_level_cache_bytes"])}
-    return _unless_emulated(DeviceKey("cpu", family(str(facts["machine"]), target), _model(facts), known), facts)
-
-
-def _unless_emulated(key: DeviceKey, facts: dict[str, Any]) -> DeviceKey:
-    """The times of an emulated processor are no processor's: they must not pass for those of its family."""
-    if not facts.get("emulated"):
-        return key
-    return replace(key, family=f"{key.family}-emulated", model=f"{key.model}-emulated")
+    key = DeviceKey("cpu", family(str(facts["machine"]), target), _model(facts), known)
+    return unless_emulated(key, bool(facts.get("emulated")))
 
 
 def cpu_of(facts: dict[str, Any], threads: int) -> dict[str, Any]:

@@ -138,6 +138,6 @@ class Drift:
         first, last = self._seconds[0], self._seconds[-1]
         most = max((s / first - 1 for s in self._seconds[1:]), key=abs)
         return (
-            f"reference kernel on {self._name}: {first * 1e6:.3g} us at the start, {last * 1e6:.3g} us at the end, "
+            f"reference kernel on {self._name}: {first * 1e6:.4g} us at the start, {last * 1e6:.4g} us at the end, "
             f"at most {most:+.0%} between"
         )

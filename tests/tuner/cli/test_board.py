@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,27 @@ def test_what_is_refused_is_one_line(home: Path, words: tuple[object, ...], why:
     assert why in done.err.splitlines()[-1]
 
 
+def test_a_port_that_is_taken_does_not_use_up_the_code(home: Path) -> None:
+    shown = [TUNE, "board", "pair", "pi", "--address", "127.0.0.1", "--port", str(free_port())]
+    with (
+        subprocess.Popen(shown, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pairing,
+        socket.create_server(("127.0.0.1", 0)) as taken,
+    ):
+        assert pairing.stderr is not None
+        code = next(line.rpartition(" ")[2].strip() for line in pairing.stderr if "--pair" in line)
+        port = taken.getsockname()[1]
+        serving = ("board", "serve", "--port", port, "--pair", code, "--folder", home / "agent")
+        done = tune(*serving, cwd=home)
+        assert (done.status, done.out) == (2, "")
+        assert f"127.0.0.1:{port}: cannot be listened on (Address already in use)" in done.error
+        taken.close()
+        with subprocess.Popen([TUNE, *map(str, serving)], stdout=subprocess.PIPE, text=True) as board:
+            assert board.stdout is not None
+            assert next(board.stdout).startswith("paired with")
+            board.terminate()
+        assert pairing.wait() == 0
+
+
 def test_others_see_who_measures(agent: Agent, home: Path) -> None:
     assert agent.port
     settings = {"device": "cpu", "form": "library", "threads": 1, "memory_bytes": 1 << 30}
@@ -105,7 +127,7 @@ def test_a_module_is_not_built_for_a_board(agent: Agent, home: Path) -> None:
     tune("zoo", "squeezenet1.0", "-o", "m.onnx", cwd=home)
     for command in ("build", "plan"):
         done = tune(command, "m.onnx", "--device", "board:pi", "-o", "x", cwd=home)
-        assert (done.status, "built on the board" in done.error) == (2, True)
+        assert (done.status, "built on the board" in done.error, "--device cpu and" in done.error) == (2, True, True)
 
 
 def test_other_libraries_do_not_compete_on_a_board(agent: Agent, home: Path) -> None:

@@ -20,7 +20,7 @@ from tests.tuner.cli.conftest import TUNE, everything_under, run_tune
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device
 from tuner.graph import load_onnx
-from tuner.module import build, load
+from tuner.module import build, load, random_inputs
 from tuning_db.record import Workload
 from tuning_db.store import open_db
 
@@ -167,6 +167,17 @@ def test_building_again_replaces_a_module_and_nothing_else(tune, tiny, tuned, tm
     assert done.status == 2
     assert "notes: exists and is not a built module" in done.err
     assert everything_under(tmp_path) == before
+
+
+def test_a_module_runs_without_inputs_of_ones_own(tune, built_module, tmp_path):
+    done = tune("run", built_module, "--output", "y.npz", "--json")
+    assert done.status == 0, done.err
+    assert "random inputs (data 1x3x16x16 float32)" in done.err
+    (name,) = done.json()["outputs"]
+    module = load(built_module)
+    expected = module(random_inputs(module.manifest.inputs, seed=0))
+    with np.load(tmp_path / "y.npz") as outputs:
+        np.testing.assert_array_equal(outputs[name], expected[name])
 
 
 @pytest.mark.parametrize(

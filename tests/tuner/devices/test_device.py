@@ -7,7 +7,8 @@ import platform
 import pytest
 import tvm
 
-from tuner.devices import list_devices, open_device, open_devices, usable_cpus
+from tuner.devices import is_emulated, list_devices, open_device, open_devices, usable_cpus
+from tuner.devices.cpu import open_cpu
 from tuner.errors import BadInput
 
 
@@ -20,6 +21,14 @@ def test_cpu_is_this_machine():
     assert device.key.family.startswith(platform.machine())
     assert device.key.attrs["threads"] == 1
     assert device.tvm_device() == tvm.cpu()
+
+
+def test_what_an_emulated_processor_measured_never_counts_for_a_real_one(tmp_path):
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name : of the machine below\n")
+    real, emulated = open_cpu(1).key, open_cpu(1, procfs=tmp_path).key
+    assert (emulated.family, emulated.model) == (f"{real.family}-emulated", f"{real.model}-emulated")
+    assert emulated.attrs == real.attrs
+    assert (is_emulated(real), is_emulated(emulated)) == (False, True)
 
 
 def test_target_survives_its_own_text():

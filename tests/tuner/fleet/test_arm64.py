@@ -81,8 +81,11 @@ def test_kernels_are_tuned_verified_and_stored(
     if kind == "cpu" and shutil.which("aarch64-linux-gnu-ld") is None:
         pytest.skip("no linker for aarch64 (apt-get install binutils-aarch64-linux-gnu)")
     db = tmp_path / "t.db"
+    (listed,) = run_tune("board", "list", "--json", cwd=tmp_path).json()["boards"]
+    assert listed["facts"]["emulated"] is True
     done = run_tune("op", *CONV, "--device", device, *more, "--trials", 8, "--db", db, cwd=tmp_path)
     assert done.status == 0, done.err
+    assert f"{device} is emulated: its times mean nothing" in done.err
     key = open_device(device, 1 if more else None).key
     assert (key.kind, key.family.endswith("-emulated"), key.model.endswith("-emulated")) == (kind, True, True)
     with open_db(db) as store:
