@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -48,15 +48,17 @@ class Crossing:
 
     def seconds(self, runs: int = RUNS) -> tuple[float, ...]:
         """Of `runs` crossings from the source: its copy by itself, and half of what a round trip takes besides its two
-        copies and its kernels, where that is anything."""
+        copies and its kernels, where that is anything. The fastest trip is compared with the fastest kernels, and so
+        on: what else the machine does is on both sides."""
         with ExitStack() as stack:
             if self._pool is not None:
                 self._pool.enter(self._threads, usable_cpus()[0])
                 stack.callback(self._pool.leave)
-            alone = sum(median(self._timed(lambda i=i: self._row(i), runs)) / _ROW for i in range(2))
-            there, back = (median(time_copy(*ends, self._count, runs)) for ends in (self._ends, self._ends[::-1]))
-            trips = self._timed(self._trip, runs)
-        return tuple(there + max(trip - alone - there - back, 0.0) / 2 for trip in trips)
+            rows = [sorted(self._timed(partial(self._row, end), runs)) for end in range(2)]
+            there, back = (sorted(time_copy(*ends, self._count, runs)) for ends in (self._ends, self._ends[::-1]))
+            trips = sorted(self._timed(self._trip, runs))
+        each = zip(trips, there, back, *rows, strict=True)
+        return tuple(ours + max(trip - ours - its - sum(alone) / _ROW, 0.0) / 2 for trip, ours, its, *alone in each)
 
     def _timed(self, work: Callable[[], None], runs: int) -> list[float]:
         found = []
