@@ -38,8 +38,16 @@ def inputs_of(module: Path, seed: int) -> dict[str, np.ndarray]:
 def alternated(
     sources: Mapping[str, tuple[str, Path]], inputs: Mapping[str, np.ndarray], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, dict[str, np.ndarray]]]:
-    """Medians of every contender's blocks of runs, in seconds, and its outputs. `sources`: by the contender's name, the
-    peer and what it opens; each runs in a process of its own, with all threads."""
+    """Medians of every contender's blocks of runs, in seconds, and its outputs, as `runs_of` has them."""
+    times, outputs = runs_of(sources, inputs, rounds)
+    return {name: [median(block) for block in blocks] for name, blocks in times.items()}, outputs
+
+
+def runs_of(
+    sources: Mapping[str, tuple[str, Path]], inputs: Mapping[str, np.ndarray], rounds: int
+) -> tuple[dict[str, list[list[float]]], dict[str, dict[str, np.ndarray]]]:
+    """Every contender's blocks of runs, in seconds, and its outputs. `sources`: by the contender's name, the peer and
+    what it opens; each runs in a process of its own, with all threads."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)
@@ -51,7 +59,7 @@ def alternated(
             running[name] = stack.enter_context(Contender(name, command, len(cpus), folder / f"{i}.log"))
         times = alternate(running, rounds, BLOCK_SECONDS, lambda _: None)
         outputs = {name: dict(np.load(folder / f"{i}.npz")) for i, name in enumerate(sources)}
-    return {name: [median(block) for block in found] for name, found in times.items()}, outputs
+    return times, outputs
 
 
 def compare(modules: list[Path], rounds: int, seed: int) -> list[dict[str, Any]]:

@@ -145,6 +145,7 @@ cl_mem clCreateBuffer(cl_context, cl_bitfield, size_t size, void*, cl_int* statu
 }
 cl_int clReleaseMemObject(cl_mem buffer) { return Release(buffer); }
 // Only for buffers in the program's own memory, of which a GPU has none.
+cl_int clGetMemObjectInfo(cl_mem, cl_uint, size_t, void*, size_t*) { return kInvalidValue; }
 cl_int clSetMemObjectDestructorCallback(cl_mem, void (*)(cl_mem, void*), void*) { return kInvalidValue; }
 
 cl_int clEnqueueReadBuffer(cl_command_queue, cl_mem buffer, cl_bool, size_t offset, size_t size, void* to, cl_uint,

@@ -40,6 +40,13 @@ class Pool:
         """Call resting threads back to their cores."""
         self._library.edgetune_rise()
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """The addresses of what `rest` and `rise` call, for others' code."""
+        calls = self._library.edgetune_rest, self._library.edgetune_rise
+        rest, rise = (ctypes.cast(call, ctypes.c_void_p).value or 0 for call in calls)
+        return rest, rise
+
     def serve(self, library: Path | str) -> None:
         """Let the kernels of a library that TVM has loaded run their parallel loops here."""
         loaded = ctypes.CDLL(str(library))

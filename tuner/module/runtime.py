@@ -74,6 +74,8 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         kernels = (directory / manifest.kernels).resolve()
         executable.import_module(tvm.runtime.load_module(str(kernels)))
         pool = _pool(directory, kernels) if manifest.computes_on_host else None
+    if pool is not None and any(processor.key["kind"] == "opencl" for processor in manifest.devices):
+        opencl.set_host_threads(*pool.waiting)  # it may compute on the cores that the pool waits on
     machine = relax.VirtualMachine(executable, list(devices))
     return Module(manifest, machine, devices, list(_placed_constants(directory, manifest, devices)), pin, pool)
 

@@ -1,8 +1,8 @@
 """What the pieces of a network cost on some devices: from the tuning database, measured where it lacks them. Start at
 `Costs`.
 
-Steps that no template computes, transforms of layouts and copies between devices are kept as trials of workloads of
-their own ("step", "transform", "copy"), with the one config PIECE.
+Steps that no template computes, transforms of layouts and crossings from one device to another are kept as trials of
+workloads of their own ("step", "transform", "crossing"), with the one config PIECE.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from tuner.devices import Device
 from tuner.graph import Alone, FusedGraph, lower_transform
 from tuner.graph.bindings import operands
 from tuner.graph.fuse import PlainStep, Step, TunedStep
+from tuner.placement.crossing import time_crossing
 from tuner.placement.fallback import operator_of
-from tuner.placement.pieces import computes, fitted_link, time_copy, time_module
+from tuner.placement.pieces import computes, fitted_link, time_module
 from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 PIECE = Config("piece", {})
 VERSION = 1  # of how pieces are timed: older times are measured again
 # Of the copies that a link is fitted to, in bytes: from a few numbers to a large activation.
-COPIES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
+COPIES = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 
 
 class Cost(NamedTuple):
@@ -54,7 +55,7 @@ class Costs:
         return self._timed(workload, device, alone.module)
 
     def copy(self, size: int, source: int, target: int) -> float:
-        """Seconds of a copy of so many bytes, by the link's fitted latency and rate."""
+        """Seconds of a copy of so many bytes between kernels, by the link's fitted latency and rate."""
         latency, rate = self.link(source, target)
         return latency + rate * size
 
@@ -66,8 +67,8 @@ class Costs:
     def _link(self, source: int, target: int) -> tuple[float, float]:
         here, there, seconds = self._devices[source], self._devices[target], []
         for size in COPIES:
-            workload = Workload("copy", {"bytes": size, "to": there.key.key})
-            seconds.append(self._known(workload, source, partial(time_copy, here, there, size)).seconds)
+            workload = Workload("crossing", {"bytes": size, "to": there.key.key})
+            seconds.append(self._known(workload, source, partial(time_crossing, here, there, size)).seconds)
         return (math.inf, 0.0) if math.inf in seconds else fitted_link(COPIES, seconds)
 
     def _timed(self, workload: Workload, device: int, module: IRModule) -> Cost:

@@ -74,6 +74,21 @@ def test_threads_may_rest_between_loops(pool: Pool) -> None:
         assert set(ran.values()) == {1}
 
 
+def test_others_code_lets_threads_rest_by_address(pool: Pool) -> None:
+    rest, rise = (ctypes.CFUNCTYPE(None)(address) for address in pool.waiting)
+    pool.threads(2)
+    for call in (rest, rise):
+        ran: Counter[int] = Counter()
+
+        def body(part: int, _: int, ran: Counter[int] = ran) -> int:
+            ran[part] += 1
+            return 0
+
+        call()
+        assert launch(pool, body) == 0
+        assert set(ran.values()) == {1}
+
+
 def test_more_than_one_thread_takes_part_and_a_stopped_one_delays_nobody(pool: Pool) -> None:
     pool.threads(2)
     caller, workers = threading.get_ident(), set()

@@ -53,7 +53,7 @@ def test_a_network_is_planned_from_measured_costs_once(tmp_path: Path, devices: 
     assert found.plan.optimal
     assert len(found.planned.placement) == len(graph.steps)
     assert costs.measured > 10
-    assert {t.workload.op for t in store.trials()} >= {"step", "transform", "copy"}
+    assert {t.workload.op for t in store.trials()} >= {"step", "transform", "crossing"}
     assert_runs(net, graph, devices, found, output)
     again = Costs(devices, store)
     assert plan_network(graph, devices, choices_of(graph, devices), again).plan == found.plan

@@ -17,6 +17,7 @@ from tuner.devices.opencl.control import (
     set_binary_cache,
     set_build_options,
     set_flush_every,
+    set_host_threads,
     trace,
 )
 from tuner.devices.opencl.library import load
@@ -38,5 +39,6 @@ __all__ = [
     "set_binary_cache",
     "set_build_options",
     "set_flush_every",
+    "set_host_threads",
     "trace",
 ]

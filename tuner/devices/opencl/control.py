@@ -62,6 +62,13 @@ def set_flush_every(index: int, launches: int) -> None:
     call("set_flush_every", index, launches)
 
 
+def set_host_threads(rest: int, rise: int) -> None:
+    """Functions of C, without arguments, at these addresses (0: none any more): `rest` is called before a device that
+    computes on the host's own cores gets work, `rise` when a tensor has been copied from it. They are for the threads
+    of a pool that waits on those cores (`parallel.Pool.waiting`)."""
+    call("set_host_threads", rest, rise)
+
+
 def set_build_options(index: int, options: str) -> None:
     """Options for programs that are built for the device from now on. Those of one kernel alone go into its source, as
     a line "// edgetune-build-options: ..."."""

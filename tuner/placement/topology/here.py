@@ -1,7 +1,8 @@
 """The topology of the devices that are here, measured. Start at `measured_topology`.
 
-Peaks are what kernels of ours reach on the device now, links are lines through copies of several sizes. What runs on
-the host's cores (the CPU, OpenCL runtimes for CPUs) shares one processor, on which its copies are made too.
+Peaks are what kernels of ours reach on the device now, links are lines through copies of several sizes between kernels
+(`crossing`). What runs on the host's cores (the CPU, OpenCL runtimes for CPUs) shares one processor, on which its
+copies are made too.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from tuner.devices.roof import launch_seconds, roof_of
 from tuner.devices.sharing import shares_cores, shares_memory
 from tuner.errors import BadInput
 from tuner.placement.costs import COPIES
-from tuner.placement.pieces import fitted_link, time_copy
+from tuner.placement.crossing import Crossing
+from tuner.placement.pieces import fitted_link
 from tuner.placement.topology.model import DeviceSpec, Link, Memory, Topology
 
 HOST = "host"  # the name of the main memory, and of the cores of the host
 ROUNDS = 5
-_RUNS = 3  # copies of one size in a round
+_RUNS = 3  # crossings of one size in a round
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Of copies on a link, their sizes in bytes and what they took, in seconds (medians)."""
+    """Of copies on a link, between kernels, their sizes in bytes and what they took, in seconds (medians)."""
 
     link: Link
     sizes: tuple[int, ...]
@@ -67,11 +69,13 @@ def measured_topology(
 
 
 def measured_link(source: Device, target: Device, sizes: Sequence[int] = COPIES, rounds: int = ROUNDS) -> Copies:
-    """The line through copies between two devices. Sizes take turns: what else the machine does meets all of them."""
+    """The line through copies from a kernel of one device to one of another. Sizes take turns: what else the machine
+    does meets all of them."""
     times: dict[int, list[float]] = {size: [] for size in sizes}
+    crossings = {size: Crossing(source, target, size) for size in sizes}
     for _ in range(rounds):
         for size in sizes:
-            times[size] += time_copy(source, target, size, _RUNS)
+            times[size] += crossings[size].seconds(_RUNS)
     seconds = tuple(median(times[size]) for size in sizes)
     latency, rate = fitted_link(sizes, seconds)
     bus = HOST if shares_cores(source) and shares_cores(target) else ""

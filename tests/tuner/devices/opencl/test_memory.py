@@ -67,6 +67,44 @@ def test_large_buffers_are_given_back(child):
     assert last - first < 16 << 20
 
 
+def _copied_behind_kernels() -> bool:
+    f, size = add_one(), 1 << 16
+    x, right = tensor(np.zeros(size, np.int32)), True
+    for step in range(100):
+        for _ in range(5):
+            f(x, size // 64, 64)
+        right &= bool((x.numpy() == step + 5).all())  # which is enqueued behind all of them
+        for _ in range(5):
+            f(x, size // 64, 64)
+        x.copyfrom(np.full(size, step + 1, np.int32))
+    return right
+
+
+def test_a_copy_waits_for_the_kernels_before_it(child):
+    assert child(_copied_behind_kernels)
+
+
+def _calls_of_host_threads() -> list[tuple[str, ...]]:
+    calls: list[str] = []
+    function = ctypes.CFUNCTYPE(None)
+    rest, rise = function(lambda: calls.append("rest")), function(lambda: calls.append("rise"))
+    x, f, found = tensor(np.zeros(64, np.int32)), add_one(), []
+    opencl.set_host_threads(*(ctypes.cast(call, ctypes.c_void_p).value for call in (rest, rise)))
+    for work in (lambda: f(x, 1, 64), x.numpy, lambda: x.copyfrom(np.zeros(64, np.int32))):
+        work()
+        found.append(tuple(calls))
+        calls.clear()
+    opencl.set_host_threads(0, 0)
+    f(x, 1, 64)
+    return [*found, tuple(calls)]
+
+
+def test_the_hosts_threads_rest_while_a_processor_works(child):
+    if child(opencl.devices)[0].type != "cpu":
+        pytest.skip("opencl:0 has cores of its own")
+    assert child(_calls_of_host_threads) == [("rest",), ("rise",), (), ()]
+
+
 def _between(source: int, target: int) -> bool:
     values = np.random.default_rng(0).integers(0, 255, 40 << 20, np.uint8)  # more than one piece
     there = tvm.runtime.empty(values.shape, "uint8", device(target))

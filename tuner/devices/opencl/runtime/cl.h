@@ -1,5 +1,6 @@
 // Own declarations of what this library uses of OpenCL 1.2, so that no header package is needed. Names, values and
-// signatures are the Khronos registry's. The functions are found in each driver with dlsym: `Functions` holds them.
+// signatures are the Khronos registry's. The functions are found in each driver with dlsym: `Functions` holds them,
+// and those of OpenCL 2.0 that not every driver has: null there.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -53,10 +54,14 @@ constexpr cl_uint CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035;
 constexpr cl_uint CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT = 0x103A;
 constexpr cl_uint CL_DEVICE_SUB_GROUP_SIZES_INTEL = 0x4108;
 constexpr cl_uint CL_LOCAL = 1;
+constexpr cl_uint CL_DEVICE_SVM_CAPABILITIES = 0x1053;
+constexpr cl_bitfield CL_DEVICE_SVM_FINE_GRAIN_BUFFER = 1 << 1;
 
 constexpr cl_bitfield CL_QUEUE_PROFILING_ENABLE = 1 << 1;
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
 constexpr cl_bitfield CL_MEM_USE_HOST_PTR = 1 << 3;
+constexpr cl_bitfield CL_MEM_SVM_FINE_GRAIN_BUFFER = 1 << 10;
+constexpr cl_uint CL_MEM_HOST_PTR = 0x1103;
 
 constexpr cl_uint CL_PROGRAM_BINARY_SIZES = 0x1165;
 constexpr cl_uint CL_PROGRAM_BINARIES = 0x1166;
@@ -85,6 +90,7 @@ using BufferCallback = void (*)(cl_mem, void*);
   X(cl_int, clFinish, (cl_command_queue))                                                                         \
   X(cl_mem, clCreateBuffer, (cl_context, cl_bitfield, size_t, void*, cl_int*))                                    \
   X(cl_int, clReleaseMemObject, (cl_mem))                                                                         \
+  X(cl_int, clGetMemObjectInfo, (cl_mem, cl_uint, size_t, void*, size_t*))                                        \
   X(cl_int, clSetMemObjectDestructorCallback, (cl_mem, BufferCallback, void*))                                    \
   X(cl_int, clEnqueueReadBuffer,                                                                                  \
     (cl_command_queue, cl_mem, cl_bool, size_t, size_t, void*, cl_uint, const cl_event*, cl_event*))              \
@@ -115,6 +121,8 @@ struct Functions {
 #define EDGETUNE_CL_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
   EDGETUNE_CL_FUNCTIONS(EDGETUNE_CL_MEMBER)
 #undef EDGETUNE_CL_MEMBER
+  void* (*clSVMAlloc)(cl_context, cl_bitfield, size_t, cl_uint) = nullptr;
+  void (*clSVMFree)(cl_context, void*) = nullptr;
 };
 
 }  // namespace edgetune::opencl

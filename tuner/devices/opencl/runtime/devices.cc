@@ -51,6 +51,11 @@ bool IsProcessor(const Functions& cl, cl_device_id id) {
   return (DeviceValue<cl_bitfield>(cl, id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
 }
 
+bool SharesFinely(const Functions& cl, cl_device_id id) {
+  const auto shares = DeviceValue<cl_bitfield>(cl, id, CL_DEVICE_SVM_CAPABILITIES);  // 0 before OpenCL 2.0
+  return cl.clSVMAlloc != nullptr && cl.clSVMFree != nullptr && (shares & CL_DEVICE_SVM_FINE_GRAIN_BUFFER) != 0;
+}
+
 // Compute units of a driver's processors.
 unsigned ProcessorUnits(const Driver& driver) {
   unsigned units = 0;
@@ -77,6 +82,7 @@ Device::Device(int index, const Driver& driver, const Platform& platform, cl_dev
       name(DeviceText(cl, id, CL_DEVICE_NAME)),
       driver_version(DeviceText(cl, id, CL_DRIVER_VERSION)),
       is_processor(IsProcessor(cl, id)),
+      is_open(is_processor && SharesFinely(cl, id)),
       releases_early_(ReleasesEarly(DeviceText(cl, id, CL_DEVICE_VENDOR))) {}
 
 std::string Device::label() const { return "opencl:" + std::to_string(index) + " (" + name + ")"; }

@@ -34,6 +34,7 @@ class Device {
   const std::string name;
   const std::string driver_version;
   const bool is_processor;  // its memory is the host's
+  const bool is_open;       // and the host may use buffers without mapping them (fine-grained shared virtual memory)
 
   std::atomic<uint32_t> flush_every{0};  // launches after which a stream is flushed; 0: the driver decides
 

@@ -91,13 +91,15 @@ std::string PlatformText(const Functions& cl, cl_platform_id platform, cl_uint w
   return text;
 }
 
-// The name of the first function that the library lacks; empty if it has all.
+// The name of the first function that the library lacks; empty if it has all that it needs.
 std::string FindFunctions(void* library, Functions* cl) {
 #define EDGETUNE_CL_FIND(result, name, parameters)                          \
   cl->name = reinterpret_cast<result(*) parameters>(dlsym(library, #name)); \
   if (cl->name == nullptr) return #name;
   EDGETUNE_CL_FUNCTIONS(EDGETUNE_CL_FIND)
 #undef EDGETUNE_CL_FIND
+  cl->clSVMAlloc = reinterpret_cast<decltype(cl->clSVMAlloc)>(dlsym(library, "clSVMAlloc"));
+  cl->clSVMFree = reinterpret_cast<decltype(cl->clSVMFree)>(dlsym(library, "clSVMFree"));
   return "";
 }
 

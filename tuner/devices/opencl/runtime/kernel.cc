@@ -9,6 +9,7 @@
 #include "device_api.h"
 #include "fail.h"
 #include "program.h"
+#include "threads.h"
 #include "trace.h"
 
 namespace edgetune::opencl {
@@ -163,6 +164,7 @@ void Kernel::Launch(tvm::ffi::PackedArgs call) {
     Fail("TypeError", "kernel ", name_, " takes ", expected, " arguments, not ", call.size());
   Device& device = OpenCLDeviceAPI::CurrentDevice();
   Stream& stream = OpenCLDeviceAPI::StreamOf(device);
+  if (device.is_processor) HostThreads::Rest();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     cl_kernel kernel = On(device);

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "counters.h"
 #include "fail.h"
+#include "threads.h"
 
 namespace edgetune::opencl {
 
@@ -20,42 +22,75 @@ void Count(std::atomic<int64_t>* counter, size_t amount = 1) {
 constexpr size_t kWorkspaceUnit = 4096;  // sizes are rounded up, so that similar requests share
 constexpr size_t kLargePage = size_t(2) << 20;
 
-struct Mapping {
-  explicit Mapping(size_t size) : size(size) {}
-  ~Mapping() {
-    if (start != MAP_FAILED) munmap(start, size);
+// Memory of ours behind a buffer of a processor.
+class Backing {
+ public:
+  Backing(Device& device, size_t size) : device_(device), size_(size) {
+    if (device.is_open) {
+      start_ = device.cl.clSVMAlloc(device.context(), CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER, size, 0);
+    } else {
+      start_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (start_ == MAP_FAILED) start_ = nullptr;
+    }
+  }
+  Backing(const Backing&) = delete;
+  ~Backing() {
+    if (start_ == nullptr) return;
+    if (device_.is_open) {
+      device_.cl.clSVMFree(device_.context(), start_);
+    } else {
+      munmap(start_, size_);
+    }
   }
 
-  const size_t size;
-  void* const start = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* start() const { return static_cast<char*>(start_); }
+
+ private:
+  Device& device_;
+  const size_t size_;
+  void* start_ = nullptr;
 };
 
 // A processor's driver has ordinary pages, and a network's weights are in more of them than the processor keeps the
-// addresses of. Null where the system or the driver will not have it otherwise.
-cl_mem AllocateInLargePages(Device& device, size_t size) {
-  auto mapping = std::make_unique<Mapping>((size + kLargePage - 1) / kLargePage * kLargePage + kLargePage);
-  if (mapping->start == MAP_FAILED) return nullptr;
-  char* start = static_cast<char*>(mapping->start);
-  start += -reinterpret_cast<uintptr_t>(start) % kLargePage;
-  madvise(start, mapping->size - kLargePage, MADV_HUGEPAGE);
+// addresses of: large buffers are in large ones. Where the host may use buffers as they are, small ones are ours too
+// (see HostMemory). Null where the system or the driver will not have it so.
+cl_mem AllocateOnProcessor(Device& device, size_t size) {
+  const bool large = size >= kLargePage / 2;
+  if (!large && !device.is_open) return nullptr;
+  const size_t whole = large ? (size + kLargePage - 1) / kLargePage * kLargePage : size;
+  auto backing = std::make_unique<Backing>(device, large ? whole + kLargePage : whole);
+  char* start = backing->start();
+  if (start == nullptr) return nullptr;
+  if (large) {
+    start += -reinterpret_cast<uintptr_t>(start) % kLargePage;
+    madvise(start, whole, MADV_HUGEPAGE);
+  }
   cl_int status = CL_SUCCESS;
   cl_mem buffer =
       device.cl.clCreateBuffer(device.context(), CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, start, &status);
   if (status != CL_SUCCESS) return nullptr;
-  const auto unmap = [](cl_mem, void* mine) { delete static_cast<Mapping*>(mine); };
-  if (device.cl.clSetMemObjectDestructorCallback(buffer, unmap, mapping.get()) != CL_SUCCESS) {
+  const auto release = [](cl_mem, void* mine) { delete static_cast<Backing*>(mine); };
+  if (device.cl.clSetMemObjectDestructorCallback(buffer, release, backing.get()) != CL_SUCCESS) {
     device.ReleaseBuffer(buffer);
     return nullptr;
   }
-  mapping.release();
+  backing.release();
   return buffer;
+}
+
+// Where the host reads and writes a buffer itself, while no command uses it: a driver would wake a thread of its own
+// for a copy, and let the caller sleep meanwhile. Null where it may not.
+char* HostMemory(const Device& device, cl_mem buffer) {
+  void* memory = nullptr;
+  if (device.is_open) device.cl.clGetMemObjectInfo(buffer, CL_MEM_HOST_PTR, sizeof memory, &memory, nullptr);
+  return static_cast<char*>(memory);
 }
 
 }  // namespace
 
 cl_mem AllocateBuffer(Device& device, size_t size) {
   cl_int status = CL_SUCCESS;
-  cl_mem buffer = device.is_processor && size >= kLargePage / 2 ? AllocateInLargePages(device, size) : nullptr;
+  cl_mem buffer = device.is_processor && size > 0 ? AllocateOnProcessor(device, size) : nullptr;
   if (buffer == nullptr) {
     // OpenCL has no empty buffers.
     buffer = device.cl.clCreateBuffer(device.context(), CL_MEM_READ_WRITE, std::max<size_t>(size, 1), nullptr, &status);
@@ -79,16 +114,27 @@ void FreeBuffer(Device& device, cl_mem buffer) {
 void CopyToDevice(Stream& stream, const void* from, cl_mem to, size_t offset, size_t size) {
   if (size == 0) return;
   const Device& device = stream.device;
-  device.Check(device.cl.clEnqueueWriteBuffer(stream.queue, to, CL_TRUE, offset, size, from, 0, nullptr, nullptr),
-               "clEnqueueWriteBuffer");
+  if (char* memory = HostMemory(device, to)) {
+    device.Check(device.cl.clFinish(stream.queue), "clFinish");
+    std::memcpy(memory + offset, from, size);
+  } else {
+    device.Check(device.cl.clEnqueueWriteBuffer(stream.queue, to, CL_TRUE, offset, size, from, 0, nullptr, nullptr),
+                 "clEnqueueWriteBuffer");
+  }
   Count(&counters.bytes_to_device, size);
 }
 
 void CopyFromDevice(Stream& stream, cl_mem from, size_t offset, void* to, size_t size) {
   if (size == 0) return;
   const Device& device = stream.device;
-  device.Check(device.cl.clEnqueueReadBuffer(stream.queue, from, CL_TRUE, offset, size, to, 0, nullptr, nullptr),
-               "clEnqueueReadBuffer");
+  if (const char* memory = HostMemory(device, from)) {
+    device.Check(device.cl.clFinish(stream.queue), "clFinish");
+    std::memcpy(to, memory + offset, size);
+  } else {
+    device.Check(device.cl.clEnqueueReadBuffer(stream.queue, from, CL_TRUE, offset, size, to, 0, nullptr, nullptr),
+                 "clEnqueueReadBuffer");
+  }
+  if (device.is_processor) HostThreads::Rise();
   Count(&counters.bytes_from_device, size);
 }
 

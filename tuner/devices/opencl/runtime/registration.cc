@@ -12,6 +12,7 @@
 #include "fail.h"
 #include "module.cc"
 #include "program.h"
+#include "threads.h"
 #include "timer.cc"
 #include "trace.h"
 
@@ -200,6 +201,11 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("edgetune.opencl.stop_trace", StopTrace)
       .def("edgetune.opencl.order_streams", OrderStreams)
       .def("edgetune.opencl.set_flush_every", SetFlushEvery)
+      .def("edgetune.opencl.set_host_threads",
+           [](int64_t rest, int64_t rise) {
+             HostThreads::Set(reinterpret_cast<HostThreads::Function>(rest),
+                              reinterpret_cast<HostThreads::Function>(rise));
+           })
       .def("edgetune.opencl.current_queue",
            [] { return static_cast<void*>(OpenCLDeviceAPI::StreamOf(OpenCLDeviceAPI::CurrentDevice()).queue); })
       .def("edgetune.opencl.set_build_options",

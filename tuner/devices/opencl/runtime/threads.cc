@@ -41,4 +41,20 @@ void SpreadWorkers(const std::set<int>& before, unsigned compute_units) {
   }
 }
 
+std::atomic<HostThreads::Function> HostThreads::rest_{nullptr};
+std::atomic<HostThreads::Function> HostThreads::rise_{nullptr};
+
+void HostThreads::Set(Function rest, Function rise) {
+  rest_ = rest;
+  rise_ = rise;
+}
+
+void HostThreads::Rest() {
+  if (const Function rest = rest_.load(std::memory_order_relaxed)) rest();
+}
+
+void HostThreads::Rise() {
+  if (const Function rise = rise_.load(std::memory_order_relaxed)) rise();
+}
+
 }  // namespace edgetune::opencl
