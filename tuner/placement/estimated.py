@@ -4,38 +4,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+
+from tvm.ir import Var
 
 from templates.workloads import flop_of
 from tuner.devices import Device
 from tuner.graph import FusedGraph, Place, TunedStep, runs_on
-from tuner.graph.fuse import Step, reads_of
+from tuner.graph.fuse import AnchorStep, Step, reads_of
+from tuner.graph.split import channels_of, unit_of
 from tuner.placement.baselines import strategy_of
 from tuner.placement.fallback import alike, operator_of
-from tuner.placement.known import DatabaseCosts, kind_of
+from tuner.placement.known import DatabaseCosts, kind_of, work_of
 from tuner.placement.measured import Simulated
 from tuner.placement.memory import bytes_of, weights_of
 from tuner.placement.networks import Network, Operator
-from tuner.placement.networks.operators import ALL, ITEM
+from tuner.placement.networks.operators import ALL, ITEM, Read
 from tuner.placement.simulator.costs import Measured, Work
 from tuner.placement.simulator.fitting import FittedCosts
 from tuner.placement.topology import DeviceSpec, Topology
+from tuning_db.record import Workload
 from tuning_db.store import Store
 
 
-def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: Topology, store: Store) -> Simulated:
+def estimated_network(
+    graph: FusedGraph,
+    devices: Sequence[Device],
+    topology: Topology,
+    store: Store,
+    whole: Mapping[Var, AnchorStep] = MappingProxyType({}),
+) -> Simulated:
     """What `Simulator` takes of a model on `devices`, which `topology` has in this order (`here.measured_topology`).
 
     A step takes the database's best for its workload, else what the roofline fitted to the device's trials says of its
     flop and bytes: those of plain steps are what they read and write. Layouts and their transforms are not counted. No
-    operator is split; the placement is the fallback from the fastest device.
+    operator is split; the placement is the fallback from the fastest device. `whole`: of steps that are parts of others
+    (`graph.split`), these: a part that was not measured takes its share of what they take.
 
     Raises BadInput where a device has too few trials to fit a roofline to, or a step no device.
     """
     costs = DatabaseCosts(store, [d.key for d in devices], topology.devices, graph.dtype)
+    network, works = network_of(graph)
+    table = {}
+    for step, operator in zip(graph.steps, network.operators, strict=True):
+        if not isinstance(step, TunedStep):
+            continue
+        for d, spec in enumerate(topology.devices):
+            seconds = _known_seconds(costs, step.workload, whole.get(step.out), d)
+            if seconds is not None:
+                table[operator.name, spec.name] = seconds
+    able = able_topology(graph, network, devices, topology)
+    fits = FittedCosts({spec.name: fit for spec, fit in zip(topology.devices, costs.fits, strict=True)})
+    return Simulated(network, able, Measured(table, works, fits), strategy_of("fallback", network, able))
+
+
+def _known_seconds(costs: DatabaseCosts, workload: Workload, whole: AnchorStep | None, device: int) -> float | None:
+    """By trials of the workload, or of the one that it is a part of; None where there are none."""
+    cost = costs.cost(workload, device)
+    if cost is None or cost.source == "device":
+        return None if cost is None else cost.seconds
+    known = None if whole is None else costs.cost(whole.workload, device)
+    if whole is None or known is None or known.source != "device":
+        return None
+    fit, part, work = costs.fits[device], work_of(workload), work_of(whole.workload)
+    if part is None or work is None:
+        return None
+    return known.seconds * fit.seconds(kind_of(workload), part) / fit.seconds(kind_of(whole.workload), work)
+
+
+def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
+    """A model's steps as operators, and what each of them computes and moves. What can be split (`graph.split`) can be
+    split along the only dimension that its output has here, as large as all of it; parts of a residual addition need
+    only their channels of what is added."""
     place = {step.out: i for i, step in enumerate(graph.steps)}
-    operators, table, whole = [], {}, {}
+    operators, works = list[Operator](), dict[str, Work]()
     for i, step in enumerate(graph.steps):
         reads = list(dict.fromkeys(reads_of(step)))
         inputs = tuple(place[v] for v in reads if v in place)
@@ -44,17 +88,20 @@ def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: To
         title, made = f"{i} {step.node}", bytes_of(step.out.ty)
         if isinstance(step, TunedStep):
             kind, flop = kind_of(step.workload), flop_of(step.workload) or 0.0
-            for d, spec in enumerate(topology.devices):
-                cost = costs.cost(step.workload, d)
-                if cost is not None and cost.source == "device":
-                    table[title, spec.name] = cost.seconds
-        shape, all_of_each = (max(made // ITEM, 1),), tuple((ALL,) for _ in inputs)
-        operators.append(Operator(title, kind, shape, "-", inputs, all_of_each, flop, weights, extra=outside))
-        whole[title] = Work(flop, made + weights + outside + sum(operators[u].bytes for u in inputs))
-    network = Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators))
-    able = replace(topology, devices=_with_lacks(graph, devices, topology, [o.kind for o in operators]))
-    fits = FittedCosts({spec.name: fit for spec, fit in zip(topology.devices, costs.fits, strict=True)})
-    return Simulated(network, able, Measured(table, whole, fits), strategy_of("fallback", network, able))
+        axes, added = "-", set[Var]()
+        if isinstance(step, AnchorStep) and channels_of(step) >= 2 * unit_of(step):
+            axes, added = "p", {v for v in step.extras if isinstance(v, Var)} - {step.data}
+        needs = tuple((Read(0) if v in added else ALL,) for v in reads if v in place)
+        shape = (max(made // ITEM, 1),)
+        operators.append(Operator(title, kind, shape, axes, inputs, needs, flop, weights, extra=outside))
+        works[title] = Work(flop, made + weights + outside + sum(operators[u].bytes for u in inputs))
+    return Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators)), works
+
+
+def able_topology(graph: FusedGraph, network: Network, devices: Sequence[Device], topology: Topology) -> Topology:
+    """The topology with what each device cannot compute of the network."""
+    kinds = [operator.kind for operator in network.operators]
+    return replace(topology, devices=_with_lacks(graph, devices, topology, kinds))
 
 
 def _with_lacks(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tuner.placement.simulator import Simulator
 from tuner.placement.simulator.patterns import TICK
-from tuner.placement.soap import Config, configs_of
+from tuner.placement.soap import Config, Proposals, configs_of
 
 Move = tuple[int, ...]  # operators that get the same config
 
@@ -23,10 +23,10 @@ def layer_moves(simulator: Simulator) -> list[Move]:
     return [layer.members for layer in simulator.blocks.layers if len(layer.members) > 1]
 
 
-def best_neighbour(simulator: Simulator, operators: Sequence[int]) -> Config | None:
+def best_neighbour(simulator: Simulator, operators: Sequence[int], configs: Proposals = configs_of) -> Config | None:
     """The config for these operators that makes the strategy fastest; None if none makes it faster than it is."""
     best, least = None, simulator.seconds - TICK
-    for config in configs_of(simulator.network.operators[operators[0]], simulator.topology):
+    for config in configs(simulator.network.operators[operators[0]], simulator.topology):
         if all(config == simulator.strategy_at(i) for i in operators):
             continue
         found = simulator.propose(dict.fromkeys(operators, config), least)
@@ -36,9 +36,14 @@ def best_neighbour(simulator: Simulator, operators: Sequence[int]) -> Config | N
     return best
 
 
-def descend(simulator: Simulator, rng: random.Random, go_on: Callable[[], bool] = lambda: True) -> bool:
-    """Takes each operator's best config, and each layer's, again and again, until none is better: then the simulator's
-    strategy is a local optimum and this returns True; False if `go_on` ended it before."""
+def descend(
+    simulator: Simulator,
+    rng: random.Random,
+    go_on: Callable[[], bool] = lambda: True,
+    configs: Proposals = configs_of,
+) -> bool:
+    """Takes each operator's best of `configs`, and each layer's, again and again, until none is better: then the
+    simulator's strategy is a local optimum and this returns True; False if `go_on` ended it before."""
     moves: list[Move] = [(i,) for i in range(len(simulator.network.operators))]
     rng.shuffle(moves)
     moves = layer_moves(simulator) + moves
@@ -48,7 +53,7 @@ def descend(simulator: Simulator, rng: random.Random, go_on: Callable[[], bool] 
             return False
         move = moves[place % len(moves)]
         place += 1
-        better = best_neighbour(simulator, move)
+        better = best_neighbour(simulator, move, configs)
         if better is None:
             unchanged += 1
             continue
@@ -58,6 +63,6 @@ def descend(simulator: Simulator, rng: random.Random, go_on: Callable[[], bool] 
     return True
 
 
-def is_local_optimum(simulator: Simulator) -> bool:
+def is_local_optimum(simulator: Simulator, configs: Proposals = configs_of) -> bool:
     """Whether no strategy that differs in one operator is faster than the simulator's."""
-    return all(best_neighbour(simulator, (i,)) is None for i in range(len(simulator.network.operators)))
+    return all(best_neighbour(simulator, (i,), configs) is None for i in range(len(simulator.network.operators)))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from tuner.errors import BadInput
 from tuner.placement.local import descend, layer_moves
 from tuner.placement.simulator import Simulator
-from tuner.placement.soap import Strategy, configs_of, random_config
+from tuner.placement.soap import Proposals, Strategy, configs_of, random_config
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,11 @@ def search(
     options: Options,
     clock: Callable[[], float] = time.monotonic,
     progress: Progress = lambda _: None,
+    configs: Proposals = configs_of,
 ) -> Found:
     """The fastest strategy that chains from the starts come upon and that fits into the memories. `make` gives a
     simulator, one for each temperature. Same `rng` and `proposals`: same result. `progress` is told of each new best;
-    what it raises ends the search.
+    what it raises ends the search. `configs`: what may be proposed.
 
     Raises BadInput if there are no starts, or none of the strategies seen fits into the memories.
     """
@@ -85,7 +86,7 @@ def search(
     began, found = clock(), Found()
     simulators = [make() for _ in range(options.tempering)]
     for name, start in starts.items():
-        chain = _Chains(simulators, start, name, rng, options, found, lambda: clock() - began, progress)
+        chain = _Chains(simulators, start, name, rng, options, found, lambda: clock() - began, progress, configs)
         chain.run()
         found.reached[name] = chain.best
     if not found.strategy:
@@ -96,7 +97,7 @@ def search(
     if options.polish:
         simulator, until = simulators[0], 2 * len(starts) * options.seconds
         simulator.start(found.strategy)
-        found.optimal = descend(simulator, rng, lambda: clock() - began < until)
+        found.optimal = descend(simulator, rng, lambda: clock() - began < until, configs)
         _keep(found, simulator, found.start, clock() - began, progress)
     found.elapsed = clock() - began
     return found
@@ -115,9 +116,10 @@ class _Chains:
         found: Found,
         elapsed: Callable[[], float],
         progress: Progress,
+        configs: Proposals,
     ) -> None:
         self._simulators, self._name, self._rng, self._options = list(simulators), name, rng, options
-        self._found, self._elapsed, self._progress = found, elapsed, progress
+        self._found, self._elapsed, self._progress, self._configs = found, elapsed, progress, configs
         for simulator in simulators:
             simulator.start(start)
         scale = simulators[0].seconds
@@ -154,7 +156,7 @@ class _Chains:
             operators = rng.choice(self._layers)
         else:
             operators = (rng.randrange(len(simulator.network.operators)),)
-        config = random_config(simulator.network.operators[operators[0]], simulator.topology, rng)
+        config = random_config(simulator.network.operators[operators[0]], simulator.topology, rng, self._configs)
         self._seen += 1
         self._found.proposals += 1
         # Drawn before it is simulated: what is above the limit is refused, and need not be simulated to its end.
