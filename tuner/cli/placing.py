@@ -139,16 +139,12 @@ def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequenc
 
 def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output) -> Placed:
     """As a file says. Raises BadInput where it cannot be used."""
-    from tuner.placement.fallback import CPU
-    from tuner.placement.parts import built, read_strategy_of
+    from tuner.placement.parts import built_of, read_strategy_of
 
     if unwanted:
         raise BadInput(f"--placement {path} says which device computes what: leave --fallback away")
     strategy = read_strategy_of(path, graph, devices)
-    try:
-        split = built(graph, strategy, CPU)
-    except BadInput as error:
-        raise BadInput(f"strategy {path}: {error}") from error
+    split = built_of(path, graph, devices, strategy)
     parts = _parts(split)
     out.show(f"{path}: {len(parts)} of {len(graph.steps)} steps are split")
     return Placed(split, strategy, {"way": str(path), "placement": list(split.placement), "parts": parts})

@@ -24,40 +24,47 @@ from tuner.placement.networks import Network, Operator
 from tuner.placement.networks.operators import ALL, ITEM, Read
 from tuner.placement.simulator.costs import Measured, Work
 from tuner.placement.simulator.fitting import FittedCosts
-from tuner.placement.topology import DeviceSpec, Topology
+from tuner.placement.topology import Topology
 from tuning_db.record import Workload
 from tuning_db.store import Store
 
 
-def estimated_network(
-    graph: FusedGraph,
-    devices: Sequence[Device],
-    topology: Topology,
-    store: Store,
-    whole: Mapping[Var, AnchorStep] = MappingProxyType({}),
-) -> Simulated:
+def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: Topology, store: Store) -> Simulated:
     """What `Simulator` takes of a model on `devices`, which `topology` has in this order (`here.measured_topology`).
 
     A step takes the database's best for its workload, else what the roofline fitted to the device's trials says of its
     flop and bytes: those of plain steps are what they read and write. Layouts and their transforms are not counted. No
-    operator is split; the placement is the fallback from the fastest device. `whole`: of steps that are parts of others
-    (`graph.split`), these: a part that was not measured takes its share of what they take.
+    operator is split; the placement is the fallback from the fastest device.
 
     Raises BadInput where a device has too few trials to fit a roofline to, or a step no device.
     """
-    costs = DatabaseCosts(store, [d.key for d in devices], topology.devices, graph.dtype)
-    network, works = network_of(graph)
-    table = {}
-    for step, operator in zip(graph.steps, network.operators, strict=True):
-        if not isinstance(step, TunedStep):
-            continue
-        for d, spec in enumerate(topology.devices):
-            seconds = _known_seconds(costs, step.workload, whole.get(step.out), d)
-            if seconds is not None:
-                table[operator.name, spec.name] = seconds
-    able = able_topology(graph, network, devices, topology)
-    fits = FittedCosts({spec.name: fit for spec, fit in zip(topology.devices, costs.fits, strict=True)})
-    return Simulated(network, able, Measured(table, works, fits), strategy_of("fallback", network, able))
+    return Estimates(devices, topology, store, graph.dtype).network(graph)
+
+
+class Estimates:
+    """As `estimated_network`, for several graphs: what is known of the devices is asked for once."""
+
+    def __init__(self, devices: Sequence[Device], topology: Topology, store: Store, dtype: str) -> None:
+        self._devices, self._topology = devices, topology
+        self._costs = DatabaseCosts(store, [d.key for d in devices], topology.devices, dtype)
+        self._runs: list[dict[Hashable, bool]] = [{} for _ in devices]
+
+    def network(self, graph: FusedGraph, whole: Mapping[Var, AnchorStep] = MappingProxyType({})) -> Simulated:
+        """`whole`: of steps that are parts of others (`graph.split`), these: a part that was not measured takes its
+        share of what they take."""
+        network, works = network_of(graph)
+        table = {}
+        for step, operator in zip(graph.steps, network.operators, strict=True):
+            if not isinstance(step, TunedStep):
+                continue
+            for d, spec in enumerate(self._topology.devices):
+                seconds = _known_seconds(self._costs, step.workload, whole.get(step.out), d)
+                if seconds is not None:
+                    table[operator.name, spec.name] = seconds
+        able = able_topology(graph, network, self._devices, self._topology, self._runs)
+        specs = zip(self._topology.devices, self._costs.fits, strict=True)
+        cost = Measured(table, works, FittedCosts({spec.name: fit for spec, fit in specs}))
+        return Simulated(network, able, cost, strategy_of("fallback", network, able))
 
 
 def _known_seconds(costs: DatabaseCosts, workload: Workload, whole: AnchorStep | None, device: int) -> float | None:
@@ -98,25 +105,23 @@ def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
     return Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators)), works
 
 
-def able_topology(graph: FusedGraph, network: Network, devices: Sequence[Device], topology: Topology) -> Topology:
-    """The topology with what each device cannot compute of the network."""
-    kinds = [operator.kind for operator in network.operators]
-    return replace(topology, devices=_with_lacks(graph, devices, topology, kinds))
-
-
-def _with_lacks(
-    graph: FusedGraph, devices: Sequence[Device], topology: Topology, kinds: Sequence[str]
-) -> tuple[DeviceSpec, ...]:
-    """The topology's devices, each lacking the kinds of which it cannot compute some step."""
+def able_topology(
+    graph: FusedGraph,
+    network: Network,
+    devices: Sequence[Device],
+    topology: Topology,
+    runs: Sequence[dict[Hashable, bool]] | None = None,
+) -> Topology:
+    """The topology's devices, each lacking the kinds of which it cannot compute some step of the network. `runs`: what
+    each was already found to compute, which grows."""
     found = []
-    for device, spec in zip(devices, topology.devices, strict=True):
-        runs: dict[Hashable, bool] = {}
+    for device, spec, known in zip(devices, topology.devices, runs or [{} for _ in devices], strict=True):
         lacks = set(spec.lacks)
-        for step, kind in zip(graph.steps, kinds, strict=True):
-            if not _runs(graph, step, device, runs):
-                lacks.add(kind)
+        for step, operator in zip(graph.steps, network.operators, strict=True):
+            if not _runs(graph, step, device, known):
+                lacks.add(operator.kind)
         found.append(replace(spec, lacks=frozenset(lacks)))
-    return tuple(found)
+    return replace(topology, devices=tuple(found))
 
 
 def _runs(graph: FusedGraph, step: Step, device: Device, known: dict[Hashable, bool]) -> bool:

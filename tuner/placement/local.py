@@ -63,6 +63,6 @@ def descend(
     return True
 
 
-def is_local_optimum(simulator: Simulator, configs: Proposals = configs_of) -> bool:
+def is_local_optimum(simulator: Simulator) -> bool:
     """Whether no strategy that differs in one operator is faster than the simulator's."""
-    return all(best_neighbour(simulator, (i,), configs) is None for i in range(len(simulator.network.operators)))
+    return all(best_neighbour(simulator, (i,)) is None for i in range(len(simulator.network.operators)))

@@ -23,6 +23,8 @@ from tuner.graph.fuse import AnchorStep, reads_of
 from tuner.graph.split import Share, Split, channels_of, joined, split_steps, unit_of
 from tuner.placement.baselines.whole import whole
 from tuner.placement.estimated import able_topology, network_of
+from tuner.placement.fallback import CPU, GPU
+from tuner.placement.memory import memory_on
 from tuner.placement.networks import Operator
 from tuner.placement.soap import Config, Strategy, devices_in, read_strategy, write_strategy
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology
@@ -100,6 +102,20 @@ def read_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device]) -
     """Raises BadInput, in one line with the file and the step, for what cannot be used."""
     network, _ = network_of(graph)
     return read_strategy(path, network, able_topology(graph, network, devices, _names_of(devices)))
+
+
+def built_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> Split:
+    """As `built`, on a GPU and the CPU, for a strategy that a file has. Raises BadInput, with the file, for what cannot
+    be split so, and for what does not fit into the GPU's memory."""
+    try:
+        split = built(graph, strategy, CPU)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+    gpu, needs = devices[GPU], memory_on(split.graph, split.placement, GPU)
+    if gpu.memory_bytes is not None and needs > gpu.memory_bytes:
+        has = f"has {gpu.memory_bytes / 2**20:.2f}: give the CPU more"
+        raise BadInput(f"{path}: needs {needs / 2**20:.2f} MiB of {gpu.name}, which {has}")
+    return split
 
 
 def write_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from tuner.graph.split import Split
 from tuner.placement import mcmc
 from tuner.placement.baselines.additive import additive
 from tuner.placement.baselines.whole import whole
-from tuner.placement.estimated import estimated_network
+from tuner.placement.estimated import Estimates
 from tuner.placement.fallback import CPU, GPU, fall_back, operator_of, within_memory_of
 from tuner.placement.known import samples_of
 from tuner.placement.measured import Simulated
@@ -27,7 +28,7 @@ from tuner.placement.memory import memory_on
 from tuner.placement.parts import built, configs_in_parts
 from tuner.placement.simulator import Simulator
 from tuner.placement.simulator.fitting import check_enough
-from tuner.placement.soap import Strategy
+from tuner.placement.soap import Config, Strategy
 from tuner.placement.topology import Topology
 from tuning_db.store import Store
 
@@ -90,7 +91,8 @@ def place(
     the devices can compute.
     """
     fallback = fall_back(graph, devices[GPU].target, unwanted, devices[GPU].memory_bytes)
-    given = _without(unwanted, graph, estimated_network(graph, devices, _unlimited(topology), store))
+    estimates = Estimates(devices, _unlimited(topology), store, graph.dtype)
+    given = _without(unwanted, graph, estimates.network(graph))
     simulator = Simulator(given.network, given.topology, given.cost)
     simple = {FALLBACK: fallback}
     for d, device in enumerate(devices):
@@ -108,31 +110,64 @@ def place(
     took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
     taken, strategy = (way, _strategy(given, placement)) if found < took[best] else (best, starts[best])
     placing = Placing(way, taken, strategy, built(graph, strategy, CPU), found, took)
-    return _in_parts(placing, task, devices, store, unwanted) if way in IN_PARTS else placing
+    return _in_parts(placing, task, devices, unwanted, estimates) if way in IN_PARTS else placing
 
 
 def _in_parts(
-    placing: Placing, task: _Task, devices: Sequence[Device], store: Store, unwanted: Collection[str]
+    placing: Placing, task: _Task, devices: Sequence[Device], unwanted: Collection[str], estimates: Estimates
 ) -> Placing:
     """With steps in parts where that is faster as it is built, and fits into the GPU's memory."""
-    given, graph = task.given, placing.split.graph
     starts = {**task.starts, placing.taken: placing.strategy}
     options = mcmc.Options(seconds=task.seconds / (2 * len(starts)))
     strategy = mcmc.search(task.simulator, starts, task.rng, options, configs=configs_in_parts).strategy
-    if all(len(config.devices) == 1 for config in strategy):
+    found = _Built(placing.split.graph, devices, unwanted, estimates)
+    until = time.monotonic() + task.seconds
+    strategy, took = _fewer_parts(strategy, found, lambda: time.monotonic() < until)
+    split = built(found.graph, strategy, CPU)
+    if not split.whole or math.isinf(took):
         return placing
-    split = built(graph, strategy, CPU)
-    limit = devices[GPU].memory_bytes
-    if limit is not None and memory_on(split.graph, split.placement, GPU) > limit:
-        return placing
-    parts = estimated_network(split.graph, devices, given.topology, store, split.whole)
-    parts = _without(unwanted, split.graph, parts)
-    if not _runs(parts, split.placement):
-        return placing
-    took = Simulator(parts.network, parts.topology, parts.cost).start(_strategy(parts, split.placement))
     if took >= placing.seconds:
         return replace(placing, in_parts=took)
     return replace(placing, taken=placing.way, strategy=strategy, split=split, in_parts=took)
+
+
+def _fewer_parts(strategy: Strategy, found: _Built, go_on: Callable[[], bool]) -> tuple[Strategy, float]:
+    """The strategy with the steps whole whose parts do not pay as they are built, one after the other, and its
+    seconds: the search does not see the slices and the concatenation."""
+    took, left = found.seconds(strategy), [i for i, config in enumerate(strategy) if len(config.devices) > 1]
+    gained = True
+    while gained:
+        gained = False
+        for i in list(left):
+            if not go_on():
+                return strategy, took
+            for device in dict.fromkeys(strategy[i].devices):
+                fewer = (*strategy[:i], Config((1,), (device,)), *strategy[i + 1 :])
+                if (less := found.seconds(fewer)) < took:
+                    strategy, took, gained = fewer, less, True
+            if len(strategy[i].devices) == 1:
+                left.remove(i)
+    return strategy, took
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What strategies of a graph take as they are built."""
+
+    graph: FusedGraph
+    devices: Sequence[Device]
+    unwanted: Collection[str]
+    estimates: Estimates
+
+    def seconds(self, strategy: Strategy) -> float:
+        """Infinite for what does not fit into the GPU's memory, or one of the devices cannot compute."""
+        split, limit = built(self.graph, strategy, CPU), self.devices[GPU].memory_bytes
+        if limit is not None and memory_on(split.graph, split.placement, GPU) > limit:
+            return math.inf
+        given = _without(self.unwanted, split.graph, self.estimates.network(split.graph, split.whole))
+        if not _runs(given, split.placement):
+            return math.inf
+        return Simulator(given.network, given.topology, given.cost).start(_strategy(given, split.placement))
 
 
 def check_known(store: Store, devices: Sequence[Device], dtype: str) -> None:

@@ -4,6 +4,7 @@ edits."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tuner.placement.fallback import CPU, GPU
 from tuner.placement.networks import Operator
 from tuner.placement.parts import (
     built,
+    built_of,
     configs_in_parts,
     part_tasks,
     read_strategy_of,
@@ -138,8 +140,13 @@ def test_a_file_that_cannot_be_used(
     assert str(caught.value) == f"{path}: operator {name!r}: {says}"
 
 
-def test_more_parts_than_groups(graph: FusedGraph) -> None:
+def test_a_file_that_does_not_fit(graph: FusedGraph, devices: list[Device]) -> None:
     strategy = list(whole_strategy(graph, [GPU] * len(graph.steps)))
-    strategy[4] = Config((8,), (GPU, CPU) * 4)
-    with pytest.raises(BadInput, match="a part without output channels: split it into fewer parts"):
-        built(graph, tuple(strategy), CPU)
+    small = [replace(devices[0], memory_bytes=1 << 17), devices[1]]
+    with pytest.raises(BadInput, match=r"p.json: needs 0\.\d\d MiB of opencl:0, which has 0\.12: give the CPU more"):
+        built_of(Path("p.json"), graph, small, tuple(strategy))
+    strategy[2] = Config((4,), (GPU, CPU, CPU, CPU))  # most of the weights
+    assert built_of(Path("p.json"), graph, small, tuple(strategy)).whole
+    strategy[4] = Config((8,), (GPU, CPU) * 4)  # of 6 groups
+    with pytest.raises(BadInput, match=r"p\.json: node .* a part without output channels: split it into fewer parts"):
+        built_of(Path("p.json"), graph, small, tuple(strategy))

@@ -16,11 +16,9 @@ from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph
 from tuner.placement.baselines.whole import whole
-from tuner.placement.estimated import estimated_network
+from tuner.placement.estimated import Estimates, estimated_network
 from tuner.placement.fallback import CPU, GPU
-from tuner.placement.local import is_local_optimum
 from tuner.placement.memory import memory_on
-from tuner.placement.parts import configs_in_parts
 from tuner.placement.simulator import Simulator
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology
 from tuner.placement.ways import WAYS, Placing, check_known, place
@@ -114,16 +112,15 @@ def large(folder: Path) -> FusedGraph:
 def test_steps_in_parts_are_taken_where_they_are_faster(devices: list[Device], tmp_path: Path) -> None:
     """Links cost next to nothing: what is built is simulated as it is built, each part where it is."""
     graph = large(tmp_path)
-    found, simulator = placed("mcmc", graph, devices, tmp_path, latency=1e-9, slow=2.0, limit=8.0)
+    found, _ = placed("mcmc", graph, devices, tmp_path, latency=1e-9, slow=2.0, limit=8.0)
     assert found.taken == "mcmc"
     assert found.split.whole
     assert found.in_parts == found.seconds < found.found
     assert "steps are split" in found.text()
-    simulator.start(found.strategy)
-    assert is_local_optimum(simulator, configs_in_parts)
     assert len(found.placement) == len(found.split.graph.steps) > len(graph.steps)
     with open_db(tmp_path / "t.db") as store:
-        parts = estimated_network(found.split.graph, devices, topology(1e-9), store, found.split.whole)
+        estimates = Estimates(devices, topology(1e-9), store, graph.dtype)
+        parts = estimates.network(found.split.graph, found.split.whole)
     assert seconds(Simulator(parts.network, parts.topology, parts.cost), found.placement) == found.seconds
 
 
