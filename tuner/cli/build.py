@@ -35,13 +35,14 @@ from tuner.cli.common import (
 from tuner.cli.completion import BUILT_FOR, several_of
 from tuner.cli.model import ModelArgument, load_graph
 from tuner.cli.placing import (
+    Placed,
     Placement,
     PlacementOption,
     PlacementSecondsOption,
     Placer,
     TopologyOption,
+    WritePlacementOption,
     placer_asked,
-    placing_json,
 )
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
 from tuner.errors import BadInput
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from tuner.graph import FusedGraph
     from tuner.graph.choice import Planned
     from tuner.module import Manifest
-    from tuner.placement.ways import Placing
     from tuner.stages import Options
 
 EXAMPLES = (
@@ -79,6 +79,7 @@ def command(
     ] = "",
     placement: PlacementOption = Placement.FALLBACK,
     topology: TopologyOption = None,
+    write_placement: WritePlacementOption = None,
     placement_seconds: PlacementSecondsOption = 10.0,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN", help="Build what this file of `tune plan` says.")
@@ -98,7 +99,7 @@ def command(
     """Build a module from the database, and verify it against the model."""
     check_dtype(dtype)
     staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
-    placer = placer_asked(placement, topology, placement_seconds, plan)
+    placer = placer_asked(placement, topology, placement_seconds, plan, write_placement)
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
@@ -141,6 +142,7 @@ def build_verified(
         devices = with_memory(_opened(device, threads, unwanted), memory)
         graph = load_graph(model, dtype, devices)
         placing = None if placer is None else placer.place(graph, devices, unwanted, db, out)
+        graph = graph if placing is None else placing.split.graph
         devices, planned = _placed(graph, devices, unwanted, placing)
     else:
         placing = None
@@ -169,7 +171,7 @@ def build_verified(
         "dtype": manifest.dtype,
         "relative_error": manifest.errors,
         "untuned": untuned,
-        "placement": None if placing is None else placing_json(placing),
+        "placement": None if placing is None else placing.result,
         "stages": stager.result if stager is not None else None,
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
@@ -190,7 +192,7 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
 
 
 def _placed(
-    graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: Placing | None
+    graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: Placed | None
 ) -> tuple[list[Device], Planned]:
     """The devices that are used, and which of them computes each step: as placed, or by the fallback."""
     from tuner.graph.choice import Planned
@@ -198,7 +200,7 @@ def _placed(
 
     placement: Sequence[int] = [0] * len(graph.steps)
     if placing is not None:
-        placement = placing.placement
+        placement = placing.split.placement
     elif len(devices) > 1:
         placement = fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
     used = sorted({*placement}) or [0]

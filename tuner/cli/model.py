@@ -36,6 +36,7 @@ from tuner.cli.common import (
 )
 from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
 from tuner.cli.tuning import Request, finish, tune_tasks
+from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.devices import Device
@@ -74,6 +75,14 @@ def command(
             "--merged", help="Also tune convolutions of one input made one, for `tune build --stages auto` to choose."
         ),
     ] = False,
+    placement: Annotated[
+        Path | None,
+        typer.Option(
+            "--placement",
+            metavar="FILE.json",
+            help="Also tune the parts of steps that this file of `tune build --write-placement` gives the device.",
+        ),
+    ] = None,
     target: TargetOption = None,
     compile_only: CompileOnlyOption = False,
     configs: ConfigsOption = None,
@@ -85,24 +94,38 @@ def command(
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     request = replace(request, lease_seconds=lease)
     profile = profile_asked(target, compile_only, configs, request)
+    if placement is not None:
+        check_file(placement, "a placement")
+        if profile is not None:
+            raise BadInput(f"--placement {placement}: its devices are here: leave --target away")
+
+    def tasks() -> list[Task]:
+        return load_tasks(model, dtype, merged, None if placement is None else (placement, device))
+
     with Output(as_json) as out:
         if profile is not None:
-            compile_all(profile, configs, request, lambda: load_tasks(model, dtype, merged), out, model=str(model))
+            compile_all(profile, configs, request, tasks, out, model=str(model))
         else:
-            finish(tune_tasks(request, lambda: load_tasks(model, dtype, merged), out), out, model=str(model))
+            finish(tune_tasks(request, tasks, out), out, model=str(model))
 
 
-def load_tasks(model: Path, dtype: str = "float32", merged: bool = False) -> list[Task]:
-    """The tuning tasks of an ONNX file, its values stored as `dtype`; `merged`: and of merged kernels for its stages.
-    Raises BadInput for one that cannot be used."""
+def load_tasks(
+    model: Path, dtype: str = "float32", merged: bool = False, parts: tuple[Path, str] | None = None
+) -> list[Task]:
+    """The tuning tasks of an ONNX file, its values stored as `dtype`; `merged`: and of merged kernels for its stages;
+    `parts`: and of the parts of steps that a placement's file gives a device. Raises BadInput for one that cannot be
+    used."""
     from tuner.graph import merged_tasks, tasks_of
 
     graph = load_graph(model, dtype)
     tasks = tasks_of(graph)
-    if not merged:
-        return tasks
+    more = merged_tasks(graph) if merged else []
+    if parts is not None:
+        from tuner.placement.parts import part_tasks
+
+        more = [*more, *part_tasks(parts[0], graph, parts[1])]
     known = {task.workload for task in tasks}
-    return [*tasks, *(task for task in merged_tasks(graph) if task.workload not in known)]
+    return [*tasks, *{task.workload: task for task in more if task.workload not in known}.values()]
 
 
 def load_graph(model: Path, dtype: str, devices: Sequence[Device] = ()) -> FusedGraph:

@@ -1,21 +1,25 @@
-"""`tune build --placement`: which way decides the device of each step, and what the simulator says of it."""
+"""`tune build --placement`: which way, or which file, decides the device of each step, and what the simulator says of
+it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.common import Output
+from tuner.cli.common import Output, check_file, check_parent_writable
+from tuner.cli.completion import one_of
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import FusedGraph
+    from tuner.graph.split import Split
+    from tuner.placement.soap import Strategy
     from tuner.placement.topology import Topology
     from tuner.placement.ways import Placing
 
@@ -29,12 +33,30 @@ class Placement(StrEnum):
     LEARNED = "learned"
 
 
+def _asked(text: str) -> str:
+    if text not in list(Placement) and not text.endswith(".json"):
+        known = ", ".join(repr(str(way)) for way in Placement)
+        raise typer.BadParameter(f"{text!r} is not one of {known}, nor a FILE.json of --write-placement.")
+    return text
+
+
 PlacementOption = Annotated[
-    Placement,
+    str,
     typer.Option(
         "--placement",
+        metavar="WAY|FILE.json",
+        callback=_asked,
+        autocompletion=one_of([str(way) for way in Placement]),
         help="Which device computes a step. fallback: the GPU what it can; by the database's times: exact: least sum, "
-        "mcmc: search in a simulator, learned: reinforcement (extra rl).",
+        "mcmc: search in a simulator, steps in parts, learned: reinforcement (extra rl). FILE.json: as it says.",
+    ),
+]
+WritePlacementOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-placement",
+        metavar="FILE.json",
+        help="Also write where each step is, to be changed and given to --placement.",
     ),
 ]
 TopologyOption = Annotated[
@@ -51,23 +73,50 @@ PlacementSecondsOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Placer:
-    """Places networks in a `way`; `topology`: of a file, None: to be measured."""
+class Placed:
+    """What is built, with its strategy for the network's own steps. `result`: what --json says of it."""
 
-    way: Placement
+    split: Split
+    strategy: Strategy
+    result: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Placer:
+    """Places networks in a `way`, or as the file of this name says. `topology`: of a file, None: to be measured.
+    `written`: the file that the placement is written to, None: none is."""
+
+    way: str
     topology: Topology | None
     seconds: float
+    written: Path | None = None
 
     def place(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
-    ) -> Placing:
+    ) -> Placed:
         """On a GPU and the CPU, and one line that says what the simulator expects. Raises BadInput, DatabaseError."""
+        if len(devices) < 2:
+            raise BadInput(f"--placement {self.way}: between which devices? Name a GPU and the CPU: opencl:0,cpu")
+        if self.way == Placement.FALLBACK:
+            found = _fallen_back(graph, devices, unwanted)
+        elif self.way.endswith(".json"):
+            found = _said(Path(self.way), graph, devices, unwanted, out)
+        else:
+            found = self._searched(graph, devices, unwanted, db, out)
+        if self.written is not None:
+            from tuner.placement.parts import write_strategy_of
+
+            write_strategy_of(self.written, graph, devices, found.strategy)
+            out.show(f"wrote {self.written}: change it, or build it with --placement {self.written}")
+        return found
+
+    def _searched(
+        self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
+    ) -> Placed:
         from tuner.placement.topology.here import measured_topology
         from tuner.placement.ways import check_known, place
         from tuning_db.store import open_db
 
-        if len(devices) < 2:
-            raise BadInput(f"--placement {self.way}: between which devices? Name a GPU and the CPU: opencl:0,cpu")
         with open_db(db, create=False, read_only=True) as store:
             check_known(store, devices, graph.dtype)
             if self.topology is None:
@@ -76,29 +125,78 @@ class Placer:
                 topology = self.topology.among([device.name for device in devices])
             found = place(self.way, graph, devices, topology, store, unwanted, self.seconds)
         out.show(found.text())
-        return found
+        return Placed(found.split, found.strategy, placing_json(found))
 
 
-def placer_asked(way: Placement, topology: Path | None, seconds: float, plan: Path | None) -> Placer | None:
+def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str]) -> Placed:
+    from tuner.placement.fallback import CPU, GPU, fall_back
+    from tuner.placement.parts import built, whole_strategy
+
+    placement = fall_back(graph, devices[GPU].target, unwanted, devices[GPU].memory_bytes)
+    strategy = whole_strategy(graph, placement)
+    return Placed(built(graph, strategy, CPU), strategy, None)
+
+
+def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output) -> Placed:
+    """As a file says. Raises BadInput where it cannot be used."""
+    from tuner.placement.parts import built_of, read_strategy_of
+
+    if unwanted:
+        raise BadInput(f"--placement {path} says which device computes what: leave --fallback away")
+    strategy = read_strategy_of(path, graph, devices)
+    split = built_of(path, graph, devices, strategy)
+    parts = _parts(split)
+    out.show(f"{path}: {len(parts)} of {len(graph.steps)} steps are split")
+    return Placed(split, strategy, {"way": str(path), "placement": list(split.placement), "parts": parts})
+
+
+def placer_asked(
+    way: str, topology: Path | None, seconds: float, plan: Path | None, written: Path | None = None
+) -> Placer | None:
     """None: the fallback. Raises BadInput, before anything costs time."""
-    if way is Placement.FALLBACK:
-        if topology is not None:
-            raise BadInput(f"--topology {topology}: a fallback asks for no links: give --placement exact or mcmc, too")
+    if plan is not None and (way != Placement.FALLBACK or written is not None):
+        option = "--placement" if way != Placement.FALLBACK else "--write-placement"
+        raise BadInput(f"--plan says which device computes what: leave {option} away")
+    if written is not None:
+        check_parent_writable(written)
+    if topology is not None and way == Placement.FALLBACK:
+        raise BadInput(f"--topology {topology}: a fallback asks for no links: give --placement exact or mcmc, too")
+    if topology is not None and way.endswith(".json"):
+        raise BadInput(f"--topology {topology}: {way} says which device computes what, and asks for no links")
+    if way == Placement.FALLBACK and written is None:
         return None
-    if plan is not None:
-        raise BadInput("--plan says which device computes what: leave --placement away")
+    if way.endswith(".json"):
+        check_file(Path(way), "a placement")
     if not 0 < seconds < float("inf"):
         raise BadInput(f"--placement-seconds must be a positive number, not {seconds:g}")
-    if way is Placement.LEARNED:
+    if way == Placement.LEARNED:
         import tuner.placement.learned  # noqa: F401  # says so where torch is missing
     from tuner.placement.topology import read_topology
 
     # Under the file's name, which errors tell.
     given = None if topology is None else replace(read_topology(topology), name=str(topology))
-    return Placer(way, given, seconds)
+    return Placer(way, given, seconds, written)
 
 
 def placing_json(found: Placing) -> dict[str, Any]:
     """What --json says of it; a device that cannot compute the network alone takes null seconds."""
     simple = {name: None if s == float("inf") else s for name, s in found.simple.items()}
-    return {**asdict(found), "simple": simple, "seconds": found.seconds}
+    return {
+        "way": found.way,
+        "taken": found.taken,
+        "placement": list(found.placement),
+        "found": found.found,
+        "in_parts": found.in_parts,
+        "simple": simple,
+        "seconds": found.seconds,
+        "parts": _parts(found.split),
+    }
+
+
+def _parts(split: Split) -> dict[str, list[str]]:
+    """The nodes that are split, each with those of its parts."""
+    parts: dict[str, list[str]] = {}
+    for step in split.graph.anchors:
+        if step.out in split.whole:
+            parts.setdefault(split.whole[step.out].node, []).append(step.node)
+    return parts

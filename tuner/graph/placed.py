@@ -3,6 +3,10 @@
 Runs of steps on one device are lowered and finished like networks of their own and put together in one function, with
 a copy where a value crosses devices (in the form in which it was made). Constants become parameters, to be placed
 once, when a module is loaded: the host's in memory of our own. Only a first device that is not the host keeps them.
+
+A GPU is not waited for until a value is copied from it, and it computes in order: a copy waits for all that was
+launched before. So a GPU's value leaves before the GPU is given more to do, and no copy is made before it is needed
+where nothing is to come: then the host's steps, and the GPU's before them, are computed at the same time.
 """
 
 from __future__ import annotations
@@ -176,19 +180,22 @@ class _Assembly:
         self._lifted: dict[tuple[int, GenericConst], Var] = {}  # the parameters in their places, by device
         self._home: dict[Var, int] = {}
         self._held: dict[tuple[Var, int], Any] = {}  # values of the graph by device
+        self._readers: dict[Var, set[int]] = {}  # the devices that read each value
+        self._leaving: list[Var] = []  # what other devices read of values that a GPU has made
         self._operators: list[PlacedOperator] = []
 
     def assembled(self) -> Placed:
         for segment, _ in self._pieces:
             for var in segment.reads:
+                self._readers.setdefault(var, set()).add(segment.device)
                 self._home.setdefault(var, segment.device)
             self._home.update(dict.fromkeys(segment.results, segment.device))
-        inputs = [self._home.get(parameter, 0) for parameter in self._graph.parameters]
+        inputs = [self._home_of_input(parameter) for parameter in self._graph.parameters]
         parameters = []
         for var, device in zip(self._graph.parameters, inputs, strict=True):
             parameter = relax.Var(var.name, self._placed(var.ty, device))
             self._home[var] = device
-            self._held[var, device] = parameter
+            self._hold(var, device, parameter)
             parameters.append(parameter)
         for segment, lowered in self._pieces:
             self._lift(segment, lowered)
@@ -241,13 +248,26 @@ class _Assembly:
         for operator in lowered.operators:
             function = by_name[operator.function] if operator.function is not None else None
             self._operators.append(PlacedOperator(replace(operator, function=function), device))
-        values = {p: self._on(var, device) for p, var in zip(main.params, segment.reads, strict=True)}
-        bindings = Bindings.of(main)
+        bindings, values = Bindings.of(main), dict[Var, Any]()
         rebuilt = partial(self._rebuilt, values=values, functions=functions, device=device)
+        reads = dict(zip(main.params, segment.reads, strict=True))
+        due = dict(zip(segment.results, bindings.outputs, strict=True))
+
+        def fetch(expr: Any) -> None:
+            """Not before it is read: the device that makes it may still be computing it."""
+            for leaf in _variables(expr):
+                if leaf in reads and leaf not in values:
+                    values[leaf] = self._on(reads[leaf], device)
+
         for var, value in zip(bindings.variables, bindings.values, strict=True):
+            self._send(device)
+            fetch(value)
             values[var] = self._builder.emit(rebuilt(value))
-        for var, output in zip(segment.results, bindings.outputs, strict=True):
-            self._held[var, device] = rebuilt(output)
+            for result in [r for r, output in due.items() if all(leaf in values for leaf in _variables(output))]:
+                self._hold(result, device, rebuilt(due.pop(result)))
+        for result, output in due.items():
+            fetch(output)
+            self._hold(result, device, rebuilt(output))
 
     def _rebuilt(self, expr: Any, values: dict[Var, Any], functions: dict[GlobalVar, GlobalVar], device: int) -> Any:
         """An expression of a finished segment as one of the whole: on its device, with the whole's names."""
@@ -267,6 +287,23 @@ class _Assembly:
             return Call(expr.op, [again(arg) for arg in expr.args], expr.attrs, types)
         return expr
 
+    def _home_of_input(self, var: Var) -> int:
+        """The host where it reads it, as that is where inputs are from; else the first device that does."""
+        return self._host if self._host in self._readers.get(var, ()) else self._home.get(var, 0)
+
+    def _hold(self, var: Var, device: int, value: Any) -> None:
+        """A value was made."""
+        self._held[var, device] = value
+        if device != self._host and self._readers.get(var, set()) - {device}:
+            self._leaving.append(var)
+
+    def _send(self, device: int) -> None:
+        """Copy what others read of a GPU's values, before it gets more to do: a copy waits for all that it has."""
+        due = [var for var in self._leaving if self._home[var] == device]
+        self._leaving = [var for var in self._leaving if self._home[var] != device]
+        for var in due:
+            self._on(var, self._host)
+
     def _on(self, var: Var, device: int) -> Any:
         """A value of the graph on a device; copied there, once, if it is not yet."""
         if (var, device) not in self._held:
@@ -284,6 +321,10 @@ class _Assembly:
             return expr
         # Into memory that is planned like any other: TVM's own copy between devices allocates at every call.
         return self._builder.emit(relax.call_dps_packed(COPY, [expr], out_ty=self._placed(expr.ty, device)))
+
+
+def _variables(expr: Any) -> list[Var]:
+    return [leaf for leaf in operands(expr) if isinstance(leaf, Var)]
 
 
 def _digest(array: np.ndarray) -> bytes:

@@ -4,23 +4,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+
+from tvm.ir import Var
 
 from templates.workloads import flop_of
 from tuner.devices import Device
 from tuner.graph import FusedGraph, Place, TunedStep, runs_on
-from tuner.graph.fuse import Step, reads_of
+from tuner.graph.fuse import AnchorStep, Step, reads_of
+from tuner.graph.split import channels_of, unit_of
 from tuner.placement.baselines import strategy_of
 from tuner.placement.fallback import alike, operator_of
-from tuner.placement.known import DatabaseCosts, kind_of
+from tuner.placement.known import DatabaseCosts, kind_of, work_of
 from tuner.placement.measured import Simulated
 from tuner.placement.memory import bytes_of, weights_of
 from tuner.placement.networks import Network, Operator
-from tuner.placement.networks.operators import ALL, ITEM
+from tuner.placement.networks.operators import ALL, ITEM, Read
 from tuner.placement.simulator.costs import Measured, Work
 from tuner.placement.simulator.fitting import FittedCosts
-from tuner.placement.topology import DeviceSpec, Topology
+from tuner.placement.topology import Topology
+from tuning_db.record import Workload
 from tuning_db.store import Store
 
 
@@ -33,9 +38,55 @@ def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: To
 
     Raises BadInput where a device has too few trials to fit a roofline to, or a step no device.
     """
-    costs = DatabaseCosts(store, [d.key for d in devices], topology.devices, graph.dtype)
+    return Estimates(devices, topology, store, graph.dtype).network(graph)
+
+
+class Estimates:
+    """As `estimated_network`, for several graphs: what is known of the devices is asked for once."""
+
+    def __init__(self, devices: Sequence[Device], topology: Topology, store: Store, dtype: str) -> None:
+        self._devices, self._topology = devices, topology
+        self._costs = DatabaseCosts(store, [d.key for d in devices], topology.devices, dtype)
+        self._runs: list[dict[Hashable, bool]] = [{} for _ in devices]
+
+    def network(self, graph: FusedGraph, whole: Mapping[Var, AnchorStep] = MappingProxyType({})) -> Simulated:
+        """`whole`: of steps that are parts of others (`graph.split`), these: a part that was not measured takes its
+        share of what they take."""
+        network, works = network_of(graph)
+        table = {}
+        for step, operator in zip(graph.steps, network.operators, strict=True):
+            if not isinstance(step, TunedStep):
+                continue
+            for d, spec in enumerate(self._topology.devices):
+                seconds = _known_seconds(self._costs, step.workload, whole.get(step.out), d)
+                if seconds is not None:
+                    table[operator.name, spec.name] = seconds
+        able = able_topology(graph, network, self._devices, self._topology, self._runs)
+        specs = zip(self._topology.devices, self._costs.fits, strict=True)
+        cost = Measured(table, works, FittedCosts({spec.name: fit for spec, fit in specs}))
+        return Simulated(network, able, cost, strategy_of("fallback", network, able))
+
+
+def _known_seconds(costs: DatabaseCosts, workload: Workload, whole: AnchorStep | None, device: int) -> float | None:
+    """By trials of the workload, or of the one that it is a part of; None where there are none."""
+    cost = costs.cost(workload, device)
+    if cost is None or cost.source == "device":
+        return None if cost is None else cost.seconds
+    known = None if whole is None else costs.cost(whole.workload, device)
+    if whole is None or known is None or known.source != "device":
+        return None
+    fit, part, work = costs.fits[device], work_of(workload), work_of(whole.workload)
+    if part is None or work is None:
+        return None
+    return known.seconds * fit.seconds(kind_of(workload), part) / fit.seconds(kind_of(whole.workload), work)
+
+
+def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
+    """A model's steps as operators, and what each of them computes and moves. What can be split (`graph.split`) can be
+    split along the only dimension that its output has here, as large as all of it; parts of a residual addition need
+    only their channels of what is added."""
     place = {step.out: i for i, step in enumerate(graph.steps)}
-    operators, table, whole = [], {}, {}
+    operators, works = list[Operator](), dict[str, Work]()
     for i, step in enumerate(graph.steps):
         reads = list(dict.fromkeys(reads_of(step)))
         inputs = tuple(place[v] for v in reads if v in place)
@@ -44,32 +95,33 @@ def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: To
         title, made = f"{i} {step.node}", bytes_of(step.out.ty)
         if isinstance(step, TunedStep):
             kind, flop = kind_of(step.workload), flop_of(step.workload) or 0.0
-            for d, spec in enumerate(topology.devices):
-                cost = costs.cost(step.workload, d)
-                if cost is not None and cost.source == "device":
-                    table[title, spec.name] = cost.seconds
-        shape, all_of_each = (max(made // ITEM, 1),), tuple((ALL,) for _ in inputs)
-        operators.append(Operator(title, kind, shape, "-", inputs, all_of_each, flop, weights, extra=outside))
-        whole[title] = Work(flop, made + weights + outside + sum(operators[u].bytes for u in inputs))
-    network = Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators))
-    able = replace(topology, devices=_with_lacks(graph, devices, topology, [o.kind for o in operators]))
-    fits = FittedCosts({spec.name: fit for spec, fit in zip(topology.devices, costs.fits, strict=True)})
-    return Simulated(network, able, Measured(table, whole, fits), strategy_of("fallback", network, able))
+        axes, added = "-", set[Var]()
+        if isinstance(step, AnchorStep) and channels_of(step) >= 2 * unit_of(step):
+            axes, added = "p", {v for v in step.extras if isinstance(v, Var)} - {step.data}
+        needs = tuple((Read(0) if v in added else ALL,) for v in reads if v in place)
+        shape = (max(made // ITEM, 1),)
+        operators.append(Operator(title, kind, shape, axes, inputs, needs, flop, weights, extra=outside))
+        works[title] = Work(flop, made + weights + outside + sum(operators[u].bytes for u in inputs))
+    return Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators)), works
 
 
-def _with_lacks(
-    graph: FusedGraph, devices: Sequence[Device], topology: Topology, kinds: Sequence[str]
-) -> tuple[DeviceSpec, ...]:
-    """The topology's devices, each lacking the kinds of which it cannot compute some step."""
+def able_topology(
+    graph: FusedGraph,
+    network: Network,
+    devices: Sequence[Device],
+    topology: Topology,
+    runs: Sequence[dict[Hashable, bool]] | None = None,
+) -> Topology:
+    """The topology's devices, each lacking the kinds of which it cannot compute some step of the network. `runs`: what
+    each was already found to compute, which grows."""
     found = []
-    for device, spec in zip(devices, topology.devices, strict=True):
-        runs: dict[Hashable, bool] = {}
+    for device, spec, known in zip(devices, topology.devices, runs or [{} for _ in devices], strict=True):
         lacks = set(spec.lacks)
-        for step, kind in zip(graph.steps, kinds, strict=True):
-            if not _runs(graph, step, device, runs):
-                lacks.add(kind)
+        for step, operator in zip(graph.steps, network.operators, strict=True):
+            if not _runs(graph, step, device, known):
+                lacks.add(operator.kind)
         found.append(replace(spec, lacks=frozenset(lacks)))
-    return tuple(found)
+    return replace(topology, devices=tuple(found))
 
 
 def _runs(graph: FusedGraph, step: Step, device: Device, known: dict[Hashable, bool]) -> bool:

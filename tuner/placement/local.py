@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from tuner.placement.simulator import Simulator
 from tuner.placement.simulator.patterns import TICK
-from tuner.placement.soap import Config, configs_of
+from tuner.placement.soap import Config, Proposals, configs_of
 
 Move = tuple[int, ...]  # operators that get the same config
 _AT_ONCE = 8  # moves that are looked at before one is made
@@ -26,10 +26,10 @@ def layer_moves(simulator: Simulator) -> list[Move]:
     return [layer.members for layer in simulator.blocks.layers if len(layer.members) > 1]
 
 
-def best_neighbour(simulator: Simulator, operators: Sequence[int]) -> Config | None:
+def best_neighbour(simulator: Simulator, operators: Sequence[int], configs: Proposals = configs_of) -> Config | None:
     """The config for these operators that makes the strategy fastest; None if none makes it faster than it is."""
     best, least = None, simulator.seconds - TICK
-    for config in configs_of(simulator.network.operators[operators[0]], simulator.topology):
+    for config in configs(simulator.network.operators[operators[0]], simulator.topology):
         if all(config == simulator.strategy_at(i) for i in operators):
             continue
         found = simulator.propose(dict.fromkeys(operators, config), least)
@@ -39,10 +39,16 @@ def best_neighbour(simulator: Simulator, operators: Sequence[int]) -> Config | N
     return best
 
 
-def descend(simulators: Sequence[Simulator], rng: random.Random, go_on: Callable[[], bool] = lambda: True) -> bool:
-    """Takes operators' best configs, and layers', again and again, until none is better: then the simulators' strategy
-    is a local optimum and this returns True; False if `go_on` ended it before. All `simulators` have the same strategy,
-    and have the same in the end: they look at neighbours at the same time, which changes nothing in what is found."""
+def descend(
+    simulators: Sequence[Simulator],
+    rng: random.Random,
+    go_on: Callable[[], bool] = lambda: True,
+    configs: Proposals = configs_of,
+) -> bool:
+    """Takes operators' best of `configs`, and layers', again and again, until none is better: then the simulators'
+    strategy is a local optimum and this returns True; False if `go_on` ended it before. All `simulators` have the same
+    strategy, and have the same in the end: they look at neighbours at the same time, which changes nothing in what is
+    found."""
     moves: list[Move] = [(i,) for i in range(len(simulators[0].network.operators))]
     rng.shuffle(moves)
     moves = layer_moves(simulators[0]) + moves
@@ -53,13 +59,13 @@ def descend(simulators: Sequence[Simulator], rng: random.Random, go_on: Callable
                 return False
             some = [moves[(place + i) % len(moves)] for i in range(min(_AT_ONCE, len(moves)))]
             place += len(some)
-            changed = _apply(simulators, some, _best_neighbours(pool, simulators, some))
+            changed = _apply(simulators, some, _best_neighbours(pool, simulators, some, configs))
             unchanged = 0 if changed else unchanged + len(some)
     return True
 
 
 def _best_neighbours(
-    pool: ThreadPoolExecutor, simulators: Sequence[Simulator], moves: Sequence[Move]
+    pool: ThreadPoolExecutor, simulators: Sequence[Simulator], moves: Sequence[Move], configs: Proposals
 ) -> list[Config | None]:
     free: SimpleQueue[Simulator] = SimpleQueue()
     for simulator in simulators:
@@ -68,18 +74,18 @@ def _best_neighbours(
     def look(move: Move) -> Config | None:
         simulator = free.get()
         try:
-            return best_neighbour(simulator, move)
+            return best_neighbour(simulator, move, configs)
         finally:
             free.put(simulator)
 
     return list(pool.map(look, moves))
 
 
-def _apply(simulators: Sequence[Simulator], moves: Sequence[Move], configs: Sequence[Config | None]) -> bool:
+def _apply(simulators: Sequence[Simulator], moves: Sequence[Move], better: Sequence[Config | None]) -> bool:
     """Takes the configs that are better one after the other; whether any was. All were found for one strategy, so that
     those behind the first may not be better any more."""
     changed = False
-    for move, config in zip(moves, configs, strict=True):
+    for move, config in zip(moves, better, strict=True):
         if config is None:
             continue
         change = dict.fromkeys(move, config)

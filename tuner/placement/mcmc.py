@@ -25,7 +25,7 @@ from threading import Event, Lock
 from tuner.errors import BadInput
 from tuner.placement.local import descend, layer_moves
 from tuner.placement.simulator import Simulator
-from tuner.placement.soap import Strategy, configs_of, random_config
+from tuner.placement.soap import Proposals, Strategy, configs_of, random_config
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,11 @@ def search(
     options: Options,
     clock: Callable[[], float] = time.monotonic,
     progress: Progress = lambda _: None,
+    configs: Proposals = configs_of,
 ) -> Found:
     """The fastest strategy that chains from the starts come upon and that fits into the memories. `make` gives a
     simulator, one for each temperature and thread. Same `rng` and `proposals`: same result. `progress` is told of each
-    new best, by one thread at a time; what it raises ends the search.
+    new best, by one thread at a time; what it raises ends the search. `configs`: what may be proposed.
 
     Raises BadInput if there are no starts, or none of the strategies seen fits into the memories.
     """
@@ -94,7 +95,7 @@ def search(
     crews = [[make() for _ in range(options.tempering)] for _ in range(options.threads)]
     best = _Best(clock, progress)
     chains = [
-        _Chains(name, start, random.Random(rng.getrandbits(64)), options, best, i)
+        _Chains(name, start, random.Random(rng.getrandbits(64)), options, best, i, configs)
         for i, (name, start) in enumerate(starts.items())
     ]
     _run(chains, crews, best)
@@ -111,7 +112,7 @@ def search(
         simulators = [crew[0] for crew in crews]
         for each in simulators:
             each.start(found.strategy)
-        found.optimal = descend(simulators, rng, lambda: best.elapsed() < until)
+        found.optimal = descend(simulators, rng, lambda: best.elapsed() < until, configs)
         best.keep(simulator, found.start, best.place)
     found.elapsed = best.elapsed()
     return found
@@ -164,10 +165,18 @@ class _Chains:
     """All temperatures from one start, taking turns. `place`: of the start among the others."""
 
     def __init__(
-        self, name: str, start: Strategy, rng: random.Random, options: Options, shared: _Best, place: int
+        self,
+        name: str,
+        start: Strategy,
+        rng: random.Random,
+        options: Options,
+        shared: _Best,
+        place: int,
+        configs: Proposals,
     ) -> None:
         self.name, self._start, self._rng, self._options, self._shared = name, start, rng, options, shared
-        self._place, self.best, self.seen, self.accepted = place, math.inf, 0, 0
+        self._place, self._configs = place, configs
+        self.best, self.seen, self.accepted = math.inf, 0, 0
 
     def run(self, simulators: Sequence[Simulator]) -> None:
         options, self._simulators = self._options, list(simulators)
@@ -204,7 +213,7 @@ class _Chains:
             operators = rng.choice(self._layers)
         else:
             operators = (rng.randrange(len(simulator.network.operators)),)
-        config = random_config(simulator.network.operators[operators[0]], simulator.topology, rng)
+        config = random_config(simulator.network.operators[operators[0]], simulator.topology, rng, self._configs)
         self.seen += 1
         # Drawn before it is simulated: what is above the limit is refused, and need not be simulated to its end.
         limit = simulator.seconds - warmth * math.log(1.0 - rng.random())

@@ -1,29 +1,35 @@
 """Ways of placing a model's steps on a GPU and the CPU by simulation, no kernel being measured. Start at `place`.
 
-All of them see the same costs (`estimated.estimated_network`: the database's best times, fitted rooflines behind them)
-and leave every step whole. What they find is taken only where the simulator says that it is faster than what needs no
-search: each device alone, and the fallback.
+All of them see the same costs (`estimated.estimated_network`: the database's best times, fitted rooflines behind them).
+What they find is taken only where the simulator says that it is faster than what needs no search: each device alone,
+and the fallback. `mcmc` goes on with steps in parts (`parts`), and takes these where they are faster as they are built,
+slices, copies and concatenations included, than all that leaves every step whole.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from board_agent.topology import usable_cpus
 from tuner.devices import Device
 from tuner.graph import FusedGraph
+from tuner.graph.split import Split
 from tuner.placement import mcmc
 from tuner.placement.baselines.additive import additive
 from tuner.placement.baselines.whole import whole
-from tuner.placement.estimated import estimated_network
-from tuner.placement.fallback import GPU, fall_back, operator_of, within_memory_of
+from tuner.placement.estimated import Estimates
+from tuner.placement.fallback import CPU, GPU, fall_back, operator_of, within_memory_of
 from tuner.placement.known import samples_of
 from tuner.placement.measured import Simulated
+from tuner.placement.memory import memory_on
+from tuner.placement.parts import built, configs_in_parts
 from tuner.placement.simulator import Simulator
 from tuner.placement.simulator.fitting import check_enough
-from tuner.placement.soap import Strategy
+from tuner.placement.soap import Config, Strategy
 from tuner.placement.topology import Topology
 from tuning_db.store import Store
 
@@ -32,24 +38,38 @@ FALLBACK = "fallback"
 
 @dataclass(frozen=True)
 class Placing:
-    """`placement`: the index of the device of each step. It is what the `way` found (`taken` is the way's name then),
+    """`strategy`: what is to be built, as `split` has it. It is what the `way` found (`taken` is the way's name then),
     or one of `simple`, which has the simulated seconds of each device alone, infinite where it cannot, and of the
-    fallback. `found`: the seconds of what the way found."""
+    fallback. `found`: the seconds of what the way found. `in_parts`: those of what it found with steps in parts, as it
+    would be built; None where it found none that fit."""
 
     way: str
     taken: str
-    placement: tuple[int, ...]
+    strategy: Strategy
+    split: Split
     found: float
     simple: Mapping[str, float]
+    in_parts: float | None = None
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """The index of the device of each step of `split.graph`."""
+        return self.split.placement
 
     @property
     def seconds(self) -> float:
+        if self.split.whole and self.in_parts is not None:
+            return self.in_parts
         return self.simple.get(self.taken, self.found)
 
     def text(self) -> str:
         """For a person, in one line."""
         beside = ", ".join(f"{name} {_milliseconds(s)}" for name, s in self.simple.items())
         found = f"{self.way} placement: simulated {_milliseconds(self.found)}, {beside}"
+        if self.in_parts is not None:
+            whole = {step.out for step in self.split.whole.values()}
+            taken = f"{len(whole)} steps are split" if self.split.whole else "no step is split"
+            found += f", with steps in parts {_milliseconds(self.in_parts)}: {taken}"
         return found if self.taken == self.way else f"{found}; no gain: {self.taken} is taken"
 
 
@@ -72,7 +92,8 @@ def place(
     the devices can compute.
     """
     fallback = fall_back(graph, devices[GPU].target, unwanted, devices[GPU].memory_bytes)
-    given = _without(unwanted, graph, estimated_network(graph, devices, _unlimited(topology), store))
+    estimates = Estimates(devices, _unlimited(topology), store, graph.dtype)
+    given = _without(unwanted, graph, estimates.network(graph))
     simulator = Simulator(given.network, given.topology, given.cost)
     simple = {FALLBACK: fallback}
     for d, device in enumerate(devices):
@@ -81,14 +102,73 @@ def place(
             simple[f"{device.name} alone"] = alone
     starts = {name: _strategy(given, placement) for name, placement in simple.items()}
     took = {name: simulator.start(strategy) for name, strategy in starts.items()}
-    chosen = WAYS[way](_Task(given, starts, random.Random(seed), seconds))
+    share = seconds / 2 if way in IN_PARTS else seconds
+    task = _Task(given, starts, random.Random(seed), share)
+    chosen = WAYS[way](task)
     placement = within_memory_of(graph, [config.devices[0] for config in chosen], devices[GPU].memory_bytes)
     found = simulator.start(_strategy(given, placement))
     best = min(took, key=lambda name: took[name])
     took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
-    if found < took[best]:
-        return Placing(way, way, tuple(placement), found, took)
-    return Placing(way, best, tuple(simple[best]), found, took)
+    taken, strategy = (way, _strategy(given, placement)) if found < took[best] else (best, starts[best])
+    placing = Placing(way, taken, strategy, built(graph, strategy, CPU), found, took)
+    return _in_parts(placing, task, devices, unwanted, estimates) if way in IN_PARTS else placing
+
+
+def _in_parts(
+    placing: Placing, task: _Task, devices: Sequence[Device], unwanted: Collection[str], estimates: Estimates
+) -> Placing:
+    """With steps in parts where that is faster as it is built, and fits into the GPU's memory."""
+    starts = {**task.starts, placing.taken: placing.strategy}
+    options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
+    strategy = mcmc.search(task.simulator, starts, task.rng, options, configs=configs_in_parts).strategy
+    found = _Built(placing.split.graph, devices, unwanted, estimates)
+    until = time.monotonic() + task.seconds
+    strategy, took = _fewer_parts(strategy, found, lambda: time.monotonic() < until)
+    split = built(found.graph, strategy, CPU)
+    if not split.whole or math.isinf(took):
+        return placing
+    if took >= placing.seconds:
+        return replace(placing, in_parts=took)
+    return replace(placing, taken=placing.way, strategy=strategy, split=split, in_parts=took)
+
+
+def _fewer_parts(strategy: Strategy, found: _Built, go_on: Callable[[], bool]) -> tuple[Strategy, float]:
+    """The strategy with the steps whole whose parts do not pay as they are built, one after the other, and its
+    seconds: the search does not see the slices and the concatenation."""
+    took, left = found.seconds(strategy), [i for i, config in enumerate(strategy) if len(config.devices) > 1]
+    gained = True
+    while gained:
+        gained = False
+        for i in list(left):
+            if not go_on():
+                return strategy, took
+            for device in dict.fromkeys(strategy[i].devices):
+                fewer = (*strategy[:i], Config((1,), (device,)), *strategy[i + 1 :])
+                if (less := found.seconds(fewer)) < took:
+                    strategy, took, gained = fewer, less, True
+            if len(strategy[i].devices) == 1:
+                left.remove(i)
+    return strategy, took
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What strategies of a graph take as they are built."""
+
+    graph: FusedGraph
+    devices: Sequence[Device]
+    unwanted: Collection[str]
+    estimates: Estimates
+
+    def seconds(self, strategy: Strategy) -> float:
+        """Infinite for what does not fit into the GPU's memory, or one of the devices cannot compute."""
+        split, limit = built(self.graph, strategy, CPU), self.devices[GPU].memory_bytes
+        if limit is not None and memory_on(split.graph, split.placement, GPU) > limit:
+            return math.inf
+        given = _without(self.unwanted, split.graph, self.estimates.network(split.graph, split.whole))
+        if not _runs(given, split.placement):
+            return math.inf
+        return Simulator(given.network, given.topology, given.cost).start(_strategy(given, split.placement))
 
 
 def check_known(store: Store, devices: Sequence[Device], dtype: str) -> None:
@@ -117,7 +197,7 @@ def _exact(task: _Task) -> Strategy:
 def _mcmc(task: _Task) -> Strategy:
     """Chains from all starts and from the exact sum, which have half of the time; the other half is for the polish."""
     starts = {**task.starts, "exact": _exact(task)}
-    options = mcmc.Options(seconds=task.seconds / (2 * len(starts)))
+    options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
     return mcmc.search(task.simulator, starts, task.rng, options).strategy
 
 
@@ -129,6 +209,7 @@ def _learned(task: _Task) -> Strategy:
 
 
 WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}
+IN_PARTS = ("mcmc",)  # ways that go on with steps in parts, for as long again
 
 
 def _unlimited(topology: Topology) -> Topology:

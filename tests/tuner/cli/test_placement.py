@@ -149,6 +149,76 @@ def test_what_is_unwanted_on_the_gpu_is_not_placed_there(made: Made) -> None:
     assert f"{GPU} alone cannot" in built.err
 
 
+def edited(made: Made, name: str, change: Callable[[dict[str, Any]], None]) -> str:
+    """A file with the fallback's placement, of which a person changed the operators."""
+    path = made.folder / name
+    if not (made.folder / "written.json").exists():
+        built = made.build("written", *BOTH, "--write-placement", "written.json")
+        assert built.status == 0, built.err
+        assert "wrote written.json: change it, or build it with --placement written.json" in built.err
+    said = json.loads((made.folder / "written.json").read_text())
+    change(said["operators"])
+    path.write_text(json.dumps(said))
+    return name
+
+
+def test_a_split_that_a_person_wrote_is_built_and_runs(made: Made) -> None:
+    """A convolution three quarters of which are the GPU's, one with a residual, and the dense layer in halves."""
+
+    def change(operators: dict[str, Any]) -> None:
+        stem, _, pointwise, *_, dense = operators
+        operators[stem] = {"split": {"channels": 4}, "devices": [GPU, GPU, GPU, "cpu"]}
+        operators[pointwise] = {"split": {"channels": 2}, "devices": ["cpu", GPU]}
+        operators[dense] = {"split": {"channels": 2}, "devices": [GPU, "cpu"]}
+
+    built = made.build("edited", *BOTH, "--placement", edited(made, "edited.json", change), "--json")
+    assert built.status == 0, built.err
+    assert "edited.json: 3 of " in built.err
+    result = built.json()
+    assert len(result["placement"]["parts"]) == 3
+    assert result["devices"] == [GPU, "cpu"]
+    operators = [
+        (o["workload"]["op"], o["workload"]["attrs"].get("out_channels", 10), o["device"])
+        for o in made.manifest("edited")["operators"]
+    ]
+    convs = [("conv2d", 12, 0), ("conv2d", 4, 1), ("conv2d", 16, 0), ("conv2d", 8, 0), ("conv2d", 8, 1)]
+    assert operators == [*convs, ("dense", 10, 0), ("dense", 10, 1)]
+    assert result["relative_error"].keys() == {o["name"] for o in made.manifest("edited")["outputs"]}
+    made.assert_right("edited")
+
+
+def test_parts_are_tuned_like_any_other_step(made: Made) -> None:
+    def change(operators: dict[str, Any]) -> None:
+        operators[next(iter(operators))] = {"split": {"channels": 2}, "devices": [GPU, "cpu"]}
+
+    file = edited(made, "halves.json", change)
+    done = made.tune("model", made.model.name, "--db", "halves.db", "--placement", file, "--trials", 1, "--threads", 1)
+    assert done.status == 0, done.err
+    assert "5 tasks, " in done.err  # the network has four
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "says"),
+    [
+        ({"split": {"rows": 2}, "devices": [GPU, "cpu"]}, (), "cannot be split along 'rows': give channels"),
+        ({"split": {"channels": 17}, "devices": [GPU, "cpu"] * 8 + [GPU]}, (), "a part without output channels"),
+        ({"devices": ["cuda:7"]}, (), "unknown device 'cuda:7'"),
+        ({"devices": ["cpu"]}, ("--fallback", "conv2d"), "bad.json says which device computes what: leave --fallback"),
+        ({"devices": ["cpu"]}, ("--topology", "here.toml"), "bad.json says which device computes what, and asks for"),
+    ],
+)
+def test_a_placement_file_that_cannot_be_built(
+    made: Made, said: dict[str, Any], words: tuple[object, ...], says: str
+) -> None:
+    file = edited(made, "bad.json", lambda operators: operators.update({next(iter(operators)): said}))
+    before = everything_under(made.folder)
+    done = made.build("never", *BOTH, "--placement", file, *words)
+    assert done.status == 2
+    assert says in done.error
+    assert "bad.json" in done.error
+    assert everything_under(made.folder) == before
+
+
 PLACED = ("--device", f"{GPU},cpu", "--threads", 1, "--placement")
 
 
@@ -159,6 +229,8 @@ PLACED = ("--device", f"{GPU},cpu", "--threads", 1, "--placement")
         ((*PLACED, "mcmc", "--placement-seconds", 0), "--placement-seconds must be a positive number, not 0"),
         ((*PLACED, "mcmc", "--placement-seconds", "nan"), "--placement-seconds must be a positive number, not nan"),
         (("--placement", "mcmc"), "--placement mcmc: between which devices? Name a GPU and the CPU: opencl:0,cpu"),
+        ((*PLACED, "none.json"), "none.json: no such file; give a placement"),
+        (("--write-placement", "p.json"), "--placement fallback: between which devices?"),
         ((*PLACED, "exact", "--plan", "p.json"), "--plan says which device computes what: leave --placement away"),
         ((*PLACED, "fallback", "--topology", "here.toml"), "--topology here.toml: a fallback asks for no links"),
         ((*PLACED, "mcmc", "--topology", "none.toml"), "topology none.toml: cannot be read"),

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from tuner.placement.soap.configs import Config, Strategy, configs_of, random_config, region_of, regions_of
-from tuner.placement.soap.files import read_strategy, strategy_from, strategy_json, write_strategy
+from tuner.placement.soap.configs import Config, Proposals, Strategy, configs_of, random_config, region_of, regions_of
+from tuner.placement.soap.files import devices_in, read_strategy, strategy_from, strategy_json, write_strategy
 
 __all__ = [
     "Config",
+    "Proposals",
     "Strategy",
     "configs_of",
+    "devices_in",
     "random_config",
     "read_strategy",
     "region_of",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Config(NamedTuple):
 
 
 Strategy = tuple[Config, ...]  # for each operator of a network
+Proposals = Callable[[Operator, Topology], tuple[Config, ...]]  # the configs that a search may give an operator
 
 
 def cut(extent: int, degree: int, part: int) -> Interval:
@@ -107,6 +108,8 @@ def _configs(shape: tuple[int, ...], axes: str, able: tuple[int, ...], kinds: tu
     return tuple(found)
 
 
-def random_config(operator: Operator, topology: Topology, rng: random.Random) -> Config:
-    """Any of `configs_of`, all as likely as the others: so proposals are symmetric (paper 002, section 6.2)."""
-    return rng.choice(configs_of(operator, topology))
+def random_config(
+    operator: Operator, topology: Topology, rng: random.Random, configs: Proposals = configs_of
+) -> Config:
+    """Any of `configs`, all as likely as the others: so proposals are symmetric (paper 002, section 6.2)."""
+    return rng.choice(configs(operator, topology))

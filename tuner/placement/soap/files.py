@@ -17,7 +17,12 @@ from tuner.placement.soap.configs import Config, Strategy
 from tuner.placement.topology import Topology
 
 # What a person calls the dimensions of an output, by how many there are.
-_NAMES = {2: ("sample", "channels"), 3: ("sample", "steps", "channels"), 4: ("sample", "channels", "rows", "columns")}
+_NAMES = {
+    1: ("channels",),
+    2: ("sample", "channels"),
+    3: ("sample", "steps", "channels"),
+    4: ("sample", "channels", "rows", "columns"),
+}
 
 
 def dimension_names(operator: Operator) -> tuple[str, ...]:
@@ -46,18 +51,33 @@ def write_strategy(path: Path, network: Network, topology: Topology, strategy: S
 
 def read_strategy(path: Path, network: Network, topology: Topology) -> Strategy:
     """Raises BadInput, naming file and operator, for what cannot be used."""
+    return strategy_from(_loaded(path), network, topology, str(path))
+
+
+def devices_in(path: Path) -> list[str]:
+    """The names of the devices that a strategy's file gives work to. Raises BadInput where it is none."""
+    given = [operator for operator in _operators(_loaded(path), str(path)).values() if isinstance(operator, dict)]
+    devices = [operator["devices"] for operator in given if isinstance(operator.get("devices"), list)]
+    return list(dict.fromkeys(name for names in devices for name in names if isinstance(name, str)))
+
+
+def _loaded(path: Path) -> Any:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(f"strategy {path}: cannot be read as JSON: {error}") from error
-    return strategy_from(data, network, topology, str(path))
+
+
+def _operators(data: Any, where: str) -> dict[str, Any]:
+    operators = data.get("operators") if isinstance(data, dict) else None
+    if not isinstance(operators, dict):
+        raise BadInput(f"{where}: no 'operators': a strategy says of every operator how it is split and where it is")
+    return operators
 
 
 def strategy_from(data: Any, network: Network, topology: Topology, where: str = "strategy") -> Strategy:
     """From what `strategy_json` gives. Raises BadInput."""
-    operators = data.get("operators") if isinstance(data, dict) else None
-    if not isinstance(operators, dict):
-        raise BadInput(f"{where}: no 'operators': a strategy says of every operator how it is split and where it is")
+    operators = _operators(data, where)
     known = {o.name for o in network.operators}
     for name in operators:
         if name not in known:
@@ -80,7 +100,7 @@ def _config(where: str, given: Any, operator: Operator, topology: Topology) -> C
     for name, degree in split.items():
         if name not in may or may[name] == 1:
             cuttable = ", ".join(n for n, most in may.items() if most > 1)
-            raise BadInput(f"{where}: cannot be split along {name!r}: give {cuttable}")
+            raise BadInput(f"{where}: cannot be split along {name!r}" + (f": give {cuttable}" if cuttable else ""))
         if not isinstance(degree, int) or isinstance(degree, bool) or not 1 <= degree <= may[name]:
             raise BadInput(f"{where}: {name} can be cut into 1 to {may[name]} parts, not {degree!r}")
     degrees = tuple(split.get(name, 1) for name in names)

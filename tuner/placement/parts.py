@@ -1,0 +1,147 @@
+"""Strategies of a network that is built: each step whole, or in parts along its output channels. Start at `built`;
+`read_strategy_of` and `write_strategy_of` are for files that a person edits, `part_tasks` to tune what these split.
+
+The parts of paper 002, section 4, are equal: that a device gets three quarters is said as four parts, three of them
+there, which are built as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations, pairwise
+from math import gcd
+from pathlib import Path
+
+from tvm.ir import Var
+
+from tuner.devices import Device
+from tuner.errors import BadInput
+from tuner.graph import FusedGraph, tasks_of
+from tuner.graph.fuse import AnchorStep, reads_of
+from tuner.graph.split import Share, Split, channels_of, joined, split_steps, unit_of
+from tuner.placement.baselines.whole import whole
+from tuner.placement.estimated import able_topology, network_of
+from tuner.placement.fallback import CPU, GPU
+from tuner.placement.memory import memory_on
+from tuner.placement.networks import Operator
+from tuner.placement.soap import Config, Strategy, devices_in, read_strategy, write_strategy
+from tuner.placement.topology import DeviceSpec, Link, Memory, Topology
+from tuner.session import Task
+
+MOST_PARTS = 4
+_BLOCKS = (16, 8, 4)  # channels of a layout block: a part of whole blocks is joined to others without a copy
+
+
+def configs_in_parts(operator: Operator, topology: Topology) -> tuple[Config, ...]:
+    """What a search proposes: whole on a device, or up to `MOST_PARTS` parts shared out between two of them."""
+    return _configs(topology.able(operator.kind), operator.axes == "p", operator.shape)
+
+
+@lru_cache(maxsize=1024)
+def _configs(able: tuple[int, ...], parts: bool, shape: tuple[int, ...]) -> tuple[Config, ...]:
+    found = [Config((1,) * len(shape), (device,)) for device in able]
+    for one, other in combinations(able, 2) if parts else ():
+        for degree in range(2, MOST_PARTS + 1):
+            first = [k for k in range(1, degree) if gcd(k, degree) == 1]  # 2 of 4 are 1 of 2
+            found += [Config((degree,), (one,) * k + (other,) * (degree - k)) for k in first]
+    return tuple(found)
+
+
+def built(graph: FusedGraph, strategy: Strategy, host: int) -> Split:
+    """The network with its steps in the parts of a strategy for `network_of(graph)`; `host`: the index of the CPU. The
+    parts are put together where all who read them are, else where most of them are made.
+
+    Raises BadInput, naming the node, for a step that has fewer channels, or groups of channels, than parts.
+    """
+    shares = {
+        step.out: shares_of(step, config)
+        for step, config in zip(graph.steps, strategy, strict=True)
+        if isinstance(step, AnchorStep) and len(config.devices) > 1
+    }
+    placement = [
+        _most(shares[step.out]) if step.out in shares else config.devices[0]
+        for step, config in zip(graph.steps, strategy, strict=True)
+    ]
+    readers: dict[Var, set[int]] = {}
+    for step, device in zip(graph.steps, placement, strict=True):
+        for var in reads_of(step):
+            readers.setdefault(var, set()).add(device)
+    for i, step in enumerate(graph.steps):
+        if step.out in shares and len(at := readers.get(step.out, set())) == 1:
+            (placement[i],) = at
+    return split_steps(graph, placement, shares, host)
+
+
+def shares_of(step: AnchorStep, config: Config) -> list[Share]:
+    """The channels of each part: as equal as whole groups of channels allow, but for whole layout blocks where these
+    move a border by a quarter of a part at most."""
+    channels, unit, parts = channels_of(step), unit_of(step), len(config.devices)
+    exact = [channels * i / parts for i in range(parts + 1)]
+    for block in (*(unit * b for b in _BLOCKS), unit):
+        borders = [round(border / block) * block for border in exact[:-1]] + [channels]
+        away = max(abs(border - at) for border, at in zip(borders, exact, strict=True))
+        if all(a < b for a, b in pairwise(borders)) and away <= channels / parts / 4:
+            break
+    return joined([Share(a, b, device) for (a, b), device in zip(pairwise(borders), config.devices, strict=True)])
+
+
+def _most(shares: Sequence[Share]) -> int:
+    """The device with the most channels."""
+    devices = dict.fromkeys(share.device for share in shares)
+    return max(devices, key=lambda d: sum(share.channels for share in shares if share.device == d))
+
+
+def whole_strategy(graph: FusedGraph, placement: Sequence[int]) -> Strategy:
+    network, _ = network_of(graph)
+    return tuple(whole(o, d) for o, d in zip(network.operators, placement, strict=True))
+
+
+def read_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device]) -> Strategy:
+    """Raises BadInput, in one line with the file and the step, for what cannot be used."""
+    network, _ = network_of(graph)
+    return read_strategy(path, network, able_topology(graph, network, devices, _names_of(devices)))
+
+
+def built_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> Split:
+    """As `built`, on a GPU and the CPU, for a strategy that a file has. Raises BadInput, with the file, for what cannot
+    be split so, and for what does not fit into the GPU's memory."""
+    try:
+        split = built(graph, strategy, CPU)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+    gpu, needs = devices[GPU], memory_on(split.graph, split.placement, GPU)
+    if gpu.memory_bytes is not None and needs > gpu.memory_bytes:
+        has = f"has {gpu.memory_bytes / 2**20:.2f}: give the CPU more"
+        raise BadInput(f"{path}: needs {needs / 2**20:.2f} MiB of {gpu.name}, which {has}")
+    return split
+
+
+def write_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> None:
+    """A file for `read_strategy_of`. Raises BadInput where it cannot be written."""
+    network, _ = network_of(graph)
+    write_strategy(path, network, _names_of(devices), strategy)
+
+
+def part_tasks(path: Path, graph: FusedGraph, device: str) -> list[Task]:
+    """What there is to tune on a device in the parts that a file gives it. Raises BadInput as `read_strategy_of`."""
+    names = devices_in(path)
+    if device not in names:
+        raise BadInput(f"{path}: gives nothing to {device}: it has {', '.join(names) or 'no devices'}")
+    network, _ = network_of(graph)
+    split = built(graph, read_strategy(path, network, _named(names)), names.index(device))
+    placed = zip(split.graph.steps, split.placement, strict=True)
+    here = [step for step, at in placed if step.out in split.whole and names[at] == device]
+    return tasks_of(replace(split.graph, steps=tuple(here)))
+
+
+def _names_of(devices: Sequence[Device]) -> Topology:
+    return _named([device.name for device in devices])
+
+
+def _named(names: Sequence[str]) -> Topology:
+    """Devices by their names alone: to say where a step is takes no peaks."""
+    specs = tuple(DeviceSpec(name, name, 1.0, 1.0, name) for name in names)
+    links = tuple(Link(a, b, 1.0) for a in names for b in names if a != b)
+    return Topology(",".join(names), specs, tuple(Memory(name) for name in names), links)
