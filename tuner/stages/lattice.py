@@ -105,8 +105,9 @@ def refine(
     may_go_on: Callable[[], bool],
 ) -> tuple[float, Schedule, bool]:
     """The best stages where finding out what one takes is expensive: those of the best schedule by estimates are
-    measured (`prepare` is told which come next), until it has none that is not. If no estimate is more than is measured, no schedule takes less than the
-    result. False: it was not allowed to go on so far; what was not measured is not used then.
+    measured (`prepare` is told which come next), until it has none that is not. If no estimate is more than is
+    measured, no schedule takes less than the result. False: it was not allowed to go on so far; what was not measured
+    is not used then.
     """
     estimates = [estimate(stage) for stage in lattice.stages]
     seconds = np.array([measure(s) if e is None else e for s, e in zip(lattice.stages, estimates, strict=True)])
