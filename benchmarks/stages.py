@@ -1,32 +1,38 @@
 """Networks in stages: one kernel after the other, greedy stages and ours, and how well sums of stages predict.
 
-    python benchmarks/stages.py [--device opencl:0] [--models squeezenet1.0 inception_v3 ...] [--batch 1] [--minutes 0]
-                                [--search-minutes 5] [--schedules 200] [--rounds 25] [--folder DIR] [--quick] [--json]
+    python benchmarks/stages.py [--device opencl:0] [--models squeezenet1.0 inception_v3 ...] [--batch 1 8 16]
+                                [--size 64] [--minutes 0] [--search-minutes 5] [--schedules 200] [--turns 8]
+                                [--rounds 25] [--folder DIR] [--quick] [--json]
 
 Each network of the zoo is tuned for the minutes (0: its kernels are the templates' first), its stages are searched for,
 and the three ways are run as modules, in turns, with whole inferences timed; above 1 is ours ahead. Random schedules
 are then launched whole, each on the same memory, and compared with the sums of what their stages take: `order_accuracy`
 is the share of pairs of which the one that should be faster is (paper 000, section 5.7, has 0.937). All take several
-turns, of which the fastest counts: `repeatability` is the same share between every other turn and the rest, about what
-a perfect prediction would have on this machine. With --folder what was measured stays, and a second run goes on.
+turns, of which the median counts: `repeatability` is the same share between every other turn and the rest, about what
+a perfect prediction would have on this machine. `noise`: nine of ten schedules differ by less, as a share, between the
+two; the same shares are counted over those pairs alone that differ by more (`_clear`). --size has the networks read
+images of so many rows and columns: on small ones, kernels no longer fill a device. With --folder what was measured
+stays, and a second run goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import chain, combinations, product
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 from typing import Any
 
+import onnx
 from models_cpu import tune
 
 from tuner.devices import Device, open_device
@@ -42,7 +48,6 @@ from tuner.stages.rewrite import staged
 from tuning_db.store import Store, open_db
 
 MODELS = ("squeezenet1.0", "inception_v3", "nasnet_a_mobile", "randwire_small")
-TURNS = 8
 WIDEST = 4  # groups of a stage of a random schedule
 
 
@@ -73,26 +78,45 @@ def random_schedule(graph: OperatorGraph, random: Random) -> Schedule:
     return tuple(stages)
 
 
-def agreement(one: Sequence[float], other: Sequence[float]) -> float:
-    """The share of pairs that two lists of times have in the same order."""
-    return fmean((one[a] < one[b]) == (other[a] < other[b]) for a, b in combinations(range(len(one)), 2))
+def pair_order(one: Sequence[float], other: Sequence[float], apart: float = 0.0) -> tuple[float | None, float]:
+    """Of the pairs that differ in the second list by more than a share `apart`: the share that both lists have in the
+    same order (None: there are none), and how many of all pairs they are."""
+    pairs = [
+        (a, b)
+        for a, b in combinations(range(len(one)), 2)
+        if abs(other[a] - other[b]) > apart * min(other[a], other[b])
+    ]
+    same = fmean((one[a] < one[b]) == (other[a] < other[b]) for a, b in pairs) if pairs else None
+    return same, len(pairs) / math.comb(len(one), 2)
 
 
-def order(graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, seed: int) -> dict[str, Any]:
-    """Random schedules: what their stages take together, and what they take."""
+def order(
+    graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, all_turns: int, seed: int
+) -> dict[str, Any]:
+    """Random schedules: what their stages take together, and what they take, in turns."""
     random = Random(seed)
     schedules = list({random_schedule(graph, random): None for _ in range(2 * count)})[:count]
+    costs.prepare([stage for schedule in schedules for stage in schedule])
     predicted = [total(costs, schedule) for schedule in schedules]
-    rounds = [[min(bench.schedule_seconds(s, 3)) for s in schedules] for _ in range(TURNS)]
-    took = [[min(times) for times in zip(*rounds[half::2], strict=True)] for half in (0, 1)]
-    both = [min(pair) for pair in zip(*took, strict=True)]
+    turns = [[bench.schedule_seconds(s, 3) for s in schedules] for _ in range(all_turns)]
+    took, one, other = (
+        [median(chain.from_iterable(times)) for times in zip(*part, strict=True)]
+        for part in (turns, turns[::2], turns[1::2])
+    )
+    noise = quantiles([abs(a - b) / min(a, b) for a, b in zip(one, other, strict=True)], n=10)[-1]
+    clear, share = pair_order(predicted, took, noise)
     return {
         "schedules": len(schedules),
-        "order_accuracy": agreement(predicted, both),
-        "repeatability": agreement(*took),
-        "predicted_over_measured": median(p / m for p, m in zip(predicted, both, strict=True)),
-        "fastest_ms": 1e3 * min(both),
-        "slowest_ms": 1e3 * max(both),
+        "order_accuracy": pair_order(predicted, took)[0],
+        "repeatability": pair_order(one, other)[0],
+        "noise": noise,
+        "clear_pairs": share,
+        "order_accuracy_clear": clear,
+        "repeatability_clear": pair_order(one, other, noise)[0],
+        "predicted_over_measured": median(p / m for p, m in zip(predicted, took, strict=True)),
+        "fastest_ms": 1e3 * min(took),
+        "median_ms": 1e3 * median(took),
+        "slowest_ms": 1e3 * max(took),
     }
 
 
@@ -107,10 +131,26 @@ def ways(
     return {name: 1e3 * median(taken) for name, taken in zip(schedules, times, strict=True)}
 
 
-def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    model, database, device = folder / f"{name}-{options.batch}.onnx", folder / "tuning.db", open_device(options.device)
-    if not model.exists():
-        tune("zoo", name, "-o", model, "--batch", options.batch)
+def written(name: str, batch: int, size: int | None, folder: Path) -> Path:
+    """The network's file; with `size`, of images of so many rows and columns (of NasNet-A, whose padding depends on
+    whether sizes are odd, a multiple of 32)."""
+    path = folder / f"{name}-{batch}{f'-{size}' if size else ''}.onnx"
+    if not path.exists():
+        tune("zoo", name, "-o", path, "--batch", batch)
+        if size is not None:
+            model = onnx.load(path)
+            rows, columns = model.graph.input[0].type.tensor_type.shape.dim[2:]
+            rows.dim_value = columns.dim_value = size
+            onnx.save(model, path)
+    return path
+
+
+def measure(name: str, batch: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    model, database, device = (
+        written(name, batch, options.size, folder),
+        folder / "tuning.db",
+        open_device(options.device),
+    )
     if options.minutes:
         tune("model", model, "--device", device.name, "--db", database, "--minutes", options.minutes, "--merged")
     graph = fuse(load_onnx(model))
@@ -118,7 +158,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
         choices = choose((s.workload for s in graph.tuned), device, store)
         place = Place(device.target, {w: c.config for w, c in choices.items()})
         placed = lower_placed(graph, [place], [0] * len(graph.steps))
-        return {"model": name, "batch": options.batch, **measured(placed, device, store, options)}
+        return {"model": name, "batch": batch, "size": options.size, **measured(placed, device, store, options)}
 
 
 def measured(placed: Placed, device: Device, store: Store, options: argparse.Namespace) -> dict[str, Any]:
@@ -151,18 +191,20 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
             "ours": 1e3 * found.seconds,
         },
         "ms": ways(placed, calls, merging, found.schedule, device, options.rounds),
-        **order(graph, bench, costs, options.schedules, options.seed),
+        **order(graph, bench, costs, options.schedules, options.turns, options.seed),
     }
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in rows:
-        name, ms = row["model"], row["ms"]
+        name, ms = row["model"] if row["batch"] == 1 else f"{row['model']}_batch{row['batch']}", row["ms"]
         found[f"vs_sequential_{name}"] = ms["sequential"] / ms["ours"]
         found[f"vs_greedy_{name}"] = ms["greedy"] / ms["ours"]
         found[f"search_seconds_{name}"] = row["search_seconds"]
-        found[f"order_accuracy_{name}"] = row["order_accuracy"]
+        for what in ("order_accuracy", "repeatability", "order_accuracy_clear", "clear_pairs", "noise"):
+            found[f"{what}_{name}"] = math.nan if row[what] is None else row[what]
+        found[f"predicted_over_measured_{name}"] = row["predicted_over_measured"]
     found["order_accuracy"] = fmean(row["order_accuracy"] for row in rows)
     found["repeatability"] = fmean(row["repeatability"] for row in rows)
     return found
@@ -172,10 +214,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--device", default="opencl:0")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batch", nargs="+", type=int, default=[1])
+    parser.add_argument("--size", type=int)
     parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--search-minutes", type=float, default=5.0)
     parser.add_argument("--schedules", type=int, default=200)
+    parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
@@ -192,8 +236,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in options.models:
-            rows.append(measure(name, options, folder))
+        for name, batch in product(options.models, options.batch):
+            rows.append(measure(name, batch, options, folder))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     load = os.getloadavg()
     machine = {"machine": platform.machine(), "device": open_device(options.device).key.as_dict(), "load": load}

@@ -20,6 +20,7 @@ from tuner.errors import BadInput
 from tuner.graph import Placed, compile_module, host_of
 from tuner.stages.calls import Calls
 from tuner.stages.merge import Merging
+from tuner.stages.passes import around, passes
 from tuner.stages.schedule import Stage
 
 RUNS = 11
@@ -39,6 +40,7 @@ class Bench:
     ) -> None:
         _check_memory(calls, device)
         self._device, self._calls, self._merging = device.tvm_device(), calls, merging
+        self._cache_bytes, self._graph = device.cache_bytes, calls.graph()
         self._merged: dict[Stage, list[Any]] = {}
         self._rng = np.random.default_rng(seed)
         self._values: dict[Any, Any] = {}
@@ -47,15 +49,30 @@ class Bench:
         functions = {c.name: kernels.get_function(c.name) for c in calls.kernels} if kernels else {}
         self._launches = [[functions[c.name], *(self._value(a) for a in c.value.args)] for c in calls.kernels]
         self._run = tvm.get_global_func("edgetune.stage.run")
+        self._time = tvm.get_global_func("edgetune.stage.time")
         for i in range(len(self._launches)):
             self._launch(Stage(((i,),)))
         self._device.sync()
 
-    def seconds(self, stage: Stage, runs: int = RUNS) -> tuple[float, ...]:
-        """Seconds between the device's events around a stage, each time. Raises RuntimeError as above."""
-        groups = self._groups(stage)
-        timed_call(self._device, self._run, self._device, groups)
-        return tuple(timed_call(self._device, self._run, self._device, groups) for _ in range(runs))
+    def seconds(self, stages: Sequence[Stage], runs: int = RUNS) -> dict[Stage, tuple[float, ...]]:
+        """Seconds between the device's events around each stage, each time, in the network (see `passes`). Raises
+        RuntimeError as above."""
+        found = {}
+        for schedule, given in passes(self._graph, stages):
+            launched: list[Any] = []
+            for before, stage in around(schedule, given, self._touched, self._cache_bytes):
+                launched += [[[self._launches[i] for i in before]], self._groups(stage)]
+            converted = tvm.runtime.convert(launched)
+            rounds = [self._time(self._device, converted) for _ in range(runs + 1)][1:]  # the first warms up
+            for n, at in enumerate(given):
+                found[schedule[at]] = tuple(int(taken[2 * n + 1]) * 1e-9 for taken in rounds)
+        return found
+
+    def _touched(self, i: int) -> dict[Any, int]:
+        """The tensors of a call, and their bytes."""
+        call = self._calls.kernels[i]
+        constants = [a for a in call.value.args if isinstance(a, GenericConst)]
+        return {tensor: _bytes(tensor.ty) for tensor in (*call.reads, *call.writes, *constants)}
 
     def schedule_seconds(self, schedule: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
         """As `seconds`, of stages one after the other."""
@@ -69,10 +86,11 @@ class Bench:
         timed_call(self._device, function)
         return tuple(timed_call(self._device, function) for _ in range(runs))
 
-    def _groups(self, stage: Stage) -> list[list[list[Any]]]:
+    def _groups(self, stage: Stage) -> Any:
+        """As the runtime takes them: converted here, not where it is timed."""
         if stage.merged:
-            return [[self._merged_launch(stage)]]
-        return [[self._launches[i] for i in group] for group in stage.groups[::-1]]
+            return tvm.runtime.convert([[self._merged_launch(stage)]])
+        return tvm.runtime.convert([[self._launches[i] for i in group] for group in stage.launched])
 
     def _merged_launch(self, stage: Stage) -> list[Any]:
         if stage not in self._merged:

@@ -30,7 +30,7 @@ from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 STAGE = Config("stage", {})
-VERSION = 1  # of how stages are timed: older times are measured again
+VERSION = 2  # of how stages are timed: older times are measured again
 # Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
 PROMISE = 0.95
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known
@@ -103,15 +103,47 @@ class MeasuredCosts:
             raise BadInput(f"stages: the kernel {self._calls.kernels[i].name} cannot be timed on {self._device.title}")
         return seconds
 
+    def prepare(self, stages: Sequence[Stage]) -> None:
+        """Measure what is not known of stages, and of the operators of those that are one group, in as few runs of the
+        network as can be."""
+        single = [Stage(((i,),)) for stage in stages if len(stage.groups) == 1 for i in stage.groups[0]]
+        wide = [s for s in stages if len(s.groups) > 1 and not (s.merged and self._merged(s) is None)]
+        waiting: dict[str, tuple[Workload, Stage]] = {}
+        for stage in dict.fromkeys((*single, *wide)):
+            if stage not in self._by_stage:
+                workload = self._workload(stage)
+                if not self._is_known(workload):
+                    waiting.setdefault(workload.key, (workload, stage))
+        try:
+            found = self._bench.seconds([stage for _, stage in waiting.values()])
+        except RuntimeError:
+            return  # which stage it was shows when each is measured alone
+        for workload, stage in waiting.values():
+            self._add(workload, found[stage])
+
     def _of(self, stage: Stage) -> float:
         workload = self._workload(stage)
+        if not self._is_known(workload):
+            try:
+                self._add(workload, self._bench.seconds([stage])[stage])
+            except RuntimeError as error:
+                self._add(workload, (), Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300]))
+        return self._known[workload.key]
+
+    def _is_known(self, workload: Workload) -> bool:
+        """Here, or in the store."""
         if workload.key not in self._known:
             trials = [t for t in self._store.trials(workload, self._device.key) if t.template_version == VERSION]
-            if not trials:
-                trials = [self._trial(workload, stage)]
-                self._store.add(trials[0])
-            self._known[workload.key] = least(max(trials, key=lambda t: t.created))
-        return self._known[workload.key]
+            if trials:
+                self._known[workload.key] = max(trials, key=lambda t: t.created).seconds
+        return workload.key in self._known
+
+    def _add(self, workload: Workload, times: tuple[float, ...], failure: Failure | None = None) -> None:
+        self.measured += 1
+        self._progress(self.measured)
+        trial = Trial(workload, self._device.key, STAGE, VERSION, times, failure, versions=self._versions)
+        self._store.add(trial)
+        self._known[workload.key] = trial.seconds
 
     def _merged(self, stage: Stage) -> MergedKernel | None:
         return None if self._merging is None else self._merging.kernel(stage)
@@ -121,17 +153,6 @@ class MeasuredCosts:
         if kernel is None:
             return Workload("stage", {"groups": self._groups(stage)})
         return Workload("stage", {"groups": (json.dumps([[_hash(kernel.function)]]),), "merged": len(stage.groups)})
-
-    def _trial(self, workload: Workload, stage: Stage) -> Trial:
-        self.measured += 1
-        self._progress(self.measured)
-        times: tuple[float, ...] = ()
-        failure = None
-        try:
-            times = self._bench.seconds(stage)
-        except RuntimeError as error:
-            failure = Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300])
-        return Trial(workload, self._device.key, STAGE, VERSION, times, failure, versions=self._versions)
 
     def _groups(self, stage: Stage) -> tuple[str, ...]:
         """A text for every group, sorted: the kernels with the places in the group of what they read there."""
@@ -147,12 +168,6 @@ class MeasuredCosts:
         functions = {g.name_hint: f for g, f in self._calls.module.functions.items()}
         shares = {c.name: share_of(functions[c.name], self._device) for c in self._calls.kernels}
         return tuple(shares[c.name] for c in self._calls.kernels)
-
-
-def least(trial: Trial) -> float:
-    """The seconds of the run that was disturbed least: differences between stages are smaller than most machines'
-    noise. Infinity where none ended."""
-    return min(trial.times, default=math.inf)
 
 
 def kernel_hashes(calls: Calls) -> tuple[str, ...]:

@@ -101,11 +101,13 @@ def refine(
     lattice: Lattice,
     estimate: Callable[[Stage], float | None],
     measure: Callable[[Stage], float],
+    prepare: Callable[[Sequence[Stage]], None],
     may_go_on: Callable[[], bool],
 ) -> tuple[float, Schedule, bool]:
     """The best stages where finding out what one takes is expensive: those of the best schedule by estimates are
-    measured, until it has none that is not. If no estimate is more than is measured, no schedule takes less than the
-    result. False: it was not allowed to go on so far; what was not measured is not used then.
+    measured (`prepare` is told which come next), until it has none that is not. If no estimate is more than is
+    measured, no schedule takes less than the result. False: it was not allowed to go on so far; what was not measured
+    is not used then.
     """
     estimates = [estimate(stage) for stage in lattice.stages]
     seconds = np.array([measure(s) if e is None else e for s, e in zip(lattice.stages, estimates, strict=True)])
@@ -116,6 +118,8 @@ def refine(
         unknown = [i for i in found if i in open_]
         if not unknown:
             return least, tuple(lattice.stages[i] for i in found), finished
+        if finished and may_go_on():
+            prepare([lattice.stages[i] for i in unknown])
         for i in unknown:
             if finished and may_go_on():
                 seconds[i] = measure(lattice.stages[i])

@@ -3,7 +3,7 @@ and `greedy` are the schedules to compare with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +57,9 @@ class Costs(Protocol):
 
     def estimate(self, stage: Stage) -> float | None:
         """As little as it may take, where finding out how much it does takes long; None: ask `seconds` at once."""
+
+    def prepare(self, stages: Sequence[Stage]) -> None:
+        """What is asked for next: finding out several at once may take less."""
 
 
 def sequential(graph: OperatorGraph) -> Schedule:

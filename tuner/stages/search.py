@@ -95,6 +95,8 @@ def search(
     Raises BadInput if an operator's cost cannot be measured.
     """
     options, so_far = options or Options(), _Sum()
+    plain, rival = sequential(graph), greedy(graph)
+    costs.prepare((*plain, *rival))
     waiting = [graph.all] if options.whole else [*blocks(graph, options.largest)][::-1]
     while waiting:
         members = tuple(numbers(waiting.pop()))
@@ -103,8 +105,7 @@ def search(
         elif members:
             _add_block(graph, members, costs, options, may_go_on, so_far)
     schedule, seconds = tuple(so_far.schedule), so_far.seconds
-    plain, rival = sequential(graph), greedy(graph)  # greedy stages may reach across where a block was cut
-    times = total(costs, plain), total(costs, rival)
+    times = total(costs, plain), total(costs, rival)  # greedy stages may reach across where a block was cut
     for other, its_seconds in zip((plain, rival), times, strict=True):
         if its_seconds < seconds and _keeps(other, options.limits):
             schedule, seconds = other, its_seconds
@@ -154,6 +155,7 @@ def _add_block(
             lattice,
             lambda stage: costs.estimate(stages[id(stage)]),
             lambda stage: costs.seconds(stages[id(stage)]),
+            lambda some: costs.prepare([stages[id(stage)] for stage in some]),
             may_go_on,
         )
         so_far.finished &= finished

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 from random import Random
 
@@ -43,6 +44,9 @@ class Drawn:
         if not self.optimistic:
             return None
         return min(self._of(stage), 10.0) * Random(f"{self.seed} estimate {stage.text()}").uniform(0.5, 1.0)
+
+    def prepare(self, stages: Sequence[Stage]) -> None:
+        """Nothing to gain."""
 
 
 def connected(graph: OperatorGraph, members: frozenset[int]) -> tuple[tuple[int, ...], ...]:

@@ -24,11 +24,11 @@ from tuner.stages.rewrite import staged
 LENGTH = 4096
 
 
-def branches(folder: Path, size: int = 12) -> FusedGraph:
+def branches(folder: Path, size: int = 12, batch: int = 1) -> FusedGraph:
     """Two blocks of three branches, one of them long, that are joined; values of equal sizes, so that memory planning
     has something to reuse."""
     net = Net()
-    x = net.op("Relu", net.input(1, 16, size, size))
+    x = net.op("Relu", net.input(batch, 16, size, size))
     for _ in range(2):
         width = 16 if x.endswith("_0") else 48
         one = net.op("Relu", net.conv(x, (width, 16), 1))

@@ -26,7 +26,7 @@ from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key, share_of
 from tuner.stages.plan import StagePlan, plan_stages
 from tuning_db.maintain import verify
-from tuning_db.record import Failure, FailureKind
+from tuning_db.record import Config, Failure, FailureKind
 from tuning_db.store import Store, open_db
 
 
@@ -127,6 +127,27 @@ def test_networks_are_told_apart_by_their_shapes(tmp_path: Path, network: Placed
 
     assert key(network) == key(lowered(branches(tmp_path), device))
     assert key(network) != key(lowered(branches(tmp_path, 14), device))
+
+
+def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, device: Device, store: Store) -> None:
+    """As the database remembers them: of one batch the best has stages, of the other it has none."""
+    eight = lowered(branches(tmp_path, batch=8), device)
+    stages: dict[int, str] = {}
+    for batch, placed in ((8, eight), (1, network)):
+        before = {t.workload.key for t in store.trials()}
+        assert plan_stages(placed, device, store, 600).measured > 0
+        added = {t.workload.key: t for t in store.trials() if t.workload.key not in before}
+        assert {t.workload.op for t in added.values()} == {"stage", "schedule"}  # nothing was taken over
+        (stages[batch],) = (key for key, t in added.items() if t.workload.op == "schedule")
+    assert stages[1] != stages[8]
+    wide = [stage.text() for stage in greedy(Calls.of(network).graph())]
+    trial = next(t for t in store.trials() if t.workload.key == stages[8] and not t.config["stages"])
+    config = Config("stages", {"stages": wide, "finished": True})
+    store.add(replace(trial, config=config, times=(1e-9,), created=datetime.now(UTC)))
+    other = next(t for t in store.trials() if t.workload.key == stages[1] and not t.config["stages"])
+    store.add(replace(other, times=(1e-9,), created=datetime.now(UTC)))
+    assert [s.text() for s in plan_stages(eight, device, store, 600).schedule or ()] == wide
+    assert plan_stages(network, device, store, 600).schedule is None
 
 
 def test_a_kernel_keeps_busy_what_its_groups_fill(network: Placed, device: Device) -> None:

@@ -105,6 +105,9 @@ def test_one_group_a_branch_where_that_is_free() -> None:
         def estimate(self, stage: Stage) -> float | None:
             return None
 
+        def prepare(self, stages: Sequence[Stage]) -> None:
+            pass
+
     found = search(branches(3, 3, 2), Parallel())
     assert [len(stage.groups) for stage in found.schedule] == [1, 3, 1]
     assert found.seconds == pytest.approx(1.1 + 3.1 + 1.1)

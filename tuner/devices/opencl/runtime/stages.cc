@@ -6,7 +6,10 @@
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 #include <tvm/runtime/device_api.h>
+#include <tvm/runtime/timer.h>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -98,6 +101,25 @@ void Run(tvm::Device device, const ffi::Array<ffi::Array<ffi::Array<ffi::Any>>>&
   current.Join();
 }
 
+// device, stages, each of groups as above: launches them in their order; nanoseconds of each between two events of the
+// device, or in this thread where launching it takes longer: many such stages in a row take what their launches do.
+ffi::Array<int64_t> Time(tvm::Device device, const ffi::Array<ffi::Array<ffi::Array<ffi::Array<ffi::Any>>>>& stages) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<tvm::runtime::Timer> timers;
+  std::vector<int64_t> launches;
+  for (const auto& stage : stages) {
+    timers.push_back(tvm::runtime::Timer::Start(device));
+    const auto began = Clock::now();
+    Run(device, stage);
+    launches.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began).count());
+    timers.back()->Stop();
+  }
+  ffi::Array<int64_t> nanoseconds;
+  for (size_t i = 0; i < timers.size(); ++i)
+    nanoseconds.push_back(std::max(launches[i], timers[i]->SyncAndGetElapsedNanos()));
+  return nanoseconds;
+}
+
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -108,7 +130,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("edgetune.stage.aside", [](const ffi::Tensor& of) { current.Aside(of.device()); })
       .def("edgetune.stage.back", [] { current.Back(); })
       .def_packed("edgetune.stage.join", [](ffi::PackedArgs, ffi::Any*) { current.Join(); })
-      .def("edgetune.stage.run", Run);
+      .def("edgetune.stage.run", Run)
+      .def("edgetune.stage.time", Time);
 }
 
 }  // namespace edgetune
