@@ -6,7 +6,8 @@ Every tensor has memory of its own here, filled by one run of the whole network 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from tvm.ir import Call, GenericConst, Var
 
 from templates.lowering import lowering_context
 from tuner.devices import Device, timed_call
+from tuner.devices.parallel.stage import STAGE, stage_arguments
 from tuner.errors import BadInput
 from tuner.graph import Placed, compile_module, host_of
 from tuner.stages.calls import Calls
+from tuner.stages.host import Host
 from tuner.stages.merge import Merging
 from tuner.stages.schedule import Stage
 
@@ -27,11 +30,11 @@ _ALLOCATION = "relax.builtin.alloc_tensor"
 
 
 class Bench:
-    """Launches stages of a network on streams, as its module would. The kernels of merged stages, which `merging` has,
-    are compiled when they are first launched.
+    """Launches stages of a network on streams, or on parts of the host's threads, as its module would. The kernels of
+    merged stages, which `merging` has, are compiled when they are first launched.
 
     Raises BadInput if the device has less memory than that takes (drivers promise more than there is, and who uses it
-    is killed), RuntimeError if it refuses a kernel or a tensor.
+    is killed), or there is no thread pool for the host; RuntimeError if it refuses a kernel or a tensor.
     """
 
     def __init__(
@@ -44,30 +47,58 @@ class Bench:
         self._values: dict[Any, Any] = {}
         executable = compile_module(placed.module, host_of([device.target]), 1)
         kernels = next((child for child in executable.mod.imports if child.kind == "llvm"), None)
+        self._host = Host(device.threads) if device.is_host else None
+        if self._host is not None and kernels is not None:
+            kernels = self._host.loaded(kernels)
         functions = {c.name: kernels.get_function(c.name) for c in calls.kernels} if kernels else {}
         self._launches = [[functions[c.name], *(self._value(a) for a in c.value.args)] for c in calls.kernels]
-        self._run = tvm.get_global_func("edgetune.stage.run")
+        self._run = tvm.get_global_func(STAGE if self._host else "edgetune.stage.run")
         for i in range(len(self._launches)):
-            self._launch(Stage(((i,),)))
+            self._launcher(Stage(((i,),)))()
         self._device.sync()
 
     def seconds(self, stage: Stage, runs: int = RUNS) -> tuple[float, ...]:
-        """Seconds between the device's events around a stage, each time. Raises RuntimeError as above."""
-        groups = self._groups(stage)
-        timed_call(self._device, self._run, self._device, groups)
-        return tuple(timed_call(self._device, self._run, self._device, groups) for _ in range(runs))
+        """Seconds between the device's events around a stage, each time. On the host a group of one kernel alone has
+        the stage's threads (default: all). Raises RuntimeError as above."""
+        return self._times([stage], runs, sum(stage.threads) or None)
 
     def schedule_seconds(self, schedule: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
         """As `seconds`, of stages one after the other."""
-        all_groups = [self._groups(stage) for stage in schedule]
+        return self._times(schedule, runs)
+
+    def _times(self, stages: Sequence[Stage], runs: int, threads: int | None = None) -> tuple[float, ...]:
+        launchers = [self._launcher(stage) for stage in stages]
 
         def launch() -> None:
-            for groups in all_groups:
-                self._run(self._device, groups)
+            for launcher in launchers:
+                launcher()
 
-        function = tvm.runtime.convert(launch)
-        timed_call(self._device, function)
-        return tuple(timed_call(self._device, function) for _ in range(runs))
+        if self._host is None:
+            function = tvm.runtime.convert(launch)
+            return tuple(timed_call(self._device, function) for _ in range(runs + 1))[1:]
+        times = []
+        with self._host.computing(threads):
+            for _ in range(runs + 1):
+                started = time.perf_counter()
+                launch()
+                times.append(time.perf_counter() - started)
+        return tuple(times[1:])
+
+    def _launcher(self, stage: Stage) -> Callable[[], Any]:
+        """What launches a stage."""
+        groups = self._groups(stage)
+        if self._host is None:
+            return lambda: self._run(self._device, groups)
+        if len(groups) > 1:
+            kernels = [[("", function, arguments) for function, *arguments in group] for group in groups]
+            arguments = stage_arguments(zip(stage.threads[::-1], kernels, strict=True))
+            return lambda: self._run(*arguments)
+
+        def one_after_the_other() -> None:
+            for function, *operands in groups[0]:
+                function(*operands)
+
+        return one_after_the_other
 
     def _groups(self, stage: Stage) -> list[list[list[Any]]]:
         if stage.merged:
@@ -81,11 +112,10 @@ class Bench:
             function = kernel.function.with_attr("global_symbol", kernel.name)
             with lowering_context():
                 built = tvm.tirx.build(tvm.IRModule({kernel.name: function}))
+            if self._host is not None:
+                built = self._host.loaded(built)
             self._merged[stage] = [built[kernel.name], *(self._value(a) for a in kernel.arguments)]
         return self._merged[stage]
-
-    def _launch(self, stage: Stage) -> None:
-        self._run(self._device, self._groups(stage))
 
     def _value(self, expr: Any) -> Any:
         """The tensor behind a kernel's operand; anything else as it is."""
