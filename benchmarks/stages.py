@@ -8,7 +8,8 @@ and the three ways are run as modules, in turns, with whole inferences timed; ab
 are then launched whole, each on the same memory, and compared with the sums of what their stages take: `order_accuracy`
 is the share of pairs of which the one that should be faster is (paper 000, section 5.7, has 0.937). All take several
 turns, of which the fastest counts: `repeatability` is the same share between every other turn and the rest, about what
-a perfect prediction would have on this machine. With --folder what was measured stays, and a second run goes on.
+a perfect prediction would have on this machine. On the CPU (TVM_NUM_THREADS threads, two at least) no stage, a greedy
+one neither, has more groups than there are threads. With --folder what was measured stays, and a second run goes on.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from models_cpu import tune
 from tuner.devices import Device, open_device
 from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed
 from tuner.graph.choice import choose
-from tuner.stages import OperatorGraph, Schedule, Stage, check, greedy, search, sequential, total
+from tuner.stages import OperatorGraph, Options, Schedule, Stage, check, greedy, search, sequential, total
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.merge import Merging
-from tuner.stages.plan import compare
+from tuner.stages.plan import compare, feasible
 from tuner.stages.rewrite import staged
 from tuning_db.store import Store, open_db
 
@@ -46,11 +47,11 @@ TURNS = 8
 WIDEST = 4  # groups of a stage of a random schedule
 
 
-def random_schedule(graph: OperatorGraph, random: Random) -> Schedule:
+def random_schedule(graph: OperatorGraph, random: Random, widest: int) -> Schedule:
     """Stages of a few operators that can run, each followed by some that only needed it."""
     done: set[int] = set()
     stages = []
-    width, growth = random.randint(1, WIDEST), random.random()
+    width, growth = random.randint(1, widest), random.random()
     while len(done) < len(graph):
         free = [i for i in range(len(graph)) if i not in done and done.issuperset(graph.operators[i].reads)]
         groups = []
@@ -78,11 +79,14 @@ def agreement(one: Sequence[float], other: Sequence[float]) -> float:
     return fmean((one[a] < one[b]) == (other[a] < other[b]) for a, b in combinations(range(len(one)), 2))
 
 
-def order(graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, seed: int) -> dict[str, Any]:
+def order(
+    graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, seed: int, widest: int
+) -> dict[str, Any]:
     """Random schedules: what their stages take together, and what they take."""
     random = Random(seed)
-    schedules = list({random_schedule(graph, random): None for _ in range(2 * count)})[:count]
+    schedules = list({random_schedule(graph, random, widest): None for _ in range(2 * count)})[:count]
     predicted = [total(costs, schedule) for schedule in schedules]
+    schedules = [tuple(map(costs.divided, schedule)) for schedule in schedules]
     rounds = [[min(bench.schedule_seconds(s, 3)) for s in schedules] for _ in range(TURNS)]
     took = [[min(times) for times in zip(*rounds[half::2], strict=True)] for half in (0, 1)]
     both = [min(pair) for pair in zip(*took, strict=True)]
@@ -97,11 +101,9 @@ def order(graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, 
 
 
 def ways(
-    placed: Placed, calls: Calls, merging: Merging, ours: Schedule, device: Device, rounds: int
+    placed: Placed, calls: Calls, merging: Merging, schedules: dict[str, Schedule], device: Device, rounds: int
 ) -> dict[str, float]:
     """Milliseconds of whole inferences as modules."""
-    graph = calls.graph()
-    schedules = {"sequential": sequential(graph), "greedy": greedy(graph), "ours": ours}
     networks = [staged(placed, calls, schedule, merging=merging) for schedule in schedules.values()]
     times = compare(networks, device, rounds)
     return {name: 1e3 * median(taken) for name, taken in zip(schedules, times, strict=True)}
@@ -131,8 +133,12 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     costs = MeasuredCosts(calls, bench, device, store, merging=merging)
     began = time.perf_counter()
     end = time.monotonic() + 60 * options.search_minutes
-    found = search(graph, costs, may_go_on=lambda: time.monotonic() < end)
+    limits = feasible(None, device, merging)
+    found = search(graph, costs, Options(limits), lambda: time.monotonic() < end)
     seconds = time.perf_counter() - began
+    widest = device.threads if device.is_host else None
+    schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
+    divided = {way: tuple(map(costs.divided, schedule)) for way, schedule in schedules.items()}
     return {
         "operators": len(graph),
         "blocks": len(found.blocks),
@@ -145,13 +151,9 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
         "stages": len(found.schedule),
         "wide_stages": sum(len(s.groups) > 1 and not s.merged for s in found.schedule),
         "merged_stages": sum(s.merged for s in found.schedule),
-        "predicted_ms": {
-            "sequential": 1e3 * found.sequential_seconds,
-            "greedy": 1e3 * found.greedy_seconds,
-            "ours": 1e3 * found.seconds,
-        },
-        "ms": ways(placed, calls, merging, found.schedule, device, options.rounds),
-        **order(graph, bench, costs, options.schedules, options.seed),
+        "predicted_ms": {way: 1e3 * total(costs, schedule) for way, schedule in schedules.items()},
+        "ms": ways(placed, calls, merging, divided, device, options.rounds),
+        **order(graph, bench, costs, options.schedules, options.seed, min(WIDEST, widest or WIDEST)),
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call
 
 from templates.gpu.lowered import nodes
 from tuner.devices import Device
@@ -64,8 +65,9 @@ class MeasuredCosts:
         self.measured = 0
 
     def seconds(self, stage: Stage) -> float:
-        """Infinity where the stage cannot be: no kernel computes it as one, or the host has fewer threads than it has
-        groups. Raises BadInput, naming the kernel, where one alone cannot be timed."""
+        """Infinity where the stage cannot be: no kernel computes it as one, or on the host it has more groups than
+        there are threads, or another library computes in one of several. Raises BadInput, naming the kernel, where one
+        alone cannot be timed."""
         if not self._can_be(stage):
             return math.inf
         if len(stage.groups) == 1:
@@ -97,7 +99,17 @@ class MeasuredCosts:
     def _can_be(self, stage: Stage) -> bool:
         if stage.merged:
             return self._merged(stage) is not None
-        return not self._device.is_host or len(stage.groups) <= self._device.threads
+        if not self._device.is_host or len(stage.groups) == 1:
+            return True
+        library = any(self._calls.kernels[i].name in self._of_libraries for group in stage.groups for i in group)
+        return len(stage.groups) <= self._device.threads and not library
+
+    @cached_property
+    def _of_libraries(self) -> frozenset[str]:
+        """Kernels that call another library: on the host that has threads of its own, for all cores, and what it has
+        prepared is for one call at a time."""
+        functions = self._calls.module.functions.items()
+        return frozenset(g.name_hint for g, f in functions if isinstance(f, tirx.PrimFunc) and _calls_library(f))
 
     def _promise(self) -> float:
         if len(self._ratios) < _ENOUGH:
@@ -210,6 +222,10 @@ def share_of(function: tirx.PrimFunc, device: Device) -> float:
     items = groups * math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
     units = int(device.key.attrs.get("compute_units", 1))
     return min(1.0, groups / units if device.key.family == "cpu" else items / (units * _RESIDENT))
+
+
+def _calls_library(function: tirx.PrimFunc) -> bool:
+    return any(getattr(call.op, "name", "") == "tirx.tvm_call_packed" for call in nodes(Call, function))
 
 
 def _widen(extents: dict[str, int], tag: str, extent: Any) -> None:

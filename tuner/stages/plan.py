@@ -91,7 +91,7 @@ def plan_stages(
     bench = Bench(placed, calls, device, merging=merging)
     costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
     end = time.monotonic() + seconds
-    options = replace(options, limits=_feasible(options.limits, device, merging))
+    options = replace(options, limits=feasible(options.limits, device, merging))
     found = search(graph, costs, options, lambda: time.monotonic() < end)
     check(graph, found.schedule)
     schedules: list[Schedule | None] = [None]
@@ -104,10 +104,12 @@ def plan_stages(
         store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
     medians = zip(map(median, times), schedules, strict=True)
     better = _better(placed, calls, merging, list(medians), found.finished, costs.measured)
-    return replace(better, cuts=tuple(block.cut_text() for block in found.blocks if block.cut_text()))
+    there_is = feasible(None, device, merging)  # what is beyond was not left out
+    lines = (b.cut_text() for b in found.blocks if there_is is None or b.cut.operators or b.limits != there_is)
+    return replace(better, cuts=tuple(filter(None, lines)))
 
 
-def _feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits | None:
+def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits | None:
     """On the CPU no more groups than threads, or than one kernel could compute: no others are enumerated."""
     if not device.is_host:
         return limits

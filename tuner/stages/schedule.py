@@ -84,11 +84,13 @@ def sequential(graph: OperatorGraph) -> Schedule:
     return tuple(Stage(((i,),)) for i in range(len(graph)))
 
 
-def greedy(graph: OperatorGraph) -> Schedule:
-    """All operators that can run, then all that can run then, and so on (Tang et al., 2018)."""
+def greedy(graph: OperatorGraph, widest: int | None = None) -> Schedule:
+    """All operators that can run (the first `widest` of them), then all that can run then, and so on (Tang et al.,
+    2018)."""
     done, stages = 0, []
     while done != graph.all:
         ready = [i for i in numbers(graph.all & ~done) if not graph.predecessors[i] & ~done]
+        ready = ready[:widest]
         stages.append(Stage(tuple((i,) for i in ready)))
         done |= as_set(ready)
     return tuple(stages)

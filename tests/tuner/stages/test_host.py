@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 import tvm_ffi
+from tvm import te, tirx
 
 from tests.tuner.stages.networks import Machine, all_merged, branches, host, lowered, with_threads
 from tests.tuner.stages.test_rewrite import RUNS, by_branch, inputs
@@ -162,11 +164,28 @@ def test_more_groups_than_threads_are_not_searched(network: Placed, tmp_path: Pa
     with open_db(tmp_path / "stages.db") as store:
         plan_stages(network, device, store, 600, options=Options(Limits(4, 3)))
         trials = list(store.trials())
-        assert max(len(t.workload.args["groups"]) for t in trials if t.workload.op == "stage") == 2
+        assert max(len(t.workload.attrs["groups"]) for t in trials if t.workload.op == "stage") == 2
         calls = Calls.of(network)
         costs = MeasuredCosts(calls, Bench(network, calls, device), device, store)
         assert costs.seconds(Stage(((0,), (1,), (2,)))) == float("inf")
         assert costs.measured == 0
+
+
+def test_kernels_of_another_library_run_alone(network: Placed, tmp_path: Path) -> None:
+    """It has threads of its own."""
+    device, calls = host(2), Calls.of(network)
+    data = te.placeholder((4,), name="data")
+    out = te.extern(
+        [data.shape], [data], lambda i, o: tirx.call_packed("library", i[0].data, o[0].data), dtype="float32"
+    )
+    module = calls.module.clone()
+    module.update_func(module.get_global_var(calls.kernels[2].name), te.create_prim_func([data, out]))
+    with open_db(tmp_path / "stages.db") as store:
+        bench = Bench(network, calls, device)
+        costs = MeasuredCosts(replace(calls, module=module), bench, device, store)
+        assert costs.seconds(Stage(((1,), (2,)))) == float("inf")
+        assert costs.seconds(Stage(((1, 2),))) < float("inf")
+        assert MeasuredCosts(calls, bench, device, store).seconds(Stage(((1,), (2,)))) < float("inf")
 
 
 def built(graph: FusedGraph, folder: Path, arrange: Callable[[Placed], Placed] | None) -> Path:
