@@ -10,8 +10,9 @@ are then launched whole, each on the same memory, and compared with the sums of 
 is the share of pairs of which the one that should be faster is (paper 000, section 5.7, has 0.937). All take several
 turns, of which the median counts: `repeatability` is the same share between every other turn and the rest, about what
 a perfect prediction would have on this machine. `noise`: nine of ten schedules differ by less, as a share, between the
-two; the same shares are counted over those pairs alone that differ by more (`_clear`). --size has the networks read
-images of so many rows and columns: on small ones, kernels no longer fill a device. With --folder what was measured
+two; the same shares are counted over those pairs alone that differ by more (`_clear`). On the CPU (TVM_NUM_THREADS
+threads, two at least) no stage, a greedy one neither, has more groups than there are threads. --size has the networks
+read images of so many rows and columns: on small ones, kernels no longer fill a device. With --folder what was measured
 stays, and a second run goes on.
 """
 
@@ -38,12 +39,12 @@ from models_cpu import tune
 from tuner.devices import Device, open_device
 from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed
 from tuner.graph.choice import choose
-from tuner.stages import OperatorGraph, Schedule, Stage, check, greedy, search, sequential, total
+from tuner.stages import OperatorGraph, Options, Schedule, Stage, check, greedy, search, sequential, total
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.merge import Merging
-from tuner.stages.plan import compare
+from tuner.stages.plan import compare, feasible
 from tuner.stages.rewrite import staged
 from tuning_db.store import Store, open_db
 
@@ -51,11 +52,11 @@ MODELS = ("squeezenet1.0", "inception_v3", "nasnet_a_mobile", "randwire_small")
 WIDEST = 4  # groups of a stage of a random schedule
 
 
-def random_schedule(graph: OperatorGraph, random: Random) -> Schedule:
+def random_schedule(graph: OperatorGraph, random: Random, widest: int) -> Schedule:
     """Stages of a few operators that can run, each followed by some that only needed it."""
     done: set[int] = set()
     stages = []
-    width, growth = random.randint(1, WIDEST), random.random()
+    width, growth = random.randint(1, widest), random.random()
     while len(done) < len(graph):
         free = [i for i in range(len(graph)) if i not in done and done.issuperset(graph.operators[i].reads)]
         groups = []
@@ -91,14 +92,15 @@ def pair_order(one: Sequence[float], other: Sequence[float], apart: float = 0.0)
 
 
 def order(
-    graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, count: int, all_turns: int, seed: int
+    graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, options: argparse.Namespace, widest: int
 ) -> dict[str, Any]:
     """Random schedules: what their stages take together, and what they take, in turns."""
-    random = Random(seed)
-    schedules = list({random_schedule(graph, random): None for _ in range(2 * count)})[:count]
+    random, count = Random(options.seed), options.schedules
+    schedules = list({random_schedule(graph, random, widest): None for _ in range(2 * count)})[:count]
     costs.prepare([stage for schedule in schedules for stage in schedule])
     predicted = [total(costs, schedule) for schedule in schedules]
-    turns = [[bench.schedule_seconds(s, 3) for s in schedules] for _ in range(all_turns)]
+    schedules = [tuple(map(costs.divided, schedule)) for schedule in schedules]
+    turns = [[bench.schedule_seconds(s, 3) for s in schedules] for _ in range(options.turns)]
     took, one, other = (
         [median(chain.from_iterable(times)) for times in zip(*part, strict=True)]
         for part in (turns, turns[::2], turns[1::2])
@@ -121,11 +123,9 @@ def order(
 
 
 def ways(
-    placed: Placed, calls: Calls, merging: Merging, ours: Schedule, device: Device, rounds: int
+    placed: Placed, calls: Calls, merging: Merging, schedules: dict[str, Schedule], device: Device, rounds: int
 ) -> dict[str, float]:
     """Milliseconds of whole inferences as modules."""
-    graph = calls.graph()
-    schedules = {"sequential": sequential(graph), "greedy": greedy(graph), "ours": ours}
     networks = [staged(placed, calls, schedule, merging=merging) for schedule in schedules.values()]
     times = compare(networks, device, rounds)
     return {name: 1e3 * median(taken) for name, taken in zip(schedules, times, strict=True)}
@@ -171,8 +171,12 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     costs = MeasuredCosts(calls, bench, device, store, merging=merging)
     began = time.perf_counter()
     end = time.monotonic() + 60 * options.search_minutes
-    found = search(graph, costs, may_go_on=lambda: time.monotonic() < end)
+    limits = feasible(None, device, merging)
+    found = search(graph, costs, Options(limits), lambda: time.monotonic() < end)
     seconds = time.perf_counter() - began
+    widest = device.threads if device.is_host else None
+    schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
+    divided = {way: tuple(map(costs.divided, schedule)) for way, schedule in schedules.items()}
     return {
         "operators": len(graph),
         "blocks": len(found.blocks),
@@ -185,13 +189,9 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
         "stages": len(found.schedule),
         "wide_stages": sum(len(s.groups) > 1 and not s.merged for s in found.schedule),
         "merged_stages": sum(s.merged for s in found.schedule),
-        "predicted_ms": {
-            "sequential": 1e3 * found.sequential_seconds,
-            "greedy": 1e3 * found.greedy_seconds,
-            "ours": 1e3 * found.seconds,
-        },
-        "ms": ways(placed, calls, merging, found.schedule, device, options.rounds),
-        **order(graph, bench, costs, options.schedules, options.turns, options.seed),
+        "predicted_ms": {way: 1e3 * total(costs, schedule) for way, schedule in schedules.items()},
+        "ms": ways(placed, calls, merging, divided, device, options.rounds),
+        **order(graph, bench, costs, options, min(WIDEST, widest or WIDEST)),
     }
 
 

@@ -1,4 +1,4 @@
-"""A thread pool for kernels, in place of TVM's: a library that was compiled from tuner/devices/parallel/pool.c."""
+"""A thread pool for kernels, in place of TVM's: a library that was compiled from tuner/devices/parallel."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ class Pool:
     def leave(self) -> None:
         """The call ends: the thread goes back to the cores that it was on."""
         self._library.edgetune_leave()
+
+    @property
+    def stage(self) -> int:
+        """The address of the packed function that runs a stage of a network (stage.c). Raises AttributeError for a pool
+        that was compiled before there was one."""
+        return int(ctypes.cast(self._library.edgetune_stage, ctypes.c_void_p).value or 0)
 
     def rest(self) -> None:
         """Let idle threads sleep now, until `rise` or the next loop: they otherwise wait for it on their cores."""

@@ -33,7 +33,7 @@ StagesOption = Annotated[
     typer.Option(
         "--stages",
         help="auto: run operators at the same time, or convolutions of one input as one, where that measures faster "
-        "(OpenCL, CUDA); measures what the database lacks.",
+        "(OpenCL, CUDA, a CPU with several threads); measures what the database lacks.",
     ),
 ]
 StageMinutesOption = Annotated[

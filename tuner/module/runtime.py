@@ -19,6 +19,7 @@ from tvm import relax
 
 from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
+from tuner.devices.parallel.stage import offer_stages, one_by_one
 from tuner.errors import BadInput
 from tuner.graph import Stopwatch, TensorInfo
 from tuner.module.cpu_features import missing_features
@@ -66,7 +67,7 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
     except BadInput as error:
         raise BadInput(f"{directory}: {error}") from None
     devices = [_opened(directory, processor) for processor in manifest.devices]
-    if manifest.stages:
+    if manifest.stages and not manifest.computes_on_host:
         opencl.load()  # it has the functions that switch streams, on CUDA too
     executable = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(directory / manifest.network))
     pool = None
@@ -76,6 +77,8 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         pool = _pool(directory, kernels) if manifest.computes_on_host else None
     if pool is not None and any(processor.key["kind"] == "opencl" for processor in manifest.devices):
         opencl.set_host_threads(*pool.waiting)  # it may compute on the cores that the pool waits on
+    if manifest.stages and manifest.computes_on_host:
+        offer_stages(pool)
     machine = relax.VirtualMachine(executable, list(devices))
     return Module(manifest, machine, devices, list(_placed_constants(directory, manifest, devices)), pin, pool)
 
@@ -189,7 +192,7 @@ class Module:
         """Median seconds of every kernel call over `runs` inferences, in execution order.
 
         Those of another device's kernels are between two events of its queue. The virtual machine's own calls are
-        left out.
+        left out. On the host, kernels of one stage run one after the other here, each on all threads.
         """
         self._fill(inputs)
         self._run()
@@ -236,7 +239,7 @@ class Module:
         self._instrumented(instrument)
 
     def _instrumented(self, instrument: Callable[..., int]) -> Any:
-        self._machine.set_instrument(instrument)
+        self._machine.set_instrument(one_by_one(instrument))
         try:
             return self._run()
         finally:

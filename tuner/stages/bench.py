@@ -6,7 +6,8 @@ Every tensor has memory of its own here, filled by one run of the whole network 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,23 +17,26 @@ from tvm.ir import Call, GenericConst, Var
 
 from templates.lowering import lowering_context
 from tuner.devices import Device, timed_call
+from tuner.devices.parallel.stage import STAGE, stage_arguments
 from tuner.errors import BadInput
 from tuner.graph import Placed, compile_module, host_of
 from tuner.stages.calls import Calls
+from tuner.stages.host import Host
 from tuner.stages.merge import Merging
 from tuner.stages.passes import around, passes
 from tuner.stages.schedule import Stage
 
 RUNS = 11
+Around = Sequence[tuple[tuple[int, ...], Stage]]  # see `passes.around`
 _ALLOCATION = "relax.builtin.alloc_tensor"
 
 
 class Bench:
-    """Launches stages of a network on streams, as its module would. The kernels of merged stages, which `merging` has,
-    are compiled when they are first launched.
+    """Launches stages of a network on streams, or on parts of the host's threads, as its module would. The kernels of
+    merged stages, which `merging` has, are compiled when they are first launched.
 
     Raises BadInput if the device has less memory than that takes (drivers promise more than there is, and who uses it
-    is killed), RuntimeError if it refuses a kernel or a tensor.
+    is killed), or there is no thread pool for the host; RuntimeError if it refuses a kernel or a tensor.
     """
 
     def __init__(
@@ -46,27 +50,53 @@ class Bench:
         self._values: dict[Any, Any] = {}
         executable = compile_module(placed.module, host_of([device.target]), 1)
         kernels = next((child for child in executable.mod.imports if child.kind == "llvm"), None)
+        self._host = Host(device.threads) if device.is_host else None
+        if self._host is not None and kernels is not None:
+            kernels = self._host.loaded(kernels)
         functions = {c.name: kernels.get_function(c.name) for c in calls.kernels} if kernels else {}
         self._launches = [[functions[c.name], *(self._value(a) for a in c.value.args)] for c in calls.kernels]
-        self._run = tvm.get_global_func("edgetune.stage.run")
-        self._time = tvm.get_global_func("edgetune.stage.time")
+        self._run = tvm.get_global_func(STAGE if self._host else "edgetune.stage.run")
         for i in range(len(self._launches)):
-            self._launch(Stage(((i,),)))
+            self._launcher(Stage(((i,),)))()
         self._device.sync()
 
     def seconds(self, stages: Sequence[Stage], runs: int = RUNS) -> dict[Stage, tuple[float, ...]]:
-        """Seconds between the device's events around each stage, each time, in the network (see `passes`). Raises
-        RuntimeError as above."""
-        found = {}
+        """Seconds of each stage (between the device's events around it), each time, in the network (see `passes`). On
+        the host a group of one kernel alone has the stage's threads (default: all). Raises RuntimeError as above."""
+        found: dict[Stage, tuple[float, ...]] = {}
         for schedule, given in passes(self._graph, stages):
-            launched: list[Any] = []
-            for before, stage in around(schedule, given, self._touched, self._cache_bytes):
-                launched += [[[self._launches[i] for i in before]], self._groups(stage)]
-            converted = tvm.runtime.convert(launched)
-            rounds = [self._time(self._device, converted) for _ in range(runs + 1)][1:]  # the first warms up
-            for n, at in enumerate(given):
-                found[schedule[at]] = tuple(int(taken[2 * n + 1]) * 1e-9 for taken in rounds)
+            timed = around(schedule, given, self._touched, self._cache_bytes)
+            rounds = self._timed_on_host(timed, runs) if self._host else self._timed_on_device(timed, runs)
+            found.update((schedule[at], times) for at, times in zip(given, zip(*rounds, strict=True), strict=True))
         return found
+
+    def _timed_on_device(self, timed: Around, runs: int) -> list[list[float]]:
+        launched: list[Any] = []
+        for before, stage in timed:
+            launched += [[[self._launches[i] for i in before]], self._groups(stage)]
+        function, converted = tvm.get_global_func("edgetune.stage.time"), tvm.runtime.convert(launched)
+        rounds = [function(self._device, converted) for _ in range(runs + 1)][1:]  # the first warms up
+        return [[int(nanoseconds) * 1e-9 for nanoseconds in taken[1::2]] for taken in rounds]
+
+    def _timed_on_host(self, timed: Around, runs: int) -> list[list[float]]:
+        assert self._host is not None
+        launchers = [
+            ([self._launcher(Stage(((i,),))) for i in before], self._launcher(stage), sum(stage.threads) or None)
+            for before, stage in timed
+        ]
+        rounds = []
+        for _ in range(runs + 1):
+            taken = []
+            for before, launcher, threads in launchers:
+                with self._host.computing():
+                    for launch in before:
+                        launch()
+                with self._host.computing(threads):
+                    started = time.perf_counter()
+                    launcher()
+                    taken.append(time.perf_counter() - started)
+            rounds.append(taken)
+        return rounds[1:]
 
     def _touched(self, i: int) -> dict[Any, int]:
         """The tensors of a call, and their bytes."""
@@ -75,22 +105,45 @@ class Bench:
         return {tensor: _bytes(tensor.ty) for tensor in (*call.reads, *call.writes, *constants)}
 
     def schedule_seconds(self, schedule: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
-        """As `seconds`, of stages one after the other."""
-        all_groups = [self._groups(stage) for stage in schedule]
+        """Seconds of stages one after the other, each time. Raises RuntimeError as above."""
+        launchers = [self._launcher(stage) for stage in schedule]
 
         def launch() -> None:
-            for groups in all_groups:
-                self._run(self._device, groups)
+            for launcher in launchers:
+                launcher()
 
-        function = tvm.runtime.convert(launch)
-        timed_call(self._device, function)
-        return tuple(timed_call(self._device, function) for _ in range(runs))
+        if self._host is None:
+            function = tvm.runtime.convert(launch)
+            return tuple(timed_call(self._device, function) for _ in range(runs + 1))[1:]
+        times = []
+        with self._host.computing():
+            for _ in range(runs + 1):
+                started = time.perf_counter()
+                launch()
+                times.append(time.perf_counter() - started)
+        return tuple(times[1:])
 
-    def _groups(self, stage: Stage) -> Any:
-        """As the runtime takes them: converted here, not where it is timed."""
+    def _launcher(self, stage: Stage) -> Callable[[], Any]:
+        """What launches a stage."""
+        groups = self._groups(stage)
+        if self._host is None:
+            converted = tvm.runtime.convert(groups)  # here, not where it is timed
+            return lambda: self._run(self._device, converted)
+        if len(groups) > 1:
+            kernels = [[("", function, arguments) for function, *arguments in group] for group in groups]
+            arguments = stage_arguments(zip(stage.threads[::-1], kernels, strict=True))
+            return lambda: self._run(*arguments)
+
+        def one_after_the_other() -> None:
+            for function, *operands in groups[0]:
+                function(*operands)
+
+        return one_after_the_other
+
+    def _groups(self, stage: Stage) -> list[list[list[Any]]]:
         if stage.merged:
-            return tvm.runtime.convert([[self._merged_launch(stage)]])
-        return tvm.runtime.convert([[self._launches[i] for i in group] for group in stage.launched])
+            return [[self._merged_launch(stage)]]
+        return [[self._launches[i] for i in group] for group in stage.launched]
 
     def _merged_launch(self, stage: Stage) -> list[Any]:
         if stage not in self._merged:
@@ -99,11 +152,10 @@ class Bench:
             function = kernel.function.with_attr("global_symbol", kernel.name)
             with lowering_context():
                 built = tvm.tirx.build(tvm.IRModule({kernel.name: function}))
+            if self._host is not None:
+                built = self._host.loaded(built)
             self._merged[stage] = [built[kernel.name], *(self._value(a) for a in kernel.arguments)]
         return self._merged[stage]
-
-    def _launch(self, stage: Stage) -> None:
-        self._run(self._device, self._groups(stage))
 
     def _value(self, expr: Any) -> Any:
         """The tensor behind a kernel's operand; anything else as it is."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call
 
 from templates.gpu.lowered import nodes
 from tuner.devices import Device
@@ -39,7 +40,8 @@ _RESIDENT = 2048  # work-items that fill a compute unit of a GPU
 
 class MeasuredCosts:
     """Costs of a network's stages for `search`. What is measured is added to the store at once. Groups of one stage are
-    timed together, on their streams; a stage of one group takes what its calls take."""
+    timed together, on their streams or, on the host, on their parts of its threads; a stage of one group takes what its
+    calls take."""
 
     def __init__(
         self,
@@ -63,13 +65,15 @@ class MeasuredCosts:
         self.measured = 0
 
     def seconds(self, stage: Stage) -> float:
-        """Raises BadInput, naming the kernel, where one alone cannot be timed."""
-        if stage.merged and self._merged(stage) is None:
+        """Infinity where the stage cannot be: no kernel computes it as one, or on the host it has more groups than
+        there are threads, or another library computes in one of several. Raises BadInput, naming the kernel, where one
+        alone cannot be timed."""
+        if not self._can_be(stage):
             return math.inf
         if len(stage.groups) == 1:
             return sum(self._alone(i) for i in stage.groups[0])
         if stage not in self._by_stage:
-            self._by_stage[stage] = self._of(stage)
+            self._by_stage[stage] = self._of(self.divided(stage))
             if math.isfinite(self._by_stage[stage]) and not stage.merged:
                 self._ratios.append(self._by_stage[stage] / self._least(stage))
         return self._by_stage[stage]
@@ -77,12 +81,35 @@ class MeasuredCosts:
     def estimate(self, stage: Stage) -> float | None:
         """The longest group, or what the kernels take that would fill the device, whichever is more; corrected by what
         was measured so far. A merged kernel has all to do that any of its members has."""
-        if len(stage.groups) == 1 or stage in self._by_stage:
+        if len(stage.groups) == 1 or stage in self._by_stage or not self._can_be(stage):
             return None
         if stage.merged:
-            possible = self._merged(stage) is not None
-            return PROMISE * max(self._alone(i) for group in stage.groups for i in group) if possible else None
+            return PROMISE * max(self._alone(i) for group in stage.groups for i in group)
         return self._least(stage) * self._promise()
+
+    def divided(self, stage: Stage) -> Stage:
+        """On the host, a stage of several groups with the threads of each, by the work of its kernels: the seconds that
+        they take on one thread. Any other stage as it is. Raises BadInput for more groups than threads, and as
+        `seconds`."""
+        if not self._device.is_host or stage.merged or len(stage.groups) == 1:
+            return stage
+        works = [sum(self._alone(i, 1) for i in group) for group in stage.groups]
+        return stage.divided(works, self._device.threads)
+
+    def _can_be(self, stage: Stage) -> bool:
+        if stage.merged:
+            return self._merged(stage) is not None
+        if not self._device.is_host or len(stage.groups) == 1:
+            return True
+        library = any(self._calls.kernels[i].name in self._of_libraries for group in stage.groups for i in group)
+        return len(stage.groups) <= self._device.threads and not library
+
+    @cached_property
+    def _of_libraries(self) -> frozenset[str]:
+        """Kernels that call another library: on the host that has threads of its own, for all cores, and what it has
+        prepared is for one call at a time."""
+        functions = self._calls.module.functions.items()
+        return frozenset(g.name_hint for g, f in functions if isinstance(f, tirx.PrimFunc) and _calls_library(f))
 
     def _promise(self) -> float:
         if len(self._ratios) < _ENOUGH:
@@ -90,12 +117,19 @@ class MeasuredCosts:
         return sorted(self._ratios)[len(self._ratios) // 20]
 
     def _least(self, stage: Stage) -> float:
+        if self._device.is_host:
+            groups = zip(stage.groups, self.divided(stage).threads, strict=True)
+            return max(sum(self._alone(i, threads) for i in group) for group, threads in groups)
         longest = max(sum(map(self._alone, group)) for group in stage.groups)
         filled = sum(self._alone(i) * self._shares[i] for group in stage.groups for i in group)
         return max(longest, filled)
 
-    def _alone(self, i: int) -> float:
-        stage = Stage(((i,),))
+    def _single(self, i: int, threads: int | None = None) -> Stage:
+        return Stage(((i,),), threads=(threads or self._device.threads,) if self._device.is_host else ())
+
+    def _alone(self, i: int, threads: int | None = None) -> float:
+        """Seconds of one kernel; on the host, on so many threads (default: all)."""
+        stage = self._single(i, threads)
         if stage not in self._by_stage:
             self._by_stage[stage] = self._of(stage)
         seconds = self._by_stage[stage]
@@ -106,10 +140,18 @@ class MeasuredCosts:
     def prepare(self, stages: Sequence[Stage]) -> None:
         """Measure what is not known of stages, and of the operators of those that are one group, in as few runs of the
         network as can be."""
-        single = [Stage(((i,),)) for stage in stages if len(stage.groups) == 1 for i in stage.groups[0]]
-        wide = [s for s in stages if len(s.groups) > 1 and not (s.merged and self._merged(s) is None)]
+        possible = [stage for stage in stages if self._can_be(stage)]
+        single = [self._single(i) for stage in possible if len(stage.groups) == 1 for i in stage.groups[0]]
+        wide = [stage for stage in possible if len(stage.groups) > 1]
+        if self._device.is_host:  # whose threads are divided by what kernels take on one
+            members = {i for stage in wide if not stage.merged for group in stage.groups for i in group}
+            self._measure([*single, *(self._single(i, 1) for i in sorted(members))])
+            single = []
+        self._measure([*single, *map(self.divided, wide)])
+
+    def _measure(self, stages: Sequence[Stage]) -> None:
         waiting: dict[str, tuple[Workload, Stage]] = {}
-        for stage in dict.fromkeys((*single, *wide)):
+        for stage in dict.fromkeys(stages):
             if stage not in self._by_stage:
                 workload = self._workload(stage)
                 if not self._is_known(workload):
@@ -155,12 +197,14 @@ class MeasuredCosts:
         return Workload("stage", {"groups": (json.dumps([[_hash(kernel.function)]]),), "merged": len(stage.groups)})
 
     def _groups(self, stage: Stage) -> tuple[str, ...]:
-        """A text for every group, sorted: the kernels with the places in the group of what they read there."""
+        """A text for every group, sorted: the kernels with the places in the group of what they read there. On the host
+        behind the number of the group's threads."""
         found = []
-        for group in stage.groups:
+        for number, group in enumerate(stage.groups):
             place = {i: n for n, i in enumerate(group)}
             reads = [[place[r] for r in self._graph.operators[i].reads if r in place] for i in group]
-            found.append(json.dumps([[self._kernels[i], *r] for i, r in zip(group, reads, strict=True)]))
+            text = json.dumps([[self._kernels[i], *r] for i, r in zip(group, reads, strict=True)])
+            found.append(f"{stage.threads[number]} threads: {text}" if stage.threads else text)
         return tuple(sorted(found))
 
     @cached_property
@@ -203,6 +247,10 @@ def share_of(function: tirx.PrimFunc, device: Device) -> float:
     items = groups * math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
     units = int(device.key.attrs.get("compute_units", 1))
     return min(1.0, groups / units if device.key.family == "cpu" else items / (units * _RESIDENT))
+
+
+def _calls_library(function: tirx.PrimFunc) -> bool:
+    return any(getattr(call.op, "name", "") == "tirx.tvm_call_packed" for call in nodes(Call, function))
 
 
 def _widen(extents: dict[str, int], tag: str, extent: Any) -> None:

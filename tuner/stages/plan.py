@@ -8,7 +8,9 @@ batch size, too) on this very device. Both ways are timed end to end, as modules
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -23,6 +25,8 @@ from tuner.graph import Placed, compile_module, host_of
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key
+from tuner.stages.endings import Limits
+from tuner.stages.host import Host
 from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
 from tuner.stages.schedule import Schedule, Stage, check, sequential
@@ -63,17 +67,23 @@ def plan_stages(
     searched for no longer than `seconds`, and `progress` is told how many have been timed. `exact` forbids templates
     that round differently (Winograd) for merged kernels, too.
 
-    Raises BadInput if the network cannot be run in stages on the device, or a kernel cannot be timed; RuntimeError if
+    On the CPU a stage has at most as many groups as the device has threads.
+
+    Raises BadInput if the network cannot be run in stages on the device (a CPU with one thread, or without a C compiler
+    for our thread pool), or a kernel cannot be timed; RuntimeError if
     the device refuses (it may have no memory left); DatabaseError.
     """
-    if device.is_host:
-        raise BadInput("stages are for OpenCL and CUDA devices: the CPU's threads all work on one kernel")
-    opencl.load()  # it has the functions that switch streams, on CUDA too
+    if not device.is_host:
+        opencl.load()  # it has the functions that switch streams, on CUDA too
+    elif device.threads < 2:
+        raise BadInput(
+            "kernels that run at the same time need a thread each, and the CPU has one here: give --threads 2"
+        )
     calls = Calls.of(placed)
     merging = Merging(placed, calls, device, store, exact)
     graph = calls.graph(merging.kinds)
-    limits = (options or Options()).limits
-    asked = {} if limits is None else {"limits": str(limits)}
+    options = options or Options()
+    asked = {} if options.limits is None else {"limits": str(options.limits)}
     workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph, merging.known()), **asked})
     known = _remembered(store, workload, device)
     if False in known and known[False].config["finished"]:
@@ -81,11 +91,12 @@ def plan_stages(
     bench = Bench(placed, calls, device, merging=merging)
     costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
     end = time.monotonic() + seconds
+    options = replace(options, limits=feasible(options.limits, device, merging))
     found = search(graph, costs, options, lambda: time.monotonic() < end)
     check(graph, found.schedule)
     schedules: list[Schedule | None] = [None]
     if any(len(stage.groups) > 1 for stage in found.schedule):
-        schedules.append(found.schedule)
+        schedules.append(tuple(costs.divided(stage) for stage in found.schedule))
     networks = [staged(placed, calls, schedule or sequential(graph), merging=merging) for schedule in schedules]
     times = compare(networks, device)
     for schedule, taken in zip(schedules, times, strict=True):
@@ -93,7 +104,19 @@ def plan_stages(
         store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
     medians = zip(map(median, times), schedules, strict=True)
     better = _better(placed, calls, merging, list(medians), found.finished, costs.measured)
-    return replace(better, cuts=tuple(block.cut_text() for block in found.blocks if block.cut_text()))
+    there_is = feasible(None, device, merging)  # what is beyond was not left out
+    lines = (b.cut_text() for b in found.blocks if there_is is None or b.cut.operators or b.limits != there_is)
+    return replace(better, cuts=tuple(filter(None, lines)))
+
+
+def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits | None:
+    """On the CPU no more groups than threads, or than one kernel could compute: no others are enumerated."""
+    if not device.is_host:
+        return limits
+    merged = Counter(kind for kind in merging.kinds if kind is not None)
+    groups = max(device.threads, *merged.values(), 0)
+    limits = limits or Limits()
+    return replace(limits, groups=groups if limits.groups is None else min(groups, limits.groups))
 
 
 def _remembered(store: Store, workload: Workload, device: Device) -> dict[bool, Trial]:
@@ -124,17 +147,19 @@ def _better(
 
 def compare(networks: Sequence[Placed], device: Device, rounds: int = ROUNDS) -> list[list[float]]:
     """Seconds of whole inferences of networks with the same inputs, on one device, in turns."""
-    place = device.tvm_device()
-    machines = [relax.VirtualMachine(compile_module(n.module, host_of([device.target]), 1), place) for n in networks]
+    place, host = device.tvm_device(), Host(device.threads) if device.is_host else None
+    programs = [compile_module(n.module, host_of([device.target]), 1) for n in networks]
+    machines = [relax.VirtualMachine(p, place) if host is None else host.machine(p) for p in programs]
     inputs = [_random(p.ty, place) for p in networks[0].module["main"].params]
     found: list[list[float]] = [[] for _ in networks]
-    for i in range(rounds + 1):
-        for times, machine in zip(found, machines, strict=True):
-            started = time.perf_counter()
-            machine["main"](*inputs)
-            place.sync()
-            if i:  # the first warms up
-                times.append(time.perf_counter() - started)
+    with nullcontext() if host is None else host.computing():
+        for i in range(rounds + 1):
+            for times, machine in zip(found, machines, strict=True):
+                started = time.perf_counter()
+                machine["main"](*inputs)
+                place.sync()
+                if i:  # the first warms up
+                    times.append(time.perf_counter() - started)
     return found
 
 

@@ -1,9 +1,10 @@
 """A network in stages: the same kernel calls in another order, with calls of the runtime that switch streams and join
-them (`opencl/runtime/stages.cc`). Start at `staged`.
+them (`opencl/runtime/stages.cc`), or, on the host, with one call for each stage of several groups, of the thread pool
+(`parallel/stage.c`). Start at `staged`.
 
 The memory of tensors is planned afterwards, from what is used last where in the order of calls, as if they ran one by
 one. Groups do not: what a stage reads or writes must not be given to others before it has ended. So every tensor that
-a group touches is an operand of the call that joins them.
+a group touches is an operand of the call that joins them, or that is the stage.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import tvm
 from tvm import relax, tirx
 from tvm.ir import IRModule, Var
 
+from tuner.devices.parallel.stage import STAGE, stage_arguments
 from tuner.errors import BadInput
 from tuner.graph import MergedOperator, Placed, PlacedOperator
 from tuner.graph.bindings import with_leaves
@@ -31,11 +34,17 @@ def staged(
     """The network with its calls in a schedule's stages, and its operators in the order in which they are launched.
 
     `keep`: tensors live as long as their stage. Without it results are wrong; that is for tests alone. `merging` has
-    the kernels of merged stages. Raises BadInput for a merged stage that has none.
+    the kernels of merged stages. Raises BadInput for a merged stage that has none, and for one of several groups on
+    the host whose groups have no threads (see `Stage.divided`).
     """
+    vdevices = placed.module.global_infos["vdevice"]
+    for stage in schedule:
+        concurrent = len(stage.groups) > 1 and not stage.merged
+        if concurrent and bool(stage.threads) != (vdevices[0].target.kind.name == "llvm"):
+            raise BadInput(f"stage {stage.text()}: groups have threads on the host, and on no other device")
     rewriting = _Rewriting(calls, keep, _kernels(schedule, merging))
     module = rewriting.rewritten(schedule)
-    module.update_global_info("vdevice", placed.module.global_infos["vdevice"])
+    module.update_global_info("vdevice", vdevices)
     operators = tuple(_operators(placed, calls, schedule, rewriting.merged))
     return replace(placed, module=module, operators=operators, stages=tuple(stage.text() for stage in schedule))
 
@@ -89,6 +98,8 @@ class _Rewriting:
     def _stage(self, stage: Stage) -> None:
         if stage.merged:
             self._merged(stage)
+        elif stage.threads and len(stage.groups) > 1:
+            self._together(stage)
         else:
             self._groups(stage)
 
@@ -98,6 +109,15 @@ class _Rewriting:
         arguments = [self._renamed(argument) for argument in kernel.arguments]
         self._builder.emit(relax.Call(function, arguments, ty_args=[relax.TupleType([])]))
         self.merged[stage] = kernel.operator(function.name_hint)
+
+    def _together(self, stage: Stage) -> None:
+        """One call of all groups. Memory planning sees what they touch used here alone: no two share memory."""
+        groups = []
+        for group, threads in zip(stage.launched, stage.threads[::-1], strict=True):
+            values = [with_leaves(self._calls.kernels[i].value, self._renamed) for i in group]
+            groups.append((threads, [(tvm.ir.StringImm(v.op.name_hint), v.op, v.args) for v in values]))
+        arguments = [tirx.IntImm("int64", a) if isinstance(a, int) else a for a in stage_arguments(groups)]
+        self._packed(STAGE, *arguments)
 
     def _groups(self, stage: Stage) -> None:
         kernels = self._calls.kernels

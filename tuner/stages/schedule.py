@@ -4,7 +4,7 @@ and `greedy` are the schedules to compare with."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tuner.errors import BadInput
@@ -16,10 +16,12 @@ Groups = tuple[tuple[int, ...], ...]
 @dataclass(frozen=True)
 class Stage:
     """Groups of operators; those of a group run one after the other, in their order. `merged`: every group is one
-    operator, and all are computed by one kernel."""
+    operator, and all are computed by one kernel. `threads`: how many of the host's threads each group has; none on
+    other devices, whose groups have streams."""
 
     groups: Groups
     merged: bool = False
+    threads: tuple[int, ...] = ()
 
     @property
     def members(self) -> int:
@@ -33,17 +35,35 @@ class Stage:
 
     def shifted(self, numbers: tuple[int, ...]) -> Stage:
         """With other numbers for its operators."""
-        return Stage(tuple(tuple(numbers[i] for i in group) for group in self.groups), self.merged)
+        return replace(self, groups=tuple(tuple(numbers[i] for i in group) for group in self.groups))
+
+    def divided(self, works: Sequence[float], threads: int) -> Stage:
+        """With all of so many threads, each group's in proportion to its work, at least one: the rest go, one by one,
+        to whoever has most work for each (Adams's method). Raises BadInput where there are fewer than groups."""
+        if len(self.groups) > threads:
+            raise BadInput(f"stage {self.text()}: its {len(self.groups)} groups are more than {threads} threads")
+        counts = [1] * len(self.groups)
+        for _ in range(threads - len(counts)):
+            counts[max(range(len(counts)), key=lambda g: works[g] / counts[g])] += 1
+        return replace(self, threads=tuple(counts))
 
     def text(self) -> str:
-        """As it is stored: "0,1|2"; with "=" in front where it is merged."""
-        return ("=" if self.merged else "") + "|".join(",".join(map(str, group)) for group in self.groups)
+        """As it is stored: "0,1|2"; with "=" in front where it is merged; with a group's threads behind it: "0,1:3|2:1"
+        where it has some."""
+        groups = [",".join(map(str, group)) for group in self.groups]
+        if self.threads:
+            groups = [f"{group}:{count}" for group, count in zip(groups, self.threads, strict=True)]
+        return ("=" if self.merged else "") + "|".join(groups)
 
     @classmethod
     def from_text(cls, text: str) -> Stage:
         """Raises ValueError where it is none."""
-        groups = text.removeprefix("=").split("|")
-        return cls(tuple(tuple(map(int, group.split(","))) for group in groups), text.startswith("="))
+        parts = [group.partition(":") for group in text.removeprefix("=").split("|")]
+        groups = tuple(tuple(map(int, group.split(","))) for group, _, _ in parts)
+        threads = tuple(int(count) for _, colon, count in parts if colon)
+        if threads and (len(threads) != len(groups) or min(threads) < 1):
+            raise ValueError(f"stage {text}: some of its groups have no threads")
+        return cls(groups, text.startswith("="), threads)
 
 
 Schedule = tuple[Stage, ...]
@@ -67,11 +87,13 @@ def sequential(graph: OperatorGraph) -> Schedule:
     return tuple(Stage(((i,),)) for i in range(len(graph)))
 
 
-def greedy(graph: OperatorGraph) -> Schedule:
-    """All operators that can run, then all that can run then, and so on (Tang et al., 2018)."""
+def greedy(graph: OperatorGraph, widest: int | None = None) -> Schedule:
+    """All operators that can run (the first `widest` of them), then all that can run then, and so on (Tang et al.,
+    2018)."""
     done, stages = 0, []
     while done != graph.all:
         ready = [i for i in numbers(graph.all & ~done) if not graph.predecessors[i] & ~done]
+        ready = ready[:widest]
         stages.append(Stage(tuple((i,) for i in ready)))
         done |= as_set(ready)
     return tuple(stages)

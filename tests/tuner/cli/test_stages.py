@@ -88,7 +88,7 @@ def test_a_device_without_stages_gets_the_sequential_module_and_a_line(folder: P
     assert done.status == 0, done.err
     lines = [line for line in done.err.splitlines() if "no stages" in line]
     assert len(lines) == 1
-    assert "OpenCL and CUDA" in lines[0]
+    assert "give --threads 2" in lines[0]
     assert_right(folder, "cpu")
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.script import tirx as T
 from tvm.target import Target
 
 from tests.tuner.graph.networks import Net
-from tuner.devices import Device, opencl
+from tuner.devices import Device, open_device, opencl
+from tuner.devices.parallel.stage import STAGE
 from tuner.graph import FusedGraph, Place, Placed, compile_module, host_of, lower_placed
 from tuner.stages import Schedule, Stage
 from tuner.stages.calls import Calls
+from tuner.stages.host import Host
 from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
 
@@ -53,6 +58,21 @@ def all_merged(merging: Merging) -> Schedule:
     return tuple(stages)
 
 
+def host(threads: int) -> Device:
+    """The CPU with so many threads, however many cores there are: nothing is timed for its own sake."""
+    return replace(open_device("cpu", 1), threads=threads)
+
+
+def with_threads(schedule: Sequence[Stage], threads: int) -> Schedule:
+    """Its stages of several groups with threads for each, by how many kernels they have."""
+    return tuple(
+        stage
+        if stage.merged or len(stage.groups) == 1
+        else stage.divided([len(group) for group in stage.groups], threads)
+        for stage in schedule
+    )
+
+
 def lowered(graph: FusedGraph, device: Device) -> Placed:
     return lower_placed(graph, [Place(device.target, {})], [0] * len(graph.steps))
 
@@ -66,17 +86,25 @@ class Machine:
         device: Device,
         schedule: Sequence[Stage] | None = None,
         keep: bool = True,
+        around: Callable[[Callable[..., None]], Callable[..., None]] | None = None,
     ) -> None:
+        """`around`: makes of the host's function that runs stages the one that the network calls."""
         if schedule is not None:
             calls = Calls.of(placed)
             placed = staged(placed, calls, schedule, keep, Merging(placed, calls, device))
         self.executable = compile_module(placed.module, host_of([device.target]), 1)
         self._device = device.tvm_device()
-        self._machine = relax.VirtualMachine(self.executable, self._device)
+        self._host = Host(device.threads) if device.is_host else None
+        if around is not None:
+            tvm_ffi.register_global_func(STAGE, around(tvm_ffi.get_global_func(STAGE)), override=True)
+        load = relax.VirtualMachine if self._host is None else lambda program, _: self._host.machine(program)
+        self._machine = load(self.executable, self._device)
+        self._constants = [tvm.runtime.tensor(array, self._device) for array in placed.constants[0]]
 
     def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
         given = [tvm.runtime.tensor(array, self._device) for array in inputs]
-        return [result.numpy() for result in self._machine["main"](*given)]
+        with nullcontext() if self._host is None else self._host.computing():
+            return [result.numpy() for result in self._machine["main"](*given, *self._constants)]
 
     def run_delayed(self, delays: Delays, *inputs: np.ndarray) -> list[np.ndarray]:
         """With a wait on the current stream before some kernels."""
@@ -88,7 +116,8 @@ class Machine:
         try:
             return self.run(*inputs)
         except BaseException:
-            opencl.leave_stage()
+            if self._host is None:
+                opencl.leave_stage()
             raise
         finally:
             self._machine.set_instrument(None)

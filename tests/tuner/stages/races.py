@@ -2,7 +2,7 @@
 
 Happens-before by vector clocks (Lamport, 1978; Fidge, 1988): kernels of one stream are in order, a side stream begins
 behind what the caller's has so far, and that goes on behind the side streams when they are joined. So a race is found
-whether or not the run was unlucky.
+whether or not the run was unlucky. A group of a stage on the host is a side stream.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 
 from tuner.devices import Device
+from tuner.devices.parallel.stage import STAGE, groups_of
 from tuner.stages.rewrite import ASIDE, BACK, JOIN
 
 _MAIN = 0
@@ -52,7 +53,12 @@ class RaceDetector:
         self.ordered = 0
 
     def instrument(self, function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
-        if before and not name.startswith("vm.builtin."):
+        if before and name == STAGE:
+            for group in groups_of(arguments):
+                self._calls.append((ASIDE, None, ()))
+                self._calls += [(kernel, compute, tuple(map(_seen, given))) for kernel, compute, given in group]
+            self._calls.append((JOIN, None, ()))
+        elif before and not name.startswith("vm.builtin."):
             self._calls.append((name, function, tuple(map(_seen, arguments))))
         return 0
 

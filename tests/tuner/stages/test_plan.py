@@ -14,13 +14,13 @@ from onnx import TensorProto
 
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
-from tests.tuner.stages.networks import Machine, branches, lowered
+from tests.tuner.stages.networks import Machine, branches, host, lowered, with_threads
 from tuner.cli.common import Output
 from tuner.cli.stages import Stager
 from tuner.devices import Device, open_device, opencl
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
-from tuner.stages import Stage, check, greedy
+from tuner.stages import Stage, check, greedy, sequential
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key, share_of
@@ -30,14 +30,19 @@ from tuning_db.record import Config, Failure, FailureKind
 from tuning_db.store import Store, open_db
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return open_device(f"opencl:{device_number('pocl')}")
+@pytest.fixture(scope="module", params=["pocl", "cpu"])
+def device(request: pytest.FixtureRequest) -> Device:
+    return host(3) if request.param == "cpu" else open_device(f"opencl:{device_number(request.param)}")
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Placed:
     return lowered(branches(tmp_path_factory.mktemp("net")), device)
+
+
+@pytest.fixture(scope="module")
+def pocl() -> Device:
+    return open_device(f"opencl:{device_number('pocl')}")
 
 
 @pytest.fixture
@@ -84,12 +89,13 @@ def test_stages_have_keys_that_do_not_depend_on_their_place(network: Placed, dev
     calls = Calls.of(network)
     bench = Bench(network, calls, device)
     costs = MeasuredCosts(calls, bench, device, store)
-    wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) > 2)
+    wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
     seconds = costs.seconds(wide)
     other = MeasuredCosts(calls, bench, device, store)
     assert other.seconds(replace(wide, groups=wide.groups[::-1])) == seconds
     assert other.measured == 0
-    assert all(time > 0 for time in bench.schedule_seconds(greedy(calls.graph()), 3))
+    schedule = [costs.divided(stage) for stage in (wide, *sequential(calls.graph()))]
+    assert all(time > 0 for time in bench.schedule_seconds(schedule, 3))
 
 
 def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device: Device, store: Store) -> None:
@@ -99,8 +105,13 @@ def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device:
     assert costs.seconds(chain) == pytest.approx(sum(costs.seconds(Stage(((i,),))) for i in range(3)))
     assert costs.measured == 3
     stage = Stage(((0,), (1,)))
-    least = max(costs.seconds(Stage(((i,),))) for i in range(2))
-    assert 0.9 * least < (costs.estimate(stage) or 0) <= 2 * least
+    estimate = costs.estimate(stage) or 0
+    if device.is_host:
+        assert costs.measured > 3  # on fewer threads, too
+        assert estimate > 0
+    else:
+        least = max(costs.seconds(Stage(((i,),))) for i in range(2))
+        assert 0.9 * least < estimate <= 2 * least
 
 
 def test_a_kernel_that_cannot_be_timed_is_named(
@@ -140,7 +151,8 @@ def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, devi
         assert {t.workload.op for t in added.values()} == {"stage", "schedule"}  # nothing was taken over
         (stages[batch],) = (key for key, t in added.items() if t.workload.op == "schedule")
     assert stages[1] != stages[8]
-    wide = [stage.text() for stage in greedy(Calls.of(network).graph())]
+    parallel = greedy(Calls.of(network).graph(), device.threads if device.is_host else None)
+    wide = [stage.text() for stage in (with_threads(parallel, device.threads) if device.is_host else parallel)]
     trial = next(t for t in store.trials() if t.workload.key == stages[8] and not t.config["stages"])
     config = Config("stages", {"stages": wide, "finished": True})
     store.add(replace(trial, config=config, times=(1e-9,), created=datetime.now(UTC)))
@@ -157,9 +169,9 @@ def test_a_kernel_keeps_busy_what_its_groups_fill(network: Placed, device: Devic
     assert all(share_of(f, gpu) < 1 for g, f in network.module.functions.items() if g.name_hint.startswith("conv2d"))
 
 
-def test_the_cpu_has_no_stages(network: Placed, store: Store) -> None:
-    with pytest.raises(BadInput, match="OpenCL and CUDA"):
-        plan_stages(network, open_device("cpu", 1), store, 1)
+def test_one_thread_has_no_stages(network: Placed, store: Store) -> None:
+    with pytest.raises(BadInput, match=r"a thread each.*--threads 2"):
+        plan_stages(network, host(1), store, 1)
 
 
 def large(folder: Path, size: int) -> FusedGraph:
@@ -193,12 +205,12 @@ def test_a_network_that_the_device_has_no_memory_for_keeps_its_order(
 
 
 def test_a_network_that_the_driver_refuses_memory_for_keeps_its_order(
-    tmp_path: Path, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, pocl: Device, store: Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One tensor larger than it allows: nothing is touched, as would be in many that are together."""
     allowed = opencl.device_info(device_number("pocl")).max_alloc_bytes
-    placed = lowered(large(tmp_path, allowed + (1 << 24)), device)
-    assert "cannot be allocated" in assert_keeps_its_order(placed, replace(device, memory_bytes=None), store, capfd)
+    placed = lowered(large(tmp_path, allowed + (1 << 24)), pocl)
+    assert "cannot be allocated" in assert_keeps_its_order(placed, replace(pocl, memory_bytes=None), store, capfd)
 
 
 def test_a_schedule_that_does_not_fit_is_refused(network: Placed) -> None:

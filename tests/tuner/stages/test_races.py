@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.templates.gpu.support import device_number
-from tests.tuner.stages.networks import Machine, all_merged, branches, lowered
+from tests.tuner.stages.networks import Machine, all_merged, branches, host, lowered, with_threads
 from tests.tuner.stages.races import RaceDetector
 from tests.tuner.stages.test_rewrite import by_branch, inputs
 from tuner.devices import Device, open_device
@@ -15,9 +15,16 @@ from tuner.stages.calls import Calls
 from tuner.stages.merge import Merging
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return open_device(f"opencl:{device_number('pocl')}")
+@pytest.fixture(scope="module", params=["pocl", "cpu"])
+def device(request: pytest.FixtureRequest) -> Device:
+    return host(4) if request.param == "cpu" else open_device(f"opencl:{device_number(request.param)}")
+
+
+@pytest.fixture
+def streams(device: Device) -> None:
+    """For tests that take calls apart which the host has as one."""
+    if device.is_host:
+        pytest.skip("a stage on the host is one call")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,8 @@ def detected(machine: Machine, device: Device) -> tuple[list[str], int]:
 def schedules(network: Placed, device: Device) -> dict[str, Schedule]:
     calls = Calls.of(network)
     merged = all_merged(Merging(network, calls, device))
-    return {"by branch": by_branch(calls), "greedy": greedy(calls.graph()), "merged": merged}
+    found = {"by branch": by_branch(calls), "greedy": greedy(calls.graph()), "merged": merged}
+    return {name: with_threads(s, 4) for name, s in found.items()} if device.is_host else found
 
 
 @pytest.mark.parametrize("name", ["by branch", "greedy"])
@@ -50,6 +58,7 @@ def test_merged_kernels_have_none(network: Placed, device: Device) -> None:
     assert detected(Machine(network, device, schedule), device)[0] == []
 
 
+@pytest.mark.usefixtures("streams")
 def test_memory_that_is_given_away_too_early_is_one(network: Placed, device: Device) -> None:
     """What `keep` is for."""
     races, _ = detected(Machine(network, device, by_branch(Calls.of(network)), keep=False), device)
@@ -57,6 +66,7 @@ def test_memory_that_is_given_away_too_early_is_one(network: Placed, device: Dev
     assert all("writes" in race for race in races)
 
 
+@pytest.mark.usefixtures("streams")
 def test_streams_that_are_not_joined_race(network: Placed, device: Device) -> None:
     detector = RaceDetector(device)
 

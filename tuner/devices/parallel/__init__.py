@@ -1,5 +1,5 @@
 """Our thread pool for compiled kernels (`pool.c` says why): compiled once, then given to every library. Start at
-`pool_library` and `Pool`."""
+`pool_library` and `Pool`; `stage` is how networks run groups of kernels on parts of its threads."""
 
 from __future__ import annotations
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
+
+from tvm_ffi import libinfo
 
 from board_agent.pool import Pool
 from tuner.devices.compiled import cache_folder, digest, made_whole
 from tuner.errors import BadInput
 
-SOURCE = Path(__file__).with_name("pool.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("pool.h", "pool.c", "stage.c"))
 # The name says what it was made from: two with one name are the same.
 PATTERN = "parallel-*.so"
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-Wl,-z,noexecstack")
+_LIBRARIES = ("-ldl",)  # of older systems
 
 
 _POOLS: dict[str, Pool] = {}
@@ -52,11 +56,13 @@ def pool_library(machine: str | None = None) -> Path | None:
 
 
 def _compiled(compiler: str, machine: str, folder: Path) -> Path:
-    made_from = (machine, str(platform.libc_ver()), str(_FLAGS))
-    name = digest([*(part.encode() for part in made_from), SOURCE.read_bytes()])
+    made_from = (machine, str(platform.libc_ver()), str(_FLAGS), metadata.version("apache-tvm-ffi"))
+    name = digest([*(part.encode() for part in made_from), *(source.read_bytes() for source in SOURCES)])
     library = folder / PATTERN.replace("*", name)
     if not library.exists():
         with made_whole(library) as made:
-            command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE)]
+            includes = dict.fromkeys((libinfo.find_include_path(), libinfo.find_dlpack_include_path()))
+            sources = [str(source) for source in SOURCES if source.suffix == ".c"]
+            command = [compiler, *_FLAGS, *(f"-I{path}" for path in includes), "-o", str(made), *sources, *_LIBRARIES]
             subprocess.run(command, capture_output=True, check=True)
     return library

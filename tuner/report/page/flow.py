@@ -7,11 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import tvm
 
+from tuner.devices.parallel.stage import STAGE
 from tuner.errors import BadInput
 from tuner.graph import COPY
 from tuner.module import Manifest
@@ -22,6 +24,7 @@ from tuner.stages.rewrite import ASIDE, BACK, JOIN
 _CALL = re.compile(r"\s*call\s+(\S+)\s+in:\s*(.*?)\s*dst:\s*(\S+)\s*$")
 _RETURN = re.compile(r"\s*ret\s+(%\d+)\s*$")
 _BUILTIN = "vm.builtin."
+_FUNCTION = re.compile(r"f\[.*\]$")
 _STREAMS = {ASIDE, BACK, JOIN}
 _NO_VALUE = {"check_tensor_info", "match_shape", "null_value", "alloc_shape_heap"}
 
@@ -96,10 +99,19 @@ class _Reader:
             name, words, to = call[1], [w.strip() for w in call[2].split(",")], call[3]
             if name.startswith(_BUILTIN):
                 self._builtin(name.removeprefix(_BUILTIN), words, to)
+            elif name == STAGE:
+                self._stage(words)
             elif name not in _STREAMS:
                 self._kernel(name, [w for w in words if w.startswith("%")])
         elif (end := _RETURN.match(line)) is not None:
             self._connect(self.made.get(end[1], []), self._node("", "output", self.devices.get(end[1], 0)))
+
+    def _stage(self, words: Sequence[str]) -> None:
+        """The kernels of a stage of the host's: functions among the arguments of one call, each with its own behind."""
+        starts = [i for i, word in enumerate(words) if _FUNCTION.match(word)]
+        for start, end in pairwise([*starts, len(words)]):
+            name = words[start].removeprefix("f[").removesuffix("]")
+            self._kernel(name, [w for w in words[start + 1 : end] if w.startswith("%")])
 
     def _builtin(self, name: str, words: Sequence[str], to: str) -> None:
         self.fresh.discard(to)

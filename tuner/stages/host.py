@@ -1,0 +1,69 @@
+"""The host's threads for timing: kernels in libraries that our thread pool serves, as a built module has them. Start at
+`Host`."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tuner.devices import usable_cpus
+from tuner.devices.parallel import open_pool, pool_library
+from tuner.devices.parallel.stage import offer_stages
+from tuner.errors import BadInput
+from tuner.measure.toolchain import check_toolchain
+
+_LOAD = "ffi.Module.load_from_file.relax.VMExecutable"
+
+
+class Host:
+    """So many of the host's threads. Raises BadInput where there is no C compiler for the pool, or no linker."""
+
+    def __init__(self, threads: int) -> None:
+        library = pool_library()
+        pool = None if library is None else open_pool(library)
+        if pool is None:
+            raise BadInput("stages on the CPU need its thread pool, which no C compiler was found for: install gcc")
+        self._pool, self._linker = pool, check_toolchain()
+        self.threads = threads
+        pool.threads(threads)
+        offer_stages(pool)
+
+    @contextmanager
+    def computing(self, threads: int | None = None) -> Iterator[None]:
+        """The calling thread's loops are shared by so many threads (default: all)."""
+        self._pool.enter(threads or self.threads, usable_cpus()[0])
+        try:
+            yield
+        finally:
+            self._pool.leave()
+
+    def loaded(self, kernels: Any) -> Any:
+        """Compiled kernels (a TVM module of LLVM's) as a library that the pool serves."""
+        with tempfile.TemporaryDirectory(prefix="edgetune-stages-") as name:
+            compiled, library = Path(name) / "kernels.o", Path(name) / "kernels.so"
+            kernels.write_to_file(str(compiled), "o")
+            command = [self._linker, "-shared", "-z", "noexecstack", "-o", str(library), str(compiled)]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            if done.returncode:
+                raise BadInput(f"{self._linker} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            found = tvm.runtime.load_module(str(library))
+            self._pool.serve(library)
+            return found
+
+    def machine(self, executable: Any) -> Any:
+        """A virtual machine of a compiled network whose kernels the pool serves."""
+        with tempfile.TemporaryDirectory(prefix="edgetune-stages-") as name:
+            network = Path(name) / "network.ro"
+            executable.mod.write_to_file(str(network), "ro")
+            program = tvm.get_global_func(_LOAD)(str(network))
+        for child in executable.mod.imports:
+            if child.kind == "llvm":
+                program.import_module(self.loaded(child))
+        return relax.VirtualMachine(program, tvm.cpu())
