@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
                 said = f"{1e6 * min(line['times']):.1f} us" if "times" in line else str(line["failed"])[:100]
                 print(f"{place} of {count}: {said}", file=sys.stderr, flush=True)
         pack(folder, run.manifest["name"], run.described, given.output)
-    print(f"wrote {given.output}: take it back to the host, and there: tune bundle import {given.output}")
+    print(f"wrote {given.output}: take it back to the host, and there: tune bundle import {parser.prog} {given.output}")
     return 0
 
 

@@ -120,7 +120,7 @@ def import_results(
 def _device(facts: Path, name: str, threads: int | None) -> Any:
     from tuner.devices import device_of, gpu_device_of
 
-    check_file(facts, "facts of a device")
+    check_file(facts, "what `python3 agent.pyz --facts` prints on the device")
     kind, _, number = name.partition(":")
     if not (name == "cpu" or (kind in _DRIVERS and number.isdecimal())):
         raise BadInput(f"device {name!r}: give cpu, opencl:N or cuda:N")

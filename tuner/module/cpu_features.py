@@ -5,15 +5,16 @@ Code for AVX-512 dies of an illegal instruction where there is none: loading com
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import tvm
 from tvm.target import Target
 
-CPUINFO = Path("/proc/cpuinfo")
+from board_agent.facts import PROCFS, emulated
 
 # LLVM's names (as in targets) to the kernel's (as in /proc/cpuinfo): the sets that LLVM vectorises with.
-_NAMES = {
+_X86 = {
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
     "avx": "avx",
@@ -29,12 +30,15 @@ _NAMES = {
     "avx512vl": "avx512vl",
     "avx512vnni": "avx512_vnni",
     "avx512bf16": "avx512_bf16",
+}
+_ARM = {
     "neon": "asimd",
     "dotprod": "asimddp",
     "fullfp16": "asimdhp",
     "sve": "sve",
     "sve2": "sve2",
 }
+_NAMES = {**_X86, **_ARM}
 
 
 def required_features(target: Target) -> tuple[str, ...]:
@@ -43,12 +47,16 @@ def required_features(target: Target) -> tuple[str, ...]:
     return tuple(name for name in _NAMES if has(name, target))
 
 
-def missing_features(required: tuple[str, ...], cpuinfo: Path = CPUINFO) -> list[str]:
-    """Which of them this machine lacks; none where the system does not say."""
+def missing_features(required: tuple[str, ...], procfs: Path = PROCFS) -> list[str]:
+    """Which of them this machine lacks; none where the system does not say. Of an emulated processor it says what the
+    one below has: nothing is known but the architecture."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = (procfs / "cpuinfo").read_text().splitlines()
     except OSError:
         return []
+    if emulated(procfs):
+        own = _ARM if platform.machine() == "aarch64" else _X86
+        return [name for name in required if name not in own]
     flags = {
         flag
         for line in lines

@@ -48,6 +48,7 @@ def test_there_and_back(bundle: Path, tiny: Path) -> None:
     folder = bundle.parent
     done = on_the_device(bundle.name, "-o", "r.zip", cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("tune bundle import b.pyz r.zip")  # which is what is run now
     first = imported(bundle, "r.zip", "--json").json()
     assert (first["failures"], first["known"]) == (0, 0)
     assert first["added"] == first["trials"] > 3

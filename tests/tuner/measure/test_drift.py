@@ -147,7 +147,7 @@ def test_a_board_that_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with open_db(tmp_path / "t.db") as store:
         searched = [t for t in store.trials() if len(t.times) != 9]  # of a comparison at the end
         marked = [i for i, t in enumerate(searched) if t.throttled]
-        assert 1 <= len(marked) < 16
+        assert 1 <= len(marked) < len(searched)  # how many batches end between two looks is for the machine
         assert marked[0] <= 10 <= marked[-1] + 1
         assert marked == list(range(marked[0], marked[-1] + 1))
         (workload,) = store.workloads()

@@ -126,18 +126,22 @@ def test_a_module_for_another_cpu(built: Path, tmp_path: Path) -> None:
         load(copy)
 
 
-def test_features_by_the_names_of_cpuinfo(tmp_path: Path) -> None:
+def test_features_by_the_names_of_cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = required_features(tvm.target.Target({"kind": "llvm", "mcpu": "znver4"}))
     assert {"avx2", "avx512f", "fma"} <= set(wide)
     assert "avx512f" not in required_features(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
     info = tmp_path / "cpuinfo"
-    info.write_text("processor\t: 0\nflags\t\t: fpu sse4_1 sse4_2 avx avx2 fma bmi1 bmi2 f16c\n")
-    assert "avx512f" in missing_features(wide, info)
-    assert "sse4.2" not in missing_features(wide, info)
-    info.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
-    assert missing_features(("neon", "sve"), info) == ["sve"]
-    assert missing_features(wide, tmp_path / "none") == []
+    intel = "vendor_id\t: GenuineIntel\nflags\t\t: fpu sse4_1 sse4_2 avx avx2 fma bmi1 bmi2 f16c\n"
     assert missing_features(required_features(open_device("cpu", 1).target)) == []
+    assert missing_features(wide, tmp_path / "none") == []
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    info.write_text(intel)
+    assert "avx512f" in missing_features(wide, tmp_path)
+    assert "sse4.2" not in missing_features(wide, tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert missing_features(("neon", "sve", "avx"), tmp_path) == ["avx"]  # qemu shows the processor below
+    info.write_text("CPU implementer\t: 0x41\nFeatures\t: fp asimd\n")
+    assert missing_features(("neon", "sve"), tmp_path) == ["sve"]
 
 
 def test_a_profile_names_every_anchor(module: Module, model: Path) -> None:
