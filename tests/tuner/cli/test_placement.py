@@ -155,7 +155,7 @@ def edited(made: Made, name: str, change: Callable[[dict[str, Any]], None]) -> s
     if not (made.folder / "written.json").exists():
         built = made.build("written", *BOTH, "--write-placement", "written.json")
         assert built.status == 0, built.err
-        assert "wrote written.json: change it, or build it with --placement written.json" in built.err
+        assert "wrote written.json: change it, or build it with --placement written.json" in built.out
     said = json.loads((made.folder / "written.json").read_text())
     change(said["operators"])
     path.write_text(json.dumps(said))
