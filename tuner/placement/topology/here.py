@@ -24,7 +24,7 @@ from tuner.placement.topology.model import DeviceSpec, Link, Memory, Topology
 
 HOST = "host"  # the name of the main memory, and of the cores of the host
 ROUNDS = 5
-_RUNS = 3  # crossings of one size in a round
+_RUNS = 6  # crossings of one size in a round
 
 
 @dataclass(frozen=True)
