@@ -4,10 +4,11 @@ measured` runs it.
 Every step is sent to a device by a chain that changes it now and then, layouts and kernels are the best for that
 placement by the costs (the database's, what it lacks measured now), and the module is built, verified and timed, all
 placements in turns in one run. The simulator has those costs, links as they were measured, and devices on the same
-cores as one processor; "sum" is the additive model of `tune plan`. "took" is the median of blocks of runs, "least" the least of them, and "fastest" the one fastest run, which other work
-on the machine disturbs least. How often the blocks of one half of the run order two placements as those of the other
-half (by their medians, or by their fastest runs) is what any model can reach. With --fastest the costs are not the
-medians of what kernels, steps and crossings took, but what one in ten of their runs at most undercuts.
+cores as one processor; "sum" is the additive model of `tune plan`. "took" is the median of blocks of runs, "least" the
+least of them, and "fastest" the one fastest run, which other work on the machine disturbs least. How often the blocks
+of one half of the run order two placements as those of the other half (by their medians, or by their fastest runs) is
+what any model can reach. With --fastest the costs are not the medians of what kernels, steps and crossings took, but
+what one in ten of their runs at most undercuts.
 """
 
 from __future__ import annotations

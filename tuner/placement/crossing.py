@@ -51,6 +51,7 @@ class Crossing:
         what a trip takes besides its two copies and its kernels, where that is anything. Kernels take what costs have
         of them: a device's are between events of its queue. The fastest run is compared with the fastest kernels, and
         so on: what else the machine does is on both sides."""
+        self._run()  # a driver's threads inherit their starter's cores: all of them here
         with ExitStack() as stack:
             if self._pool is not None:
                 self._pool.enter(self._threads, usable_cpus()[0])
