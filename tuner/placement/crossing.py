@@ -8,9 +8,7 @@ threads that slept are woken.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +18,14 @@ import tvm
 from tvm import te
 
 from templates import default
-from tuner.devices import Device, opencl, usable_cpus
+from tuner.devices import Device, opencl, timed_call, usable_cpus
 from tuner.devices.parallel import Pool, open_pool, pool_library
 from tuner.graph import COPY
-from tuner.placement.pieces import RUNS, time_copy
+from tuner.placement.pieces import time_copy
 
-_ROW = 8  # kernels that are timed together: what the first waits for is no time of a kernel
+_ADDITIONS = 1 << 21  # of a kernel
+RUNS = 30  # as a small difference between large times is wanted
+_TRIPS = 8  # one after the other in a run: crossings differ much, and a network has many of them in each of its runs
 _FLOAT = 4
 
 
@@ -47,39 +47,43 @@ class Crossing:
         self._copy = tvm.get_global_func(COPY)
 
     def seconds(self, runs: int = RUNS) -> tuple[float, ...]:
-        """Of `runs` crossings from the source: its copy by itself, and half of what a round trip takes besides its two
-        copies and its kernels, where that is anything. The fastest trip is compared with the fastest kernels, and so
-        on: what else the machine does is on both sides."""
+        """Of crossings from the source, in each of `runs` runs of several round trips: a copy by itself, and half of
+        what a trip takes besides its two copies and its kernels, where that is anything. Kernels take what costs have
+        of them: a device's are between events of its queue. The fastest run is compared with the fastest kernels, and
+        so on: what else the machine does is on both sides."""
+        self._run()  # a driver's threads inherit their starter's cores: all of them here
         with ExitStack() as stack:
             if self._pool is not None:
                 self._pool.enter(self._threads, usable_cpus()[0])
                 stack.callback(self._pool.leave)
-            rows = [sorted(self._timed(partial(self._row, end), runs)) for end in range(2)]
+            kernels = [sorted(self._alone(end) for _ in range(runs)) for end in range(2)]
             there, back = (sorted(time_copy(*ends, self._count, runs)) for ends in (self._ends, self._ends[::-1]))
-            trips = sorted(self._timed(self._trip, runs))
-        each = zip(trips, there, back, *rows, strict=True)
-        return tuple(ours + max(trip - ours - its - sum(alone) / _ROW, 0.0) / 2 for trip, ours, its, *alone in each)
+            whole = sorted(self._run() for _ in range(runs))
+        each = zip(whole, there, back, *kernels, strict=True)
+        spent = ((trip - sum(alone), ours, its) for trip, ours, its, *alone in each)
+        return tuple(ours + max(rest / _TRIPS - ours - its, 0.0) / 2 for rest, ours, its in spent)
 
-    def _timed(self, work: Callable[[], None], runs: int) -> list[float]:
-        found = []
-        for _ in range(runs + 1):
-            started = time.perf_counter()
-            work()
-            for place in self._places:
-                place.sync()
-            found.append(time.perf_counter() - started)
-        return found[1:]
+    def _alone(self, end: int) -> float:
+        """One end's kernels of a run, without the other's."""
+        kernel, tensors = self._kernels[end], self._tensors[end]
+        if not self._ends[end].is_host:
+            return sum(timed_call(self._places[end], kernel, *tensors) for _ in range(_TRIPS))
+        started = time.perf_counter()
+        for _ in range(_TRIPS):
+            kernel(*tensors)
+        return time.perf_counter() - started
 
-    def _row(self, end: int) -> None:
-        for _ in range(_ROW):
-            self._kernels[end](*self._tensors[end])
-
-    def _trip(self) -> None:
+    def _run(self) -> float:
         (first, made), (received, result) = self._tensors
-        self._kernels[0](first, made)
-        self._copy(made, received)
-        self._kernels[1](received, result)
-        self._copy(result, first)
+        started = time.perf_counter()
+        for _ in range(_TRIPS):
+            self._kernels[0](first, made)
+            self._copy(made, received)
+            self._kernels[1](received, result)
+            self._copy(result, first)
+        for place in self._places:
+            place.sync()
+        return time.perf_counter() - started
 
 
 def time_crossing(source: Device, target: Device, count: int, runs: int = RUNS) -> tuple[float, ...]:
@@ -102,9 +106,11 @@ def _pool_of(*ends: Device) -> tuple[Pool | None, int]:
 
 
 def _kernel(device: Device, count: int, pool: Pool | None) -> Any:
-    """Adds one to so many numbers."""
-    read = te.placeholder((count,), "float32", "read")
-    made = te.compute((count,), lambda i: read[i] + 1.0, name="made")
+    """Makes each of so many numbers again, as a sum of equal parts: as much to compute as a small convolution has, so
+    that it takes longer where a thread wakes late."""
+    parts = max(_ADDITIONS // count, 1)
+    read, part = te.placeholder((count,), "float32", "read"), te.reduce_axis((0, parts), "part")
+    made = te.compute((count,), lambda i: te.sum(read[i] * (1.0 / parts), axis=part), name="made")
     func = default.schedule(te.create_prim_func([read, made]).with_attr("global_symbol", "main"), device.target)
     compiled = tvm.compile(func, target=device.target)
     if pool is None or not device.is_host:

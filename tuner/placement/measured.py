@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tuner.graph.layouts import Moving, Node
+from tuner.graph.layouts import Moving, Node, computing
 from tuner.placement.networks import Network, Operator
 from tuner.placement.networks.operators import ALL, ITEM
 from tuner.placement.simulator.costs import Measured
@@ -42,9 +42,10 @@ def measured_network(
     `cores`: of each device, equal for those that compute on the same ones (see `topology.DeviceSpec`).
 
     On the device that the plan gives it, an operator takes what the plan says, with the transforms of layouts before
-    it; on another one, its fastest state there. A network's inputs are where they are read. What a concatenation saves
-    is not counted. No operator is split.
+    it, and what a concatenation saves taken off; on another one, its fastest state there, which saves nothing. A
+    network's inputs are where they are read. No operator is split.
     """
+    taken = computing(nodes, states)
     made = [node.states[state].makes for node, state in zip(nodes, states, strict=True)]
     kept = [i for i, node in enumerate(nodes) if node.operands]
     place = {i: k for k, i in enumerate(kept)}
@@ -61,7 +62,7 @@ def measured_network(
                 chosen = node.states[states[i]]
                 wanted = [(o, made[o].layout, r.layout) for o, r in zip(node.operands, chosen.reads, strict=True)]
                 moved = [moving.transform(o, d, old, new) for o, old, new in dict.fromkeys(wanted) if old != new]
-                seconds = chosen.seconds + sum(moved)
+                seconds = taken[i] + sum(moved)
             if math.isinf(seconds):
                 lacks[d].add(title)
             else:

@@ -89,6 +89,20 @@ def test_transforms_of_layouts_are_part_of_what_reads() -> None:
     assert simulator.start(found.strategy) == pytest.approx(best.seconds, abs=1e-11) == pytest.approx(114e-6, abs=1e-11)
 
 
+def test_what_a_concatenation_saves_is_taken_off() -> None:
+    filling = State((Form(0, BLOCKED),), Form(0, BLOCKED), 100e-6, fills=True)
+    joining = State((Form(0, BLOCKED),) * 2, Form(0, BLOCKED), 30e-6, saves=(10e-6, 15e-6))
+    nodes = (
+        Node("input", (), (State((), Form(0, BLOCKED), 0.0),)),
+        Node("one", (0,), (filling,)),
+        Node("other", (0,), (filling,)),
+        Node("join", (1, 2), (joining,)),
+    )
+    best = plan(nodes, moving())
+    found, simulator = simulated(nodes, best.states)
+    assert simulator.start(found.strategy) == pytest.approx(best.seconds, abs=1e-11) == pytest.approx(205e-6, abs=1e-11)
+
+
 def test_on_shared_cores_it_takes_the_sum_of_both_devices() -> None:
     """With the copies, which the cores make: a branch at the other device gains nothing but what it takes less."""
     nodes = fork()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from board_agent.topology import memory_bytes
 from tuner.devices import Device, is_board
@@ -24,12 +23,13 @@ from tuner.placement.topology.model import DeviceSpec, Link, Memory, Topology
 
 HOST = "host"  # the name of the main memory, and of the cores of the host
 ROUNDS = 5
-_RUNS = 3  # crossings of one size in a round
+_RUNS = 6  # crossings of one size in a round
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Of copies on a link, between kernels, their sizes in bytes and what they took, in seconds (medians)."""
+    """Of copies on a link, between kernels, their sizes in bytes and what they took, in seconds: first deciles, as they
+    are where the machine does nothing else."""
 
     link: Link
     sizes: tuple[int, ...]
@@ -76,7 +76,7 @@ def measured_link(source: Device, target: Device, sizes: Sequence[int] = COPIES,
     for _ in range(rounds):
         for size in sizes:
             times[size] += crossings[size].seconds(_RUNS)
-    seconds = tuple(median(times[size]) for size in sizes)
+    seconds = tuple(sorted(times[size])[len(times[size]) // 10] for size in sizes)
     latency, rate = fitted_link(sizes, seconds)
     bus = HOST if shares_cores(source) and shares_cores(target) else ""
     link = Link(source.name, target.name, 1 / rate if rate else math.inf, latency, bus)

@@ -64,7 +64,7 @@ def test_a_line_tells_what_a_copy_takes(found: Found, devices: list[Device]) -> 
         for size in (1 << 14, 3 << 20):
             took = min(time_copy(source, target, size))
             assert 0.1 * took < copies.link.seconds(size)
-    assert all(c.seconds[-1] > c.seconds[0] for c in found[1])
+    assert all(min(c.seconds) > 0 for c in found[1])
 
 
 def test_the_error_is_the_worst_of_all_sizes(devices: list[Device]) -> None:
