@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,13 @@ def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str
         if not module.imports:  # TVM says nothing: the function would run on the host, on pointers of the device
             raise RuntimeError("the function has no kernel for the device: nothing of it is bound to its threads")
         parts[library.with_suffix(".device.o")] = _packed_imports(module)
+    link_shared(parts, library, linker)
+    return module
+
+
+def link_shared(parts: Mapping[Path, Any], library: Path, linker: str) -> None:
+    """Write compiled modules as object files, link them to `library` and remove them. Raises OSError if a file cannot
+    be written, RuntimeError if the linker fails."""
     try:
         for path, part in parts.items():
             part.write_to_file(str(path), "o")
@@ -84,7 +92,6 @@ def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str
             path.unlink(missing_ok=True)
     if done.returncode:
         raise RuntimeError(f"{linker} failed: {done.stderr.strip() or f'status {done.returncode}'}")
-    return module
 
 
 def operand_types(func: tirx.PrimFunc) -> list[tuple[list[int], str]]:

@@ -208,7 +208,8 @@ class Module:
         ]
 
     def timeline(self, inputs: Mapping[str, Any]) -> Timeline:
-        """One inference, after one that warms up: every call of the host, and every kernel of OpenCL devices."""
+        """One inference, after one that warms up: every call of the host, and every kernel of OpenCL devices. Kernels
+        of one stage on the host run one after the other here, each on all threads."""
         self._fill(inputs)
         self._run()
         recorder = Recorder()

@@ -2,8 +2,10 @@
 `MeasuredCosts`.
 
 A stage is a trial of a workload of its own, "stage", under a canonical key: for every group, what its kernels compute
-(their structural hashes) and which of them each reads. A merged stage is marked as one, and has the merged kernel's
-hash instead. So networks that repeat a block measure it once.
+(their structural hashes) and which of them each reads; on the host also its number of threads, of those that the
+device's key has (one kernel alone is timed on fewer than all, too: that is its group's work, and what it may take
+beside others). A merged stage is marked as one, and has the merged kernel's hash instead. So networks that repeat a
+block measure it once.
 """
 
 from __future__ import annotations

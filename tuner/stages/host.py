@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from tuner.devices import usable_cpus
 from tuner.devices.parallel import open_pool, pool_library
 from tuner.devices.parallel.stage import offer_stages
 from tuner.errors import BadInput
-from tuner.measure.toolchain import check_toolchain
+from tuner.measure.toolchain import check_toolchain, link_shared
 
 _LOAD = "ffi.Module.load_from_file.relax.VMExecutable"
 
@@ -45,14 +44,11 @@ class Host:
             self._pool.leave()
 
     def loaded(self, kernels: Any) -> Any:
-        """Compiled kernels (a TVM module of LLVM's) as a library that the pool serves."""
+        """Compiled kernels (a TVM module of LLVM's) as a library that the pool serves. Raises RuntimeError if the
+        linker fails."""
         with tempfile.TemporaryDirectory(prefix="edgetune-stages-") as name:
-            compiled, library = Path(name) / "kernels.o", Path(name) / "kernels.so"
-            kernels.write_to_file(str(compiled), "o")
-            command = [self._linker, "-shared", "-z", "noexecstack", "-o", str(library), str(compiled)]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-            if done.returncode:
-                raise BadInput(f"{self._linker} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            library = Path(name) / "kernels.so"
+            link_shared({library.with_suffix(".o"): kernels}, library, self._linker)
             found = tvm.runtime.load_module(str(library))
             self._pool.serve(library)
             return found
