@@ -120,12 +120,11 @@ def refine(
             return least, tuple(lattice.stages[i] for i in found), finished
         if finished and may_go_on():
             prepare([lattice.stages[i] for i in unknown])
-        for i in unknown:
-            if finished and may_go_on():
+            for i in unknown:
                 seconds[i] = measure(lattice.stages[i])
-                open_.discard(i)
-            else:
-                finished = False
+            open_.difference_update(unknown)
+        else:
+            finished = False
         if not finished:
             for i in open_:
                 if len(lattice.stages[i].groups) > 1:
