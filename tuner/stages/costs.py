@@ -33,7 +33,7 @@ from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 STAGE = Config("stage", {})
-VERSION = 2  # of how stages are timed: older times are measured again
+VERSION = 3  # of how stages are timed: older times are measured again
 # Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
 PROMISE = 0.95
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known

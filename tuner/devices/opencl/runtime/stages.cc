@@ -8,8 +8,6 @@
 #include <tvm/runtime/device_api.h>
 #include <tvm/runtime/timer.h>
 
-#include <algorithm>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -102,21 +100,17 @@ void Run(tvm::Device device, const ffi::Array<ffi::Array<ffi::Array<ffi::Any>>>&
 }
 
 // device, stages, each of groups as above: launches them in their order; nanoseconds of each between two events of the
-// device, or in this thread where launching it takes longer: many such stages in a row take what their launches do.
+// device. What the host takes to launch is in them where the device waits for it, and only there: most of it passes
+// while the device works on earlier stages, for whose threads a processor's driver may even hold the host up.
 ffi::Array<int64_t> Time(tvm::Device device, const ffi::Array<ffi::Array<ffi::Array<ffi::Array<ffi::Any>>>>& stages) {
-  using Clock = std::chrono::steady_clock;
   std::vector<tvm::runtime::Timer> timers;
-  std::vector<int64_t> launches;
   for (const auto& stage : stages) {
     timers.push_back(tvm::runtime::Timer::Start(device));
-    const auto began = Clock::now();
     Run(device, stage);
-    launches.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began).count());
     timers.back()->Stop();
   }
   ffi::Array<int64_t> nanoseconds;
-  for (size_t i = 0; i < timers.size(); ++i)
-    nanoseconds.push_back(std::max(launches[i], timers[i]->SyncAndGetElapsedNanos()));
+  for (tvm::runtime::Timer& timer : timers) nanoseconds.push_back(timer->SyncAndGetElapsedNanos());
   return nanoseconds;
 }
 
