@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from templates.workloads import Dense
 from tests.browser import SIZES, Opened, needs_chromium, opened
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import run_tune
@@ -267,6 +268,26 @@ def test_names_made_to_harm_are_shown_as_text(reported: Reported, tmp_path: Path
         assert "'=HYPERLINK()" in saved
         assert long in saved
         assert_clean(page, address)
+
+
+def test_numbers_that_differ_only_in_rounding_are_drawn_as_one(tmp_path: Path):
+    """The only kernel of a device is its roof's knee, but for what dividing by its seconds rounds off."""
+    workload = Dense(1, 32, 16).workload()
+    (task,) = collect_of(tmp_path / "one.db", workload, 1e-3)["tasks"]
+    flop, size = task["flop"], task["bytes"]
+    seconds = next(s for s in (k * 1e-7 for k in range(1, 10_000)) if (flop / s) / (size / s) != flop / size)
+    data = collect_of(tmp_path / "t.db", workload, seconds)
+    (tmp_path / "rounded.html").write_text(render(data), encoding="utf-8")
+    address = (tmp_path / "rounded.html").as_uri()
+    with opened(address) as page:
+        assert page.marks("roofline-0") == [(flop / size, flop / seconds)]
+        assert_clean(page, address)
+
+
+def collect_of(db: Path, workload: Workload, seconds: float) -> dict[str, Any]:
+    with open_db(db) as store:
+        store.add_many([replace(made.trial(1, seconds), workload=workload)])
+        return collect(store)
 
 
 def test_the_policy_of_the_page_lets_nothing_else_run(reported: Reported):

@@ -14,7 +14,9 @@ function scale(values, log, from, to) {
   let low = good.reduce((a, b) => Math.min(a, b), Infinity), high = good.reduce((a, b) => Math.max(a, b), -Infinity);
   if (!good.length) [low, high] = log ? [1, 10] : [0, 1];
   if (!log && low > 0 && low < 0.5 * high) low = 0;
-  if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
+  // Numbers that differ only in how they were rounded are one number: steps between them would be lost in it.
+  if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high)))
+    [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   const f = log ? Math.log10 : (v) => v, a = f(low), b = f(high);
   const place = (v) => from + ((f(v) - a) / (b - a)) * (to - from);
   place.ticks = log ? logTicks(low, high) : ticks(low, high);
