@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tuner.stages.schedule import Stage
 
 RUNS = 11
 Around = Sequence[tuple[tuple[int, ...], Stage]]  # see `passes.around`
+_BEHIND = 8  # kernels behind a stage that are timed with it
 _ALLOCATION = "relax.builtin.alloc_tensor"
 
 
@@ -61,22 +63,63 @@ class Bench:
         self._device.sync()
 
     def seconds(self, stages: Sequence[Stage], runs: int = RUNS) -> dict[Stage, tuple[float, ...]]:
-        """Seconds of each stage (between the device's events around it), each time, in the network (see `passes`). On
-        the host a group of one kernel alone has the stage's threads (default: all). Raises RuntimeError as above."""
+        """Seconds of each stage (between the device's events around it), each time, in the network (see `passes`); of
+        one on several streams, what it takes beyond its kernels one after the other, which may be less than nothing.
+        On the host a group of one kernel alone has the stage's threads (default: all). Raises RuntimeError as above."""
         found: dict[Stage, tuple[float, ...]] = {}
-        for schedule, given in passes(self._graph, stages):
-            timed = around(schedule, given, self._touched, self._cache_bytes)
-            rounds = self._timed_on_host(timed, runs) if self._host else self._timed_on_device(timed, runs)
-            found.update((schedule[at], times) for at, times in zip(given, zip(*rounds, strict=True), strict=True))
+        for timed in self._arounds(stages):
+            if self._host:
+                rounds = self._timed_on_host(timed, runs)
+            else:
+                wide = [len(self._groups(stage)) > 1 for _, stage in timed]
+                rounds = [
+                    [t - s if w else t for t, s, w in zip(staged[1::3], plain[1::3], wide, strict=True)]
+                    for staged, plain in self._timed_on_device(timed, runs)
+                ]
+            found.update((stage, times) for (_, stage), times in zip(timed, zip(*rounds, strict=True), strict=True))
         return found
 
-    def _timed_on_device(self, timed: Around, runs: int) -> list[list[float]]:
-        launched: list[Any] = []
-        for before, stage in timed:
-            launched += [[[self._launches[i] for i in before]], self._groups(stage)]
-        function, converted = tvm.get_global_func("edgetune.stage.time"), tvm.runtime.convert(launched)
-        rounds = [function(self._device, converted) for _ in range(runs + 1)][1:]  # the first warms up
-        return [[int(nanoseconds) * 1e-9 for nanoseconds in taken[1::2]] for taken in rounds]
+    def behind(self, stages: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
+        """Seconds by which kernels behind stages on several streams are held up, a stage, each time: some drivers go on
+        slower behind streams that were joined (Intel's by some 14 us a stage). Raises RuntimeError as above."""
+        rounds = [self._timed_on_device(timed, runs) for timed in self._arounds(stages)]
+        return tuple(
+            fmean(t - s for staged, plain in turn for t, s in zip(staged[2::3], plain[2::3], strict=True))
+            for turn in zip(*rounds, strict=True)
+        )
+
+    def _arounds(self, stages: Sequence[Stage]) -> Iterator[Around]:
+        for schedule, given in passes(self._graph, stages):
+            yield around(schedule, given, self._touched, self._cache_bytes)
+
+    def _timed_on_device(self, timed: Around, runs: int) -> list[tuple[list[float], list[float]]]:
+        """Every time, of every stage: seconds of what comes before it, of itself and of what comes behind it; and the
+        same with its kernels one after the other."""
+        function = tvm.get_global_func("edgetune.stage.time")
+        staged, plain = (tvm.runtime.convert(self._stretches(timed, s)) for s in (True, False))
+        wide = any(len(self._groups(stage)) > 1 for _, stage in timed)
+        rounds = []
+        for _ in range(runs + 1):
+            taken = [int(n) * 1e-9 for n in function(self._device, staged)]
+            rounds.append((taken, [int(n) * 1e-9 for n in function(self._device, plain)] if wide else taken))
+        return rounds[1:]  # the first warms up
+
+    def _stretches(self, timed: Around, staged: bool) -> list[list[Any]]:
+        """Stretches of launches: before a stage; the stage; some of what comes behind it, if it is on several streams;
+        and so on."""
+        stretches: list[list[Any]] = []
+        begun = 0
+        for n, (before, stage) in enumerate(timed):
+            groups = self._groups(stage)
+            wide = len(groups) > 1
+            behind = timed[(n + 1) % len(timed)][0][: _BEHIND if wide else 0]
+            launched = groups if staged or not wide else [[call for group in groups for call in group]]
+            stretches += [[self._row(before[begun:])], [launched], [self._row(behind)]]
+            begun = len(behind)
+        return stretches
+
+    def _row(self, kernels: Sequence[int]) -> list[Any]:
+        return [[self._launches[i] for i in kernels]]
 
     def _timed_on_host(self, timed: Around, runs: int) -> list[list[float]]:
         assert self._host is not None

@@ -5,7 +5,8 @@ A stage is a trial of a workload of its own, "stage", under a canonical key: for
 (their structural hashes) and which of them each reads; on the host also its number of threads, of those that the
 device's key has (one kernel alone is timed on fewer than all, too: that is its group's work, and what it may take
 beside others). A merged stage is marked as one, and has the merged kernel's hash instead. So networks that repeat a
-block measure it once.
+block measure it once. A stage on several streams takes what its kernels take one by one, what it took beyond them where
+both ran in turn, and what joined streams hold up behind it, which is one figure of the device.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 STAGE = Config("stage", {})
-VERSION = 3  # of how stages are timed: older times are measured again
+VERSION = 4  # of how stages are timed: older times are measured again
 # Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
 PROMISE = 0.95
+_TICK = 1e-9  # what a driver's clock counts
+_BEHIND = Workload("stage", {"behind": "streams"})
+_SAMPLE = 16  # stages that tell what streams hold up behind them
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known
 _RESIDENT = 2048  # work-items that fill a compute unit of a GPU
 
@@ -77,6 +81,7 @@ class MeasuredCosts:
         if stage not in self._by_stage:
             self._by_stage[stage] = self._of(self.divided(stage))
             if math.isfinite(self._by_stage[stage]) and not stage.merged:
+                self._by_stage[stage] += self._behind([stage])
                 self._ratios.append(self._by_stage[stage] / self._least(stage))
         return self._by_stage[stage]
 
@@ -139,17 +144,29 @@ class MeasuredCosts:
             raise BadInput(f"stages: the kernel {self._calls.kernels[i].name} cannot be timed on {self._device.title}")
         return seconds
 
+    def _behind(self, stages: Sequence[Stage]) -> float:
+        """Seconds that streams which were joined hold up what comes behind them: a driver's way, the same of every
+        stage on several streams. Measured by some, if it is not known."""
+        if self._device.is_host:
+            return 0.0
+        if not self._is_known(_BEHIND):
+            self._add(_BEHIND, tuple(max(s, _TICK) for s in self._bench.behind(stages[:_SAMPLE])))
+        return self._known[_BEHIND.key]
+
     def prepare(self, stages: Sequence[Stage]) -> None:
         """Measure what is not known of stages, and of the operators of those that are one group, in as few runs of the
         network as can be."""
         possible = [stage for stage in stages if self._can_be(stage)]
-        single = [self._single(i) for stage in possible if len(stage.groups) == 1 for i in stage.groups[0]]
         wide = [stage for stage in possible if len(stage.groups) > 1]
-        if self._device.is_host:  # whose threads are divided by what kernels take on one
-            members = {i for stage in wide if not stage.merged for group in stage.groups for i in group}
-            self._measure([*single, *(self._single(i, 1) for i in sorted(members))])
-            single = []
-        self._measure([*single, *map(self.divided, wide)])
+        # The host's threads are divided by what kernels take on one; a device's stages are set against their kernels.
+        threads = 1 if self._device.is_host else None
+        members = {i for stage in wide if not stage.merged for group in stage.groups for i in group}
+        single = [self._single(i) for stage in possible if len(stage.groups) == 1 for i in stage.groups[0]]
+        self._measure([*single, *(self._single(i, threads) for i in sorted(members))])
+        self._measure([self.divided(stage) for stage in wide])
+        together = [stage for stage in wide if not stage.merged and self._is_known(self._workload(self.divided(stage)))]
+        if together:
+            self._behind(together)
 
     def _measure(self, stages: Sequence[Stage]) -> None:
         waiting: dict[str, tuple[Workload, Stage]] = {}
@@ -163,16 +180,23 @@ class MeasuredCosts:
         except RuntimeError:
             return  # which stage it was shows when each is measured alone
         for workload, stage in waiting.values():
-            self._add(workload, found[stage])
+            self._add(workload, self._whole(stage, found[stage]))
 
     def _of(self, stage: Stage) -> float:
         workload = self._workload(stage)
         if not self._is_known(workload):
             try:
-                self._add(workload, self._bench.seconds([stage])[stage])
+                self._add(workload, self._whole(stage, self._bench.seconds([stage])[stage]))
             except RuntimeError as error:
                 self._add(workload, (), Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300]))
         return self._known[workload.key]
+
+    def _whole(self, stage: Stage, times: tuple[float, ...]) -> tuple[float, ...]:
+        """Seconds of a stage, of which on streams the bench says what it takes beyond its kernels' own."""
+        if self._device.is_host or stage.merged or len(stage.groups) == 1:
+            return times
+        alone = sum(self._alone(i) for group in stage.groups for i in group)
+        return tuple(max(alone + seconds, _TICK) for seconds in times)
 
     def _is_known(self, workload: Workload) -> bool:
         """Here, or in the store."""

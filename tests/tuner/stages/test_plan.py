@@ -114,6 +114,25 @@ def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device:
         assert 0.9 * least < estimate <= 2 * least
 
 
+def test_what_streams_hold_up_behind_them_is_known_once_for_a_device(
+    network: Placed, device: Device, store: Store
+) -> None:
+    calls = Calls.of(network)
+    bench = Bench(network, calls, device)
+    wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
+    seconds = MeasuredCosts(calls, bench, device, store).seconds(wide)
+    (own,) = [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
+    behind = [t for t in store.trials() if "behind" in t.workload.attrs]
+    if device.is_host:
+        assert not behind
+        assert seconds == own.seconds
+        return
+    assert len(behind) == 1
+    assert seconds == own.seconds + behind[0].seconds
+    MeasuredCosts(calls, bench, device, store).prepare([replace(wide, groups=wide.groups[:2]), wide])
+    assert [t for t in store.trials() if "behind" in t.workload.attrs] == behind
+
+
 def test_a_kernel_that_cannot_be_timed_is_named(
     network: Placed, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
