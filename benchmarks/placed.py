@@ -3,12 +3,11 @@ measured` runs it.
 
 Every step is sent to a device by a chain that changes it now and then, layouts and kernels are the best for that
 placement by the costs (the database's, what it lacks measured now), and the module is built, verified and timed, all
-placements in turns in one run. The simulator has those costs, links as they were measured, and devices on the same
-cores as one processor; "sum" is the additive model of `tune plan`. "took" is the median of blocks of runs, "least" the
-least of them, and "fastest" the one fastest run, which other work on the machine disturbs least. How often the blocks
-of one half of the run order two placements as those of the other half (by their medians, or by their fastest runs) is
-what any model can reach. With --fastest the costs are not the medians of what kernels, steps and crossings took, but
-what one in ten of their runs at most undercuts.
+placements in turns in one run. The simulator has what kernels take in the network where one device computes all of it,
+links as they were measured, and devices on the same cores as one processor; "sum" is the additive model of `tune plan`
+with the same costs. "took" is the median of blocks of runs, "least" the least of them, and "fastest" the one fastest
+run, which other work on the machine disturbs least. How often the blocks of one half of the run order two placements as
+those of the other half (by their medians, or by their fastest runs) is what any model can reach.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -31,9 +29,9 @@ from modules import inputs_of, runs_of
 
 from tuner.devices import Device, open_devices
 from tuner.devices.sharing import shares_cores
-from tuner.graph import FusedGraph, fuse, load_onnx
+from tuner.graph import FusedGraph, Place, fuse, load_onnx, lower_placed
 from tuner.graph.choice import rivals
-from tuner.graph.layouts import Node, plan
+from tuner.graph.layouts import Node, computing, plan
 from tuner.module import OnnxReference, build_placed, load, verify
 from tuner.placement.costs import Costs
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
@@ -42,6 +40,7 @@ from tuner.placement.memory import bytes_of
 from tuner.placement.simulator import Simulator
 from tuner.placement.topology.here import HOST
 from tuner.report.peers import OURS
+from tuner.stages.network import kernel_seconds
 from tuning_db.store import Store, open_db
 
 CHANGES = (0.02, 0.1, 0.4)  # how often a step is elsewhere than the one before it
@@ -82,18 +81,32 @@ def simulated(name: str, graph: FusedGraph, devices: list[Device], found: Networ
     return Simulator(given.network, given.topology, given.cost).start(given.strategy)
 
 
-def planned(graph: FusedGraph, devices: list[Device], store: Store) -> tuple[NetworkPlan, Costs]:
-    """The best plan, and its costs, which were measured where the store lacked them."""
-    costs = Costs(devices, store)
+def planned(
+    graph: FusedGraph, devices: list[Device], store: Store, networks: Sequence[Mapping[str, float]] = ()
+) -> tuple[NetworkPlan, Costs]:
+    """The best plan, and its costs, which were measured where the store lacked them. `networks`: see `Costs`."""
+    costs = Costs(devices, store, networks=networks)
     choices = [rivals((s.workload for s in graph.tuned), d, store) for d in devices]
     return plan_network(graph, devices, choices, costs), costs
 
 
-def lessened(store: Store, path: Path) -> Store:
-    """A store whose trials have the first decile of their times alone, of few times the least."""
-    made = open_db(str(path))
-    made.add_many(replace(t, times=(sorted(t.times)[len(t.times) // 10],)) for t in store.trials(ok=True))
-    return made
+def timed_anew(found: NetworkPlan, nodes: tuple[Node, ...]) -> NetworkPlan:
+    """A plan in the same states, of which `nodes` have other seconds."""
+    took = computing(nodes, found.plan.states)
+    seconds = found.plan.seconds + sum(took) - sum(found.plan.computing)
+    return replace(found, nodes=nodes, plan=replace(found.plan, computing=took, seconds=seconds))
+
+
+def kernels_in_networks(graph: FusedGraph, devices: list[Device], best: NetworkPlan) -> list[dict[str, float]]:
+    """Of each device: seconds of the kernels by which the plan would compute all of the network there."""
+    found = []
+    for d, device in enumerate(devices):
+        steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
+        nodes = placed(best.nodes, dict.fromkeys(steps, d))
+        alone = planned_states(graph, nodes, plan(nodes, best.moving).states)
+        place = Place(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
+        found.append(kernel_seconds(lower_placed(graph, [place], [0] * len(graph.steps), alone.blocks), device))
+    return found
 
 
 def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -108,20 +121,16 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for device in devices:
             tune("model", model, "--device", device.name, "--db", database, "--minutes", given.minutes)
         graph, rows, sources = fuse(load_onnx(model)), {}, {}
-        with ExitStack() as stack:
-            store = stack.enter_context(open_db(str(database)))
-            best, costs = planned(graph, devices, store)
-            for i in itertools.count() if given.fastest else ():
-                store = stack.enter_context(lessened(store, folder / f"fastest-{i}.db"))
-                best, costs = planned(graph, devices, store)
-                if not costs.measured:
-                    break
+        with open_db(str(database)) as store:
+            best, _ = planned(graph, devices, store)
+            timed, costs = planned(graph, devices, store, kernels_in_networks(graph, devices, best))
             for i, where in enumerate(placements(graph, best.nodes, given.placements, rng)):
                 nodes = placed(best.nodes, where)
                 found = replace(best, nodes=nodes, plan=plan(nodes, best.moving))
                 to = folder / f"{name}-{i}"
                 build_placed(graph, devices, planned_states(graph, nodes, found.plan.states), to, store)
                 verify(load(to), OnnxReference(model), seeds=[0])
+                found = timed_anew(found, placed(timed.nodes, where))
                 copies = sum(m.before.device != m.to.device for m in found.plan.moves)
                 rows[str(i)] = {"network": name, "devices": given.on, "second": sum(where.values()), "copies": copies}
                 rows[str(i)] |= {"sum": found.plan.seconds, "simulated": simulated(name, graph, devices, found, costs)}

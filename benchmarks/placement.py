@@ -3,8 +3,7 @@
     python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
                                    [--devices 4 8 ...] [--seconds 12] [--json]
     python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
-                                   [--minutes 1] [--rounds 6] [--fastest] [--seed 0] [--folder DIR]
-                                   [--json]
+                                   [--minutes 1] [--rounds 6] [--seed 0] [--folder DIR] [--json]
 
 table    the delta algorithm against the full one (paper 002, table 4): a chain of proposals from a random strategy,
          milliseconds of CPU per proposal. "full" is algorithm 1, which builds the task graph from the strategy, from
@@ -248,7 +247,6 @@ def main() -> None:
     parser.add_argument("--placements", type=int, default=12, help="measured: how many")
     parser.add_argument("--minutes", type=float, default=1.0, help="measured: of tuning, for each device")
     parser.add_argument("--rounds", type=int, default=6, help="measured: alternated blocks of runs of each placement")
-    parser.add_argument("--fastest", action="store_true", help="measured: costs are first deciles, not medians")
     parser.add_argument("--seed", type=int, default=0, help="measured: of the placements")
     parser.add_argument("--folder", type=Path, help="measured: what was written stays there, and a second run goes on")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")

@@ -7,6 +7,7 @@
 from tuner.graph.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.half import halved
+from tuner.graph.hashes import kernel_hash
 from tuner.graph.kernels import Place, default_config
 from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
@@ -43,6 +44,7 @@ __all__ = [
     "fuse",
     "halved",
     "host_of",
+    "kernel_hash",
     "load_exported",
     "load_onnx",
     "lower_alone",

@@ -15,10 +15,12 @@ from templates.template import PLAIN, Layout
 from tuner.errors import BadInput
 from tuner.graph.emit import Emitter, Forms, convert
 from tuner.graph.fuse import FusedGraph, Step, TunedStep
+from tuner.graph.hashes import kernel_hash
 from tuner.graph.kernels import Place, kernels_of
 from tuner.graph.lower import Given, lower_steps
 from tuner.graph.passes import finish
 from tuner.graph.placed import parameter_for, read_from_elsewhere
+from tuner.graph.simplify import is_call
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,15 @@ class Alone:
     module: IRModule
     reads: Mapping[Var, Layout]
     makes: Layout
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels that it calls, in order, as `kernel_hash` has them."""
+        bindings = [binding for block in self.module["main"].body.blocks for binding in block.bindings]
+        called = [
+            value.args[0] for value in (b.value for b in bindings) if is_call(value, "call_tir", "call_tir_inplace")
+        ]
+        return tuple(kernel_hash(self.module[function]) for function in called)
 
 
 def lower_alone(graph: FusedGraph, step: Step, place: Place, block: int | None = None) -> Alone:

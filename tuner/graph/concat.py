@@ -21,6 +21,7 @@ from templates.template import Layout
 from tuner.graph.bindings import shape_of
 from tuner.graph.emit import OPAQUE, Emitter, Forms
 from tuner.graph.fuse import FusedGraph, PlainStep, Step, reads_of
+from tuner.graph.hashes import WHOLE, kernel_hash
 from tuner.graph.simplify import is_call
 
 
@@ -151,7 +152,8 @@ def into_slice(func: tirx.PrimFunc, blocks: int, first: int) -> tirx.PrimFunc:
 
     rules = [(tirx.BufferStore, store), (TensorLoad, load), (TensorRegion, region)]
     body = tvm_ffi.structural_map(func.body, rules)
-    return tirx.PrimFunc([*func.params[:-1], joined], body, func.ret_type, attrs=func.attrs)
+    sliced = tirx.PrimFunc([*func.params[:-1], joined], body, func.ret_type, attrs=func.attrs)
+    return sliced.with_attr(WHOLE, kernel_hash(func))
 
 
 def copied(shape: Sequence[int], dtype: str) -> tirx.PrimFunc:

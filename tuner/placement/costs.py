@@ -8,7 +8,7 @@ workloads of their own ("step", "transform", "crossing"), with the one config PI
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -26,33 +26,50 @@ from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 PIECE = Config("piece", {})
-VERSION = 1  # of how pieces are timed: older times are measured again
+VERSION = 2  # of how pieces are timed: older times are measured again
 # Of the copies that a link is fitted to, in bytes: from a few numbers to a large activation.
 COPIES = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 
 
 class Cost(NamedTuple):
-    """Seconds, infinity where the device cannot, and where they are from: "device" (measured on it), "free" (nothing to
-    compute), or a kernel's `Choice.source`."""
+    """Seconds, infinity where the device cannot, and where they are from: "device" (measured on it), "network" (so, and
+    among a network's other kernels), "free" (nothing to compute), or a kernel's `Choice.source`."""
 
     seconds: float
     source: str
 
 
 class Costs:
-    """Of `devices`, which are told by their indices. What is measured is added to the store at once."""
+    """Of `devices`, which are told by their indices. What is measured is added to the store at once. `networks`: of
+    each, seconds of kernels in networks, by their `kernel_hash`, which are taken before all others."""
 
-    def __init__(self, devices: Sequence[Device], store: Store, versions: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        store: Store,
+        versions: dict[str, Any] | None = None,
+        networks: Sequence[Mapping[str, float]] = (),
+    ) -> None:
         self._devices, self._store, self._versions = devices, store, versions or {}
+        self._networks = networks or [{} for _ in devices]
         self.measured = 0
         self.transform: Callable[[tuple[int, ...], str, int, Layout, Layout], Cost] = cache(self._transform)
         self.link: Callable[[int, int], tuple[float, float]] = cache(self._link)
 
     def step(self, graph: FusedGraph, step: Step, alone: Alone, device: int, config: Config | None = None) -> Cost:
         """A step, in the layouts that `alone` has; `config`: of one that a template computes."""
+        if (known := self.in_network(alone, device)) is not None:
+            return known
         described = _plain(graph, step, alone) if isinstance(step, PlainStep) else _tuned(step, config)
         workload = Workload("step", described, dtype=graph.dtype)
         return self._timed(workload, device, alone.module)
+
+    def in_network(self, alone: Alone, device: int) -> Cost | None:
+        """A step that a network's kernels compute; None where one of its kernels was not timed in one."""
+        known = self._networks[device]
+        if not known or not (kernels := alone.kernels) or not known.keys() >= set(kernels):
+            return None
+        return Cost(sum(known[kernel] for kernel in kernels), "network")
 
     def copy(self, size: int, source: int, target: int) -> float:
         """Seconds of a copy of so many bytes between kernels, by the link's fitted latency and rate."""

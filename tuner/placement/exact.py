@@ -151,6 +151,8 @@ class _Network:
         if choice is None:
             return self._costs.step(self._graph, step, alone, device), ""
         kernel = "" if choice.config is None else choice.config.key
+        if (known := self._costs.in_network(alone, device)) is not None:
+            return known, kernel
         if choice.seconds is not None:
             return Cost(choice.seconds, choice.source), kernel
         return self._costs.step(self._graph, step, alone, device, choice.config), kernel

@@ -39,7 +39,7 @@ def time_module(module: IRModule, device: Device, runs: int = RUNS, seed: int = 
     machine = relax.VirtualMachine(compile_module(module, host, 1), [place])
     arguments = [_values(p.ty, place, rng) for p in module["main"].params]
     machine["main"](*arguments)
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(awake=True)
     machine.set_instrument(stopwatch.instrument)
     found = []
     for _ in range(runs):

@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
 from templates.gpu.lowered import nodes
 from tuner.devices import Device
 from tuner.errors import BadInput
+from tuner.graph import kernel_hash
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.merge import MergedKernel, Merging
@@ -220,7 +220,9 @@ class MeasuredCosts:
         kernel = self._merged(stage) if stage.merged else None
         if kernel is None:
             return Workload("stage", {"groups": self._groups(stage)})
-        return Workload("stage", {"groups": (json.dumps([[_hash(kernel.function)]]),), "merged": len(stage.groups)})
+        return Workload(
+            "stage", {"groups": (json.dumps([[kernel_hash(kernel.function)]]),), "merged": len(stage.groups)}
+        )
 
     def _groups(self, stage: Stage) -> tuple[str, ...]:
         """A text for every group, sorted: the kernels with the places in the group of what they read there. On the host
@@ -243,13 +245,8 @@ class MeasuredCosts:
 def kernel_hashes(calls: Calls) -> tuple[str, ...]:
     """What every call computes, as a hash."""
     functions = {g.name_hint: f for g, f in calls.module.functions.items() if isinstance(f, tirx.PrimFunc)}
-    hashes = {name: _hash(f) for name, f in functions.items()}
+    hashes = {name: kernel_hash(f) for name, f in functions.items()}
     return tuple(hashes[call.name] for call in calls.kernels)
-
-
-def _hash(function: tirx.PrimFunc) -> str:
-    bare = function.without_attr("target").without_attr("global_symbol")
-    return f"{tvm_ffi.structural_hash(bare) & (1 << 64) - 1:016x}"
 
 
 def network_key(kernels: Sequence[str], graph: OperatorGraph, merges: Mapping[str, str] | None = None) -> str:
