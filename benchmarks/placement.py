@@ -202,6 +202,12 @@ def learned(given: argparse.Namespace) -> Iterator[Row]:
             yield row
 
 
+def soc(given: argparse.Namespace) -> Iterator[Row]:
+    import socs  # which needs TVM
+
+    yield from socs.socs(given)
+
+
 def measured(given: argparse.Namespace) -> Iterator[Row]:
     import placed  # which needs TVM, and devices
 
@@ -209,7 +215,7 @@ def measured(given: argparse.Namespace) -> Iterator[Row]:
 
 
 SIMULATED = {"table": table, "search": searched, "optimum": optimum, "learned": learned}
-PARTS = {**SIMULATED, "measured": measured}
+PARTS = {**SIMULATED, "soc": soc, "measured": measured}
 
 
 def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
@@ -226,6 +232,10 @@ def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
         found["global_optima"] = all(r["same"] for r in rows["optimum"])
     for row in rows.get("learned", ()):
         found[f"learned_vs_expert_{row['network']}_{row['devices']}"] = row["vs_expert"]
+    if rows.get("soc"):
+        import socs
+
+        found |= socs.summary(rows["soc"])
     if rows.get("measured"):
         import placed
 
@@ -243,13 +253,16 @@ def main() -> None:
         "--seconds", type=float, default=20.0, help="for the chains of a search; polishing has as long again"
     )
     parser.add_argument("--threads", type=int, default=2, help="of a search (default: 2)")
+    parser.add_argument("--profiles", nargs="*", help="soc: topologies with a GPU and a CPU on one memory")
+    parser.add_argument("--models", nargs="*", help="soc: of the zoo, or of --networks")
+    parser.add_argument("--most-parts", type=int, default=4, help="soc: into how many a step may be split")
     parser.add_argument("--model", default="squeezenet1.0", help="measured: of the zoo")
     parser.add_argument("--on", default="opencl:0,cpu", metavar="D,D", help="measured: two devices that are here")
     parser.add_argument("--placements", type=int, default=12, help="measured: how many")
     parser.add_argument("--minutes", type=float, default=1.0, help="measured: of tuning, for each device")
     parser.add_argument("--rounds", type=int, default=6, help="measured: alternated blocks of runs of each placement")
     parser.add_argument("--fastest", action="store_true", help="measured: costs are first deciles, not medians")
-    parser.add_argument("--seed", type=int, default=0, help="measured: of the placements")
+    parser.add_argument("--seed", type=int, default=0, help="measured: of the placements; soc: of chains and draws")
     parser.add_argument("--folder", type=Path, help="measured: what was written stays there, and a second run goes on")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
     given = parser.parse_args()
