@@ -2,6 +2,8 @@
 
     python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
                                    [--devices 4 8 ...] [--seconds 12] [--json]
+    python benchmarks/placement.py --parts soc [--quick] [--profiles deeplens aisage jetson-nano]
+                                   [--models squeezenet1.0 ...] [--most-parts 4] [--seed 0] [--json]
     python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
                                    [--minutes 1] [--rounds 6] [--fastest] [--seed 0] [--folder DIR]
                                    [--json]
@@ -16,6 +18,9 @@ search   strategies by Markov chains from data parallelism and the expert's, the
 optimum  LeNet and two steps of RNNLM on 4 devices: chains against an exhaustive search (paper 002, section 8.4).
 learned  REINFORCE (paper 004, table 2) against its expert's placement and against chains, on 2 and 4 K80 with a CPU
          (needs the extra `rl`).
+soc      inference at batch 1 on simulated chips whose GPU and CPU share a memory: how many times faster both are
+         together than the better one alone, with bounds from errors that were measured (socs.py). Only if it is asked
+         for.
 measured random placements of a network of the zoo on devices that are here: the simulator's seconds against what the
          built modules take (placed.py), after --minutes of tuning for each device. Only if it is asked for.
 

@@ -10,7 +10,14 @@ from tuner.placement.baselines import strategy_of
 from tuner.placement.networks import network
 from tuner.placement.simulator import Roofline
 from tuner.placement.simulator.contention import contended
-from tuner.placement.simulator.perturbed import Case, Ratios, Slowed, between, simulated_again
+from tuner.placement.simulator.perturbed import (
+    Case,
+    Ratios,
+    Slowed,
+    between,
+    drawn_cost,
+    simulated_again,
+)
 from tuner.placement.topology import topology_of
 
 NET, AISAGE = network("alexnet", batch=1), topology_of("aisage")
@@ -45,6 +52,8 @@ def test_the_seed_decides_and_cases_share_a_draw(together: bool) -> None:
         assert np.array_equal(one[name], other[name])
         assert not np.array_equal(one[name], different[name])
     assert np.array_equal(one["cpu"], one["again"])
+    costs = [drawn_cost(Roofline(), ratios, 3, draw, together) for draw in range(20)]
+    assert list(one["cpu"]) == [contended(NET, AISAGE, CASES["cpu"].strategy, cost) for cost in costs]
     reordered = simulated_again(dict(reversed(twice.items())), AISAGE, Roofline(), ratios, 20, 3, together)
     assert np.array_equal(one["gpu"], reordered["gpu"])
 
