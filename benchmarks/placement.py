@@ -63,6 +63,7 @@ PAPER = {
     "rnnlm": (2.3, 2.5, 2.7, 3.2, 3.6),
     "nmt": (2.5, 2.7, 3.0, 3.8, 4.1),
 }
+CHIPS = ("deeplens", "aisage", "jetson-nano")
 STARTS = ("data_parallel", "expert")
 Row = dict[str, Any]
 
@@ -258,8 +259,8 @@ def main() -> None:
         "--seconds", type=float, default=20.0, help="for the chains of a search; polishing has as long again"
     )
     parser.add_argument("--threads", type=int, default=2, help="of a search (default: 2)")
-    parser.add_argument("--profiles", nargs="*", help="soc: topologies with a GPU and a CPU on one memory")
-    parser.add_argument("--models", nargs="*", help="soc: of the zoo, or of --networks")
+    parser.add_argument("--profiles", nargs="*", choices=CHIPS, help="soc: which (default: all)")
+    parser.add_argument("--models", nargs="*", help="soc: of its networks (default: all)")
     parser.add_argument("--most-parts", type=int, default=4, help="soc: into how many a step may be split")
     parser.add_argument("--model", default="squeezenet1.0", help="measured: of the zoo")
     parser.add_argument("--on", default="opencl:0,cpu", metavar="D,D", help="measured: two devices that are here")

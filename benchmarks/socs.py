@@ -20,6 +20,7 @@ for each strategy one of the simulator's errors against modules. "faster": in wh
 than the better of the two devices in that draw. "anew" (of "board" and "each"): the median and the range of gains where
 the split is searched for under the costs of a draw, as on a board where they were measured first. While both devices
 work they share the memory's rate (tuner/placement/simulator/contention.py), which the search itself does not see.
+Vision operators are told by their bytes alone on both devices, which is too little.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class Subjects:
 
 def kernel_ratios() -> dict[str, dict[str, tuple[float, ...]]]:
     """Measured over modelled of shipped bests, by kind of device and of operators; "matmul" is what shapes call a dense
-    layer."""
+    layer. Not of vision operators: they are no flop and few bytes, a roofline says nothing of them, and only CPUs have
+    any."""
     found: dict[str, dict[str, tuple[float, ...]]] = {"cpu": {}, "gpu": {}}
     with tempfile.TemporaryDirectory() as folder, open_db(str(Path(folder) / "shipped.db")) as store:
         store.add_many(shipped.trials())
@@ -137,6 +139,8 @@ def kernel_ratios() -> dict[str, dict[str, tuple[float, ...]]]:
             bandwidth = max(s.work.bytes / s.seconds for s in samples)
             of_kind = found["cpu" if key.kind == "cpu" else "gpu"]
             for kind, ratios in left_out_ratios(samples, DeviceSpec(key.model, "", flops, bandwidth, "")).items():
+                if kind in VISION:
+                    continue
                 of_kind[kind] = of_kind.get(kind, ()) + ratios
     return {device: kinds | {"matmul": kinds["dense"]} for device, kinds in found.items()}
 
@@ -290,6 +294,9 @@ def socs(given: argparse.Namespace) -> Iterator[Row]:
     """A row for each profile, network and costs."""
     models = given.models or (("squeezenet1.0", "alexnet") if given.quick else (*ZOO, *SHAPES))
     profiles = given.profiles or (PROFILES[:2] if given.quick else PROFILES)
+    unknown = [name for name in models if name not in ZOO + SHAPES]
+    if unknown:
+        sys.exit(f"--models {unknown[0]}: not known here: give some of {', '.join(ZOO + SHAPES)}")
     kernels, modules = kernel_ratios(), module_ratios()
     with tempfile.TemporaryDirectory() as folder:
         subjects = Subjects(Path(folder))
