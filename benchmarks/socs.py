@@ -17,10 +17,11 @@ The bounds are the 5th and 95th percentiles of draws under which the same strate
 kind on it ("alike"), measured over modelled of shipped bests of that kind that were left out of the fit (CPUs' for the
 CPU, OpenCL drivers' for the GPU); with "board" for each device one of the ratios whose median slows it down, over that;
 for each strategy one of the simulator's errors against modules. "faster": in what share of draws the split is faster
-than the better of the two devices in that draw. "anew" (of "board" and "each"): the median and the range of gains where
-the split is searched for under the costs of a draw, as on a board where they were measured first. While both devices
-work they share the memory's rate (tuner/placement/simulator/contention.py), which the search itself does not see.
-Vision operators are told by their bytes alone on both devices, which is too little.
+than the better of the two devices in that draw. "anew" (of "board" and "alike"): the median and the range of gains
+where the split is searched for under the costs of a draw, as on a board where they were measured first; not of "each",
+where a search finds those parts that a draw was kind to. While both devices work they share the memory's rate
+(tuner/placement/simulator/contention.py), which the search itself does not see. Vision operators are told by their
+bytes alone on both devices, which is too little.
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ def searched_anew(subject: Subject, topology: Topology, basis: Basis, given: arg
     under the costs of each draw: as on a board on which they were measured before."""
     gains = []
     for draw in range(3 if given.quick else 10):
-        cost = drawn_cost(basis.cost, basis.ratios, given.seed, draw, together=False)
+        cost = drawn_cost(basis.cost, basis.ratios, given.seed, draw, together=True)
         found = strategies_of(subject, topology, cost, given, 400)
         took = {key: subject.seconds(found[key], topology, cost) for key in ("cpu", "gpu", "split")}
         gains.append(min(took["cpu"], took["gpu"]) / took["split"])
