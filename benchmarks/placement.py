@@ -2,6 +2,8 @@
 
     python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
                                    [--devices 4 8 ...] [--seconds 12] [--json]
+    python benchmarks/placement.py --parts soc [--quick] [--profiles deeplens aisage jetson-nano]
+                                   [--models squeezenet1.0 ...] [--most-parts 4] [--seed 0] [--json]
     python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
                                    [--minutes 1] [--rounds 6] [--seed 0] [--folder DIR] [--json]
 
@@ -15,6 +17,9 @@ search   strategies by Markov chains from data parallelism and the expert's, the
 optimum  LeNet and two steps of RNNLM on 4 devices: chains against an exhaustive search (paper 002, section 8.4).
 learned  REINFORCE (paper 004, table 2) against its expert's placement and against chains, on 2 and 4 K80 with a CPU
          (needs the extra `rl`).
+soc      inference at batch 1 on simulated chips whose GPU and CPU share a memory: how many times faster both are
+         together than the better one alone, with bounds from errors that were measured (socs.py). Only if it is asked
+         for.
 measured random placements of a network of the zoo on devices that are here: the simulator's seconds against what the
          built modules take (placed.py), after --minutes of tuning for each device. Only if it is asked for.
 
@@ -57,6 +62,7 @@ PAPER = {
     "rnnlm": (2.3, 2.5, 2.7, 3.2, 3.6),
     "nmt": (2.5, 2.7, 3.0, 3.8, 4.1),
 }
+CHIPS = ("deeplens", "aisage", "jetson-nano")
 STARTS = ("data_parallel", "expert")
 Row = dict[str, Any]
 
@@ -201,6 +207,12 @@ def learned(given: argparse.Namespace) -> Iterator[Row]:
             yield row
 
 
+def soc(given: argparse.Namespace) -> Iterator[Row]:
+    import socs  # which needs TVM
+
+    yield from socs.socs(given)
+
+
 def measured(given: argparse.Namespace) -> Iterator[Row]:
     import placed  # which needs TVM, and devices
 
@@ -208,7 +220,7 @@ def measured(given: argparse.Namespace) -> Iterator[Row]:
 
 
 SIMULATED = {"table": table, "search": searched, "optimum": optimum, "learned": learned}
-PARTS = {**SIMULATED, "measured": measured}
+PARTS = {**SIMULATED, "soc": soc, "measured": measured}
 
 
 def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
@@ -225,6 +237,10 @@ def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
         found["global_optima"] = all(r["same"] for r in rows["optimum"])
     for row in rows.get("learned", ()):
         found[f"learned_vs_expert_{row['network']}_{row['devices']}"] = row["vs_expert"]
+    if rows.get("soc"):
+        import socs
+
+        found |= socs.summary(rows["soc"])
     if rows.get("measured"):
         import placed
 
@@ -242,12 +258,15 @@ def main() -> None:
         "--seconds", type=float, default=20.0, help="for the chains of a search; polishing has as long again"
     )
     parser.add_argument("--threads", type=int, default=2, help="of a search (default: 2)")
+    parser.add_argument("--profiles", nargs="*", choices=CHIPS, help="soc: which (default: all)")
+    parser.add_argument("--models", nargs="*", help="soc: of its networks (default: all)")
+    parser.add_argument("--most-parts", type=int, default=4, help="soc: into how many a step may be split")
     parser.add_argument("--model", default="squeezenet1.0", help="measured: of the zoo")
     parser.add_argument("--on", default="opencl:0,cpu", metavar="D,D", help="measured: two devices that are here")
     parser.add_argument("--placements", type=int, default=12, help="measured: how many")
     parser.add_argument("--minutes", type=float, default=1.0, help="measured: of tuning, for each device")
     parser.add_argument("--rounds", type=int, default=6, help="measured: alternated blocks of runs of each placement")
-    parser.add_argument("--seed", type=int, default=0, help="measured: of the placements")
+    parser.add_argument("--seed", type=int, default=0, help="measured: of the placements; soc: of chains and draws")
     parser.add_argument("--folder", type=Path, help="measured: what was written stays there, and a second run goes on")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
     given = parser.parse_args()

@@ -7,7 +7,7 @@ there, which are built as one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, pairwise
@@ -34,19 +34,44 @@ MOST_PARTS = 4
 _BLOCKS = (16, 8, 4)  # channels of a layout block: a part of whole blocks is joined to others without a copy
 
 
-def configs_in_parts(operator: Operator, topology: Topology) -> tuple[Config, ...]:
-    """What a search proposes: whole on a device, or up to `MOST_PARTS` parts shared out between two of them."""
-    return _configs(topology.able(operator.kind), operator.axes == "p", operator.shape)
+def configs_in_parts(operator: Operator, topology: Topology, most: int = MOST_PARTS) -> tuple[Config, ...]:
+    """What a search proposes: whole on a device, or along its parameter dimension up to `most` parts shared out between
+    two of them."""
+    return _configs(topology.able(operator.kind), operator.axes, operator.shape, most)
 
 
 @lru_cache(maxsize=1024)
-def _configs(able: tuple[int, ...], parts: bool, shape: tuple[int, ...]) -> tuple[Config, ...]:
+def _configs(able: tuple[int, ...], axes: str, shape: tuple[int, ...], most: int) -> tuple[Config, ...]:
     found = [Config((1,) * len(shape), (device,)) for device in able]
-    for one, other in combinations(able, 2) if parts else ():
-        for degree in range(2, MOST_PARTS + 1):
+    dim = axes.find("p")
+    for one, other in combinations(able, 2) if dim >= 0 else ():
+        for degree in range(2, min(most, shape[dim]) + 1):
+            degrees = tuple(degree if i == dim else 1 for i in range(len(shape)))
             first = [k for k in range(1, degree) if gcd(k, degree) == 1]  # 2 of 4 are 1 of 2
-            found += [Config((degree,), (one,) * k + (other,) * (degree - k)) for k in first]
+            found += [Config(degrees, (one,) * k + (other,) * (degree - k)) for k in first]
     return tuple(found)
+
+
+def fewer_parts(
+    strategy: Strategy, seconds: Callable[[Strategy], float], go_on: Callable[[], bool] = lambda: True
+) -> tuple[Strategy, float]:
+    """The strategy with the steps whole whose parts do not pay by `seconds` (of the strategy as it is built, say: the
+    search does not see slices and concatenations), one after the other, and its seconds. `go_on` may end it before."""
+    took, left = seconds(strategy), [i for i, config in enumerate(strategy) if len(config.devices) > 1]
+    gained = True
+    while gained:
+        gained = False
+        for i in list(left):
+            if not go_on():
+                return strategy, took
+            for device in dict.fromkeys(strategy[i].devices):
+                whole_here = Config((1,) * len(strategy[i].degrees), (device,))
+                fewer = (*strategy[:i], whole_here, *strategy[i + 1 :])
+                if (less := seconds(fewer)) < took:
+                    strategy, took, gained = fewer, less, True
+            if len(strategy[i].devices) == 1:
+                left.remove(i)
+    return strategy, took
 
 
 def built(graph: FusedGraph, strategy: Strategy, host: int) -> Split:

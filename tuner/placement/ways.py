@@ -26,10 +26,10 @@ from tuner.placement.fallback import CPU, GPU, fall_back, operator_of, within_me
 from tuner.placement.known import samples_of
 from tuner.placement.measured import Simulated
 from tuner.placement.memory import memory_on
-from tuner.placement.parts import built, configs_in_parts
+from tuner.placement.parts import built, configs_in_parts, fewer_parts
 from tuner.placement.simulator import Simulator
 from tuner.placement.simulator.fitting import check_enough
-from tuner.placement.soap import Config, Strategy
+from tuner.placement.soap import Strategy
 from tuner.placement.topology import Topology
 from tuning_db.store import Store
 
@@ -123,32 +123,13 @@ def _in_parts(
     strategy = mcmc.search(task.simulator, starts, task.rng, options, configs=configs_in_parts).strategy
     found = _Built(placing.split.graph, devices, unwanted, estimates)
     until = time.monotonic() + task.seconds
-    strategy, took = _fewer_parts(strategy, found, lambda: time.monotonic() < until)
+    strategy, took = fewer_parts(strategy, found.seconds, lambda: time.monotonic() < until)
     split = built(found.graph, strategy, CPU)
     if not split.whole or math.isinf(took):
         return placing
     if took >= placing.seconds:
         return replace(placing, in_parts=took)
     return replace(placing, taken=placing.way, strategy=strategy, split=split, in_parts=took)
-
-
-def _fewer_parts(strategy: Strategy, found: _Built, go_on: Callable[[], bool]) -> tuple[Strategy, float]:
-    """The strategy with the steps whole whose parts do not pay as they are built, one after the other, and its
-    seconds: the search does not see the slices and the concatenation."""
-    took, left = found.seconds(strategy), [i for i, config in enumerate(strategy) if len(config.devices) > 1]
-    gained = True
-    while gained:
-        gained = False
-        for i in list(left):
-            if not go_on():
-                return strategy, took
-            for device in dict.fromkeys(strategy[i].devices):
-                fewer = (*strategy[:i], Config((1,), (device,)), *strategy[i + 1 :])
-                if (less := found.seconds(fewer)) < took:
-                    strategy, took, gained = fewer, less, True
-            if len(strategy[i].devices) == 1:
-                left.remove(i)
-    return strategy, took
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ from tuner.placement.parts import (
     built,
     built_of,
     configs_in_parts,
+    fewer_parts,
     part_tasks,
     read_strategy_of,
     shares_of,
     whole_strategy,
     write_strategy_of,
 )
-from tuner.placement.soap import Config
+from tuner.placement.soap import Config, Strategy
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology
 
 NAMES = ("opencl:0", "cpu")
@@ -91,6 +92,22 @@ def test_what_a_search_proposes() -> None:
     found = configs_in_parts(Operator("c", "conv2d", (64,), "p"), topology)
     assert list(found) == [*whole, *(Config((len(p),), p) for p in parts)]
     assert list(configs_in_parts(Operator("s", "nn.softmax", (64,), "-"), topology)) == whole
+    image = configs_in_parts(Operator("c", "conv2d", (1, 64, 7, 7), "spa-"), topology)
+    assert image == tuple(Config((1, *c.degrees, 1, 1), c.devices) for c in found)
+    few = configs_in_parts(Operator("c", "conv2d", (1, 2, 7, 7), "spa-"), topology, 8)
+    assert few == (*image[:2], Config((1, 2, 1, 1), (GPU, CPU)))
+
+
+def test_parts_that_do_not_pay_are_put_together() -> None:
+    """Of three steps in parts the first pays, the second is better on the CPU, the third costs a little more split."""
+    halves, gpu, cpu = Config((1, 2), (GPU, CPU)), Config((1, 1), (GPU,)), Config((1, 1), (CPU,))
+    takes = [{halves: 1.0, gpu: 2.0, cpu: 3.0}, {halves: 3.0, gpu: 2.5, cpu: 2.0}, {halves: 2.1, gpu: 2.0, cpu: 3.0}]
+
+    def seconds(strategy: Strategy) -> float:
+        return sum(table[config] for table, config in zip(takes, strategy, strict=True))
+
+    assert fewer_parts((halves, halves, halves), seconds) == ((halves, cpu, gpu), 5.0)
+    assert fewer_parts((halves,) * 3, seconds, lambda: False) == ((halves,) * 3, 6.1)
 
 
 def test_only_what_can_be_split_has_channels_and_residuals_share_them(graph: FusedGraph) -> None:

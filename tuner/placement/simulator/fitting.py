@@ -97,21 +97,39 @@ def fit_kinds(samples: Sequence[Sample], device: DeviceSpec) -> FittedRoofline:
 
     Raises BadInput where there are fewer than `LEAST_OF_KIND` samples, or one without work or time.
     """
-    check_enough(samples, device.name)
-    for s in samples:
-        if not (0 < s.seconds < math.inf) or min(s.work) < 0 or not 0 < sum(s.work) < math.inf:
-            raise BadInput(f"device {device.name!r}: a sample of {s.kind} has no work or no time ({s})")
+    _check(samples, device)
     overhead, general, peaks = _fit(samples, device)
+    away = np.abs(_left_out(samples, device) / np.array([s.seconds for s in samples]) - 1)
+    kinds = dict.fromkeys(s.kind for s in samples)
+    errors = {kind: _error(away[[s.kind == kind for s in samples]]) for kind in kinds}
+    return FittedRoofline(device.name, overhead, general, peaks, _error(away), errors)
+
+
+def left_out_ratios(samples: Sequence[Sample], device: DeviceSpec) -> dict[str, tuple[float, ...]]:
+    """Of each kind measured / modelled seconds, each sample told by a fit to the others: what a modelled time of that
+    kind has to be multiplied by, as far as anybody has seen. Raises BadInput as `fit_kinds`."""
+    _check(samples, device)
+    ratios = np.array([s.seconds for s in samples]) / _left_out(samples, device)
+    kinds = dict.fromkeys(s.kind for s in samples)
+    return {k: tuple(float(r) for s, r in zip(samples, ratios, strict=True) if s.kind == k) for k in kinds}
+
+
+def _left_out(samples: Sequence[Sample], device: DeviceSpec) -> np.ndarray:
+    """Modelled seconds of each sample by a fit to those of the other groups."""
     modelled, groups = np.zeros(len(samples)), min(len(samples), FOLDS)
     for group in range(groups):
         rest = [s for i, s in enumerate(samples) if i % groups != group]
         constant, other, own = _fit(rest, device)
         for i in range(group, len(samples), groups):
             modelled[i] = _seconds(own.get(samples[i].kind, other), samples[i].work, constant)
-    away = np.abs(modelled / np.array([s.seconds for s in samples]) - 1)
-    kinds = dict.fromkeys(s.kind for s in samples)
-    errors = {kind: _error(away[[s.kind == kind for s in samples]]) for kind in kinds}
-    return FittedRoofline(device.name, overhead, general, peaks, _error(away), errors)
+    return modelled
+
+
+def _check(samples: Sequence[Sample], device: DeviceSpec) -> None:
+    check_enough(samples, device.name)
+    for s in samples:
+        if not (0 < s.seconds < math.inf) or min(s.work) < 0 or not 0 < sum(s.work) < math.inf:
+            raise BadInput(f"device {device.name!r}: a sample of {s.kind} has no work or no time ({s})")
 
 
 def check_enough(samples: Sequence[Sample], device: str) -> None:

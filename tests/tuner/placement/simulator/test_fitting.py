@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tuner.errors import BadInput
 from tuner.placement.networks import Operator
 from tuner.placement.simulator.costs import Measured, Phase, Work
-from tuner.placement.simulator.fitting import FittedCosts, Peaks, Sample, fit_kinds
+from tuner.placement.simulator.fitting import FittedCosts, Peaks, Sample, fit_kinds, left_out_ratios
 from tuner.placement.topology import DeviceSpec
 
 DEVICE = DeviceSpec("d", "gpu", 1e12, 1e11, "d")
@@ -102,6 +103,18 @@ def test_more_samples_than_folds_are_left_out_in_groups() -> None:
     found = fit_kinds(measured(random.Random(4), 50, 0.05), DEVICE)
     assert found.error.samples == 100
     assert found.error.median < 0.08
+
+
+def test_ratios_of_what_was_left_out_have_the_errors_that_the_fit_tells() -> None:
+    samples = measured(random.Random(5), 20, 0.05)
+    samples[7] = samples[7]._replace(seconds=3 * samples[7].seconds)
+    found, ratios = fit_kinds(samples, DEVICE), left_out_ratios(samples, DEVICE)
+    assert {kind: len(r) for kind, r in ratios.items()} == {"conv2d": 20, "depthwise": 20}
+    for kind, error in found.errors.items():
+        assert statistics.median(abs(1 / r - 1) for r in ratios[kind]) == pytest.approx(error.median)
+    assert max(ratios[samples[7].kind]) == pytest.approx(3, rel=0.2)  # it took longer than the others say
+    with pytest.raises(BadInput, match="needs 4 measured workloads"):
+        left_out_ratios(samples[:3], DEVICE)
 
 
 def test_it_is_a_cost_model_behind_what_was_measured() -> None:

@@ -1,0 +1,328 @@
+"""Networks shared out between the GPU and the CPU of one chip, simulated: `placement.py --parts soc` runs it. Nothing
+is measured, no device is needed, and every row is a simulation of an inference at batch 1.
+
+Each network is placed on the CPU alone, the GPU alone, by fallback (detectors' vision operators go to the CPU), by the
+exact sum, and by Markov chains that may split convolutions and dense layers by their channels ("split"). Networks of
+the zoo are simulated as they would be built, with the slices and the concatenation of steps in parts; of paper 002's,
+which are shapes alone, every part is a launch and every piece a copy of its own. Two costs:
+
+sheet    the roofline of the profile's data sheet, of which kernels reach the shares that `Roofline` supposes.
+board    the same, slowed down for each device by the median of what other networks took on such a chip over what the
+         sheet says of them: the GPUs in tables 1 to 3 of paper 003, the RK3399's CPU in TVM's list. A device of which
+         nobody published any time is slowed down by the median of all. The network itself is left out: what it took is
+         beside what is said of it.
+
+The bounds are the 5th and 95th percentiles of draws under which the same strategies are simulated again
+(tuner/placement/simulator/perturbed.py). What is drawn: for every operator on a device ("each"), or once for all of a
+kind on it ("alike"), measured over modelled of shipped bests of that kind that were left out of the fit (CPUs' for the
+CPU, OpenCL drivers' for the GPU); with "board" for each device one of the ratios whose median slows it down, over that;
+for each strategy one of the simulator's errors against modules. "faster": in what share of draws the split is faster
+than the better of the two devices in that draw. "anew" (of "board" and "alike"): the median and the range of gains
+where the split is searched for under the costs of a draw, as on a board where they were measured first; not of "each",
+where a search finds those parts that a draw was kind to. While both devices work they share the memory's rate
+(tuner/placement/simulator/contention.py), which the search itself does not see. Vision operators are told by their
+bytes alone on both devices, which is too little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tuner.graph import FusedGraph, fuse, load_onnx
+from tuner.graph.zoo import write_model
+from tuner.placement.baselines import strategy_of
+from tuner.placement.baselines.additive import additive
+from tuner.placement.baselines.whole import whole
+from tuner.placement.estimated import network_of
+from tuner.placement.fallback import CPU, GPU
+from tuner.placement.known import samples_of
+from tuner.placement.mcmc import Options, search
+from tuner.placement.networks import Network, network
+from tuner.placement.parts import built, configs_in_parts, fewer_parts
+from tuner.placement.simulator import CostModel, Roofline, Simulator
+from tuner.placement.simulator.contention import contended
+from tuner.placement.simulator.fitting import left_out_ratios
+from tuner.placement.simulator.perturbed import Case, Ratios, Slowed, between, drawn_cost, simulated_again
+from tuner.placement.soap import Strategy
+from tuner.placement.topology import DeviceSpec, Topology, topology_of
+from tuning_db import shipped
+from tuning_db.store import open_db
+
+PROFILES = ("deeplens", "aisage", "jetson-nano")
+SHAPES = ("alexnet", "resnet101", "inception_v3")  # of tuner.placement.networks
+ZOO = ("squeezenet1.0", "mobilenet1.0", "resnet50_v1", "ssd_mobilenet1.0")
+SSD_PIXELS = {"aisage": 300}  # paper 003, section 4.2; 512 elsewhere
+VISION = frozenset({"argsort", "nms", "compact"})
+# Milliseconds. GPUs: paper 003, tables 1 to 3, "Ours". RK3399's CPU (its two A72 alone, tuned by AutoTVM):
+# github.com/dmlc/tvm/wiki/Benchmark.
+PUBLISHED: Mapping[tuple[str, str], Mapping[str, float]] = {
+    ("deeplens", "gpu"): {
+        "resnet50_v1": 186.15, "mobilenet1.0": 85.58, "squeezenet1.0": 52.10, "ssd_mobilenet1.0": 398.48,
+    },
+    ("aisage", "gpu"): {
+        "resnet50_v1": 345.60, "mobilenet1.0": 78.83, "squeezenet1.0": 66.61, "ssd_mobilenet1.0": 243.16,
+    },
+    ("jetson-nano", "gpu"): {
+        "resnet50_v1": 113.81, "mobilenet1.0": 20.63, "squeezenet1.0": 26.58, "ssd_mobilenet1.0": 135.5,
+    },
+    ("aisage", "cpu"): {"resnet50_v1": 403.2, "mobilenet1.0": 77.9, "squeezenet1.0": 94.3, "inception_v3": 1304.4},
+}  # fmt: skip
+# RESULTS.md, "Simulated against measured": the simulator's error, of half of the modules at most and of all at most.
+MODULES = (0.07, 0.20)
+READINGS = ("each", "alike")  # how operators of a kind are off: each by itself, or all alike
+WORTH = 1.02  # a gain
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network, and its graph if it can be built."""
+
+    network: Network
+    graph: FusedGraph | None = None
+
+    def built(self, strategy: Strategy) -> Case:
+        """As it would be built where that is known, else as the strategy says."""
+        if self.graph is None or all(len(config.devices) == 1 for config in strategy):
+            return Case(self.network, strategy)
+        split = built(self.graph, strategy, CPU)
+        net, _ = network_of(split.graph)
+        return Case(net, tuple(whole(o, d) for o, d in zip(net.operators, split.placement, strict=True)))
+
+    def seconds(self, strategy: Strategy, topology: Topology, cost: CostModel) -> float:
+        """The two devices share the memory's rate."""
+        case = self.built(strategy)
+        return contended(case.network, topology, case.strategy, cost)
+
+
+class Subjects:
+    """By profile and name, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._made = folder, dict[str, Subject]()
+
+    def of(self, profile: str, name: str) -> Subject:
+        if name == "ssd_mobilenet1.0":
+            name = f"ssd_{SSD_PIXELS.get(profile, 512)}_mobilenet1.0"
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Subject:
+        if name in SHAPES:
+            return Subject(network(name, batch=1))
+        graph = fuse(load_onnx(write_model(name, self._folder / f"{name}.onnx")))
+        return Subject(network_of(graph)[0], graph)
+
+
+def kernel_ratios() -> dict[str, dict[str, tuple[float, ...]]]:
+    """Measured over modelled of shipped bests, by kind of device and of operators; "matmul" is what shapes call a dense
+    layer. Not of vision operators: they are no flop and few bytes, a roofline says nothing of them, and only CPUs have
+    any."""
+    found: dict[str, dict[str, tuple[float, ...]]] = {"cpu": {}, "gpu": {}}
+    with tempfile.TemporaryDirectory() as folder, open_db(str(Path(folder) / "shipped.db")) as store:
+        store.add_many(shipped.trials())
+        for key in dict.fromkeys(t.device for t in shipped.trials()):
+            samples = samples_of(store, key)
+            # Nobody's data sheet: the peaks are the most that any of them reached.
+            flops = max(s.work.flop / s.seconds for s in samples)
+            bandwidth = max(s.work.bytes / s.seconds for s in samples)
+            of_kind = found["cpu" if key.kind == "cpu" else "gpu"]
+            for kind, ratios in left_out_ratios(samples, DeviceSpec(key.model, "", flops, bandwidth, "")).items():
+                if kind in VISION:
+                    continue
+                of_kind[kind] = of_kind.get(kind, ()) + ratios
+    return {device: kinds | {"matmul": kinds["dense"]} for device, kinds in found.items()}
+
+
+def published_ratios(subjects: Subjects) -> dict[tuple[str, str], dict[str, float]]:
+    """Published over simulated (by the sheet) of a device alone, by profile and device, then by network."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for (profile, device), times in PUBLISHED.items():
+        topology = topology_of(profile)
+        found[profile, device] = {}
+        for name, milliseconds in times.items():
+            net = subjects.of(profile, name).network
+            seconds = Simulator(net, topology).start(strategy_of(device, net, topology))
+            found[profile, device][name] = milliseconds / 1e3 / seconds
+    return found
+
+
+def others_ratios(
+    published: Mapping[tuple[str, str], Mapping[str, float]], profile: str, device: str, name: str
+) -> tuple[float, ...]:
+    """Of other networks on this device; on all devices where there are none."""
+    own = [published[profile, device]] if (profile, device) in published else list(published.values())
+    return tuple(ratio for ratios in own for other, ratio in ratios.items() if other != name)
+
+
+def module_ratios() -> tuple[float, ...]:
+    """Measured over simulated: half of them off by the first of `MODULES` at most, all by the second."""
+    half, most = MODULES
+    errors = [half * (i + 0.5) / 10 for i in range(10)] + [half + (most - half) * (i + 0.5) / 10 for i in range(10)]
+    return tuple(1 + sign * error for error in errors for sign in (-1, 1))
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a network's costs are, and how far off they may be."""
+
+    name: str
+    slower: Mapping[str, float]
+    ratios: Mapping[str, Ratios]
+
+    @property
+    def cost(self) -> CostModel:
+        return Slowed(Roofline(), self.slower)
+
+
+def bases(
+    kernels: Mapping[str, Mapping[str, tuple[float, ...]]],
+    published: Mapping[tuple[str, str], Mapping[str, float]],
+    profile: str,
+    name: str,
+) -> Iterator[Basis]:
+    yield Basis("sheet", {}, {device: Ratios(kinds) for device, kinds in kernels.items()})
+    others = {device: others_ratios(published, profile, device, name) for device in kernels}
+    slower = {device: median(ratios) for device, ratios in others.items()}
+    around = {device: tuple(r / slower[device] for r in ratios) for device, ratios in others.items()}
+    yield Basis("board", slower, {device: Ratios(kinds, around[device]) for device, kinds in kernels.items()})
+
+
+def fallen_back(net: Network, topology: Topology) -> Strategy:
+    """The GPU alone but for vision operators (paper 003, section 3.1.2)."""
+    devices = list(topology.devices)
+    devices[GPU] = replace(devices[GPU], lacks=VISION)
+    return strategy_of("fallback", net, replace(topology, devices=tuple(devices)))
+
+
+def strategies_of(
+    subject: Subject, topology: Topology, cost: CostModel, given: argparse.Namespace, proposals: int
+) -> dict[str, Strategy]:
+    """All that are compared; "split" is the fastest that was found under the costs as they are, one of the others if
+    nothing is faster."""
+    net = subject.network
+    simple: dict[str, Strategy] = {device: strategy_of(device, net, topology) for device in ("cpu", "gpu")}
+    simple |= {"fallback": fallen_back(net, topology), "exact": additive(net, topology, cost, training=False)}
+    options = Options(proposals=proposals // len(simple))
+    configs = partial(configs_in_parts, most=given.most_parts)
+    make = partial(Simulator, net, topology, cost)
+    split = search(make, simple, random.Random(given.seed), options, configs=configs).strategy
+
+    def seconds(strategy: Strategy) -> float:
+        return subject.seconds(strategy, topology, cost)
+
+    if subject.graph is not None:
+        split, _ = fewer_parts(split, seconds)
+    return simple | {"split": min((*simple.values(), split), key=seconds)}
+
+
+def one_row(
+    subject: Subject, profile: str, name: str, basis: Basis, modules: Sequence[float], given: argparse.Namespace
+) -> Row:
+    topology, cost, draws = topology_of(profile), basis.cost, 20 if given.quick else 200
+    strategies = strategies_of(subject, topology, cost, given, 400 if given.quick else 4000)
+    row: Row = {"simulation": True, "profile": profile, "network": name, "costs": basis.name, "draws": draws}
+    row |= {key: subject.seconds(strategy, topology, cost) for key, strategy in strategies.items()}
+    cases = {key: subject.built(strategies[key]) for key in ("cpu", "gpu", "split")}
+    better = min(("cpu", "gpu"), key=lambda key: row[key])
+    split, alone = strategies["split"], Simulator(cases["split"].network, topology, cost)
+    row |= {"better": better, "gain": row[better] / row["split"], "steps": len(split)}
+    row["gain_uncontended"] = row[better] / alone.start(cases["split"].strategy)
+    row["in_parts"] = sum(len(set(config.devices)) > 1 for config in split)
+    row["on_cpu"] = sum(set(config.devices) == {CPU} for config in split)
+    for reading in READINGS:
+        alike = reading == "alike"
+        drawn = simulated_again(cases, topology, cost, basis.ratios, draws, given.seed, alike, modules)
+        drawn["gain"] = np.minimum(drawn["cpu"], drawn["gpu"]) / drawn["split"]
+        row[reading] = {key: between(values) for key, values in drawn.items()}
+        row[reading]["faster"] = float((drawn["gain"] > 1).mean())
+    if basis.slower:
+        row["anew"] = searched_anew(subject, topology, basis, given)
+    for device in ("cpu", "gpu"):
+        if name in PUBLISHED.get((profile, device), {}):
+            row[f"published_{device}"] = PUBLISHED[profile, device][name] / 1e3
+    return row
+
+
+def searched_anew(subject: Subject, topology: Topology, basis: Basis, given: argparse.Namespace) -> list[float]:
+    """How many times faster the split is than the better device alone in the first draws, sorted, if it is searched for
+    under the costs of each draw: as on a board on which they were measured before."""
+    gains = []
+    for draw in range(3 if given.quick else 10):
+        cost = drawn_cost(basis.cost, basis.ratios, given.seed, draw, together=True)
+        found = strategies_of(subject, topology, cost, given, 400)
+        took = {key: subject.seconds(found[key], topology, cost) for key in ("cpu", "gpu", "split")}
+        gains.append(min(took["cpu"], took["gpu"]) / took["split"])
+    return sorted(gains)
+
+
+def told(row: Row) -> str:
+    """For a person, in one line. Bounds are those of operators that are off each by itself, then of all alike."""
+    found = "simulation: {network} on {profile}, costs by {costs}:".format(**row)
+    for key in ("cpu", "gpu", "fallback", "exact", "split"):
+        found += f" {key} {1e3 * row[key]:.1f} ms"
+        if key in row["each"]:
+            found += " ({:.0f}-{:.0f}; {:.0f}-{:.0f})".format(*(1e3 * x for r in READINGS for x in row[r][key]))
+        found += "," if key != "split" else ";"
+    if row["gain"] < WORTH:
+        found += " no gain: the {better} alone is as fast".format(**row)
+    else:
+        found += " split {gain:.2f} times faster than the {better} alone".format(**row)
+        found += " ({:.2f}-{:.2f}; {:.2f}-{:.2f})".format(*(x for r in READINGS for x in row[r]["gain"]))
+        found += f", faster in {row['each']['faster']:.0%}; {row['alike']['faster']:.0%} of {row['draws']} draws; "
+        found += "of {steps} steps {in_parts} in parts and {on_cpu} on the CPU".format(**row)
+    if "anew" in row:
+        found += "; searched for anew in {} draws {:.2f}, {:.2f}-{:.2f}".format(
+            len(row["anew"]), median(row["anew"]), row["anew"][0], row["anew"][-1]
+        )
+    published = [f"{d} {1e3 * row[f'published_{d}']:.1f}" for d in ("cpu", "gpu") if f"published_{d}" in row]
+    return found + (f"; published: {', '.join(published)} ms" if published else "")
+
+
+def socs(given: argparse.Namespace) -> Iterator[Row]:
+    """A row for each profile, network and costs."""
+    models = given.models or (("squeezenet1.0", "alexnet") if given.quick else (*ZOO, *SHAPES))
+    profiles = given.profiles or (PROFILES[:2] if given.quick else PROFILES)
+    unknown = [name for name in models if name not in ZOO + SHAPES]
+    if unknown:
+        sys.exit(f"--models {unknown[0]}: not known here: give some of {', '.join(ZOO + SHAPES)}")
+    kernels, modules = kernel_ratios(), module_ratios()
+    with tempfile.TemporaryDirectory() as folder:
+        subjects = Subjects(Path(folder))
+        published = published_ratios(subjects)
+        for profile in profiles:
+            for name in models:
+                for basis in bases(kernels, published, profile, name):
+                    row = one_row(subjects.of(profile, name), profile, name, basis, modules, given)
+                    print(told(row), file=sys.stderr, flush=True)
+                    yield row
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Gains, and how far from the simulation the published times are: over it, and how many are within its bounds."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        found["simulated_gain_{costs}_{profile}_{network}".format(**row)] = row["gain"]
+    for costs in ("sheet", "board"):
+        each = [(r, d) for r in rows for d in ("cpu", "gpu") if r["costs"] == costs and f"published_{d}" in r]
+        if not each:
+            continue
+        ratios = [r[f"published_{d}"] / r[d] for r, d in each]
+        found[f"published_over_{costs}_median"] = median(ratios)
+        found |= {f"published_over_{costs}_min": min(ratios), f"published_over_{costs}_max": max(ratios)}
+        for reading in READINGS:
+            inside = [r[reading][d][0] <= r[f"published_{d}"] <= r[reading][d][1] for r, d in each]
+            found[f"published_within_{costs}_{reading}"] = sum(inside) / len(inside)
+    return found
