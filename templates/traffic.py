@@ -9,17 +9,18 @@ import numpy as np
 
 from templates.epilogue import operands
 from templates.operator import operator_named
-from templates.workloads import anchor_of, is_anchor
+from templates.workloads import STRANGE, anchor_of, is_anchor
 from tuning_db.record import Workload
 
 
 def bytes_of(workload: Workload) -> float | None:
     """What every kernel of a workload has to move: all that it reads and writes, once. None for an operator that is
-    not known."""
+    not known, and for sizes that no operator has."""
     try:
-        return float(_bytes_of_anchor(workload) if is_anchor(workload) else _bytes_of_operator(workload))
-    except (KeyError, TypeError, ValueError):  # another version's, or a plugin's
+        moved = float(_bytes_of_anchor(workload) if is_anchor(workload) else _bytes_of_operator(workload))
+    except STRANGE:
         return None
+    return moved if moved > 0 else None
 
 
 def _bytes_of_anchor(workload: Workload) -> int:

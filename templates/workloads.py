@@ -106,6 +106,8 @@ class Dense:
 
 Anchor = Conv2d | Dense
 _KINDS: dict[str, type[Any]] = {"conv2d": Conv2d, "dense": Dense}
+# What comes of a workload in a database that another version or a plugin has written, whatever its attributes are.
+STRANGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def anchor_of(workload: Workload) -> Anchor:

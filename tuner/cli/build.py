@@ -254,7 +254,7 @@ def _worst(manifest: Manifest) -> float:
 
 def choice_table(manifest: Manifest) -> Table:
     """One row an operator: its kernel, where that is known from, and its error alone."""
-    from tuner.report.tables import describe, microseconds, short_config
+    from tuner.report.tables import clipped, describe, microseconds, short_config
 
     table = Table(box=None, title="Operators", title_justify="left")
     for title in ("operator", "computes", "template", "known from", "us", "error"):
@@ -262,7 +262,7 @@ def choice_table(manifest: Manifest) -> Table:
         table.add_column(title, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for operator in manifest.operators:
         table.add_row(
-            operator.node,
+            clipped(operator.node),
             f"{operator.workload.op} {describe(operator.workload)}",
             short_config(operator.config),
             operator.source,

@@ -16,12 +16,13 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console, RenderableType
 
 from tuner.cli.completion import DEVICES, SEARCHERS, VENDORS, one_of, several_of
+from tuner.cli.terminal import console
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ DEFAULT_DB = "edgetune.db"
 DEFAULT_LEASE = 60.0  # seconds
 DTYPES = ("float32", "float16")
 INTERRUPTED = 130
-WIDTH_OF_A_FILE = 140  # tables that go to a file or a pipe are not squeezed into 80 columns
 
 DeviceOption = Annotated[
     str,
@@ -135,8 +135,8 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self._console = _console(sys.stdout)
-        self._remarks = _console(sys.stderr)
+        self._console = console(sys.stdout)
+        self._remarks = console(sys.stderr)
         self._stdout_fd: int | None = None
 
     @property
@@ -160,15 +160,15 @@ class Output:
 
     def remark(self, text: str) -> None:
         """One line on standard error."""
-        self._remarks.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._remarks.print(text, highlight=False, soft_wrap=True)
 
     def show(self, what: RenderableType) -> None:
         """Text or a table: part of the result for a person; on standard error under --json."""
-        console = self._remarks if self.as_json else self._console
+        shown_on = self._remarks if self.as_json else self._console
         if isinstance(what, str):
-            console.print(what, highlight=False, markup=False, soft_wrap=True)
+            shown_on.print(what, highlight=False, soft_wrap=True)
         else:
-            console.print(what)
+            shown_on.print(what)
 
     def result(self, value: dict[str, Any]) -> None:
         """The result for a program: printed under --json, once, last."""
@@ -178,10 +178,6 @@ class Output:
             sys.stdout.flush()
             with os.fdopen(os.dup(self._stdout_fd), "w") as stdout:
                 stdout.write(text + "\n")
-
-
-def _console(stream: IO[str]) -> Console:
-    return Console(file=stream, width=None if stream.isatty() else WIDTH_OF_A_FILE)
 
 
 def seconds_of(minutes: float | None, option: str = "--minutes") -> float | None:

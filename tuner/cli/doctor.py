@@ -13,8 +13,8 @@ from importlib import metadata
 from typing import Literal
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from tuner.cli.common import JsonOption, Output
 from tuner.errors import BadInput, TuneError
@@ -48,8 +48,8 @@ def command(as_json: JsonOption = False) -> None:
         for title in ("", "state", "found", "what to do"):
             table.add_column(title, overflow="fold")
         for finding in findings:
-            state = f"[{_STYLES[finding.state]}]{finding.state}[/]"
-            table.add_row(finding.what, state, escape(finding.found), escape(finding.remedy))
+            state = Text(finding.state, style=_STYLES[finding.state])
+            table.add_row(finding.what, state, finding.found, finding.remedy)
         out.show(table)
         missing = [finding.what for finding in findings if finding.state == "missing"]
         out.result({"ok": not missing, "findings": [asdict(finding) for finding in findings]})

@@ -37,6 +37,7 @@ from tuner.cli import (
 from tuner.cli import explain as explain_workload
 from tuner.cli.completion import check_shell
 from tuner.cli.examples import examples
+from tuner.cli.terminal import visible
 from tuner.errors import TuneError
 from tuner.versions import versions
 from tuning_db.errors import DatabaseError
@@ -115,7 +116,7 @@ def execute(argv: Sequence[str]) -> int:
             raise
         message, status = known
         if message:
-            print(f"tune: {message}", file=sys.stderr)
+            print(f"tune: {visible(message)}", file=sys.stderr)
         if "--json" in argv:
             _print_json_error(message, status)
         return status

@@ -103,13 +103,22 @@ def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype:
 
 
 def _show(result: dict[str, Any], out: Output) -> None:
+    from tuner.report.tables import clipped
+
     table = Table(box=None, title="Plan", title_justify="left")
     for title in ("step", "computes", "device", "layout", "us", "known from"):
         table.add_column(title, justify="right" if title == "us" else "left", no_wrap=title == "us", overflow="fold")
     for step in result["steps"]:
         kernel = step.get("kernel")
         layout = kernel["template"] if kernel else f"NCHW{step['block']}c" if step.get("block") else "plain"
-        row = (step["node"], step["operator"], step["device"], layout, f"{1e6 * step['seconds']:.1f}", step["source"])
+        row = (
+            clipped(step["node"]),
+            step["operator"],
+            step["device"],
+            layout,
+            f"{1e6 * step['seconds']:.1f}",
+            step["source"],
+        )
         table.add_row(*row)
     out.show(table)
     moves = result["moves"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from tuner.session import Progress
@@ -37,14 +38,14 @@ class ProgressDisplay:
 
     def note(self, text: str) -> None:
         """A line that stays, above the panel where there is one. From any thread."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
         if self._live is not None:
             self._live.update(_panel(progress))
         elif self._clock() - self._last_line >= LINE_SECONDS:
             self._last_line = self._clock()
-            self._console.print(_line(progress), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(_line(progress), highlight=False, soft_wrap=True)
 
 
 def _facts(progress: Progress) -> dict[str, str]:
@@ -73,7 +74,7 @@ def _last(progress: Progress) -> str:
 def _panel(progress: Progress) -> Table:
     table = Table(box=None, show_header=False)
     for name, text in _facts(progress).items():
-        table.add_row(f"[dim]{name}[/]", text)
+        table.add_row(Text(name, style="dim"), text)
     return table
 
 

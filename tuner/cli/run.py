@@ -53,11 +53,14 @@ def command(
         given = None if input is None else read_arrays(input)
 
         from tuner.module import load, random_inputs
+        from tuner.report.tables import clipped
 
         loaded = load(module)
         inputs = given if given is not None else random_inputs(loaded.manifest.inputs, seed=0)
         if given is None:
-            shapes = ", ".join(f"{t.name} {'x'.join(map(str, t.shape))} {t.dtype}" for t in loaded.manifest.inputs)
+            shapes = ", ".join(
+                f"{clipped(t.name)} {'x'.join(map(str, t.shape))} {t.dtype}" for t in loaded.manifest.inputs
+            )
             out.remark(f"random inputs ({shapes}): give your own with --input X.npz, as numpy.savez writes it")
         start = time.perf_counter()
         outputs = loaded(inputs)
@@ -69,7 +72,7 @@ def command(
             table.add_column(title)
         for name, array in outputs.items():
             numbers = (f"{value:.6g}" for value in (array.min(), array.mean(), array.max()))
-            table.add_row(name, "x".join(map(str, array.shape)), str(array.dtype), *numbers)
+            table.add_row(clipped(name), "x".join(map(str, array.shape)), str(array.dtype), *numbers)
         out.show(table)
         if output is not None:
             out.show(f"wrote {output}")

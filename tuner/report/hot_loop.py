@@ -1,6 +1,6 @@
 """The loop of a kernel where its time goes, found in the text that a compiler made: `in_assembly` of x86-64 and
-aarch64, `in_source` of OpenCL C and CUDA. It is judged by the text alone: the innermost loop with the most
-multiply-adds, and few instructions beside them."""
+aarch64, `in_source` of OpenCL C and CUDA. It is judged by the text alone: of the innermost loops with
+multiply-adds the one that has the most, and few instructions beside them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ _X86 = re.compile(r"%([xyz]mm\d+)")
 _ARM = re.compile(r"\b[vq](\d+)(?:\.\d*[bhsd])?\b")
 _STACK = re.compile(r"\(%r[sb]p|\[(?:sp|x29)\b")
 _VECTOR_STORE = re.compile(r"^\s+(?:v?mov[au]p[sd]\s+%[xyz]mm\d+,\s*\S*\(%r[sb]p|st[rpu]\w*\s+[vqd]\d+.*\[(?:sp|x29))")
+
+# In a source: what reads from an address, whose arithmetic is in the brackets behind; and products of components.
+_COMMENT = re.compile(r"/\*.*?\*/")
+_READ = re.compile(r"(?:\bvload\d+|\b\w*block_read\w*|\bconvert_int|\*\(\w+\s?\*\))\(")
+_FUSED = re.compile(r"\b(?:fma|mad|__fmaf?_\w+)\s*\(")
+_COMPONENTS = re.compile(r"\.\w\s?\*\s?\w+\.\w")
 
 
 @dataclass(frozen=True)
@@ -81,18 +87,46 @@ def in_source(text: str) -> Loop | None:
 
 
 def _is_multiply_add(statement: str) -> bool:
-    """A sum with a product of values that are read, not of indices alone."""
-    value = statement.partition("=")[2]
-    outside = re.sub(r"\[[^\[\]]*\]", "[]", re.sub(r"\[[^\[\]]*\]", "[]", value))
-    return bool(re.search(r"\b(?:fma|mad|__fmaf?_\w+)\s*\(", value)) or ("+" in outside and "*" in outside)
+    """A sum with a product of values that are read, not of places in memory; or the product of two vectors' components
+    alone, as CUDA's are written, one statement before the sum."""
+    text = _COMMENT.sub("", statement).strip()
+    if text.startswith("int"):
+        return False
+    stored = re.match(r"vstore\d+\(", text)
+    value = _first_argument(text[stored.end() :]) if stored else text.partition(" = ")[2]
+    if _FUSED.search(value) or text.startswith("nvcuda::wmma::mma_sync("):
+        return True
+    value = re.sub(r"\[[^\[\]]*\]", "[]", re.sub(r"\[[^\[\]]*\]", "[]", value))
+    while (read := _READ.search(value)) is not None:
+        inside = _up_to_its_end(value[read.end() :])
+        value = f"{value[: read.start()]}read{value[read.end() + len(inside) + 1 :]}"
+    return bool(_COMPONENTS.search(value)) or ("+" in value and "*" in value)
+
+
+def _up_to_its_end(text: str) -> str:
+    """Before the bracket that ends what `text` is the inside of."""
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0:
+            return text[:i]
+    return text
+
+
+def _first_argument(text: str) -> str:
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0 or (letter == "," and depth == 0):
+            return text[:i]
+    return text
 
 
 def _hottest(spans: Sequence[tuple[int, int]], counted: Callable[[int, int], Loop]) -> Loop | None:
-    """Of the loops without a loop inside."""
-    inner = [s for s in spans if not any(t != s and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
-    loops = [counted(first, last) for first, last in inner]
-    hot = max(loops, key=lambda loop: loop.multiply_adds**2 / max(1, loop.instructions), default=None)
-    return hot if hot is not None and hot.multiply_adds else None
+    """Of the loops with multiply-adds, without another such loop inside."""
+    loops = [loop for first, last in spans if (loop := counted(first, last)).multiply_adds]
+    inner = [a for a in loops if not any(b is not a and a.first <= b.first and b.last <= a.last for b in loops)]
+    return max(inner, key=lambda loop: loop.multiply_adds**2 / max(1, loop.instructions), default=None)
 
 
 def marked(text: str, loop: Loop | None) -> str:

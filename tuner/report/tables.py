@@ -38,6 +38,11 @@ def _by(values: tuple[int, ...]) -> str:
     return "x".join(map(str, values))
 
 
+def clipped(name: str, most: int = 100) -> str:
+    """A name from a model, for a cell: files have them in full."""
+    return name if len(name) <= most else f"{name[:most]}... ({len(name):,} characters)"
+
+
 def milliseconds(seconds: float | None) -> str:
     """Four significant digits."""
     return "-" if seconds is None else f"{seconds * 1e3:.4g}"
@@ -166,7 +171,7 @@ def operator_table(profile: Profile, most: int = 25) -> Table:
 
 def _call_cells(call: Call, profile: Profile) -> tuple[str, ...]:
     what = call.function if call.workload is None else f"{call.workload.op} {describe(call.workload)}"
-    cells = (call.name, what, microseconds(call.seconds), f"{call.seconds / profile.seconds:.0%}")
+    cells = (clipped(call.name), what, microseconds(call.seconds), f"{call.seconds / profile.seconds:.0%}")
     if call.flops is None:
         return (*cells, "-", "-", "-")
     template = short_config(call.config) if call.config else "none"

@@ -12,8 +12,10 @@ import pytest
 
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import Done, run_tune
+from tests.tuner.measure.offline.support import compilers_or_skip, multiplications
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device
+from tuner.devices.profiles import profile_named
 from tuner.report.page.names import workload_text
 from tuning_db.store import open_db
 
@@ -71,21 +73,31 @@ def test_a_person_sees_knobs_counts_the_loop_and_rivals(folder: Path):
     ("profile", "told"), [("jetson-orin", "registers"), ("intel-hd505", "spill_bytes"), ("mali-t860", None)]
 )
 def test_counts_of_a_device_that_is_not_here_are_its_compilers(folder: Path, profile: str, told: str | None):
+    device = profile_named(profile)
+    compilers = compilers_or_skip(device)
     said = _explain(folder, "16x12x12", "--target", profile, "--json").json()
     assert said["source"] == "default"
     assert said["rivals"] == []
     kernels = said["kernels"]
     assert kernels
+    found = {name: taken for c in compilers for name, taken in c.compile(said["code"]).items()}
     for kernel in kernels:
         assert np.prod(kernel["group"]) >= 1
-        assert (told in (kernel["compiled"] or {})) == (told is not None)
+        compiled = kernel["compiled"] or {}
+        assert (told in compiled) == (told is not None)
+        assert compiled.get("local_bytes", kernel["local_bytes"]) == kernel["local_bytes"]
+        assert all(value == getattr(found[kernel["name"]], name) for name, value in compiled.items())
+    cuda = device if said["language"] == "CUDA" else None
+    assert said["loop"]["multiply_adds"] in multiplications(said["code"], cuda)
 
 
-def test_an_opencl_device_here_shows_its_source(folder: Path):
-    said = _explain(folder, "16x12x12", "--device", GPU, "--json").json()
+@pytest.mark.parametrize("driver", ["pocl", "intel"])
+def test_an_opencl_device_here_shows_its_source(folder: Path, driver: str):
+    said = _explain(folder, "16x12x12", "--device", f"opencl:{device_number(driver)}", "--json").json()
     assert said["language"] == "OpenCL C"
     assert "__kernel" in said["code"]
     assert said["loop"]["registers"] is None
+    assert said["loop"]["multiply_adds"] in multiplications(said["code"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from tvm.target import Target
 from templates.gpu.lowered import lower
 from templates.lowering import lowering_context
 from templates.template import search_space, template_named
-from templates.workloads import Conv2d
+from templates.workloads import Conv2d, Dense
+from tests.tuner.measure.offline.support import compilers_or_skip, multiplications
 from tuner.devices.profiles import profile_named
-from tuner.measure.offline import compilers_of
 from tuner.report.hot_loop import in_assembly, in_source, marked
+from tuning_db.record import Workload
 
 CONV = Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias", "relu"))
+HALF = Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload((), "float16")
+DENSE = Dense(8, 64, 64).workload(("bias",))
 TARGETS = {
     "avx512": {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"},
     "avx2": {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"},
@@ -123,22 +127,74 @@ def test_what_is_counted_in_the_text_is_what_is_in_the_machine_code(name: str, t
     assert _vectors(written) in _vectors(encoded)
 
 
+def test_what_is_counted_for_neon_is_in_its_machine_code(tmp_path: Path):
+    reader = shutil.which("aarch64-linux-gnu-objdump") or shutil.which("llvm-objdump")
+    if reader is None:
+        pytest.skip("nothing here reads code for aarch64: apt-get install binutils-aarch64-linux-gnu")
+    module, text = _built("neon")
+    loop = in_assembly(text)
+    assert loop is not None
+    module.write_to_file(str(tmp_path / "main.o"), "o")
+    command = [reader, "-d", "--no-show-raw-insn", tmp_path / "main.o"]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    encoded = "".join("x" if re.search(r"\tfml[as]\s", line) else "." for line in listing.splitlines() if "\t" in line)
+    body = [line for line in text.splitlines()[loop.first : loop.last + 1] if re.match(r"\s+[a-z]", line)]
+    written = "".join("x" if re.match(r"\s+fml[as]\s", line) else "." for line in body)
+    assert written.count("x") == loop.multiply_adds
+    assert written in encoded
+
+
 def _vectors(mnemonics: list[str]) -> str:
     """The vector instructions, in order."""
     return " ".join(word for word in mnemonics if word.startswith("v"))
 
 
-@pytest.mark.parametrize("profile", ["mali-t860", "intel-hd505", "jetson-orin"])
-def test_kernels_of_every_family_of_gpus_have_their_loop_found(profile: str):
-    device = profile_named(profile)
-    space = search_space(CONV, device.target())
+def _source(profile: str, workload: Workload, template: str) -> str:
+    """Of the template's author's best guess."""
+    target = profile_named(profile).target()
+    space = search_space(workload, target)
     assert space is not None
-    config = space.seed_configs()[0]
-    lowered = lower(template_named(config.template).prim_func(CONV, device.target(), config), device.target())
-    source = lowered.source()
-    for compiler in compilers_of(device):
+    config = next(config for config in space.seed_configs() if config.template == template)
+    return lower(template_named(template).prim_func(workload, target, config), target).source()
+
+
+@pytest.mark.parametrize(
+    ("profile", "workload", "template"),
+    [
+        ("mali-t860", CONV, "gpu.conv2d_direct"),
+        ("mali-t860", CONV, "mali.conv2d_spatial_pack"),
+        ("mali-t860", CONV, "gpu.conv2d_winograd"),
+        ("intel-hd505", DENSE, "gpu.dense"),
+        ("intel-hd505", HALF, "gpu.conv2d_direct"),
+        ("jetson-orin", CONV, "gpu.conv2d_direct"),
+        ("jetson-orin", HALF, "gpu.conv2d_direct"),
+        ("jetson-orin", HALF, "gpu.conv2d_tensor_core"),
+    ],
+)
+def test_the_multiply_adds_of_a_source_are_those_that_its_compiler_makes(
+    profile: str, workload: Workload, template: str
+):
+    device = profile_named(profile)
+    source = _source(profile, workload, template)
+    for compiler in compilers_or_skip(device):
         compiler.compile(source)  # it is the text that the compiler takes
     loop = in_source(source)
     assert loop is not None
-    assert loop.multiply_adds > 0
     assert source.splitlines()[loop.first].strip().startswith("for (")
+    assert loop.multiply_adds in multiplications(source, device if device.limits.kind == "cuda" else None)
+
+
+def test_arithmetic_of_places_in_memory_is_no_multiply_add():
+    assert (
+        in_source("""__kernel void f() {
+  for (int i = 0; i < 4; ++i) {
+    float4 a = vload4(0, data + ((i * 4) + (get_local_id(0) * 16)));
+    local[((i * 4) + 1)] = *(float4*)(data + ((i * 4) + 1));
+    int2 v = (int2)((1)+(1*0), (1)+(1*1));
+    vstore4(a, 0, out + ((i * 4) + 1));
+    acc[i] = 0x0p+0f/*0.0e+00*/;
+  }
+}
+""")
+        is None
+    )

@@ -103,8 +103,8 @@ def test_a_reused_record_says_whose_it_is_and_how_it_differs(tmp_path):
     names = [device["name"] for device in data["devices"]]
     used = {(row["text"].split()[0], names[row["device"]]): (row["from"], row["differs"]) for row in data["reuse"]}
     assert used == {
-        ("conv2d", "cpu znver5, 1 threads"): ("cpu znver4, 2 threads", "model, threads"),
-        ("dense", "cpu znver4, 2 threads"): ("cpu znver5, 1 threads", "model, threads"),
+        ("conv2d", "cpu znver5, 1 thread"): ("cpu znver4, 2 threads", "model, threads"),
+        ("dense", "cpu znver4, 2 threads"): ("cpu znver5, 1 thread", "model, threads"),
     }
 
 

@@ -51,6 +51,10 @@ function rate(flops) {
   return flops ? `${digits(flops / 1e9, 3)} GF/s` : "-";
 }
 
+function many(count, what) {
+  return `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+}
+
 function percent(share) {
   return share === null || share === undefined || !isFinite(share) ? "-" : `${digits(100 * share, 3)} %`;
 }
@@ -84,6 +88,7 @@ function csvButton(name, columns, rows) {
 // columns: title, get(row): what is compared and exported, text(row): what is shown, number: right-aligned.
 // `view` keeps what was chosen while the page is drawn anew.
 const PAGE = 25;
+const WIDEST = 32; // characters of a cell's line
 
 function table(name, caption, columns, rows, view) {
   const mine = (view.tables[name] ??= { sort: null, down: false, filter: "", page: 0 });
@@ -108,7 +113,7 @@ function table(name, caption, columns, rows, view) {
     body.replaceChildren(...part.map((row) => el("tr", null, columns.map((c) => cellOf(c, row)))));
     back.disabled = mine.page === 0;
     on.disabled = mine.page === pages - 1;
-    state.textContent = `${chosen.length.toLocaleString("en")} rows` + (pages > 1 ? `, page ${mine.page + 1} of ${pages}` : "");
+    state.textContent = many(chosen.length, "row") + (pages > 1 ? `, page ${mine.page + 1} of ${pages}` : "");
     heads.replaceChildren(...columns.map((c) => headOf(c)));
   };
   const headOf = (column) => {
@@ -137,8 +142,10 @@ function table(name, caption, columns, rows, view) {
 function cellOf(column, row) {
   const value = column.get(row);
   const content = column.node ? column.node(row) : short(column.text ? column.text(row) : value ?? "-");
-  const kind = column.number ? "number" : String(value ?? "").length > 60 ? "long" : null;
-  return el("td", { class: kind, "data-value": column.number ? value ?? "" : null }, content);
+  const box = el("td", { class: column.number ? "number" : null, "data-value": column.number ? value ?? "" : null }, content);
+  // The table is as wide as its texts like and scrolls: else a column of text is squeezed to its longest word.
+  if (!column.number) box.style.minWidth = `${Math.min(WIDEST, box.textContent.length + 4)}ch`;
+  return box;
 }
 
 function compare(a, b) {

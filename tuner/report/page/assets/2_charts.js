@@ -3,14 +3,20 @@
 const SHAPES = ["M-4,0A4,4 0 1 0 4,0A4,4 0 1 0 -4,0Z", "M-4,-4H4V4H-4Z", "M0,-5L5,4H-5Z", "M0,-5.5L5,0L0,5.5L-5,0Z",
   "M-5,-3H5L0,5Z", "M-1.5,-5H1.5V-1.5H5V1.5H1.5V5H-1.5V1.5H-5V-1.5H-1.5Z", "M-4,-2H4V2H-4Z"];
 const DASHES = ["", "7 4", "2 3", "9 3 2 3", "4 2", "12 4", "1 2"];
-const MARGIN = { left: 64, right: 16, top: 12, bottom: 42 };
+const MARGIN = { left: 64, right: 16, top: 24, bottom: 42 };
+const INSET = 6; // between the axes and the outermost marks
 
 function widthOf() {
   return Math.max(300, Math.min(1040, document.documentElement.clientWidth - 40));
 }
 
+// What an axis can show: beyond these, and at zero of a logarithm's, its own arithmetic has no numbers.
+function drawable(v, log) {
+  return v !== null && Math.abs(v) < 1e300 && (!log || v > 1e-300);
+}
+
 function scale(values, log, from, to) {
-  const good = values.filter((v) => isFinite(v) && (!log || v > 0));
+  const good = values.filter((v) => drawable(v, log));
   let low = good.reduce((a, b) => Math.min(a, b), Infinity), high = good.reduce((a, b) => Math.max(a, b), -Infinity);
   if (!good.length) [low, high] = log ? [1, 10] : [0, 1];
   if (!log && low > 0 && low < 0.5 * high) low = 0;
@@ -20,6 +26,8 @@ function scale(values, log, from, to) {
   const f = log ? Math.log10 : (v) => v, a = f(low), b = f(high);
   const place = (v) => from + ((f(v) - a) / (b - a)) * (to - from);
   place.ticks = log ? logTicks(low, high) : ticks(low, high);
+  place.has = (v) => drawable(v, log);
+  place.ends = [low, high];
   return place;
 }
 
@@ -43,8 +51,8 @@ function logTicks(low, high) {
 function chart(name, label, x, y, series, view, more = {}) {
   const width = widthOf(), height = more.height || Math.min(380, Math.max(260, width * 0.5));
   const all = series.flatMap((s) => s.points);
-  const sx = scale([...all.map((p) => p.x), ...(more.xs || [])], x.log, MARGIN.left, width - MARGIN.right);
-  const sy = scale([...all.map((p) => p.y), ...(more.ys || [])], y.log, height - MARGIN.bottom, MARGIN.top);
+  const sx = scale([...all.map((p) => p.x), ...(more.xs || [])], x.log, MARGIN.left + INSET, width - MARGIN.right - INSET);
+  const sy = scale([...all.map((p) => p.y), ...(more.ys || [])], y.log, height - MARGIN.bottom - INSET, MARGIN.top + INSET);
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "data-chart": name });
   axes(svg, sx, sy, x, y, width, height);
   if (more.roof) more.roof(svg, sx, sy);
@@ -69,12 +77,12 @@ function axes(svg, sx, sy, x, y, width, height) {
       draw("text", { x: MARGIN.left - 6, y: sy(v) + 4, "text-anchor": "end" }, show(y)(v)));
   svg.append(draw("path", { class: "axis", fill: "none", d: `M${MARGIN.left},${MARGIN.top}V${bottom}H${width - MARGIN.right}` }),
     draw("text", { class: "soft", x: width - MARGIN.right, y: height - 6, "text-anchor": "end" }, x.title),
-    draw("text", { class: "soft", x: MARGIN.left + 4, y: MARGIN.top + 10 }, y.title));
+    draw("text", { class: "soft", x: 2, y: MARGIN.top - 10 }, y.title));
 }
 
 function curve(svg, series, index, sx, sy) {
   const colour = `c${(series.colour ?? index) % 7}`;
-  const good = series.points.filter((p) => isFinite(p.x) && isFinite(p.y));
+  const good = series.points.filter((p) => sx.has(p.x) && sy.has(p.y));
   const placed = good.map((p) => ({ px: sx(p.x), py: sy(p.y), text: p.text, point: p }));
   if (series.line && placed.length) {
     const rest = placed.slice(1).map((p) => (series.step ? `H${p.px}V${p.py}` : `L${p.px},${p.py}`)).join("");

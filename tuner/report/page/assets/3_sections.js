@@ -55,7 +55,7 @@ function spent(seconds) {
 
 function curves(data, view) {
   const tasks = chosenTasks(data, view), task = current(tasks, view);
-  if (!task) return [el("p", null, "No task is left by the filters.")];
+  if (!task) return [el("p", null, "There is no task yet, or none is left by the filters.")];
   const runs = data.curves.filter((c) => c.task === task.id), byTime = view.clock === "time";
   const several = (c) => runs.filter((r) => r.searcher === c.searcher).length > 1;
   const series = runs.filter((c) => c.points.length).map((c) => {
@@ -121,6 +121,7 @@ function failures(data, view) {
 
 function roofline(data, view) {
   const tasks = chosenTasks(data, view).filter((t) => t.best && t.flop && t.bytes);
+  if (!tasks.length) return [el("p", null, "No kernel whose operations are counted has been verified, or none is left by the filters.")];
   return [...new Set(tasks.map((t) => t.device))].map((device) => {
     const roof = data.roofs.find((r) => r.device === device), mine = tasks.filter((t) => t.device === device);
     const ops = [...new Set(mine.map((t) => t.op))];
@@ -128,7 +129,8 @@ function roofline(data, view) {
       text: `${t.text}: ${rate(gflops(t))} at ${digits(t.flop / t.bytes, 3)} operations a byte, ${percent(gflops(t) / limit(roof, t))} of the roof; ${t.best.template}`, task: t.id })) }));
     const knee = roof.flops / roof.bytes_per_second, said = `${rate(roof.flops)} and ${digits(roof.bytes_per_second / 1e9, 3)} GB/s`;
     const edge = (svg, x, y) => {
-      const xs = series.flatMap((s) => s.points.map((p) => p.x)).concat(knee), low = Math.min(...xs), high = Math.max(...xs);
+      const [low, high] = [Math.max(x.ends[0], y.ends[0] / roof.bytes_per_second), x.ends[1]];
+      if (![low, knee].every(x.has) || ![low * roof.bytes_per_second, roof.flops].every(y.has)) return;
       svg.append(draw("path", { class: "roof", "stroke-dasharray": roof.measured ? "" : "6 5",
         d: `M${x(low)},${y(low * roof.bytes_per_second)}L${x(knee)},${y(roof.flops)}H${x(high)}` }));
     };

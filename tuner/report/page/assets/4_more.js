@@ -43,6 +43,7 @@ function pairs(mine, across, down) {
 
 function drift(data, view) {
   const shownOnes = data.drift.filter((d) => view.device === "" || d.device === Number(view.device));
+  if (!shownOnes.length) return [el("p", null, "There is no trial yet.")];
   return shownOnes.map((d) => {
     const name = short(data.devices[d.device].name), step = (d.ended - d.began) / d.bins.length || 1;
     const rateOf = (count) => (60 * count) / step;

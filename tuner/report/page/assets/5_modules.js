@@ -31,7 +31,7 @@ function moduleView(module, id) {
     const slow = layers.filter((l) => timeOf(l)).sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 15);
     const noPeak = layers.some((l) => l.flop && share(l) === null);
     return [
-      facts([["layers", layers.length], ["their time together", time(whole)], ["values", module.dtype], ["threads", module.threads],
+      facts([["layers", layers.length], ["their time together", time(whole || null)], ["values", module.dtype], ["threads", module.threads],
         ...(stages.length ? [["stages", `${stages.length}, ${stages.filter((s) => s.length > 1).length} of several groups`]] : []),
         ["devices", module.devices.map((d) => short(d.name, 60)).join("; ")]]),
       module.bench ? benchTable(module, id, view) : null,
@@ -65,7 +65,7 @@ function benchTable(module, id, view) {
   const [ours] = module.bench.contenders;
   const columns = [{ title: "contender", get: (c) => c.version }, { title: "median", number: true, get: (c) => c.median_seconds, text: (c) => time(c.median_seconds) },
     { title: "ours is times better", number: true, get: (c) => c.median_seconds / ours.median_seconds, text: (c) => digits(c.median_seconds / ours.median_seconds, 3) }];
-  return table(`bench-${id}`, `latency, ${module.bench.threads} threads, alternating`, columns, module.bench.contenders, view);
+  return table(`bench-${id}`, `latency, ${many(module.bench.threads, "thread")}, alternating`, columns, module.bench.contenders, view);
 }
 
 // A module's stages, each a list of groups, each a list of nodes in their order; none where kernels run one by one.
@@ -153,7 +153,7 @@ function graph(module, id, layers, stages) {
   scroll.append(svg);
   const key = el("ul", { class: "legend" }, module.devices.map((d, i) => el("li", null,
     draw("svg", { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true", class: `c${i % 7}` }, draw("rect", { class: "node", x: 1, y: 1, width: 24, height: 10 })), short(d.name, 60))));
-  return [el("p", { class: "soft" }, `As it was built: ${counts("kernel")} kernels of templates, ${counts("other")} other functions (dashed), ${counts("copy")} copies between devices (filled). A layer may be several kernels.`,
+  return [el("p", { class: "soft" }, `As it was built: ${many(counts("kernel"), "kernel")} of templates, ${many(counts("other"), "other function")} (dashed), ${counts("copy") === 1 ? "1 copy" : `${counts("copy")} copies`} between devices (filled). A layer may be several kernels.`,
     stages.some((s) => s.length > 1) ? " Stages run from top to bottom; columns of kernels in one frame run at the same time." : ""), key, drawn];
 }
 
