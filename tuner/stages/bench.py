@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,8 @@ from tuner.stages.passes import around, passes
 from tuner.stages.schedule import Stage
 
 RUNS = 11
+WHOLE_RUNS = 31  # of whole networks, whose differences are small beside them
 Around = Sequence[tuple[tuple[int, ...], Stage]]  # see `passes.around`
-_BEHIND = 8  # kernels behind a stage that are timed with it
 _ALLOCATION = "relax.builtin.alloc_tensor"
 
 
@@ -67,59 +67,43 @@ class Bench:
         one on several streams, what it takes beyond its kernels one after the other, which may be less than nothing.
         On the host a group of one kernel alone has the stage's threads (default: all). Raises RuntimeError as above."""
         found: dict[Stage, tuple[float, ...]] = {}
-        for timed in self._arounds(stages):
-            if self._host:
-                rounds = self._timed_on_host(timed, runs)
-            else:
-                wide = [len(self._groups(stage)) > 1 for _, stage in timed]
-                rounds = [
-                    [t - s if w else t for t, s, w in zip(staged[1::3], plain[1::3], wide, strict=True)]
-                    for staged, plain in self._timed_on_device(timed, runs)
-                ]
+        for schedule, given in passes(self._graph, stages):
+            timed = around(schedule, given, self._touched, self._cache_bytes)
+            rounds = self._timed_on_host(timed, runs) if self._host else self._timed_on_device(timed, runs)
             found.update((stage, times) for (_, stage), times in zip(timed, zip(*rounds, strict=True), strict=True))
         return found
 
-    def behind(self, stages: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
-        """Seconds by which kernels behind stages on several streams are held up, a stage, each time: some drivers go on
-        slower behind streams that were joined (Intel's by some 14 us a stage). Raises RuntimeError as above."""
-        rounds = [self._timed_on_device(timed, runs) for timed in self._arounds(stages)]
-        return tuple(
-            fmean(t - s for staged, plain in turn for t, s in zip(staged[2::3], plain[2::3], strict=True))
-            for turn in zip(*rounds, strict=True)
-        )
+    def behind(self, stages: Sequence[Stage], runs: int = WHOLE_RUNS) -> tuple[float, ...]:
+        """Seconds that stages on several streams cost the network beyond `seconds`, a stage, each time, which may be
+        less than nothing: in turns, the network with those of them that go together, and one kernel after the other.
+        Some drivers go on slower behind streams that were joined. Raises RuntimeError as above."""
+        schedule, given = next(passes(self._graph, stages))
+        local = sum(median(times) for times in self.seconds([schedule[i] for i in given]).values())
+        each = schedule, _one_after_the_other(schedule)
+        staged, plain = (tvm.runtime.convert(self._launching(stages)) for stages in each)
+        rounds = [[timed_call(self._device, launch) for launch in (staged, plain)] for _ in range(runs + 1)]
+        return tuple((taken - without - local) / len(given) for taken, without in rounds[1:])
 
-    def _arounds(self, stages: Sequence[Stage]) -> Iterator[Around]:
-        for schedule, given in passes(self._graph, stages):
-            yield around(schedule, given, self._touched, self._cache_bytes)
-
-    def _timed_on_device(self, timed: Around, runs: int) -> list[tuple[list[float], list[float]]]:
-        """Every time, of every stage: seconds of what comes before it, of itself and of what comes behind it; and the
-        same with its kernels one after the other."""
+    def _timed_on_device(self, timed: Around, runs: int) -> list[list[float]]:
+        """Of a stage on several streams, less what its kernels take one after the other in its place."""
         function = tvm.get_global_func("edgetune.stage.time")
-        staged, plain = (tvm.runtime.convert(self._stretches(timed, s)) for s in (True, False))
-        wide = any(len(self._groups(stage)) > 1 for _, stage in timed)
+        staged, plain = (tvm.runtime.convert(self._launched(timed, s)) for s in (True, False))
+        wide = [len(self._groups(stage)) > 1 for _, stage in timed]
         rounds = []
         for _ in range(runs + 1):
-            taken = [int(n) * 1e-9 for n in function(self._device, staged)]
-            rounds.append((taken, [int(n) * 1e-9 for n in function(self._device, plain)] if wide else taken))
+            taken = [int(n) * 1e-9 for n in function(self._device, staged)[1::2]]
+            less = [int(n) * 1e-9 for n in function(self._device, plain)[1::2]] if any(wide) else taken
+            rounds.append([t - s if w else t for t, s, w in zip(taken, less, wide, strict=True)])
         return rounds[1:]  # the first warms up
 
-    def _stretches(self, timed: Around, staged: bool) -> list[list[Any]]:
-        """Stretches of launches: before a stage; the stage; some of what comes behind it, if it is on several streams;
-        and so on."""
-        stretches: list[list[Any]] = []
-        begun = 0
-        for n, (before, stage) in enumerate(timed):
+    def _launched(self, timed: Around, staged: bool) -> list[list[list[Any]]]:
+        """What comes before a stage as a stage of one group; the stage; and so on."""
+        launched: list[list[list[Any]]] = []
+        for before, stage in timed:
             groups = self._groups(stage)
-            wide = len(groups) > 1
-            behind = timed[(n + 1) % len(timed)][0][: _BEHIND if wide else 0]
-            launched = groups if staged or not wide else [[call for group in groups for call in group]]
-            stretches += [[self._row(before[begun:])], [launched], [self._row(behind)]]
-            begun = len(behind)
-        return stretches
-
-    def _row(self, kernels: Sequence[int]) -> list[Any]:
-        return [[self._launches[i] for i in kernels]]
+            row = groups if staged else [[call for group in groups for call in group]]
+            launched += [[[self._launches[i] for i in before]], row]
+        return launched
 
     def _timed_on_host(self, timed: Around, runs: int) -> list[list[float]]:
         assert self._host is not None
@@ -149,12 +133,7 @@ class Bench:
 
     def schedule_seconds(self, schedule: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
         """Seconds of stages one after the other, each time. Raises RuntimeError as above."""
-        launchers = [self._launcher(stage) for stage in schedule]
-
-        def launch() -> None:
-            for launcher in launchers:
-                launcher()
-
+        launch = self._launching(schedule)
         if self._host is None:
             function = tvm.runtime.convert(launch)
             return tuple(timed_call(self._device, function) for _ in range(runs + 1))[1:]
@@ -165,6 +144,15 @@ class Bench:
                 launch()
                 times.append(time.perf_counter() - started)
         return tuple(times[1:])
+
+    def _launching(self, schedule: Sequence[Stage]) -> Callable[[], None]:
+        launchers = [self._launcher(stage) for stage in schedule]
+
+        def launch() -> None:
+            for launcher in launchers:
+                launcher()
+
+        return launch
 
     def _launcher(self, stage: Stage) -> Callable[[], Any]:
         """What launches a stage."""
@@ -225,6 +213,10 @@ class Bench:
         if value.op.name == _ALLOCATION:
             return tvm.runtime.empty(shape, dtype, self._device)
         return self._value(value.args[0])._create_view(shape)
+
+
+def _one_after_the_other(schedule: Sequence[Stage]) -> list[Stage]:
+    return [Stage(((i,),)) for stage in schedule for group in stage.groups for i in group]
 
 
 def _check_memory(calls: Calls, device: Device) -> None:

@@ -6,7 +6,8 @@ A stage is a trial of a workload of its own, "stage", under a canonical key: for
 device's key has (one kernel alone is timed on fewer than all, too: that is its group's work, and what it may take
 beside others). A merged stage is marked as one, and has the merged kernel's hash instead. So networks that repeat a
 block measure it once. A stage on several streams takes what its kernels take one by one, what it took beyond them where
-both ran in turn, and what joined streams hold up behind it, which is one figure of the device.
+both ran in turn, and what that costs the network besides (kernels behind joined streams may be held up), which is one
+figure of the device.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ VERSION = 4  # of how stages are timed: older times are measured again
 PROMISE = 0.95
 _TICK = 1e-9  # what a driver's clock counts
 _BEHIND = Workload("stage", {"behind": "streams"})
-_SAMPLE = 16  # stages that tell what streams hold up behind them
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known
 _RESIDENT = 2048  # work-items that fill a compute unit of a GPU
 
@@ -145,12 +145,12 @@ class MeasuredCosts:
         return seconds
 
     def _behind(self, stages: Sequence[Stage]) -> float:
-        """Seconds that streams which were joined hold up what comes behind them: a driver's way, the same of every
-        stage on several streams. Measured by some, if it is not known."""
+        """Seconds that a stage on several streams costs beyond what passes in it: a driver's way, the same of every
+        one. Measured with some, if it is not known."""
         if self._device.is_host:
             return 0.0
         if not self._is_known(_BEHIND):
-            self._add(_BEHIND, tuple(max(s, _TICK) for s in self._bench.behind(stages[:_SAMPLE])))
+            self._add(_BEHIND, tuple(max(s, _TICK) for s in self._bench.behind(stages)))
         return self._known[_BEHIND.key]
 
     def prepare(self, stages: Sequence[Stage]) -> None:

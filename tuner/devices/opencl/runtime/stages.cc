@@ -99,15 +99,14 @@ void Run(tvm::Device device, const ffi::Array<ffi::Array<ffi::Array<ffi::Any>>>&
   current.Join();
 }
 
-// device, stretches, each of stages, each of groups as above: launches them in their order; nanoseconds of each stretch
-// between two events of the device. What the host takes to launch is in them where the device waits for it, and only
-// there: most of it passes while the device works on what came earlier, for whose threads a processor's driver may even
-// hold the host up.
-ffi::Array<int64_t> Time(tvm::Device device, const ffi::Array<ffi::Array<ffi::Array<ffi::Array<ffi::Array<ffi::Any>>>>>& stretches) {
+// device, stages, each of groups as above: launches them in their order; nanoseconds of each between two events of the
+// device. What the host takes to launch is in them where the device waits for it, and only there: most of it passes
+// while the device works on earlier stages, for whose threads a processor's driver may even hold the host up.
+ffi::Array<int64_t> Time(tvm::Device device, const ffi::Array<ffi::Array<ffi::Array<ffi::Array<ffi::Any>>>>& stages) {
   std::vector<tvm::runtime::Timer> timers;
-  for (const auto& stretch : stretches) {
+  for (const auto& stage : stages) {
     timers.push_back(tvm::runtime::Timer::Start(device));
-    for (const auto& stage : stretch) Run(device, stage);
+    Run(device, stage);
     timers.back()->Stop();
   }
   ffi::Array<int64_t> nanoseconds;
