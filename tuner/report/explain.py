@@ -20,6 +20,7 @@ from tuner.graph.choice import Choice, choose
 from tuner.measure.offline import Compiler
 from tuner.report.hot_loop import Loop, in_assembly, in_source
 from tuner.report.page.names import flop_or_none, workload_text
+from tuner.report.tables import clipped
 from tuner.session import Task
 from tuner.session.task import TaskState, is_current
 from tuning_db.record import Config, Trial, Workload
@@ -85,7 +86,7 @@ def workload_like(store: Store, text: str) -> Workload:
     found = [name for name in names if text.lower() in name.lower()]
     if len(found) == 1:
         return names[found[0]]
-    shown = "; ".join((found or list(names))[:5])
+    shown = "; ".join(clipped(name) for name in (found or list(names))[:5])
     if not found:
         raise BadInput(f"no workload of {store.name} is called {text!r}; it has {shown or 'none'}")
     raise BadInput(f"{text!r} is in the names of {len(found)} workloads of {store.name}: say more: {shown}")
@@ -96,7 +97,7 @@ def explain(store: Store, workload: Workload, on: Device, compilers: Sequence[Co
     of a GPU take. Raises BadInput where no template applies, DatabaseError if the store cannot be read."""
     choice = choose([workload], on, store)[workload]
     if choice.config is None:
-        raise BadInput(f"{workload_text(workload)}: no template applies to it on {on.key.model}")
+        raise BadInput(f"{clipped(workload_text(workload))}: no template applies to it on {on.key.model}")
     func = template_named(choice.config.template).prim_func(workload, on.target, choice.config)
     is_host = on.target.kind.name == "llvm"
     code, kernels = (_assembly(func, on.target), ()) if is_host else _source(func, on.target, compilers)

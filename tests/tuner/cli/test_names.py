@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,7 +14,10 @@ from rich.table import Table
 
 from tests.tuner.cli.conftest import Done, run_tune
 from tests.tuner.tiny_network import write_tiny_network
+from tests.tuning_db import made
 from tuner.cli.terminal import console, visible
+from tuning_db.record import DeviceKey, Workload
+from tuning_db.store import open_db
 
 HARM = "[/x]:boom:\x1b[1m\r\u202e"
 SHOWN = r"[/x]:boom:\u001b[1m\u000d\u202e"
@@ -78,6 +82,19 @@ def test_a_run_shows_them_and_a_timeline_has_them_as_they_are(folder: Path) -> N
     names = {operator["node"] for operator in manifest["operators"]}
     assert names <= layers
     assert any(name.startswith(HARM) for name in names)
+
+
+def test_an_explanation_that_cannot_be_given_is_a_line_of_what_is_seen(tmp_path: Path) -> None:
+    workload = Workload("[/b]odd", {HARM: f"{HARM}{LONG}"})
+    with open_db(tmp_path / "t.db") as store:
+        store.add(replace(made.trial(1, 1e-3), workload=workload, device=DeviceKey("cpu", "x86_64", HARM, {})))
+    for asked in ("odd", "no such"):
+        done = run_tune("explain", asked, "--db", "t.db", "--threads", 1, cwd=tmp_path)
+        assert done.status == 2
+        assert visible(HARM.split("\r")[0]) in done.error
+        assert done.error.isprintable()
+        assert len(done.error) < 1000
+    assert_shown(run_tune("db", "stats", "--db", "t.db", cwd=tmp_path))
 
 
 def test_an_error_about_one_is_a_line_without_orders_to_the_terminal(tune: Callable[..., Done]) -> None:
