@@ -94,6 +94,7 @@ def pack_oihw(conv: Conv2d, blocks: Blocking, weight: np.ndarray) -> np.ndarray:
 
 
 def divisors(number: int, limit: int) -> tuple[int, ...]:
+    """The divisors of `number` up to `limit`, ascending."""
     return tuple(d for d in range(1, min(number, limit) + 1) if number % d == 0)
 
 

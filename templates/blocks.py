@@ -19,6 +19,7 @@ SCHEDULED = "tirx.is_scheduled"
 
 
 def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Whether a function is marked as scheduled (`mark_scheduled`)."""
     return func.attrs is not None and SCHEDULED in func.attrs
 
 

@@ -94,4 +94,5 @@ def operator_named(op: str) -> Operator:
 
 
 def all_operators() -> list[Operator]:
+    """All that are registered, plugins' among them."""
     return _REGISTRY.all()

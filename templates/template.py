@@ -59,6 +59,8 @@ PLAIN = Layout()
 
 @dataclass(frozen=True)
 class Layouts:
+    """Of what an anchor reads and of what it makes."""
+
     data: Layout
     out: Layout
 
@@ -133,6 +135,7 @@ def anchor_template(name: str) -> AnchorTemplate:
 
 
 def all_templates() -> list[Template]:
+    """All that are registered, plugins' among them."""
     return _REGISTRY.all()
 
 

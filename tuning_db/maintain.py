@@ -20,6 +20,8 @@ from tuning_db.store import Store, counts_for_best
 
 @dataclass(frozen=True)
 class Merged:
+    """How many records of a merge were new."""
+
     added: int
     known: int  # were there already
 

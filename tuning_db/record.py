@@ -208,6 +208,8 @@ class Config:
 
 
 class FailureKind(StrEnum):
+    """Why a trial has no times: its kind, and what was said."""
+
     """Why a trial has no time. The names are stored."""
 
     INVALID = "invalid"  # the config violates a constraint, or the schedule cannot be applied

@@ -65,6 +65,7 @@ def unless_emulated(key: DeviceKey, emulated: bool) -> DeviceKey:
 
 
 def is_emulated(key: DeviceKey) -> bool:
+    """Whether a key is of a processor that another one plays (qemu): its times mean nothing."""
     return key.family.endswith(_EMULATED)
 
 

@@ -182,6 +182,7 @@ _PROFILES = (
 
 
 def all_profiles() -> tuple[Profile, ...]:
+    """The devices that kernels can be compiled for without having one."""
     return _PROFILES
 
 

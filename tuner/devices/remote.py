@@ -46,6 +46,7 @@ _X86 = (("x86-64-v4", {"avx512f", "avx512bw", "avx512dq", "avx512vl"}), ("x86-64
 
 
 def is_board(name: str) -> bool:
+    """Whether a device is named as a board's: "board:pi", "board:pi/opencl:0"."""
     return name.startswith(_PREFIX)
 
 

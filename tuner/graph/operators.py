@@ -22,6 +22,8 @@ _MARK = "edgetune.operator:"
 
 @dataclass(frozen=True, eq=False)
 class OperatorCall:
+    """A call of an operator of `vision_ops` in a graph, with its operands."""
+
     workload: Workload
     inputs: tuple[Any, ...]
 
@@ -48,4 +50,5 @@ def operator_of(value: Any) -> OperatorCall | None:
 
 
 def output_types(workload: Workload) -> list[relax.TensorType]:
+    """The types of what a workload's operator makes."""
     return [relax.TensorType(o.shape, o.dtype) for o in operator_named(workload.op).outputs(workload)]

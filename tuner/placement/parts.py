@@ -119,6 +119,7 @@ def _most(shares: Sequence[Share]) -> int:
 
 
 def whole_strategy(graph: FusedGraph, placement: Sequence[int]) -> Strategy:
+    """A placement of a graph's steps, by the indices of their devices, as a strategy in which none is split."""
     network, _ = network_of(graph)
     return tuple(whole(o, d) for o, d in zip(network.operators, placement, strict=True))
 

@@ -32,6 +32,8 @@ class AnnealingOptions:
 
 
 class AnnealingSearcher(Basis):
+    """See this module's docstring."""
+
     # Steps of one chain through known configs before a random one is proposed instead.
     STEPS = 32
 

@@ -30,6 +30,8 @@ class AutotvmGeneticOptions:
 
 
 class AutotvmGeneticSearcher(Basis):
+    """See this module's docstring."""
+
     seeds_per_template = 0
     # Changes of a child until it is valid and new; then a random config takes its place.
     ATTEMPTS = 64

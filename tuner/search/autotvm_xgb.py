@@ -40,6 +40,8 @@ class AutotvmModelOptions:
 
 
 class AutotvmModelSearcher(Basis):
+    """See this module's docstring."""
+
     seeds_per_template = 0
 
     def __init__(

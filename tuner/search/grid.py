@@ -11,6 +11,8 @@ from tuning_db.record import Config, Trial
 
 
 class GridSearcher(Unadvised):
+    """See this module's docstring."""
+
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         super().__init__()
         self._known: set[str] = set()

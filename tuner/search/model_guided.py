@@ -49,6 +49,8 @@ class ModelOptions:
 
 
 class ModelGuidedSearcher(Basis):
+    """See this module's docstring."""
+
     def __init__(
         self, space: SearchSpace, seed: int, history: Sequence[Trial] = (), options: ModelOptions | None = None
     ) -> None:

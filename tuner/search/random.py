@@ -11,6 +11,8 @@ from tuning_db.record import Config, Trial
 
 
 class RandomSearcher(Unadvised):
+    """See this module's docstring."""
+
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         super().__init__()
         self._unseen = Unseen(space, rng_of(seed, history))

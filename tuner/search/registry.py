@@ -23,6 +23,7 @@ def register(name: str, factory: Callable[..., Searcher], options: type | None =
 
 
 def searcher_names() -> list[str]:
+    """The names of all searchers, sorted."""
     return sorted(_REGISTRY)
 
 

@@ -164,6 +164,7 @@ def gflops_of(state: TaskState) -> float | None:
 
 
 def task_report(state: TaskState) -> TaskReport:
+    """What there is to say of a task, as it stands."""
     standing = state.standing()
     reason = None
     if state.space is None:

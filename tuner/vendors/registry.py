@@ -28,6 +28,7 @@ def open_vendor(name: str) -> str:
 
 
 def register_templates(name: str) -> None:
+    """Register a library's templates. Raises BadInput as `templates_of`."""
     for template in templates_of(name):
         register(template)
 

@@ -19,6 +19,8 @@ from tuner.placement.topology import DeviceSpec
 
 
 class Phase(Enum):
+    """What a task of an operator computes: an inference has FORWARD alone, a training step all three."""
+
     FORWARD = "forward"
     BACKWARD = "backward"
     UPDATE = "update"
@@ -32,6 +34,8 @@ class Work(NamedTuple):
 
 
 class CostModel(Protocol):
+    """What parts of operators take on devices, in seconds."""
+
     def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         """Of a part that has `share` (0 to 1) of an operator's output."""
         ...

@@ -45,6 +45,7 @@ class Timeline:
 
 
 def timeline_of(blocks: Blocks, patterns: Sequence[Pattern], times: Sequence[np.ndarray]) -> Timeline:
+    """The tasks of simulated patterns by name, with their lanes and times."""
     lanes = (*blocks.topology.lanes, "exchange")
     spans = []
     for block, (pattern, found) in enumerate(zip(patterns, times, strict=True)):

@@ -26,10 +26,12 @@ _NAMES = {
 
 
 def dimension_names(operator: Operator) -> tuple[str, ...]:
+    """What the dimensions of an operator's output are called in files."""
     return _NAMES.get(len(operator.shape), tuple(f"dim{i}" for i in range(len(operator.shape))))
 
 
 def strategy_json(network: Network, topology: Topology, strategy: Strategy) -> dict[str, Any]:
+    """A strategy as `write_strategy` writes it: of each operator the split dimensions and the devices of its parts."""
     operators = {}
     for operator, config in zip(network.operators, strategy, strict=True):
         names = dimension_names(operator)

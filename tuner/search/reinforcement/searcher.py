@@ -52,6 +52,8 @@ class _Player:
 
 
 class ReinforcementSearcher(Basis):
+    """See this package's docstring; one agent a template."""
+
     # Parallel episodes are played so often for a batch; what is missing then is random.
     WAVES = 6
     # Episodes that are learnt from at a time, at least: advantages of fewer cannot be compared.
