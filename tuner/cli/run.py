@@ -77,7 +77,7 @@ def command(
         if output is not None:
             out.show(f"wrote {output}")
         if trace is not None:
-            _write_trace(loaded, inputs, trace, out)
+            _write_trace(module, loaded, inputs, trace, out)
         out.result(
             {
                 "outputs": {name: {"shape": list(a.shape), "dtype": str(a.dtype)} for name, a in outputs.items()},
@@ -88,11 +88,12 @@ def command(
         )
 
 
-def _write_trace(module: Module, inputs: dict[str, np.ndarray], path: Path, out: Output) -> None:
+def _write_trace(folder: Path, module: Module, inputs: dict[str, np.ndarray], path: Path, out: Output) -> None:
+    from tuner.report.page.flow import flow_of
     from tuner.report.trace import chrome_trace
 
-    timeline = module.timeline(inputs)
-    path.write_text(json.dumps(chrome_trace(module.manifest, timeline)), encoding="utf-8")
+    flow, timeline = flow_of(folder, module.manifest), module.timeline(inputs)
+    path.write_text(json.dumps(chrome_trace(module.manifest, timeline, flow)), encoding="utf-8")
     out.show(f"wrote {path}, {len(timeline.spans)} spans: open it at ui.perfetto.dev or chrome://tracing")
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.module import Manifest
 from tuner.module.timeline import HOST, Timeline
+from tuner.report.simulated import simulated
 
-_HOST, _DEVICES, _EXPECTED = 1, 2, 3
+_HOST, _DEVICES, _SIMULATED = 1, 2, 3
 
 
-def chrome_trace(manifest: Manifest, timeline: Timeline) -> dict[str, Any]:
-    """Measured: the host's calls and the OpenCL devices' streams; beside them, what the plan expected: the times of the
-    stored trials, one operator after another, on its device's track."""
-    titles = {_HOST: "measured: host's calls", _DEVICES: "measured: OpenCL", _EXPECTED: "expected: stored trials"}
+def chrome_trace(manifest: Manifest, timeline: Timeline, flow: Mapping[str, Any]) -> dict[str, Any]:
+    """Measured: the host's calls and the OpenCL devices' streams; beside them, what the plan expected: the module
+    simulated by the times of the stored trials (`simulated`). `flow`: as `page.flow.flow_of` has it."""
+    titles = {_HOST: "measured: host's calls", _DEVICES: "measured: OpenCL", _SIMULATED: "simulated: stored trials"}
     events = [_named("process_name", pid, 0, title) for pid, title in titles.items()]
     tracks = sorted({span.track for span in timeline.spans if span.track != HOST})
     events += [_named("thread_name", _DEVICES, i, track) for i, track in enumerate(tracks)]
@@ -21,20 +23,25 @@ def chrome_trace(manifest: Manifest, timeline: Timeline) -> dict[str, Any]:
         where = (_HOST, 0) if span.track == HOST else (_DEVICES, tracks.index(span.track))
         events.append(_span(span.name, where, span.begin, span.seconds, {"layer": span.node} if span.node else {}))
     return {
-        "traceEvents": [*events, *_expected(manifest)],
+        "traceEvents": [*events, *_simulated(manifest, flow)],
         "displayTimeUnit": "ms",
         "otherData": {"model": manifest.model["name"], "seconds": timeline.seconds},
     }
 
 
-def _expected(manifest: Manifest) -> list[dict[str, Any]]:
-    events = [_named("thread_name", _EXPECTED, i, device.name) for i, device in enumerate(manifest.devices)]
-    at = 0.0
-    for operator in manifest.operators:
-        if operator.seconds is not None:
-            args = {"known from": operator.source, "template": operator.config and operator.config.template}
-            events.append(_span(operator.node, (_EXPECTED, operator.device), at, operator.seconds, args))
-            at += operator.seconds
+def _simulated(manifest: Manifest, flow: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A track for every device, and one more for every further group of its stages."""
+    spans = simulated(manifest, flow)
+    tracks = sorted({(manifest.operators[s.operator].device, s.group) for s in spans})
+    events = []
+    for i, (device, group) in enumerate(tracks):
+        name = manifest.devices[device].name + (f", group {group + 1}" if group else "")
+        events.append(_named("thread_name", _SIMULATED, i, name))
+    for span in spans:
+        operator = manifest.operators[span.operator]
+        where = _SIMULATED, tracks.index((operator.device, span.group))
+        args = {"known from": operator.source, "template": operator.config and operator.config.template}
+        events.append(_span(operator.node, where, span.begin, span.seconds, args))
     return events
 
 

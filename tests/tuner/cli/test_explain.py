@@ -117,7 +117,8 @@ def test_what_cannot_be_explained_is_said_in_a_line(folder: Path, words: tuple[s
 
 def test_a_trace_has_every_call_and_launch_in_order(tune: Callable[..., Done], tmp_path: Path):
     write_tiny_network(tmp_path / "tiny.onnx")
-    run_tune("op", "dense", "--shape", "1,16,10", "--threads", 1, "--trials", 1, "--db", "t.db", cwd=tmp_path)
+    words = ("op", "dense", "--shape", "1,16,10", "--epilogue", "bias", "--threads", 1, "--trials", 4, "--db", "t.db")
+    assert tune(*words).status == 0
     both = ("--device", f"{GPU},cpu", "--fallback", "dense", "--threads", 1, "--db", "t.db", "-o", "out")
     assert tune("build", "tiny.onnx", *both).status == 0
     np.savez(tmp_path / "x.npz", data=np.ones((1, 3, 16, 16), np.float32))
@@ -139,8 +140,14 @@ def test_a_trace_has_every_call_and_launch_in_order(tune: Callable[..., Done], t
         assert any(span["name"].startswith(function) for span in device), function
     copies = [span for span in host if span["name"] == "copy between devices"]
     assert max(span["ts"] + span["dur"] for span in device) <= copies[-1]["ts"] + copies[-1]["dur"] + 1e3
+    expected = {span["name"]: span for span in spans if span["pid"] == 3}
+    stored = {o["node"]: o["seconds"] for o in manifest["operators"] if o["seconds"] is not None}
+    assert stored
+    assert {name: span["dur"] for name, span in expected.items()} == pytest.approx(
+        {name: 1e6 * seconds for name, seconds in stored.items()}
+    )
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
         "measured: host's calls",
         "measured: OpenCL",
-        "expected: stored trials",
+        "simulated: stored trials",
     }

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tuner.graph.choice import Planned
 from tuner.module import build_placed, read_manifest
 from tuner.report.page import collect, render
 from tuner.report.page.flow import flow_of
+from tuner.report.simulated import simulated
 from tuner.stages import Stage
 from tuner.stages.calls import Calls
 from tuner.stages.rewrite import ASIDE, BACK, JOIN, staged
@@ -91,6 +93,26 @@ def test_nothing_reads_what_runs_at_the_same_time(folder: Path, nodes: list[dict
     assert any(a["stage"] == b["stage"] for a, b in inner)
     for a, b in inner:
         assert a["stage"] < b["stage"] or (a["stage"], a["group"]) == (b["stage"], b["group"])
+
+
+def test_groups_of_a_stage_are_simulated_at_the_same_time(folder: Path):
+    """Operators of 1, 2, ... ms: one after the other they take the sum; in stages, each stage its longest group."""
+    took = {}
+    for name in ("alone", "staged"):
+        manifest = read_manifest(folder / name)
+        timed = tuple(replace(o, seconds=1e-3 * (i + 1)) for i, o in enumerate(manifest.operators))
+        flow = flow_of(folder / name, manifest)
+        spans = simulated(replace(manifest, operators=timed), flow)
+        assert sorted(s.operator for s in spans) == list(range(len(timed)))
+        assert all(s.seconds == timed[s.operator].seconds for s in spans)
+        took[name] = max(s.begin + s.seconds for s in spans)
+        stage = {n["operator"]: n["stage"] for n in flow["nodes"] if n["operator"] is not None}
+        of_stage: dict[int, dict[int, float]] = {}
+        for s in spans:
+            groups = of_stage.setdefault(-1 if stage[s.operator] is None else stage[s.operator], {})
+            groups[s.group] = groups.get(s.group, 0.0) + s.seconds
+        assert took[name] == pytest.approx(sum(max(groups.values()) for groups in of_stage.values()))
+    assert took["staged"] < took["alone"]
 
 
 def test_one_kernel_after_the_other_has_no_stages(folder: Path):
