@@ -38,8 +38,10 @@ from tuner.cli.placing import (
     Placed,
     Placement,
     PlacementOption,
+    PlacementRewardOption,
     PlacementSecondsOption,
     Placer,
+    Reward,
     TopologyOption,
     WritePlacementOption,
     placer_asked,
@@ -81,6 +83,7 @@ def command(
     topology: TopologyOption = None,
     write_placement: WritePlacementOption = None,
     placement_seconds: PlacementSecondsOption = 10.0,
+    placement_reward: PlacementRewardOption = Reward.SIMULATED,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN", help="Build what this file of `tune plan` says.")
     ] = None,
@@ -99,7 +102,7 @@ def command(
     """Build a module from the database, and verify it against the model."""
     check_dtype(dtype)
     staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
-    placer = placer_asked(placement, topology, placement_seconds, plan, write_placement)
+    placer = placer_asked(placement, topology, placement_seconds, plan, write_placement, placement_reward)
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:

@@ -33,6 +33,13 @@ class Placement(StrEnum):
     LEARNED = "learned"
 
 
+class Reward(StrEnum):
+    """What learned placements learn from."""
+
+    SIMULATED = "simulated"
+    MEASURED = "measured"
+
+
 def _asked(text: str) -> str:
     if text not in list(Placement) and not text.endswith(".json"):
         known = ", ".join(repr(str(way)) for way in Placement)
@@ -70,6 +77,13 @@ TopologyOption = Annotated[
 PlacementSecondsOption = Annotated[
     float, typer.Option("--placement-seconds", help="How long --placement mcmc and learned may search.")
 ]
+PlacementRewardOption = Annotated[
+    Reward,
+    typer.Option(
+        "--placement-reward",
+        help="What --placement learned learns from: simulated seconds, or those of every placement, built and run.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,7 @@ class Placer:
     topology: Topology | None
     seconds: float
     written: Path | None = None
+    reward: Reward = Reward.SIMULATED
 
     def place(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
@@ -113,6 +128,7 @@ class Placer:
     def _searched(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
     ) -> Placed:
+        from tuner.placement.runs import Runs
         from tuner.placement.topology.here import measured_topology
         from tuner.placement.ways import check_known, place
         from tuning_db.store import open_db
@@ -123,7 +139,8 @@ class Placer:
                 topology, _ = measured_topology(graph.model.name, devices, out.remark)
             else:
                 topology = self.topology.among([device.name for device in devices])
-            found = place(self.way, graph, devices, topology, store, unwanted, self.seconds)
+            runs = Runs(graph, devices, store) if self.reward is Reward.MEASURED else None
+            found = place(self.way, graph, devices, topology, store, unwanted, self.seconds, reward=runs)
         out.show(found.text())
         return Placed(found.split, found.strategy, placing_json(found))
 
@@ -151,7 +168,12 @@ def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Se
 
 
 def placer_asked(
-    way: str, topology: Path | None, seconds: float, plan: Path | None, written: Path | None = None
+    way: str,
+    topology: Path | None,
+    seconds: float,
+    plan: Path | None,
+    written: Path | None = None,
+    reward: Reward = Reward.SIMULATED,
 ) -> Placer | None:
     """None: the fallback. Raises BadInput, before anything costs time."""
     if plan is not None and (way != Placement.FALLBACK or written is not None):
@@ -163,6 +185,8 @@ def placer_asked(
         raise BadInput(f"--topology {topology}: a fallback asks for no links: give --placement exact or mcmc, too")
     if topology is not None and way.endswith(".json"):
         raise BadInput(f"--topology {topology}: {way} says which device computes what, and asks for no links")
+    if reward is Reward.MEASURED and way != Placement.LEARNED:
+        raise BadInput("--placement-reward measured: only --placement learned learns from rewards")
     if way == Placement.FALLBACK and written is None:
         return None
     if way.endswith(".json"):
@@ -175,7 +199,7 @@ def placer_asked(
 
     # Under the file's name, which errors tell.
     given = None if topology is None else replace(read_topology(topology), name=str(topology))
-    return Placer(way, given, seconds, written)
+    return Placer(way, given, seconds, written, reward)
 
 
 def placing_json(found: Placing) -> dict[str, Any]:

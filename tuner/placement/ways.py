@@ -50,6 +50,7 @@ class Placing:
     found: float
     simple: Mapping[str, float]
     in_parts: float | None = None
+    measured: bool = False  # by running what was found and the simple ones
 
     @property
     def placement(self) -> tuple[int, ...]:
@@ -65,7 +66,8 @@ class Placing:
     def text(self) -> str:
         """For a person, in one line."""
         beside = ", ".join(f"{name} {_milliseconds(s)}" for name, s in self.simple.items())
-        found = f"{self.way} placement: simulated {_milliseconds(self.found)}, {beside}"
+        known = "measured" if self.measured else "simulated"
+        found = f"{self.way} placement: {known} {_milliseconds(self.found)}, {beside}"
         if self.in_parts is not None:
             whole = {step.out for step in self.split.whole.values()}
             taken = f"{len(whole)} steps are split" if self.split.whole else "no step is split"
@@ -82,9 +84,11 @@ def place(
     unwanted: Collection[str] = (),
     seconds: float = 10.0,
     seed: int = 0,
+    reward: Callable[[Sequence[int]], float] | None = None,
 ) -> Placing:
     """A placement on `devices`, a GPU and the CPU, which `topology` has in this order. `way`: of `WAYS`. `unwanted`:
-    as `fallback.fall_back` has it. `seconds`: how long the ways that search may.
+    as `fallback.fall_back` has it. `seconds`: how long the ways that search may. `reward`: what says the seconds of
+    placements instead of the simulator (`runs.Runs`); of the ways that search `learned` alone asks it.
 
     The GPU's `memory_bytes` are kept to as the fallback does: the last steps go to the CPU.
 
@@ -101,16 +105,20 @@ def place(
         if _runs(given, alone) and within_memory_of(graph, alone, devices[GPU].memory_bytes) == alone:
             simple[f"{device.name} alone"] = alone
     starts = {name: _strategy(given, placement) for name, placement in simple.items()}
-    took = {name: simulator.start(strategy) for name, strategy in starts.items()}
+
+    def seconds_of(placement: Sequence[int]) -> float:
+        return simulator.start(_strategy(given, placement)) if reward is None else reward(placement)
+
+    took = {name: seconds_of(placement) for name, placement in simple.items()}
     share = seconds / 2 if way in IN_PARTS else seconds
-    task = _Task(given, starts, random.Random(seed), share)
+    task = _Task(given, starts, random.Random(seed), share, reward)
     chosen = WAYS[way](task)
     placement = within_memory_of(graph, [config.devices[0] for config in chosen], devices[GPU].memory_bytes)
-    found = simulator.start(_strategy(given, placement))
+    found = seconds_of(placement)
     best = min(took, key=lambda name: took[name])
     took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
     taken, strategy = (way, _strategy(given, placement)) if found < took[best] else (best, starts[best])
-    placing = Placing(way, taken, strategy, built(graph, strategy, CPU), found, took)
+    placing = Placing(way, taken, strategy, built(graph, strategy, CPU), found, took, measured=reward is not None)
     return _in_parts(placing, task, devices, unwanted, estimates) if way in IN_PARTS else placing
 
 
@@ -166,6 +174,7 @@ class _Task:
     starts: Mapping[str, Strategy]
     rng: random.Random
     seconds: float
+    reward: Callable[[Sequence[int]], float] | None = None
 
     def simulator(self) -> Simulator:
         return Simulator(self.given.network, self.given.topology, self.given.cost)
@@ -186,7 +195,7 @@ def _learned(task: _Task) -> Strategy:
     from tuner.placement.learned import Settings, learn
 
     given, settings = task.given, Settings(seconds=task.seconds)
-    return learn(given.network, given.topology, task.simulator(), settings, task.rng).strategy
+    return learn(given.network, given.topology, task.simulator(), settings, task.rng, reward=task.reward).strategy
 
 
 WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}

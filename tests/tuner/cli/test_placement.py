@@ -108,6 +108,17 @@ def test_every_step_is_built_where_it_was_placed(made: Made, way: str) -> None:
     made.assert_right(way)
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="needs the extra rl")
+def test_a_placement_is_learned_from_runs(made: Made) -> None:
+    words = ("--placement", "learned", "--placement-reward", "measured", "--topology", "here.toml")
+    built = made.build("runs", *BOTH, *words, "--placement-seconds", 2, "--json")
+    assert built.status == 0, built.err
+    said = built.json()["placement"]
+    assert 0 < said["seconds"] <= min(said["found"], *(s for s in said["simple"].values() if s is not None))
+    assert "learned placement: measured " in built.err
+    made.assert_right("runs")
+
+
 @pytest.mark.parametrize("way", ["exact", "mcmc", learned])
 def test_where_nothing_is_gained_one_device_is_taken(made: Made, way: str) -> None:
     """Everything takes the GPU too long."""
@@ -225,6 +236,7 @@ PLACED = ("--device", f"{GPU},cpu", "--threads", 1, "--placement")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ((*PLACED, "mcmc", "--placement-reward", "measured"), "only --placement learned learns from rewards"),
         ((*PLACED, "fastest"), "'fastest' is not one of 'fallback', 'exact', 'mcmc', 'learned'"),
         ((*PLACED, "mcmc", "--placement-seconds", 0), "--placement-seconds must be a positive number, not 0"),
         ((*PLACED, "mcmc", "--placement-seconds", "nan"), "--placement-seconds must be a positive number, not nan"),

@@ -1,6 +1,7 @@
 """Learning a placement by REINFORCE (paper 004, section 3.1). Start at `learn`.
 
-The paper gives neither learning rate nor sizes, and it runs every placement; here the simulator says what one takes.
+The paper gives neither learning rate nor sizes, and it runs every placement; here the simulator says what one takes, or
+whoever is asked instead, as `placement.runs.Runs`, which runs them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -61,9 +62,12 @@ def learn(
     rng: random.Random,
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[Learned], None] = lambda _: None,
+    reward: Callable[[Sequence[int]], float] | None = None,
 ) -> Learned:
     """A device for each group of operators. Same `rng`: same result. `progress` is told after every update; what it
-    raises ends the learning. Raises BadInput where no placement that was sampled fits into the memories."""
+    raises ends the learning. `reward`: seconds by the device of every operator, infinite where it cannot be, of what
+    fits into the memories (default: the simulator's, which always says whether it does). Raises BadInput where no
+    placement that was sampled fits into the memories."""
     groups = groups_of(network)
     torch.set_num_threads(1)  # the steps are too small to share
     generator = torch.Generator().manual_seed(rng.getrandbits(63))
@@ -72,7 +76,7 @@ def learn(
         policy = Policy(groups, len(topology.devices))
     found, began = Learned(), clock()
     optimizer = torch.optim.Adam(policy.parameters(), settings.rate)
-    failing = settings.failing * math.sqrt(_slowest(network, topology, simulator))
+    failing = settings.failing * math.sqrt(_slowest(network, topology, simulator, reward))
     baseline = failing
     for update in range(settings.updates):
         if update and clock() - began >= settings.seconds:
@@ -80,7 +84,7 @@ def learn(
         placements, logs = policy.sample(settings.samples, generator)
         signals, fits = [], []
         for placement in placements.tolist():
-            seconds = _seconds(network, topology, simulator, groups, placement)
+            seconds = _seconds(network, topology, simulator, groups, placement, reward)
             fits.append(seconds < math.inf)
             signals.append(math.sqrt(seconds) if fits[-1] else failing)
             if seconds < found.seconds:
@@ -118,16 +122,31 @@ def _step(
     optimizer.step()
 
 
-def _seconds(network: Network, topology: Topology, simulator: Simulator, groups: Groups, placement: list[int]) -> float:
+def _seconds(
+    network: Network,
+    topology: Topology,
+    simulator: Simulator,
+    groups: Groups,
+    placement: list[int],
+    reward: Callable[[Sequence[int]], float] | None,
+) -> float:
     """Infinite where it does not fit, or where a device lacks an operator."""
     device = {i: d for of, d in zip(groups.members, placement, strict=True) for i in of}
     if any(device[i] not in topology.able(o.kind) for i, o in enumerate(network.operators)):
         return math.inf
     seconds = simulator.start([whole(o, device[i]) for i, o in enumerate(network.operators)])
-    return seconds if simulator.excess <= 0 else math.inf
+    if simulator.excess > 0:
+        return math.inf
+    return seconds if reward is None else reward([device[i] for i in range(len(network.operators))])
 
 
-def _slowest(network: Network, topology: Topology, simulator: Simulator) -> float:
-    """Seconds of the whole network on the slowest device."""
+def _slowest(
+    network: Network, topology: Topology, simulator: Simulator, reward: Callable[[Sequence[int]], float] | None
+) -> float:
+    """Seconds of the whole network on the slowest device that can compute it; by the simulator if none can."""
     devices = range(len(topology.devices))
+    if reward is not None:
+        found = [seconds for d in devices if (seconds := reward([d] * len(network.operators))) < math.inf]
+        if found:
+            return max(found)
     return max(simulator.start([whole(o, d) for o in network.operators]) for d in devices)

@@ -6,6 +6,7 @@ import math
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -146,3 +147,21 @@ except BadInput as error:
 sys.exit(2)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_it_learns_from_whoever_tells_the_seconds() -> None:
+    """Somebody whose seconds are least where everything is on the last device, which the simulator does not think."""
+    net = branches()
+    asked: list[tuple[int, ...]] = []
+
+    def reward(placement: Sequence[int]) -> float:
+        asked.append(tuple(placement))
+        return math.inf if set(placement) == {0} else 1.0 + sum(device != 2 for device in placement)
+
+    simulator = Simulator(net, K80, training=True)
+    settings = Settings(updates=60, rate=0.01)
+    found = learn(net, K80, simulator, settings, random.Random(0), reward=reward)
+    assert found.seconds == min(reward(placement) for placement in set(asked))
+    assert found.seconds == reward([config.devices[0] for config in found.strategy])
+    assert found.history[-1] < found.history[0]
+    assert all(len(placement) == len(net.operators) for placement in asked)
