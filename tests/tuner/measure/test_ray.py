@@ -90,7 +90,8 @@ def test_each_misbehaving_candidate_costs_only_its_own_trial(runner: LocalRunner
         assert trial.failure is not None
         assert trial.failure.kind is kind
         assert re.search(message, trial.failure.message), (name, trial.failure)
-    assert said == [], "a candidate took a node away"
+    of_nodes = [line for line in said if not re.match("cpu (slowed down|became faster) by", line)]  # the machine may
+    assert of_nodes == [], "a candidate took a node away"
 
 
 def test_a_run_may_be_left_and_gone_on_with(runner: LocalRunner) -> None:
