@@ -207,7 +207,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         found[f"vs_greedy_{name}"] = ms["greedy"] / ms["ours"]
         found[f"search_seconds_{name}"] = row["search_seconds"]
         for what in ("order_accuracy", "repeatability", "order_accuracy_clear", "clear_pairs", "noise"):
-            found[f"{what}_{name}"] = math.nan if row[what] is None else row[what]
+            if row[what] is not None:
+                found[f"{what}_{name}"] = row[what]
         found[f"predicted_over_measured_{name}"] = row["predicted_over_measured"]
     found["order_accuracy"] = fmean(row["order_accuracy"] for row in rows)
     found["repeatability"] = fmean(row["repeatability"] for row in rows)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,9 @@ from tuner.graph.model import Count
 from tuner.graph.onnx_counts import Node, Uncountable, axis_behind
 from tuner.graph.onnx_rules import opset_of
 from tuner.graph.onnx_vision import VISION, Counted
-from tuner.graph.simplify import constant
+from tuner.graph.simplify import constant, is_static
+
+_WINDOWED = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
 
 Inputs = Sequence[Any]
 Attributes = dict[str, Any]
@@ -47,8 +49,12 @@ class Imported:
 def import_onnx(model: onnx.ModelProto, source: str) -> Imported:
     """Raises BadInput naming a node that fails."""
     importer = _Importer(source)
-    with contextlib.redirect_stdout(sys.stderr):  # TVM prints the operator that it fails on
-        module = importer.from_onnx(model.graph, opset_of(model))
+    with contextlib.redirect_stdout(io.StringIO()):  # TVM prints the operator that it fails on, which we name
+        try:
+            module = importer.from_onnx(model.graph, opset_of(model))
+        except BadInput:
+            importer.bb._end_block()  # TVM warns of one that is not ended
+            raise
     return Imported(module, importer.node_names, importer.counts)
 
 
@@ -101,6 +107,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 result = self.bb.emit(result, name_hint=re.sub(r"\W+", "_", node).strip("_") or "node")
             for part in operands_of(result):
                 self._name(part, node)
+                if op_name in _WINDOWED:
+                    _check_window(given[0], part)
             return self._followed(Node(op_name, given, attrs, [self._axis(x) for x in given]), result)
         except BadInput:
             raise
@@ -148,6 +156,14 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         else:
             result = _CONVERTERS[op_name](inputs, attrs) if op_name in _CONVERTERS else None
         return result if result is None or isinstance(result, Counted) else self.bb.normalize(result)
+
+
+def _check_window(data: Any, result: Any) -> None:
+    """That the window fits at least once, which no converter checks."""
+    given, made = ([int(size) for size in x.ty.shape] if is_static(x.ty) else [1] for x in (data, result))
+    if min(made) < 1 <= min(given):
+        rows = " x ".join(map(str, given[2:]))
+        raise ValueError(f"its window is larger than its padded input of {rows}; export the model for larger inputs")
 
 
 def _resolve_auto_pad(inputs: Inputs, attrs: Attributes) -> None:

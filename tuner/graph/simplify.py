@@ -40,8 +40,13 @@ def is_call(expr: Any, *names: str) -> bool:
     )
 
 
-def _is_static(ty: Any) -> bool:
-    return ty.shape is not None and all(isinstance(size, tvm.tirx.IntImm) for size in ty.shape)
+def is_static(ty: Any) -> bool:
+    """Whether it is the type of a tensor of which every size is known."""
+    return (
+        isinstance(ty, relax.TensorType)
+        and ty.shape is not None
+        and all(isinstance(size, tvm.tirx.IntImm) for size in ty.shape)
+    )
 
 
 @mutator
@@ -62,7 +67,7 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
             scaled = self._scale_and_shift(source)
             if scaled is not None:
                 return scaled
-        if is_call(source, "split") and all(_is_static(part) for part in source.ty.fields):
+        if is_call(source, "split") and all(is_static(part) for part in source.ty.fields):
             return self._slice(source, item.index)
         return super().visit_tuple_getitem_(item)
 

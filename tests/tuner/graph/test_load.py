@@ -132,7 +132,26 @@ def test_an_operator_that_the_importer_fails_on_names_the_node(tmp_path: Path, c
     weight = net.weight(4, 4, 3)
     out = net.op("Conv", x, weight, kernel_shape=[3], auto_pad="SAME_BOGUS")
     assert "/conv_0/Conv" in refused(net.save(tmp_path / "m.onnx", out))
-    assert capfd.readouterr().out == ""  # standard output belongs to results
+    assert capfd.readouterr() == ("", "")  # the error is all there is to say
+
+
+WINDOWS = {
+    "Conv": lambda net, x: net.conv(x, (4, 8), kernel=(3, 1)),
+    "MaxPool": lambda net, x: net.op("MaxPool", x, kernel_shape=[1, 4]),
+    "AveragePool": lambda net, x: net.op("AveragePool", x, kernel_shape=[4, 4], pads=[1, 0, 0, 0]),
+    "a grouped Conv": lambda net, x: net.op("Conv", x, net.weight(4, 1, 5, 5), kernel_shape=[5, 5], group=4),
+    "with indices": lambda net, x: net.op("MaxPool", x, outputs=2, kernel_shape=[3, 3]),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_a_window_that_is_larger_than_its_input(tmp_path: Path, kind: str, capfd: pytest.CaptureFixture) -> None:
+    """An image that is too small for the network."""
+    net = Net()
+    message = refused(net.save(tmp_path / "m.onnx", net.op("Relu", WINDOWS[kind](net, net.input(1, 4, 2, 3)))))
+    assert f"{net.nodes[0].name!r}" in message
+    assert "larger than its padded input of 2 x 3" in message
+    assert capfd.readouterr() == ("", "")
 
 
 def test_control_flow(tmp_path: Path) -> None:
