@@ -180,6 +180,7 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     seconds = time.perf_counter() - began
     widest = device.threads if device.is_host else None
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
+    costs.prepare(list(chain.from_iterable(schedules.values())))
     divided = {way: tuple(map(costs.divided, schedule)) for way, schedule in schedules.items()}
     return {
         "operators": len(graph),

@@ -35,7 +35,7 @@ from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 STAGE = Config("stage", {})
-VERSION = 4  # of how stages are timed: older times are measured again
+VERSION = 5  # of how stages are timed: older times are measured again
 # Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
 PROMISE = 0.95
 _TICK = 1e-9  # what a driver's clock counts

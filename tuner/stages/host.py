@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, te
+from tvm.target import Target
 
 from tuner.devices import usable_cpus
 from tuner.devices.parallel import open_pool, pool_library
-from tuner.devices.parallel.stage import offer_stages
+from tuner.devices.parallel.stage import STAGE, offer_stages, stage_arguments
 from tuner.errors import BadInput
 from tuner.measure.toolchain import check_toolchain, link_shared
 
@@ -35,13 +38,17 @@ class Host:
         offer_stages(pool)
 
     @contextmanager
-    def computing(self, threads: int | None = None) -> Iterator[None]:
-        """The calling thread's loops are shared by so many threads (default: all)."""
-        self._pool.enter(threads or self.threads, usable_cpus()[0])
+    def computing(self) -> Iterator[None]:
+        """The calling thread stays on a core, and its loops are shared by all threads."""
+        self._pool.enter(self.threads, usable_cpus()[0])
         try:
             yield
         finally:
             self._pool.leave()
+
+    def share(self, threads: int) -> None:
+        """The calling thread's loops are shared by so many threads from now on."""
+        self._pool.threads(threads)
 
     def loaded(self, kernels: Any) -> Any:
         """Compiled kernels (a TVM module of LLVM's) as a library that the pool serves. Raises RuntimeError if the
@@ -52,6 +59,16 @@ class Host:
             found = tvm.runtime.load_module(str(library))
             self._pool.serve(library)
             return found
+
+    @cached_property
+    def small_stage(self) -> Callable[[], object]:
+        """Launches a stage of two groups that copy a number. Raises RuntimeError as `loaded`."""
+        data = te.placeholder((1,), "float32", name="data")
+        copied = te.compute((1,), lambda i: data[i], name="copied")
+        function = te.create_prim_func([data, copied]).with_attr("global_symbol", "copy_number")
+        kernel = self.loaded(tvm.tirx.build(tvm.IRModule({"copy_number": function}), Target("llvm")))["copy_number"]
+        groups = [[("", kernel, [tvm.runtime.tensor(np.zeros(1, "float32")) for _ in range(2)])] for _ in range(2)]
+        return partial(tvm.get_global_func(STAGE), *stage_arguments((1, group) for group in groups))
 
     def machine(self, executable: Any) -> Any:
         """A virtual machine of a compiled network whose kernels the pool serves."""

@@ -34,7 +34,7 @@ from tuner.stages.search import Options, search
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
-VERSION = 5  # of how schedules are searched and timed
+VERSION = 6  # of how schedules are searched and timed
 ROUNDS = 15
 
 

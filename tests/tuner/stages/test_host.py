@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +14,10 @@ from random import Random
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from tvm import te, tirx
+from tvm.script import tirx as T
 
 from tests.tuner.stages.networks import Machine, all_merged, branches, host, lowered, with_threads
 from tests.tuner.stages.test_rewrite import RUNS, by_branch, inputs
@@ -28,6 +31,7 @@ from tuner.stages import Limits, Options, Schedule, Stage, greedy
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
+from tuner.stages.host import Host
 from tuner.stages.merge import Merging
 from tuner.stages.plan import plan_stages
 from tuner.stages.rewrite import staged
@@ -186,6 +190,33 @@ def test_kernels_of_another_library_run_alone(network: Placed, tmp_path: Path) -
         assert costs.seconds(Stage(((1,), (2,)))) == float("inf")
         assert costs.seconds(Stage(((1, 2),))) < float("inf")
         assert MeasuredCosts(calls, bench, device, store).seconds(Stage(((1,), (2,)))) < float("inf")
+
+
+def test_loops_are_shared_by_as_many_threads_as_are_asked_for() -> None:
+    found: set[int] = set()
+
+    def note(*_operands) -> None:
+        found.add(threading.get_ident())
+        time.sleep(0.01)  # so that no thread has all parts before another looks
+
+    tvm_ffi.register_global_func("test.note", note, override=True)
+
+    @T.prim_func
+    def noting(out: T.Buffer((16,), "float32")) -> None:
+        T.func_attr({"global_symbol": "noting"})
+        for _i in T.parallel(16):
+            T.evaluate(T.call_packed("test.note", out.data))
+
+    machine = Host(THREADS)
+    kernel = machine.loaded(tvm.tirx.build(tvm.IRModule({"noting": noting}), tvm.target.Target("llvm")))["noting"]
+    counts = []
+    with machine.computing():
+        for threads in (THREADS, 1, 2, THREADS):
+            machine.share(threads)
+            found.clear()
+            kernel(tvm.runtime.empty((16,)))
+            counts.append(len(found))
+    assert counts == [THREADS, 1, 2, THREADS]
 
 
 def built(graph: FusedGraph, folder: Path, arrange: Callable[[Placed], Placed] | None) -> Path:
