@@ -176,9 +176,9 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     began = time.perf_counter()
     end = time.monotonic() + 60 * options.search_minutes
     limits = feasible(None, device, merging)
-    found = search(graph, costs, Options(limits), lambda: time.monotonic() < end)
-    seconds = time.perf_counter() - began
     widest = device.threads if device.is_host else None
+    found = search(graph, costs, Options(limits, widest=widest), lambda: time.monotonic() < end)
+    seconds = time.perf_counter() - began
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
     costs.prepare(list(chain.from_iterable(schedules.values())))
     divided = {way: tuple(map(costs.divided, schedule)) for way, schedule in schedules.items()}

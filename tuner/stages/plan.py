@@ -91,7 +91,8 @@ def plan_stages(
     bench = Bench(placed, calls, device, merging=merging)
     costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
     end = time.monotonic() + seconds
-    options = replace(options, limits=feasible(options.limits, device, merging))
+    widest = device.threads if device.is_host else None
+    options = replace(options, limits=feasible(options.limits, device, merging), widest=options.widest or widest)
     found = search(graph, costs, options, lambda: time.monotonic() < end)
     check(graph, found.schedule)
     schedules: list[Schedule | None] = [None]

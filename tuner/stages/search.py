@@ -29,12 +29,18 @@ _SMALL = 6  # operators: of fewer, blocks are not cut
 @dataclass(frozen=True)
 class Options:
     """`limits` on every stage (default: none, narrowed where a block would have more than `most` endings in all).
-    `largest`: of a block, in operators; larger ones are cut. `whole`: do not cut the network into blocks."""
+    `largest`: of a block, in operators; larger ones are cut. `whole`: do not cut the network into blocks. `widest`: how
+    many groups the greedy schedule's stages may have (default: as many as the limits allow)."""
 
     limits: Limits | None = None
     most: int = MOST
     largest: int | None = LARGEST
     whole: bool = False
+    widest: int | None = None
+
+    def greedy(self, graph: OperatorGraph) -> Schedule:
+        """The greedy schedule of what a device can do."""
+        return greedy(graph, self.widest or (None if self.limits is None else self.limits.groups))
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ def search(
     Raises BadInput if an operator's cost cannot be measured.
     """
     options, so_far = options or Options(), _Sum()
-    plain, rival = sequential(graph), greedy(graph)
+    plain, rival = sequential(graph), options.greedy(graph)
     costs.prepare((*plain, *rival))
     waiting = [graph.all] if options.whole else [*blocks(graph, options.largest)][::-1]
     while waiting:
@@ -138,7 +144,7 @@ def _add_block(
     part = _part(graph, members)
     there = tuple(members)
     plain = _shifted(sequential(part), there)
-    rivals = [s for s in (plain, _shifted(greedy(part), there)) if _keeps(s, options.limits)]
+    rivals = [s for s in (plain, _shifted(options.greedy(part), there)) if _keeps(s, options.limits)]
     times = [total(costs, rival) for rival in rivals]
     if math.isinf(times[0]):
         at = next(i for i, stage in zip(members, plain, strict=True) if math.isinf(costs.seconds(stage)))

@@ -52,12 +52,26 @@ def test_never_worse_than_the_baselines_whatever_the_limits(
     found = search(graph, costs, Options(limits, most=60))
     check(graph, found.schedule)
     assert found.sequential_seconds == pytest.approx(total(costs, sequential(graph)))
-    assert found.greedy_seconds == pytest.approx(total(costs, greedy(graph)))
+    rival = greedy(graph, limits and limits.groups)
+    assert found.greedy_seconds == pytest.approx(total(costs, rival))
     assert found.seconds <= found.sequential_seconds + 1e-9
-    if limits is None:
-        assert found.seconds <= found.greedy_seconds + 1e-9
-    else:
+    assert found.seconds <= found.greedy_seconds + 1e-9
+    if limits is not None:
         assert all(len(stage.groups) <= (limits.groups or 0) for stage in found.schedule)
+
+
+@given(graphs(9), st.integers(0, 1 << 30))
+def test_never_worse_than_greedy_stages_of_what_a_device_can_do(graph: OperatorGraph, seed: int) -> None:
+    """Where it has fewer threads than a merged stage may have operators."""
+
+    class TwoThreads(Drawn):
+        def seconds(self, stage: Stage) -> float:
+            return math.inf if len(stage.groups) > 2 and not stage.merged else super().seconds(stage)
+
+    costs = TwoThreads(seed)
+    found = search(graph, costs, Options(Limits(3, 2), most=60, widest=2))
+    assert found.greedy_seconds == pytest.approx(total(costs, greedy(graph, 2)))
+    assert found.seconds <= found.greedy_seconds + 1e-9
 
 
 @given(graphs(9), st.integers(1, 9))
