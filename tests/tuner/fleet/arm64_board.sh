@@ -8,7 +8,9 @@ set -euo pipefail
 [ "$(id -u)" = 0 ] || { echo "arm64_board.sh: run it as root: it unpacks a system" >&2; exit 1; }
 folder=$1
 tvm=0.27.0.post1  # as pyproject.toml pins it: a board's runtime reads what the host's compiler writes
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# Debian's packages as this machine gets them, unless DEBIAN_MIRROR says another place.
+mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Label: Debian' | sed -n 1p)}
+[ -n "$mirror" ] || { echo "arm64_board.sh: this system has no packages of Debian's: set DEBIAN_MIRROR" >&2; exit 1; }
 
 packages=()
 command -v qemu-aarch64-static >/dev/null || packages+=(qemu-user-static)
