@@ -43,6 +43,7 @@ from tuner.cli.placing import (
     Placer,
     Reward,
     TopologyOption,
+    TraceOption,
     WritePlacementOption,
     placer_asked,
 )
@@ -84,6 +85,7 @@ def command(
     write_placement: WritePlacementOption = None,
     placement_seconds: PlacementSecondsOption = 10.0,
     placement_reward: PlacementRewardOption = Reward.SIMULATED,
+    placement_trace: TraceOption = None,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN", help="Build what this file of `tune plan` says.")
     ] = None,
@@ -102,7 +104,9 @@ def command(
     """Build a module from the database, and verify it against the model."""
     check_dtype(dtype)
     staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
-    placer = placer_asked(placement, topology, placement_seconds, plan, write_placement, placement_reward)
+    placer = placer_asked(
+        placement, topology, placement_seconds, plan, write_placement, placement_reward, placement_trace
+    )
     check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -74,6 +75,14 @@ TopologyOption = Annotated[
         help="The devices' links, of `tune devices --topology` (default: measured now); for --placement.",
     ),
 ]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--placement-trace",
+        metavar="FILE.json",
+        help="Also write the simulated timeline of what is built, for chrome://tracing or Perfetto.",
+    ),
+]
 PlacementSecondsOption = Annotated[
     float, typer.Option("--placement-seconds", help="How long --placement mcmc and learned may search.")
 ]
@@ -98,13 +107,14 @@ class Placed:
 @dataclass(frozen=True)
 class Placer:
     """Places networks in a `way`, or as the file of this name says. `topology`: of a file, None: to be measured.
-    `written`: the file that the placement is written to, None: none is."""
+    `written`: the file that the placement is written to, `trace`: that of its simulated timeline; None: none is."""
 
     way: str
     topology: Topology | None
     seconds: float
     written: Path | None = None
     reward: Reward = Reward.SIMULATED
+    trace: Path | None = None
 
     def place(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
@@ -129,6 +139,7 @@ class Placer:
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
     ) -> Placed:
         from tuner.placement.runs import Runs
+        from tuner.placement.simulator import chrome_trace
         from tuner.placement.topology.here import measured_topology
         from tuner.placement.ways import check_known, place
         from tuning_db.store import open_db
@@ -142,6 +153,9 @@ class Placer:
             runs = Runs(graph, devices, store) if self.reward is Reward.MEASURED else None
             found = place(self.way, graph, devices, topology, store, unwanted, self.seconds, reward=runs)
         out.show(found.text())
+        if self.trace is not None:
+            self.trace.write_text(json.dumps(chrome_trace(found.timeline())), encoding="utf-8")
+            out.show(f"wrote {self.trace}: the simulated timeline")
         return Placed(found.split, found.strategy, placing_json(found))
 
 
@@ -174,13 +188,17 @@ def placer_asked(
     plan: Path | None,
     written: Path | None = None,
     reward: Reward = Reward.SIMULATED,
+    trace: Path | None = None,
 ) -> Placer | None:
     """None: the fallback. Raises BadInput, before anything costs time."""
     if plan is not None and (way != Placement.FALLBACK or written is not None):
         option = "--placement" if way != Placement.FALLBACK else "--write-placement"
         raise BadInput(f"--plan says which device computes what: leave {option} away")
-    if written is not None:
-        check_parent_writable(written)
+    for file in (written, trace):
+        if file is not None:
+            check_parent_writable(file)
+    if trace is not None and (way == Placement.FALLBACK or way.endswith(".json")):
+        raise BadInput(f"--placement-trace {trace}: only --placement exact, mcmc and learned are simulated")
     if topology is not None and way == Placement.FALLBACK:
         raise BadInput(f"--topology {topology}: a fallback asks for no links: give --placement exact or mcmc, too")
     if topology is not None and way.endswith(".json"):
@@ -199,7 +217,7 @@ def placer_asked(
 
     # Under the file's name, which errors tell.
     given = None if topology is None else replace(read_topology(topology), name=str(topology))
-    return Placer(way, given, seconds, written, reward)
+    return Placer(way, given, seconds, written, reward, trace)
 
 
 def placing_json(found: Placing) -> dict[str, Any]:

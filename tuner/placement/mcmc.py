@@ -237,8 +237,3 @@ class _Chains:
             return
         self.best, self._gained = simulator.seconds, (self.seen, self._shared.elapsed())
         self._shared.keep(simulator, self.name, self._place)
-
-
-def neighbours(simulator: Simulator) -> int:
-    """How many strategies differ from the simulator's in one operator."""
-    return sum(len(configs_of(o, simulator.topology)) - 1 for o in simulator.network.operators)

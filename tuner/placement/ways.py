@@ -3,7 +3,9 @@
 All of them see the same costs (`estimated.estimated_network`: the database's best times, fitted rooflines behind them).
 What they find is taken only where the simulator says that it is faster than what needs no search: each device alone,
 and the fallback. `mcmc` goes on with steps in parts (`parts`), and takes these where they are faster as they are built,
-slices, copies and concatenations included, than all that leaves every step whole.
+slices, copies and concatenations included, than all that leaves every step whole. Chains give each device the whole
+rate of its memory; what they find, and what needs no search, is compared with the rate shared where devices draw on one
+memory at the same time (`simulator.contention`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from board_agent.topology import usable_cpus
 from tuner.devices import Device
@@ -22,18 +25,20 @@ from tuner.placement import mcmc
 from tuner.placement.baselines.additive import additive
 from tuner.placement.baselines.whole import whole
 from tuner.placement.estimated import Estimates
-from tuner.placement.fallback import CPU, GPU, fall_back, operator_of, within_memory_of
+from tuner.placement.fallback import CPU, GPU, fall_back, operator_of
 from tuner.placement.known import samples_of
 from tuner.placement.measured import Simulated
-from tuner.placement.memory import memory_on
+from tuner.placement.memories import Limits
 from tuner.placement.parts import built, configs_in_parts, fewer_parts
-from tuner.placement.simulator import Simulator
+from tuner.placement.simulator import Simulator, Timeline
+from tuner.placement.simulator.contention import contended, contended_timeline
 from tuner.placement.simulator.fitting import check_enough
-from tuner.placement.soap import Strategy
+from tuner.placement.soap import Strategy, random_strategy
 from tuner.placement.topology import Topology
 from tuning_db.store import Store
 
 FALLBACK = "fallback"
+_REACHED = 1.0  # of a memory's rate: topologies have what kernels reach (`tune devices --topology`)
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,13 @@ class Placing:
     split: Split
     found: float
     simple: Mapping[str, float]
+    scene: _Scene = field(repr=False)  # of `split.graph`
     in_parts: float | None = None
     measured: bool = False  # by running what was found and the simple ones
+
+    def timeline(self) -> Timeline:
+        """The simulated one of what is to be built."""
+        return self.scene.timeline(self.placement)
 
     @property
     def placement(self) -> tuple[int, ...]:
@@ -90,46 +100,44 @@ def place(
     as `fallback.fall_back` has it. `seconds`: how long the ways that search may. `reward`: what says the seconds of
     placements instead of the simulator (`runs.Runs`); of the ways that search `learned` alone asks it.
 
-    The GPU's `memory_bytes` are kept to as the fallback does: the last steps go to the CPU.
+    Nothing is taken that does not fit into the topology's memories, of which devices may share one. The GPU's own, or
+    its `memory_bytes` if these are less, are kept to as the fallback does: the last steps go to the CPU. Steps of a
+    kind that the topology's GPU `lacks` are the CPU's.
 
-    Raises BadInput as `fall_back` and `estimated_network` do, and where `learned` lacks torch or learns nothing that
-    the devices can compute.
+    Raises BadInput as `fall_back` and `estimated_network` do, where nothing fits into the memories, and where `learned`
+    lacks torch or learns nothing that the devices can compute.
     """
-    fallback = fall_back(graph, devices[GPU].target, unwanted, devices[GPU].memory_bytes)
+    fallback = fall_back(graph, devices[GPU].target, unwanted)
     estimates = Estimates(devices, _unlimited(topology), store, graph.dtype)
     given = _without(unwanted, graph, estimates.network(graph))
-    simulator = Simulator(given.network, given.topology, given.cost)
-    simple = {FALLBACK: fallback}
-    for d, device in enumerate(devices):
-        alone = [d] * len(graph.steps)
-        if _runs(given, alone) and within_memory_of(graph, alone, devices[GPU].memory_bytes) == alone:
-            simple[f"{device.name} alone"] = alone
-    starts = {name: _strategy(given, placement) for name, placement in simple.items()}
-
-    def seconds_of(placement: Sequence[int]) -> float:
-        return simulator.start(_strategy(given, placement)) if reward is None else reward(placement)
-
-    took = {name: seconds_of(placement) for name, placement in simple.items()}
+    scene = _Scene(graph, given, Limits.of(topology, devices[GPU]), reward)
+    fallback = [CPU if GPU in lacking else d for d, lacking in zip(fallback, _lacking(given), strict=True)]
+    scene.limits.check(graph, fallback)
+    simple = {FALLBACK: scene.limits.kept(graph, fallback)}
+    simple |= {f"{device.name} alone": [d] * len(graph.steps) for d, device in enumerate(devices)}
+    simple = {name: placement for name, placement in simple.items() if scene.can(placement)}
+    took = {name: scene.seconds(placement) for name, placement in simple.items()}
+    starts = {name: _strategy(given, placement) for name, placement in (simple or {FALLBACK: fallback}).items()}
     share = seconds / 2 if way in IN_PARTS else seconds
     task = _Task(given, starts, random.Random(seed), share, reward)
-    chosen = WAYS[way](task)
-    placement = within_memory_of(graph, [config.devices[0] for config in chosen], devices[GPU].memory_bytes)
-    found = seconds_of(placement)
-    best = min(took, key=lambda name: took[name])
+    placement = scene.limits.kept(graph, [config.devices[0] for config in WAYS[way](task)])
+    if not simple and not scene.can(placement):
+        raise scene.limits.refusal(graph, fallback)
+    found = scene.seconds(placement)
+    best = min(took, key=lambda name: took[name], default=way)
+    taken, strategy = (best, starts[best]) if found >= took.get(best, math.inf) else (way, _strategy(given, placement))
     took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
-    taken, strategy = (way, _strategy(given, placement)) if found < took[best] else (best, starts[best])
-    placing = Placing(way, taken, strategy, built(graph, strategy, CPU), found, took, measured=reward is not None)
-    return _in_parts(placing, task, devices, unwanted, estimates) if way in IN_PARTS else placing
+    split = built(graph, strategy, CPU)
+    placing = Placing(way, taken, strategy, split, found, took, scene, measured=reward is not None)
+    return _in_parts(placing, task, scene, unwanted, estimates) if way in IN_PARTS else placing
 
 
-def _in_parts(
-    placing: Placing, task: _Task, devices: Sequence[Device], unwanted: Collection[str], estimates: Estimates
-) -> Placing:
-    """With steps in parts where that is faster as it is built, and fits into the GPU's memory."""
+def _in_parts(placing: Placing, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> Placing:
+    """With steps in parts where that is faster as it is built, and fits into the memories."""
     starts = {**task.starts, placing.taken: placing.strategy}
     options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
     strategy = mcmc.search(task.simulator, starts, task.rng, options, configs=configs_in_parts).strategy
-    found = _Built(placing.split.graph, devices, unwanted, estimates)
+    found = _Built(placing.split.graph, scene.limits, unwanted, estimates)
     until = time.monotonic() + task.seconds
     strategy, took = fewer_parts(strategy, found.seconds, lambda: time.monotonic() < until)
     split = built(found.graph, strategy, CPU)
@@ -137,7 +145,49 @@ def _in_parts(
         return placing
     if took >= placing.seconds:
         return replace(placing, in_parts=took)
-    return replace(placing, taken=placing.way, strategy=strategy, split=split, in_parts=took)
+    scene = found.scene(split)
+    return replace(placing, taken=placing.way, strategy=strategy, split=split, scene=scene, in_parts=took)
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What tells the seconds of placements of a graph. `reward`: as `place` has it."""
+
+    graph: FusedGraph
+    given: Simulated
+    limits: Limits
+    reward: Callable[[Sequence[int]], float] | None = None
+
+    def can(self, placement: Sequence[int]) -> bool:
+        """Whether the devices compute it, and it fits into their memories."""
+        runs = all(d not in lacking for d, lacking in zip(placement, _lacking(self.given), strict=True))
+        return runs and self.limits.hold(self.graph, placement)
+
+    def seconds(self, placement: Sequence[int]) -> float:
+        """Infinite for what cannot be."""
+        if not self.can(placement):
+            return math.inf
+        if self.reward is not None:
+            return self.reward(placement)
+        network, topology, cost, _ = self.given
+        if self._contends:
+            return contended(network, topology, _strategy(self.given, placement), cost, _REACHED)
+        return Simulator(network, topology, cost).start(_strategy(self.given, placement))
+
+    def timeline(self, placement: Sequence[int]) -> Timeline:
+        """As the simulator has it."""
+        network, topology, cost, _ = self.given
+        if self._contends:
+            return contended_timeline(network, topology, _strategy(self.given, placement), cost, _REACHED)
+        simulator = Simulator(network, topology, cost)
+        simulator.start(_strategy(self.given, placement))
+        return simulator.timeline()
+
+    @property
+    def _contends(self) -> bool:
+        """Whether the devices draw on one memory at the same time: they share one, but no cores."""
+        memory, processor = self.given.topology.memory_of, self.given.topology.processor_of
+        return memory[GPU] == memory[CPU] and processor[GPU] != processor[CPU]
 
 
 @dataclass(frozen=True)
@@ -145,19 +195,18 @@ class _Built:
     """What strategies of a graph take as they are built."""
 
     graph: FusedGraph
-    devices: Sequence[Device]
+    limits: Limits
     unwanted: Collection[str]
     estimates: Estimates
 
     def seconds(self, strategy: Strategy) -> float:
-        """Infinite for what does not fit into the GPU's memory, or one of the devices cannot compute."""
-        split, limit = built(self.graph, strategy, CPU), self.devices[GPU].memory_bytes
-        if limit is not None and memory_on(split.graph, split.placement, GPU) > limit:
-            return math.inf
+        """Infinite for what does not fit into the memories, or one of the devices cannot compute."""
+        split = built(self.graph, strategy, CPU)
+        return self.scene(split).seconds(split.placement)
+
+    def scene(self, split: Split) -> _Scene:
         given = _without(self.unwanted, split.graph, self.estimates.network(split.graph, split.whole))
-        if not _runs(given, split.placement):
-            return math.inf
-        return Simulator(given.network, given.topology, given.cost).start(_strategy(given, split.placement))
+        return _Scene(split.graph, given, self.limits)
 
 
 def check_known(store: Store, devices: Sequence[Device], dtype: str) -> None:
@@ -185,10 +234,13 @@ def _exact(task: _Task) -> Strategy:
 
 
 def _mcmc(task: _Task) -> Strategy:
-    """Chains from all starts and from the exact sum, which have half of the time; the other half is for the polish."""
-    starts = {**task.starts, "exact": _exact(task)}
+    """Chains from all starts, from the exact sum and from a random strategy, which have half of the time; the other
+    half is for the polish. Every step is whole."""
+    configs = partial(configs_in_parts, most=1)
+    drawn = random_strategy(task.given.network, task.given.topology, task.rng, configs)
+    starts = {**task.starts, "exact": _exact(task), "random": drawn}
     options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
-    return mcmc.search(task.simulator, starts, task.rng, options).strategy
+    return mcmc.search(task.simulator, starts, task.rng, options, configs=configs).strategy
 
 
 def _learned(task: _Task) -> Strategy:
@@ -216,8 +268,10 @@ def _without(unwanted: Collection[str], graph: FusedGraph, given: Simulated) -> 
     return given._replace(topology=replace(given.topology, devices=tuple(devices)))
 
 
-def _runs(given: Simulated, placement: Sequence[int]) -> bool:
-    return all(d in given.topology.able(o.kind) for o, d in zip(given.network.operators, placement, strict=True))
+def _lacking(given: Simulated) -> list[set[int]]:
+    """For each step the devices that cannot compute it."""
+    every = set(range(len(given.topology.devices)))
+    return [every - set(given.topology.able(o.kind)) for o in given.network.operators]
 
 
 def _strategy(given: Simulated, placement: Sequence[int]) -> Strategy:

@@ -245,7 +245,19 @@ PLACED = ("--device", f"{GPU},cpu", "--threads", 1, "--placement")
         (("--write-placement", "p.json"), "--placement fallback: between which devices?"),
         ((*PLACED, "exact", "--plan", "p.json"), "--plan says which device computes what: leave --placement away"),
         ((*PLACED, "fallback", "--topology", "here.toml"), "--topology here.toml: a fallback asks for no links"),
-        ((*PLACED, "mcmc", "--topology", "none.toml"), "topology none.toml: cannot be read"),
+        (
+            (*PLACED, "mcmc", "--topology", "none.toml"),
+            "topology none.toml: cannot be read (No such file",
+        ),
+        (
+            (*PLACED, "mcmc", "--topology", "deeplens"),
+            "give a TOML file, as `tune devices --topology FILE.toml`",
+        ),
+        (
+            (*PLACED, "fallback", "--placement-trace", "t.json"),
+            "--placement-trace t.json: only --placement exact",
+        ),
+        ((*PLACED, "mcmc", "--placement-trace", "no/t.json"), "no/t.json: the folder"),
         ((*PLACED, "mcmc", "--topology", "lone.toml"), f"lone.toml: no device '{GPU}': it has cpu"),
         ((*PLACED, "mcmc", "--db", "none.db"), "there is no tuning database"),
         ((*PLACED, "mcmc", "--db", "few.db"), f"device '{GPU}': a roofline needs 4 measured workloads, not 1"),
@@ -261,6 +273,67 @@ def test_what_cannot_be_placed(made: Made, words: tuple[object, ...], says: str)
     assert done.status == 2
     assert says in done.error
     assert everything_under(made.folder) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('to = "cpu"', 'to = "npu"', f"bad.toml: link: unknown device 'npu': the devices are {GPU}, cpu, another"),
+        (f'[[link]]\nfrom = "{GPU}"\nto = "cpu"', "", f"bad.toml: no link from '{GPU}' to 'cpu': add a [[link]]"),
+        (
+            "bandwidth = 10000000000.0\nlatency",
+            "bandwidth = -5\nlatency",
+            "bandwidth must be above 0 bytes per second",
+        ),
+        ("flops = 100000000000.0", f"flops = {10**400}", "flops must be below 1.8e308, not an integer of 401 digits"),
+        ("bytes = 10000000000.0", "bytes = 10", "bad.toml: memory 'ram' has 10 bytes, the network needs "),
+        ("bytes = 10000000000.0", "bytes = 0", "bad.toml: memory 'ram': bytes must be above 0, not 0"),
+    ],
+)
+@pytest.mark.parametrize("way", ["exact", "mcmc"])
+def test_a_topology_that_cannot_be(made: Made, way: str, old: str, new: str, says: str) -> None:
+    text = (made.folder / "here.toml").read_text()
+    assert old in text
+    changed = text.replace(old, new, 1)
+    if not new:  # the rest of the table goes, too
+        head, tail = text.split(old)
+        changed = head + tail[tail.index("[[link]]") :]
+    (made.folder / "bad.toml").write_text(changed)
+    before = everything_under(made.folder)
+    done = made.build("never", *BOTH, "--placement", way, "--topology", "bad.toml", "--placement-seconds", 1)
+    assert done.status == 2
+    assert says in done.error
+    assert "bad.toml" in done.error
+    assert everything_under(made.folder) == before
+
+
+def test_a_gpus_memory_in_a_topology_is_kept_to(made: Made) -> None:
+    """The GPU of here.toml has too little for the network, the CPU enough, which takes its convolutions longer."""
+    text = (made.folder / "here.toml").read_text().replace('memory = "ram"', 'memory = "vram"', 1)
+    (made.folder / "vram.toml").write_text(text + '\n[[memory]]\nname = "vram"\nbytes = 20000\n')
+    words = ("--placement", "exact", "--topology", "vram.toml", "--json")
+    built = made.build("vram", *BOTH, *words)
+    assert built.status == 0, built.err
+    simple = built.json()["placement"]["simple"]
+    assert simple[f"{GPU} alone"] is None
+    assert f"{GPU} alone cannot" in built.err
+    assert 1 in built.json()["placement"]["placement"]
+    made.assert_right("vram")
+
+
+def test_the_simulated_timeline_is_written(made: Made) -> None:
+    words = ("--placement", "exact", "--topology", "here.toml", "--placement-trace", "trace.json", "--json")
+    built = made.build("traced", *BOTH, *words)
+    assert built.status == 0, built.err
+    assert "wrote trace.json: the simulated timeline" in built.err
+    said = built.json()["placement"]
+    events = json.loads((made.folder / "trace.json").read_text())["traceEvents"]
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(1e6 * said["seconds"], rel=1e-6)
+    computed = [lanes[e["tid"]] for e in spans if e["cat"] == "forward"]
+    assert computed == [(GPU, "cpu")[d] for d in said["placement"]]
+    assert {e["cat"] for e in spans} == {"forward", "transfer"}
 
 
 def test_without_torch_nothing_is_learned(made: Made, tmp_path: Path) -> None:

@@ -25,9 +25,17 @@ def places(net: Network, strategy: tuple[Config, ...], kind: str) -> list[set[in
     return [set(c.devices) for o, c in zip(net.operators, strategy, strict=True) if o.kind == kind]
 
 
-@pytest.mark.parametrize("baseline", [b for b in BASELINES if b != "metis"])
+def lacking(topology: Topology, kind: str, *kinds: str) -> Topology:
+    """Devices of a kind cannot compute operators of these kinds."""
+    devices = tuple(replace(d, lacks=frozenset(kinds)) if d.kind == kind else d for d in topology.devices)
+    return replace(topology, devices=devices)
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("name", ["alexnet", "nmt"])
 def test_every_baseline_is_a_strategy(name: str, baseline: str) -> None:
+    if baseline.startswith("metis"):
+        pytest.importorskip("pymetis")
     net = network(name, **({"steps": 2} if name == "nmt" else {}))
     strategy = strategy_of(baseline, net, K80)
     assert strategy_from(strategy_json(net, K80, strategy), net, K80) == strategy
@@ -38,14 +46,33 @@ def test_one_device_has_all_and_what_it_lacks_falls_back() -> None:
     net = network("alexnet")
     assert {c.devices for c in strategy_of("cpu", net, K80)} == {(0,)}
     assert {c.devices for c in strategy_of("gpu", net, K80)} == {(1,)}
-    devices = tuple(replace(d, lacks=frozenset({"pool"})) if d.kind == "gpu" else d for d in K80.devices)
-    lacking = Topology("lacking", devices, K80.memories, K80.links)
-    for o, config in zip(net.operators, strategy_of("fallback", net, lacking), strict=True):
+    for o, config in zip(net.operators, strategy_of("fallback", net, lacking(K80, "gpu", "pool")), strict=True):
         assert config.devices == ((0,) if o.kind == "pool" else (1,))
     with pytest.raises(BadInput, match="no device of kind 'cpu'"):
         strategy_of("cpu", net, topology_of("p100"))
     with pytest.raises(BadInput, match="give one of single"):
         strategy_of("best", net, K80)
+
+
+@pytest.mark.parametrize("baseline", [b for b in BASELINES if b != "cpu"])
+@pytest.mark.parametrize(("name", "kind"), [("alexnet", "pool"), ("rnntc", "lstm"), ("lenet", "matmul")])
+def test_what_gpus_lack_is_the_cpus_in_every_baseline(baseline: str, name: str, kind: str) -> None:
+    if baseline.startswith("metis"):
+        pytest.importorskip("pymetis")
+    net = network(name, **({"steps": 2} if name == "rnntc" else {}))
+    topology = lacking(K80, "gpu", kind)
+    strategy = strategy_of(baseline, net, topology)
+    assert set().union(*places(net, strategy, kind)) == {0}
+    Simulator(net, topology, training=True).start(strategy)
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_an_operator_that_no_device_computes_is_told(baseline: str) -> None:
+    if baseline.startswith("metis"):
+        pytest.importorskip("pymetis")
+    nowhere = lacking(lacking(K80, "gpu", "pool"), "cpu", "pool")
+    with pytest.raises(BadInput, match=r"k80-cpu:4: no device computes pool \('pool1'\)"):
+        strategy_of(baseline, network("alexnet"), nowhere)
 
 
 def test_data_parallel_splits_samples_alone() -> None:
@@ -107,6 +134,25 @@ def test_metis_balances_and_cuts_little() -> None:
     devices = [c.devices[0] for c in strategy]
     cut = sum(devices[u] != devices[v] for u, v, _ in simulator.blocks.edges)
     assert cut < len(simulator.blocks.edges) / 3
+
+
+def test_metis_shares_work_out_to_the_workers_or_to_all_by_their_speed() -> None:
+    """Paper 004's "MinCut" leaves the CPU out, its "Scotch" does not."""
+    pytest.importorskip("pymetis")
+    net, two = network("inception_v3"), topology_of("k80-cpu:2")
+    cpu_alone = Simulator(net, two, training=True)
+    cpu_alone.start(strategy_of("gpu", net, two))
+    total = cpu_alone.timeline().busy()["gpu0"]
+    work = {}
+    for baseline in ("metis", "metis_all"):
+        strategy = strategy_of(baseline, net, two)
+        work[baseline] = [sum(set(c.devices) == {d} for c in strategy) for d in range(3)]
+    assert work["metis"][0] == 0
+    assert 0 < work["metis_all"][0] < min(work["metis_all"][1:])
+    even = replace(two, devices=tuple(replace(d, flops=4e12) for d in two.devices))
+    simulator = Simulator(net, even, training=True)
+    simulator.start(strategy_of("metis_all", net, even))
+    assert simulator.timeline().busy()["cpu"] > 0.2 * total
 
 
 def test_metis_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tuner.placement.local import descend, is_local_optimum, layer_moves
 from tuner.placement.mcmc import Found, Options, search
 from tuner.placement.networks import network
 from tuner.placement.simulator import Simulator
-from tuner.placement.soap import Strategy, configs_of, random_config
+from tuner.placement.soap import Strategy, configs_of, random_strategy
 from tuner.placement.topology import topology_of
 
 RNNLM, P100 = network("rnnlm", steps=3, hidden=512), topology_of("p100:4")
@@ -40,6 +40,14 @@ def test_chains_find_what_no_start_has_and_no_neighbour_betters() -> None:
     assert is_local_optimum(once_more)
     assert [seconds for _, seconds in found.history] == sorted((s for _, s in found.history), reverse=True)
     assert found.seconds <= min(found.reached.values())
+
+
+def test_a_chain_from_a_random_strategy_finds_faster_ones() -> None:
+    drawn = random_strategy(RNNLM, P100, random.Random(0))
+    options = Options(proposals=600, polish=False)
+    found = search(simulator, {"random": drawn}, random.Random(0), options)
+    assert found.start == "random"
+    assert found.seconds < 0.9 * simulator().start(drawn)
 
 
 @pytest.mark.parametrize("tempering", [1, 3])
@@ -145,7 +153,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, float], messa
 def test_descent_ends_where_nothing_is_better() -> None:
     rng = random.Random(5)
     here, there = simulator(), simulator()
-    before = here.start([random_config(o, P100, rng) for o in RNNLM.operators])
+    before = here.start(random_strategy(RNNLM, P100, rng))
     there.start(here.strategy)
     assert not is_local_optimum(here)
     assert not descend([here], rng, lambda: False)

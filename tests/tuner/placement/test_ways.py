@@ -17,7 +17,7 @@ from tuner.errors import BadInput
 from tuner.graph import FusedGraph
 from tuner.placement.baselines.whole import whole
 from tuner.placement.estimated import Estimates, estimated_network
-from tuner.placement.fallback import CPU, GPU
+from tuner.placement.fallback import CPU, GPU, operator_of
 from tuner.placement.memory import memory_on
 from tuner.placement.simulator import Simulator
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology
@@ -54,14 +54,18 @@ def placed(
     latency: float = 1e-7,
     slow: float = 1.1,
     limit: float = 2.0,
+    here: Topology | None = None,
 ) -> tuple[Placing, Simulator]:
-    """By a database in which the CPU takes `slow` times as long; and a simulator of the same."""
+    """By a database in which the CPU takes `slow` times as long; and a simulator of the same. `here`: instead of
+    `topology`."""
+    here = here or topology(latency)
     with open_db(folder / "t.db") as store:
         for device, factor in zip(devices, (1.0, slow), strict=True):
             for w in convolutions():
                 store.add(Trial(w, device.key, Config("some", {}), 1, (factor * truth(w),), error=1e-6))
-        found = place(way, graph, devices, topology(latency), store, seconds=limit)
-        given = estimated_network(graph, devices, topology(latency), store)
+        found = place(way, graph, devices, here, store, seconds=limit)
+        free = replace(here, memories=tuple(Memory(m.name) for m in here.memories))
+        given = estimated_network(graph, devices, free, store)
     return found, Simulator(given.network, given.topology, given.cost)
 
 
@@ -130,22 +134,126 @@ def test_steps_in_parts_are_left_where_copies_cost_more(devices: list[Device], t
     assert set(found.placement) == {GPU}
 
 
-def test_memory_is_kept_to(devices: list[Device], tmp_path: Path) -> None:
-    """The second convolution makes 2 MiB, and the CPU takes ten times as long."""
+def wide(folder: Path) -> FusedGraph:
+    """Three convolutions, of which the second makes 2 MiB."""
     net = Net()
     x = net.conv(net.input(1, 3, 64, 64), (3, 16), 1)
     for channels in ((16, 128), (128, 16)):
         x = net.conv(x, channels, 1)
-    graph = net.graph(tmp_path, x)
-    small = [replace(devices[0], memory_bytes=1 << 20), devices[1]]
+    return net.graph(folder, x)
+
+
+def with_memories(gpu: float, cpu: float) -> Topology:
+    return replace(topology(1e-7), memories=(Memory(NAMES[GPU], gpu), Memory(NAMES[CPU], cpu)))
+
+
+def shared(here: Topology, size: float = math.inf) -> Topology:
+    """One memory for both devices."""
+    return replace(here, devices=tuple(replace(d, memory="ram") for d in here.devices), memories=(Memory("ram", size),))
+
+
+@pytest.mark.parametrize("said_by", ["device", "topology"])
+def test_memory_is_kept_to(devices: list[Device], tmp_path: Path, said_by: str) -> None:
+    """The CPU takes ten times as long."""
+    graph, here = wide(tmp_path), topology(1e-7) if said_by == "device" else with_memories(1 << 20, math.inf)
+    small = [replace(devices[0], memory_bytes=1 << 20), devices[1]] if said_by == "device" else devices
     for way in ("exact", "mcmc"):
-        found, _ = placed(way, graph, small, tmp_path, slow=10.0)
+        found, _ = placed(way, graph, small, tmp_path, slow=10.0, here=here)
         assert found.simple["opencl:0 alone"] == math.inf
         assert memory_on(graph, found.placement, GPU) <= 1 << 20
         assert set(found.placement) == {GPU, CPU}
         assert found.seconds <= found.simple["fallback"]
         free, _ = placed(way, graph, devices, tmp_path, slow=10.0)
         assert set(free.placement) == {GPU}
+
+
+def test_the_cpus_memory_is_kept_to(devices: list[Device], tmp_path: Path) -> None:
+    """The CPU takes a tenth as long, and has no room for the second convolution."""
+    graph = wide(tmp_path)
+    for way in ("exact", "mcmc"):
+        found, _ = placed(way, graph, devices, tmp_path, slow=0.1, here=with_memories(math.inf, 1 << 20))
+        assert found.simple["cpu alone"] == found.found == math.inf
+        assert set(found.placement) == {GPU}
+        assert not found.split.whole
+        free, _ = placed(way, graph, devices, tmp_path, slow=0.1)
+        assert set(free.placement) == {CPU}
+
+
+def test_what_devices_need_of_a_memory_that_they_share_is_added_up(
+    graph: FusedGraph, devices: list[Device], tmp_path: Path
+) -> None:
+    """Branches on both devices are faster, but copies of values need room too."""
+    one = memory_on(graph, [GPU] * len(graph.steps), GPU)
+    free, _ = placed("mcmc", graph, devices, tmp_path, limit=8.0, here=shared(topology(1e-7)))
+    assert set(free.placement) == {GPU, CPU}
+    assert sum(memory_on(free.split.graph, free.placement, d) for d in (GPU, CPU)) > one
+    found, _ = placed("mcmc", graph, devices, tmp_path, limit=8.0, here=shared(topology(1e-7), one))
+    assert len(set(found.placement)) == 1
+    assert found.found == math.inf or found.taken != "mcmc"
+
+
+def test_where_nothing_fits_the_memory_and_what_is_needed_of_it_are_told(devices: list[Device], tmp_path: Path) -> None:
+    graph = wide(tmp_path)
+    needs = memory_on(graph, [GPU] * len(graph.steps), GPU)
+    for here, message in (
+        (shared(topology(1e-7), 10), f"here: memory 'ram' has 10 bytes, the network needs {needs}: correct its bytes"),
+        (with_memories(10, 11), f"here: memory 'cpu' has 11 bytes, the network needs {needs}: "),
+        (with_memories(needs - 1, needs - 1), None),  # together there is enough, and parts of the network fit
+        (with_memories(1 << 20, 1 << 20), f"here: memory 'cpu' has {1 << 20} bytes, the network needs "),
+    ):
+        for way in ("exact", "mcmc"):
+            if message is None:
+                found, _ = placed(way, graph, devices, tmp_path, here=here)
+                assert set(found.placement) == {GPU, CPU}
+                continue
+            with pytest.raises(BadInput) as caught:
+                placed(way, graph, devices, tmp_path, here=here)
+            assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("way", ["exact", "mcmc"])
+@pytest.mark.parametrize("lacking", [GPU, CPU])
+def test_what_the_topology_says_that_a_device_lacks_is_not_placed_there(
+    graph: FusedGraph, devices: list[Device], tmp_path: Path, way: str, lacking: int
+) -> None:
+    """The device that lacks convolutions would be ten times as fast."""
+    here = topology(1e-7)
+    specs = [replace(d, lacks=frozenset({"conv2d"} if i == lacking else {})) for i, d in enumerate(here.devices)]
+    slow = 10.0 if lacking == GPU else 0.1
+    found, _ = placed(way, graph, devices, tmp_path, slow=slow, here=replace(here, devices=tuple(specs)))
+    placed_at = zip(found.split.graph.steps, found.placement, strict=True)
+    assert {device for step, device in placed_at if operator_of(step) == "conv2d"} == {1 - lacking}
+    assert found.simple[f"{NAMES[lacking]} alone"] == math.inf
+    assert math.isfinite(found.simple["fallback"])
+
+
+def test_devices_that_draw_on_one_memory_are_compared_with_its_rate_shared(
+    graph: FusedGraph, devices: list[Device], tmp_path: Path
+) -> None:
+    """The memory moves as much as one of them asks for: no split is faster than one device, as it is if each has a
+    memory of its own."""
+    here = topology(1e-9)
+    slow_memory = replace(here, devices=tuple(replace(d, bandwidth=1e3) for d in here.devices))
+    alone, _ = placed("mcmc", graph, devices, tmp_path, limit=8.0, here=slow_memory)
+    assert alone.taken == "mcmc"
+    both, _ = placed("mcmc", graph, devices, tmp_path, limit=8.0, here=shared(slow_memory))
+    assert both.taken != "mcmc"
+    assert both.found >= min(both.simple.values()) * (1 - 1e-6)
+    cores = shared(replace(slow_memory, devices=tuple(replace(d, cores="host") for d in slow_memory.devices)))
+    turns, simulator = placed("mcmc", graph, devices, tmp_path, here=cores)
+    assert turns.seconds == seconds(simulator, turns.placement)
+
+
+@pytest.mark.parametrize("memories", ["own", "shared"])
+def test_the_timeline_is_that_of_what_is_taken(
+    graph: FusedGraph, devices: list[Device], tmp_path: Path, memories: str
+) -> None:
+    here = topology(1e-7) if memories == "own" else shared(topology(1e-7))
+    found, _ = placed("mcmc", graph, devices, tmp_path, limit=8.0, here=here)
+    timeline = found.timeline()
+    assert timeline.seconds == pytest.approx(found.seconds, rel=1e-6)
+    computed = [span for span in timeline.spans if span.kind == "forward"]
+    assert [span.lane for span in computed] == [NAMES[d] for d in found.placement]
 
 
 def test_every_way_is_known_and_too_few_trials_are_told(devices: list[Device], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from templates.template import PLAIN, Layout
 from tuner.graph.layouts import Form, Moving, Node, State, plan
-from tuner.placement.baselines.whole import whole
+from tuner.placement.baselines.whole import able, whole
 from tuner.placement.networks import Network
 from tuner.placement.simulator import CostModel, Roofline
 from tuner.placement.simulator.blocks import Blocks
@@ -17,12 +17,13 @@ from tuner.placement.topology import Topology
 
 
 def additive(network: Network, topology: Topology, cost: CostModel | None = None, training: bool = True) -> Strategy:
-    """One device for each operator, with the least sum of their seconds and of those of copies."""
+    """One device for each operator, with the least sum of their seconds and of those of copies. Raises BadInput where
+    no device computes an operator."""
     blocks = Blocks(network, topology, cost or Roofline(), training)
     nodes = []
     for i, operator in enumerate(network.operators):
         states = []
-        for device in topology.able(operator.kind):
+        for device in able(topology, operator):
             config = whole(operator, device)
             pattern = blocks.operator(i, config, blocks.config_id(config))
             form = Form(device, PLAIN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tuner.errors import BadInput
-from tuner.placement.baselines.whole import fastest, whole, workers
+from tuner.placement.baselines.whole import fastest, whole, whole_on, workers
 from tuner.placement.networks import Network
 from tuner.placement.simulator import CostModel, Roofline
 from tuner.placement.simulator.blocks import Blocks
@@ -17,9 +17,10 @@ _SHARES = 1_000_000  # METIS takes whole numbers: seconds and bytes as shares of
 
 def partition(network: Network, topology: Topology, cost: CostModel | None = None, every: bool = False) -> Strategy:
     """Parts of about equal work with few bytes between them, one part a worker; no operator is split. `every`: all
-    devices have a part, as large as their speed (paper 004's "Scotch"), else the workers alone (its "MinCut").
+    devices have a part, as large as their speed (paper 004's "Scotch"), else the workers alone (its "MinCut"). What a
+    device cannot compute of its part is on the fastest that can.
 
-    Raises BadInput where pymetis is not installed.
+    Raises BadInput where pymetis is not installed, and where no device computes an operator.
     """
     try:
         import pymetis
@@ -27,7 +28,7 @@ def partition(network: Network, topology: Topology, cost: CostModel | None = Non
         raise BadInput("METIS is not here: pip install 'edgetune[metis]'") from error
     devices = tuple(range(len(topology.devices))) if every else workers(topology)
     if len(devices) == 1:
-        return tuple(whole(o, devices[0]) for o in network.operators)
+        return tuple(whole_on(topology, o, devices[0]) for o in network.operators)
     weights = _work(network, topology, cost)
     lists, bytes_between = _neighbours(network)
     flops = [topology.devices[d].flops for d in devices]
@@ -41,11 +42,7 @@ def partition(network: Network, topology: Topology, cost: CostModel | None = Non
         eweights=[size for sizes in bytes_between for size in sizes],
         tpwgts=[f / sum(flops) for f in flops],
     )
-    found = []
-    for operator, part in zip(network.operators, parts, strict=True):
-        able = topology.able(operator.kind)
-        found.append(whole(operator, devices[part] if devices[part] in able else able[0]))
-    return tuple(found)
+    return tuple(whole_on(topology, o, devices[part]) for o, part in zip(network.operators, parts, strict=True))
 
 
 def _work(network: Network, topology: Topology, cost: CostModel | None) -> list[int]:

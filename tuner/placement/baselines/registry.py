@@ -24,6 +24,7 @@ BASELINES: dict[str, Callable[[Network, Topology], Strategy]] = {
     "expert_placement": expert_placement,
     "additive": additive,
     "metis": partition,
+    "metis_all": partial(partition, every=True),
 }
 
 

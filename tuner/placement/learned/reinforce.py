@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tuner.errors import BadInput
-from tuner.placement.baselines.whole import whole
+from tuner.placement.baselines.whole import fall_back, whole
 from tuner.placement.learned.groups import Groups, groups_of
 from tuner.placement.learned.policy import Policy
 from tuner.placement.networks import Network
@@ -27,15 +27,16 @@ from tuner.placement.topology import Topology
 @dataclass(frozen=True)
 class Settings:
     """`samples` placements for each of `updates` steps of Adam with `rate`. `failing`: times the root of what the
-    slowest device alone takes, the signal of a placement that does not fit into the memories, and what the
-    moving-average baseline starts at, which keeps `memory` of itself. After `settled` (a share of the updates) only
-    placements that fit change the policy. `seconds`: after which no other update begins."""
+    slowest device alone takes, the signal of a placement that does not fit into the memories (the paper's large
+    constant: four times that device's seconds are worth more than a failure), and what the moving-average baseline
+    starts at, which keeps `memory` of itself. After `settled` (a share of the updates) only placements that fit change
+    the policy. `seconds`: after which no other placement is tried, but those of the first update until one fits."""
 
     updates: int = 200
     samples: int = 16
     rate: float = 0.003
     memory: float = 0.9
-    failing: float = 1.0
+    failing: float = 2.0
     settled: float = 0.5
     clip: float = 1.0
     seconds: float = math.inf
@@ -84,13 +85,14 @@ def learn(
         placements, logs = policy.sample(settings.samples, generator)
         signals, fits = [], []
         for placement in placements.tolist():
+            if found.strategy and clock() - began >= settings.seconds:
+                return found
             seconds = _seconds(network, topology, simulator, groups, placement, reward)
             fits.append(seconds < math.inf)
+            found.samples, found.failed = found.samples + 1, found.failed + (not fits[-1])
             signals.append(math.sqrt(seconds) if fits[-1] else failing)
             if seconds < found.seconds:
                 found.strategy, found.seconds, found.elapsed = simulator.strategy, seconds, clock() - began
-        found.samples += len(fits)
-        found.failed += fits.count(False)
         _step(policy, optimizer, logs, signals, fits, baseline, update >= settings.settled * settings.updates, settings)
         baseline = settings.memory * baseline + (1 - settings.memory) * sum(signals) / len(signals)
         ran = [s * s for s, fit in zip(signals, fits, strict=True) if fit]
@@ -143,10 +145,11 @@ def _seconds(
 def _slowest(
     network: Network, topology: Topology, simulator: Simulator, reward: Callable[[Sequence[int]], float] | None
 ) -> float:
-    """Seconds of the whole network on the slowest device that can compute it; by the simulator if none can."""
+    """Seconds of the whole network on the slowest device that can compute it; by the simulator if none can, what a
+    device lacks being on the fastest that does not."""
     devices = range(len(topology.devices))
     if reward is not None:
         found = [seconds for d in devices if (seconds := reward([d] * len(network.operators))) < math.inf]
         if found:
             return max(found)
-    return max(simulator.start([whole(o, d) for o in network.operators]) for d in devices)
+    return max(simulator.start(fall_back(network, topology, d)) for d in devices)

@@ -114,7 +114,9 @@ class Builder:
         pad: int | tuple[int, int] = 0,
         name: str = "",
     ) -> int:
-        """A 2-D convolution with bias and activation: rows are an attribute, filters parameters (table 1)."""
+        """A 2-D convolution with bias and activation: rows are an attribute, filters parameters (table 1). Columns, an
+        attribute there too, are left out: with samples and filters, rows already give as many parts as there are
+        devices, and a cut along both would only send a smaller halo."""
         (kh, kw), (ph, pw) = _pair(kernel), _pair(pad)
         _, channels, height, width = self.shape(x)
         out = (self.batch, filters, (height + 2 * ph - kh) // stride + 1, (width + 2 * pw - kw) // stride + 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tuner.placement.simulator.costs import CostModel, Roofline, fit_roofline
+from tuner.placement.simulator.costs import CostModel, Roofline
 from tuner.placement.simulator.simulator import Simulator
 from tuner.placement.simulator.timeline import Timeline, chrome_trace
 
-__all__ = ["CostModel", "Roofline", "Simulator", "Timeline", "chrome_trace", "fit_roofline"]
+__all__ = ["CostModel", "Roofline", "Simulator", "Timeline", "chrome_trace"]

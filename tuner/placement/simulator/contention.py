@@ -12,10 +12,13 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tuner.placement.networks import Network
 from tuner.placement.simulator.blocks import Blocks
 from tuner.placement.simulator.costs import CostModel, Roofline
 from tuner.placement.simulator.patterns import TICK, Pattern
+from tuner.placement.simulator.timeline import Timeline, timeline_of
 from tuner.placement.soap import Strategy
 from tuner.placement.topology import Topology
 
@@ -39,7 +42,27 @@ def contended(
 ) -> float:
     """Seconds of an inference. A memory's rate is that of the fastest device on it, of which kernels get `reached`
     (0 to 1) at best. Lanes take their tasks in the order in which they became ready, as the simulator's do."""
-    tasks = _tasks(network, topology, strategy, cost, reached)
+    blocks = Blocks(network, topology, cost, training=False)
+    times = _times(_tasks(blocks, strategy, _patterns(blocks, strategy), reached))
+    return max((end for _, _, end in times), default=0.0)
+
+
+def contended_timeline(
+    network: Network, topology: Topology, strategy: Strategy, cost: CostModel, reached: float = Roofline().memory
+) -> Timeline:
+    """As `contended`: when every task was ready, started and ended."""
+    blocks = Blocks(network, topology, cost, training=False)
+    patterns = _patterns(blocks, strategy)
+    times = np.array(_times(_tasks(blocks, strategy, patterns, reached))).reshape(-1, 3)
+    borders = np.cumsum([len(pattern.exe) for pattern, _ in patterns])[:-1]
+    ticks = np.split(np.rint(times / TICK).astype(np.int64), borders)
+    return timeline_of(blocks, [pattern for pattern, _ in patterns], ticks)
+
+
+def _times(tasks: Sequence[_Task]) -> list[tuple[float, float, float]]:
+    """When each was ready, started and ended."""
+    ready, start, end = ([0.0] * len(tasks) for _ in range(3))
+    waits = [task.waits for task in tasks]
     waiting: dict[int, list[tuple[float, int]]] = {}
     for number, task in enumerate(tasks):
         if not task.waits:
@@ -49,22 +72,25 @@ def contended(
         for lane, queue in waiting.items():
             if queue and lane not in running:
                 number = heapq.heappop(queue)[1]
+                start[number] = now
                 running[lane] = [number, tasks[number].seconds]
         if not running:
-            return now
+            return list(zip(ready, start, end, strict=True))
         lanes = list(running)
         speeds = _speeds([tasks[int(running[lane][0])] for lane in lanes])
         passed = min(running[lane][1] / speed for lane, speed in zip(lanes, speeds, strict=True))
         now += passed
         for lane, speed in zip(lanes, speeds, strict=True):
             running[lane][1] -= passed * speed
-            task = tasks[int(running[lane][0])]
-            if running[lane][1] > _ENDED * task.seconds:
+            ended = int(running[lane][0])
+            if running[lane][1] > _ENDED * tasks[ended].seconds:
                 continue
             del running[lane]
-            for number in task.after:
-                tasks[number].waits -= 1
-                if not tasks[number].waits:
+            end[ended] = now
+            for number in tasks[ended].after:
+                waits[number] -= 1
+                if not waits[number]:
+                    ready[number] = now
                     heapq.heappush(waiting.setdefault(tasks[number].lane, []), (now, number))
 
 
@@ -80,15 +106,22 @@ def _speeds(running: Sequence[_Task]) -> list[float]:
     return speeds
 
 
-def _tasks(network: Network, topology: Topology, strategy: Strategy, cost: CostModel, reached: float) -> list[_Task]:
-    """The task graph of an inference, from the simulator's blocks."""
-    blocks = Blocks(network, topology, cost, training=False)
+def _patterns(blocks: Blocks, strategy: Strategy) -> list[tuple[Pattern, tuple[int, ...]]]:
+    """The simulator's, of operators and edges, each with the patterns that its dependencies' roles stand for."""
     numbers = [blocks.config_id(config) for config in strategy]
     patterns: list[tuple[Pattern, tuple[int, ...]]] = []
     patterns += [(blocks.operator(i, c, numbers[i]), (i,)) for i, c in enumerate(strategy)]
     for e, (u, v, _) in enumerate(blocks.edges):
         pair = (strategy[u], strategy[v]), (numbers[u], numbers[v])
         patterns.append((blocks.edge(e, *pair), (len(patterns), u, v)))
+    return patterns
+
+
+def _tasks(
+    blocks: Blocks, strategy: Strategy, patterns: Sequence[tuple[Pattern, tuple[int, ...]]], reached: float
+) -> list[_Task]:
+    """The task graph of an inference."""
+    topology = blocks.topology
     tasks, first = list[_Task](), list[int]()
     for pattern, _ in patterns:
         first.append(len(tasks))

@@ -6,14 +6,11 @@ Where nothing was measured (a device that is not here), a roofline stands in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from tuner.errors import BadInput
 from tuner.placement.networks import Operator
 from tuner.placement.topology import DeviceSpec
 
@@ -72,36 +69,3 @@ class Measured:
         if share == 1:
             return measured
         return measured * modelled / self.roofline.seconds(operator, phase, self.whole[operator.name], 1.0, device)
-
-
-def fit_roofline(samples: Sequence[tuple[Work, float]], device: DeviceSpec) -> DeviceSpec:
-    """The device with the peaks and the overhead that explain measured seconds best, by least squares of relative
-    errors of the roofline's smooth form, flop / a + bytes / b + c, none negative. Use `Roofline(1, 1)` with it.
-
-    Raises BadInput where fewer than three samples, or ones all alike, leave that open.
-    """
-    times = np.array([seconds for _, seconds in samples])
-    if len(samples) < 3 or not np.all(times > 0):
-        raise BadInput(f"device {device.name!r}: a roofline needs 3 measured times above 0, not {len(samples)}")
-    terms = np.array([[work.flop, work.bytes, 1.0] for work, _ in samples])
-    scale = terms.max(axis=0)
-    if np.any(scale <= 0):
-        raise BadInput(f"device {device.name!r}: no sample has {'flop' if scale[0] <= 0 else 'bytes'}")
-    found = _nonnegative(terms / scale / times[:, None], np.ones(len(times))) / scale
-    tiny = np.finfo(float).tiny
-    flops = 1 / found[0] if found[0] > tiny else device.flops
-    bandwidth = 1 / found[1] if found[1] > tiny else device.bandwidth
-    return replace(device, flops=float(flops), bandwidth=float(bandwidth), overhead=float(found[2]))
-
-
-def _nonnegative(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Least squares with no coefficient below 0: the best of the few subsets, exactly."""
-    best, least = np.zeros(rows.shape[1]), float(values @ values)
-    for chosen in range(1, 1 << rows.shape[1]):
-        columns = [i for i in range(rows.shape[1]) if chosen >> i & 1]
-        part, *_ = np.linalg.lstsq(rows[:, columns], values, rcond=None)
-        error = float(((rows[:, columns] @ part - values) ** 2).sum())
-        if np.all(part >= 0) and error < least:
-            best, least = np.zeros(rows.shape[1]), error
-            best[columns] = part
-    return best

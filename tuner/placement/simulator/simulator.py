@@ -37,7 +37,8 @@ class Simulator:
         self.network, self.topology, self.training = network, topology, training
         self.blocks = Blocks(network, topology, cost or Roofline(), training)
         self._check()
-        count = len(network.operators)
+        every, count = set(range(len(topology.devices))), len(network.operators)
+        self._lacking = [every - set(topology.able(o.kind)) for o in network.operators]  # mostly nothing
         self._edges_of: list[list[int]] = [[] for _ in range(count)]
         for e, (u, v, _) in enumerate(self.blocks.edges):
             self._edges_of[u].append(e)
@@ -65,8 +66,7 @@ class Simulator:
 
     def _check(self) -> None:
         for o in self.network.operators:
-            able = self.topology.able(o.kind)
-            if not able:
+            if not self.topology.able(o.kind):
                 raise BadInput(f"{self.topology.name}: no device computes {o.kind} ({o.name!r} of {self.network.name})")
         need = self.network.weights * (3 if self.training else 1)
         need += sum(o.bytes for o in self.network.operators) * (2 if self.training else 1)
@@ -75,6 +75,14 @@ class Simulator:
             raise BadInput(
                 f"{self.network.name} needs {need / 1e6:.1f} MB, all memories of {self.topology.name} together have "
                 f"{have / 1e6:.1f}: take a smaller batch or more devices"
+            )
+
+    def _check_able(self, i: int, config: Config) -> None:
+        operator, devices = self.network.operators[i], self.topology.devices
+        lacking = next((d for d in self._lacking[i] if d in config.devices), None)
+        if lacking is not None:
+            raise BadInput(
+                f"{self.topology.name}: {devices[lacking].name} cannot compute {operator.kind} ({operator.name!r})"
             )
 
     # ---- the state ----
@@ -105,7 +113,10 @@ class Simulator:
         return float(np.maximum(memory - self._capacity, 0).sum())
 
     def start(self, strategy: Sequence[Config]) -> float:
-        """Builds the task graph and simulates it: seconds of one step."""
+        """Builds the task graph and simulates it: seconds of one step. Raises BadInput where an operator is on a device
+        that cannot compute it."""
+        for i, config in enumerate(strategy):
+            self._check_able(i, config)
         self._pending = None
         self._configs = list(strategy)
         self._numbers = [self.blocks.config_id(c) for c in strategy]
@@ -130,9 +141,12 @@ class Simulator:
 
     def propose(self, changes: Mapping[int, Config], limit: float = math.inf) -> float:
         """Seconds with other configs for some operators (by their indices); infinity where that is above `limit`, or
-        needs more of a memory than there is and no less than now. Then call `accept` or `reject`."""
+        needs more of a memory than there is and no less than now. Then call `accept` or `reject`. Raises BadInput as
+        `start` does."""
         self.reject()
         new = {i: c for i, c in changes.items() if c != self._configs[i]}
+        for i, config in new.items():
+            self._check_able(i, config)
         found = self._replaced(new)
         memory = self._memory.copy()
         for block, pattern in found:

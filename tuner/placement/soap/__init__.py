@@ -3,7 +3,16 @@
 
 from __future__ import annotations
 
-from tuner.placement.soap.configs import Config, Proposals, Strategy, configs_of, random_config, region_of, regions_of
+from tuner.placement.soap.configs import (
+    Config,
+    Proposals,
+    Strategy,
+    configs_of,
+    random_config,
+    random_strategy,
+    region_of,
+    regions_of,
+)
 from tuner.placement.soap.files import devices_in, read_strategy, strategy_from, strategy_json, write_strategy
 
 __all__ = [
@@ -13,6 +22,7 @@ __all__ = [
     "configs_of",
     "devices_in",
     "random_config",
+    "random_strategy",
     "read_strategy",
     "region_of",
     "regions_of",

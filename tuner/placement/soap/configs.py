@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tuner.placement.networks import Operator
+from tuner.placement.networks import Network, Operator
 from tuner.placement.topology import Topology
 
 Interval = tuple[int, int]
@@ -113,3 +113,10 @@ def random_config(
 ) -> Config:
     """Any of `configs`, all as likely as the others: so proposals are symmetric (paper 002, section 6.2)."""
     return rng.choice(configs(operator, topology))
+
+
+def random_strategy(
+    network: Network, topology: Topology, rng: random.Random, configs: Proposals = configs_of
+) -> Strategy:
+    """A `random_config` for every operator: one that chains may start from (paper 002, section 6.2)."""
+    return tuple(random_config(operator, topology, rng, configs) for operator in network.operators)

@@ -43,8 +43,9 @@ def profile(text: str) -> Topology:
 def cluster(
     name: str, gpu: DeviceSpec, count: int, memory: float, near: Callable[[int, int], Link], far: Link
 ) -> Topology:
-    """`count` GPUs, four to a node. `near`: the link between two of a node; `far`: between nodes, whose transfers share
-    each node's adapter."""
+    """`count` GPUs, four to a node. `near`: the link between two of a node; `far`: between nodes. What a node sends to
+    others goes through its one adapter, one transfer at a time; a link has one bus, so that several nodes may send to
+    one at the same time, each as fast as its own adapter is."""
     names = [f"gpu{i}" for i in range(count)]
     devices = tuple(DeviceSpec(n, "gpu", gpu.flops, gpu.bandwidth, n, gpu.overhead) for n in names)
     links = []
@@ -55,7 +56,7 @@ def cluster(
                 bus = f"node{i // 4} {found.bus}" if found.bus else ""
                 links.append(Link(names[i], names[j], found.bandwidth, found.latency, bus))
             elif i != j:
-                links.append(Link(names[i], names[j], far.bandwidth, far.latency, f"node{i // 4} to node{j // 4}"))
+                links.append(Link(names[i], names[j], far.bandwidth, far.latency, f"node{i // 4} adapter"))
     return Topology(name, devices, tuple(Memory(n, memory) for n in names), tuple(links))
 
 
@@ -82,7 +83,7 @@ def _haswell(count: int | None) -> Topology:
     gpus = _k80(total)
     cpu = DeviceSpec("cpu", "cpu", 18 * 2.3e9 * 32, 68e9, "cpu", _WAKE)
     copies = [(a, b) for gpu in gpus.devices for a, b in (("cpu", gpu.name), (gpu.name, "cpu"))]
-    links = [Link(a, b, *_PCIE, f"{'to' if a == 'cpu' else 'from'} cpu") for a, b in copies]
+    links = [Link(a, b, *_PCIE, f"{'from' if a == 'cpu' else 'to'} cpu") for a, b in copies]
     memories = (Memory("cpu", math.inf), *gpus.memories)
     return Topology(f"k80-cpu:{total}", (cpu, *gpus.devices), memories, (*links, *gpus.links))
 

@@ -23,6 +23,7 @@ bus = "pcie"            # left out: none that others share; a processor's name: 
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +33,7 @@ from typing import Any
 
 from tuner.errors import BadInput
 from tuner.placement.topology.model import DeviceSpec, Link, Memory, Topology
-from tuner.placement.topology.profiles import PROFILES, profile
+from tuner.placement.topology.profiles import profile
 
 _DEVICE = {
     "name": str,
@@ -61,9 +62,10 @@ def read_topology(path: Path) -> Topology:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(PROFILES)
-        raise BadInput(f"topology {path}: cannot be read ({error}); give a TOML file or one of {known}") from error
-    except tomllib.TOMLDecodeError as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        give = "give a TOML file, as `tune devices --topology FILE.toml` writes it"
+        raise BadInput(f"topology {path}: cannot be read ({why}): {give}") from error
+    except ValueError as error:  # TOMLDecodeError, or an integer with more digits than Python reads
         raise BadInput(f"topology {path}: not TOML: {error}") from error
     where = str(path)
     _known_keys(where, "the file", data, {"name": str, "device": list, "memory": list, "link": list})
@@ -133,6 +135,8 @@ def _known_keys(where: str, what: str, table: dict[str, Any], kinds: dict[str, t
         if key not in kinds:
             raise BadInput(f"{where}: {what}: unknown key {key!r}: the keys are {', '.join(kinds)}")
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        title = f"{what} {table['name']!r}" if "name" in table else what
         if not (number if kinds[key] is float else isinstance(value, kinds[key])):
-            title = f"{what} {table['name']!r}" if "name" in table else what
             raise BadInput(f"{where}: {title}: {key} must be a {kinds[key].__name__}, not {value!r}")
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise BadInput(f"{where}: {title}: {key} must be below 1.8e308, not an integer of {len(str(value))} digits")

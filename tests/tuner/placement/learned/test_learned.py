@@ -165,3 +165,51 @@ def test_it_learns_from_whoever_tells_the_seconds() -> None:
     assert found.seconds == reward([config.devices[0] for config in found.strategy])
     assert found.history[-1] < found.history[0]
     assert all(len(placement) == len(net.operators) for placement in asked)
+
+
+def test_failing_is_worse_than_whatever_runs() -> None:
+    """Once the devices were asked for alone, whatever runs takes 2.5 times as long, and what has its end on the first
+    device fails: that is learned to be left, where failing told as the slowest device alone would be sought."""
+    net, asked = branches(), list[tuple[int, ...]]()
+
+    def reward(placement: Sequence[int]) -> float:
+        asked.append(tuple(placement))
+        if len(asked) <= len(K80.devices):
+            return 1.0
+        return math.inf if placement[-1] == 0 else 2.5
+
+    simulator = Simulator(net, K80, training=True)
+    found = learn(net, K80, simulator, Settings(updates=60, rate=0.01), random.Random(0), reward=reward)
+    assert found.failed < found.samples / 10
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_nothing_is_tried_after_the_time_once_something_fits(fits: bool) -> None:
+    """Each placement takes a second."""
+    net, asked = branches(), list[tuple[int, ...]]()
+
+    def reward(placement: Sequence[int]) -> float:
+        asked.append(tuple(placement))
+        return 1.0 if fits or len(set(placement)) == 1 else math.inf
+
+    def learned_in(seconds: float) -> Learned:
+        asked.clear()
+        settings = Settings(seconds=seconds)
+        simulator = Simulator(net, K80, training=True)
+        return learn(net, K80, simulator, settings, random.Random(0), lambda: float(len(asked)), reward=reward)
+
+    alone = len(K80.devices)  # are asked first
+    if fits:
+        assert learned_in(alone + 20).samples == 20
+        assert learned_in(1).samples == 1
+    else:
+        with pytest.raises(BadInput, match="no placement that was learned"):
+            learned_in(1)
+        assert len(asked) == alone + Settings().samples
+
+
+def test_what_a_device_lacks_fails_and_is_avoided() -> None:
+    devices = tuple(replace(d, lacks=frozenset({"matmul"})) if d.kind == "gpu" else d for d in K80.devices)
+    found = learned(branches(), replace(K80, devices=devices), updates=30, samples=8, rate=0.01)
+    assert found.strategy[-1].devices == (0,)
+    assert 0 < found.failed < found.samples

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tuner.placement.networks import Network, Operator, network
 from tuner.placement.parts import configs_in_parts
 from tuner.placement.simulator import Roofline, Simulator
-from tuner.placement.simulator.contention import contended
-from tuner.placement.soap import Config, Strategy, random_config
+from tuner.placement.simulator.contention import contended, contended_timeline
+from tuner.placement.soap import Config, Strategy, random_strategy
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology, topology_of
 
 COST = Roofline(1, 1)
@@ -67,8 +67,29 @@ def test_it_is_the_simulators_timeline_where_there_is_enough(name: str) -> None:
     net, aisage = network(name, batch=1), topology_of("aisage")
     rng, simulator = random.Random(0), Simulator(net, aisage)
     for _ in range(3):
-        strategy = tuple(random_config(o, aisage, rng, configs_in_parts) for o in net.operators)
+        strategy = random_strategy(net, aisage, rng, configs_in_parts)
         assert contended(net, aisage, strategy, Roofline(), 1e6) == pytest.approx(simulator.start(strategy), rel=1e-9)
+
+
+def test_a_timeline_has_what_a_pencil_says() -> None:
+    """The second is as slow as the memory lets it be while the first draws on it, and goes on at full speed."""
+    longer = alone((2e9, 0.5e9), (0, 3e9))
+    timeline = contended_timeline(longer, topology("ram", "ram"), on(0, 1), COST, 1.0)
+    assert [(s.name, s.lane, s.start * timeline.tick) for s in timeline.spans] == [
+        ("o0[0]", "d0", 0),
+        ("o1[0]", "d1", 0),
+    ]
+    assert [s.end * timeline.tick for s in timeline.spans] == pytest.approx([2, 3.5])
+
+
+def test_its_timeline_is_the_simulators_where_there_is_enough() -> None:
+    net, aisage = network("inception_v3", batch=1), topology_of("aisage")
+    strategy = random_strategy(net, aisage, random.Random(1), configs_in_parts)
+    simulator = Simulator(net, aisage)
+    simulator.start(strategy)
+    one, other = simulator.timeline(), contended_timeline(net, aisage, strategy, Roofline(), 1e6)
+    assert [s[:3] for s in other.spans] == [s[:3] for s in one.spans]
+    assert [s[3:] for s in other.spans] == [pytest.approx(s[3:], abs=1000) for s in one.spans]  # ticks
 
 
 @settings(max_examples=20)

@@ -17,7 +17,7 @@ from tuner.placement.networks import Network, network
 from tuner.placement.networks.operators import Builder, Operator
 from tuner.placement.simulator import Roofline, Simulator
 from tuner.placement.simulator.timeline import chrome_trace
-from tuner.placement.soap import Config, Strategy, random_config
+from tuner.placement.soap import Config, random_config, random_strategy
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology, topology_of
 
 # The benchmark's 10,000 take a minute; as many as this find every fault that was ever there.
@@ -29,8 +29,17 @@ def small(name: str) -> Network:
     return network(name, **SMALL[name])
 
 
-def random_strategy(net: Network, topology: Topology, rng: random.Random) -> Strategy:
-    return tuple(random_config(o, topology, rng) for o in net.operators)
+def test_an_operator_on_a_device_that_lacks_it_is_refused() -> None:
+    net, whole = network("lenet"), topology_of("k80-cpu:2")
+    devices = tuple(replace(d, lacks=frozenset({"pool"})) if d.kind == "gpu" else d for d in whole.devices)
+    simulator = Simulator(net, replace(whole, devices=devices))
+    with pytest.raises(BadInput, match=r"k80-cpu:2: gpu0 cannot compute pool \('pool1'\)"):
+        simulator.start([Config((1,) * len(o.shape), (1,)) for o in net.operators])
+    on_cpu = [Config((1,) * len(o.shape), (0 if o.kind == "pool" else 1,)) for o in net.operators]
+    seconds = simulator.start(on_cpu)
+    with pytest.raises(BadInput, match=r"gpu1 cannot compute pool \('pool2'\)"):
+        simulator.propose({3: Config((1,) * 4, (2,))})
+    assert simulator.start(on_cpu) == seconds
 
 
 @pytest.mark.parametrize("training", [False, True])

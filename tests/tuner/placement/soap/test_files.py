@@ -11,7 +11,7 @@ import pytest
 
 from tuner.errors import BadInput
 from tuner.placement.networks import network
-from tuner.placement.soap import random_config, read_strategy, strategy_from, strategy_json, write_strategy
+from tuner.placement.soap import random_strategy, read_strategy, strategy_from, strategy_json, write_strategy
 from tuner.placement.topology import topology_of
 
 LENET, P100 = network("lenet"), topology_of("p100:4")
@@ -20,7 +20,7 @@ LENET, P100 = network("lenet"), topology_of("p100:4")
 def test_a_strategy_survives_its_file(tmp_path: Path) -> None:
     rng = random.Random(1)
     for _ in range(20):
-        strategy = tuple(random_config(o, P100, rng) for o in LENET.operators)
+        strategy = random_strategy(LENET, P100, rng)
         write_strategy(tmp_path / "s.json", LENET, P100, strategy)
         assert read_strategy(tmp_path / "s.json", LENET, P100) == strategy
     assert (tmp_path / "s.json").read_text().count("\n") == len(LENET.operators) + 2
@@ -42,7 +42,7 @@ def test_a_strategy_survives_its_file(tmp_path: Path) -> None:
     ],
 )
 def test_one_line_says_what_is_wrong(name: str, value: Any, message: str) -> None:
-    whole = tuple(random_config(o, P100, random.Random(0)) for o in LENET.operators)
+    whole = random_strategy(LENET, P100, random.Random(0))
     data = strategy_json(LENET, P100, whole)
     data["operators"][name] = value
     if value is None:
@@ -60,4 +60,4 @@ def test_a_file_that_is_no_strategy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no 'operators'"):
         strategy_from([], LENET, P100)
     with pytest.raises(BadInput, match="cannot be written"):
-        write_strategy(tmp_path, LENET, P100, tuple(random_config(o, P100, random.Random(0)) for o in LENET.operators))
+        write_strategy(tmp_path, LENET, P100, random_strategy(LENET, P100, random.Random(0)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 
 import numpy as np
 import pytest
 
 from tuner.placement.networks import Network, Operator
 from tuner.placement.networks.operators import Builder
-from tuner.placement.soap import Config, configs_of, regions_of
+from tuner.placement.soap import Config, configs_of, random_strategy, regions_of
 from tuner.placement.soap.configs import degrees_of, needs_of, part_counts
 from tuner.placement.topology import topology_of
 
@@ -108,5 +109,8 @@ def test_configs_are_those_that_devices_can_have() -> None:
     assert all(len(c.devices) == math.prod(c.degrees) == len(set(c.devices)) for c in found)
     soc = configs_of(operator, topology_of("jetson-nano"))
     assert soc == (Config((1,) * 4, (0,)), Config((1,) * 4, (1,)))  # no equal split between unequal devices
+    drawn = random_strategy(Network("n", (operator,) * 50), topology_of("p100:4"), random.Random(0))
+    assert set(drawn) <= set(found)
+    assert len(set(drawn)) > 10
     assert part_counts(6) == [1, 2, 4, 6]
     assert Network("n", (operator,)).weights == 4

@@ -76,6 +76,12 @@ def test_names_with_a_star_are_all_devices_that_they_match(tmp_path: Path) -> No
         ("latency = 2e-5", "latency = -1", "latency must be 0 or more seconds"),
         ("latency = 2e-5", "both = false", "no link from 'cpu' to 'gpu': add a [[link]]"),
         ("flops = 2e11", "flops = 0", "device 'gpu': flops must be a number above 0"),
+        (
+            "flops = 2e11",
+            f"flops = {10**400}",
+            "device 'gpu': flops must be below 1.8e308, not an integer of 401 digits",
+        ),
+        ("flops = 2e11", "flops = 1" + "0" * 5000, "not TOML"),
         ("flops = 2e11\n", "", "device 'gpu': no 'flops'"),
         ("flops = 2e11", "speed = 2e11", "device: unknown key 'speed'"),
         ('name = "ram"', 'name = "rom"', "device 'gpu': unknown memory 'ram'"),
@@ -105,8 +111,11 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message
 def test_a_file_without_devices_or_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no devices"):
         read_topology(written(tmp_path, ""))
-    with pytest.raises(BadInput, match=r"cannot be read .* p100"):
+    with pytest.raises(BadInput, match=r"cannot be read \(No such file .*\): give a TOML file, as `tune devices"):
         topology_of(str(tmp_path / "none.toml"))
+    (tmp_path / "latin.toml").write_bytes(b"name = '\xe9'")
+    with pytest.raises(BadInput, match=r"cannot be read \(it is not UTF-8\)"):
+        read_topology(tmp_path / "latin.toml")
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -121,7 +130,10 @@ def test_clusters_are_those_of_the_paper() -> None:
     assert len(k80.devices) == 64
     assert k80.lane_of[0, 2] == k80.lane_of[1, 3]  # through the switch that a node's GPUs share
     assert k80.lane_of[0, 1] != k80.lane_of[0, 2]
-    assert k80.lane_of[0, 4] == k80.lane_of[1, 7] != k80.lane_of[0, 8]
+    assert k80.lane_of[0, 4] == k80.lane_of[1, 7] == k80.lane_of[0, 8]  # through the adapter of the node that sends
+    assert k80.lane_of[4, 0] != k80.lane_of[0, 4] != k80.lane_of[4, 8]
+    haswell = topology_of("k80-cpu:2")
+    assert [haswell.link(*ends).bus for ends in ((0, 1), (2, 0))] == ["from cpu", "to cpu"]
 
 
 @pytest.mark.parametrize("text", ["p200", "jetson-nano:4", "p100:0", "p100:x", "p100:9999"])
