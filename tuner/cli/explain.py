@@ -25,15 +25,25 @@ from tuner.cli.compile_only import TargetOption
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tuner.devices import Device
+    from tuner.graph.choice import Source
     from tuner.measure.offline import Compiler
     from tuner.report.explain import Explanation
 
 _AROUND = 3  # lines shown before and after the loop
 _MOST = 24  # lines of the loop shown, and
 _WIDEST = 160  # characters of each; --code has all
+KNOWN: Mapping[Source, str] = {
+    "device": "measured on this device",
+    "family": "measured on another device of the family",
+    "shipped": "shipped with the package, measured on a device like this one, never here",
+    "shipped family": "shipped with the package, measured on a relative of this device, never here",
+    "plan": "said by a plan",
+    "default": "its template's default: nothing is known of it here",
+    "none": "no template applies",
+}
 
 EXAMPLES = (
     'tune explain "64x56x56 -> 64, 3x3"',
@@ -106,12 +116,8 @@ def _show(found: Explanation, on: Device, out: Output) -> None:
 
     choice = found.choice
     assert choice.config is not None
-    known = {
-        "device": "measured on this device",
-        "family": "measured on another device of the family",
-        "default": "its template's default: nothing is known of it here",
-    }[choice.source]
     time = "" if choice.seconds is None else f": {microseconds(choice.seconds)} us"
+    known = KNOWN[choice.source]
     out.show(f"{workload_text(found.workload)} on {on.title}{time} ({known}; {found.configs} configs tried)")
     out.show(f"{choice.config.template}: {knobs_text(choice.config.knobs)}")
     out.show(_counts(found))

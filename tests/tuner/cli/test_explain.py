@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,9 +15,14 @@ from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import Done, run_tune
 from tests.tuner.measure.offline.support import compilers_or_skip, multiplications
 from tests.tuner.tiny_network import write_tiny_network
+from tests.tuning_db import made
+from tuner.cli.explain import KNOWN
 from tuner.devices import open_device
 from tuner.devices.profiles import profile_named
+from tuner.graph.choice import Source, choose
 from tuner.report.page.names import workload_text
+from tuning_db import shipped
+from tuning_db.record import DeviceKey
 from tuning_db.store import open_db
 
 GPU = f"opencl:{device_number('pocl')}"
@@ -67,6 +73,23 @@ def test_a_person_sees_knobs_counts_the_loop_and_rivals(folder: Path):
     marked = (folder / "k.s").read_text().splitlines()
     loop = _explain(folder, "16x12x12", "--threads", 1, "--json").json()["loop"]
     assert [i for i, line in enumerate(marked) if line.startswith(">")] == list(range(loop["first"], loop["last"] + 1))
+
+
+def test_a_shipped_config_is_explained_as_what_it_is(tmp_path: Path):
+    """The database knows the workload alone, by a device that has nothing in common with this one."""
+    device, stranger = open_device("cpu", 1), DeviceKey("cuda", "other", "made-up", {})
+    with open_db(tmp_path / "t.db") as store:
+        found = choose([t.workload for t in shipped.trials() if t.workload.op == "conv2d"], device, store)
+        workload = next(w for w, choice in found.items() if choice.source.startswith("shipped"))
+        store.add(made.trial(workload=workload, device=stranger))
+    done = _explain(tmp_path, workload_text(workload), "--threads", 1)
+    assert done.status == 0, done.err
+    assert KNOWN[found[workload].source] in " ".join(done.out.split())
+
+
+def test_every_reason_for_a_choice_has_its_words():
+    assert set(KNOWN) == set(get_args(Source))
+    assert len(set(KNOWN.values())) == len(KNOWN)
 
 
 @pytest.mark.parametrize(
