@@ -36,7 +36,7 @@ EXPORT_ALL = """async () => {
     }
     return found;
 }"""
-HARM = "<img src=x onerror=window.harmed=1></script><script>window.harmed=1</script>"
+HARM = "<img src=x onerror=window.harmed=1></script><script>window.harmed=1</script>@script@@data@@style@@policy@"
 
 
 @dataclass(frozen=True)
@@ -255,6 +255,7 @@ def test_names_made_to_harm_are_shown_as_text(reported: Reported, tmp_path: Path
     address = (tmp_path / "harm.html").as_uri()
     with opened(address, "phone") as page:
         assert page.page.evaluate("window.harmed") is None
+        assert page.page.locator("main > section").count() > 0
         assert page.page.locator("img").count() == 0
         assert page.page.locator("script").count() == 2
         text = page.page.locator("main").inner_text()
