@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,13 +156,19 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
 
 
 def test_filters_choose_tasks_everywhere(reported: Reported):
+    with open_db(reported.folder / "t.db", read_only=True) as store:
+        failed = Counter(t.workload.op for t in store.trials() if t.failure)
+        assert failed["dense"] > 0
     with opened(reported.address) as page:
+        assert sum(filter(None, page.numbers("failure-kinds", "trials"))) == failed.total()
         everything = page.numbers("tasks", "trials")
         page.page.select_option("#filter-op", "dense")
         dense = page.texts("tasks", 0)
         assert dense
         assert all(text.startswith("dense") for text in dense)
         assert page.page.locator("#curve-task option").count() == len(dense)
+        assert sum(filter(None, page.numbers("failure-kinds", "trials"))) == failed["dense"]
+        assert {"dense" in text for text in page.page.locator("#failures summary").all_inner_texts()} == {True}
         page.page.select_option("#filter-op", "")
         page.page.select_option("#filter-device", "1")
         assert len(set(page.texts("tasks", 1))) == 1
@@ -169,6 +176,7 @@ def test_filters_choose_tasks_everywhere(reported: Reported):
         page.page.select_option("#filter-device", "")
         page.page.fill("#filter-text", "NO SUCH TASK")
         assert page.texts("tasks", 0) == []
+        assert page.page.locator("#failures").inner_text().endswith("No trial that the filters leave failed.")
         page.page.fill("#filter-text", "")
         assert page.numbers("tasks", "trials") == everything
         page.page.fill("#filter-of-tasks", "dense")

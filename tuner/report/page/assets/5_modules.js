@@ -11,7 +11,7 @@ function moduleView(module, id) {
     const stages = stagesOf(module), nodeOf = (layer) => module.flow.nodes.find((n) => n.operator === layer);
     const layers = module.layers.map((l, i) => ({ ...l, i, measured: measuredOf(module, i), turn: nodeOf(i) }));
     const timeOf = (l) => l.measured ?? l.seconds;
-    const whole = layers.reduce((a, l) => a + (timeOf(l) || 0), 0);
+    const timed = layers.filter((l) => timeOf(l)), whole = timed.reduce((a, l) => a + timeOf(l), 0);
     const share = (l) => { const peak = roofOf(data, module, l.device); return peak && l.flop && timeOf(l) ? l.flop / timeOf(l) / peak : null; };
     const columns = [{ title: "layer", get: (l) => l.node }, { title: "computes", get: (l) => l.text },
       { title: "template", get: (l) => l.template }, { title: "layout", get: (l) => l.layout }, { title: "device", get: (l) => module.devices[l.device].short },
@@ -26,17 +26,18 @@ function moduleView(module, id) {
       ...(stages.length ? [
         { title: "stage", number: true, get: (l) => (l.turn ? l.turn.stage + 1 : null), text: (l) => (l.turn ? stageText(stages, l.turn) : "-") },
         { title: "at the same time as", get: (l) => (l.turn ? beside(stages, l.turn).join(", ") : null) }] : []),
-      { title: "known from", get: (l) => l.source + (l.near ? `: ${l.near.from} (differs in ${l.near.differs})` : "") },
+      { title: "known from", get: (l) => l.source + (l.near ? `: ${l.near.from}${l.near.differs && ` (differs in ${l.near.differs})`}` : "") },
       { title: "error", number: true, get: (l) => l.error, text: (l) => digits(l.error, 2) }, { title: "knobs", get: (l) => l.knobs }];
-    const slow = layers.filter((l) => timeOf(l)).sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 15);
+    const slow = [...timed].sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 15);
     const noPeak = layers.some((l) => l.flop && share(l) === null);
     return [
-      facts([["layers", layers.length], ["their time together", time(whole || null)], ["values", module.dtype], ["threads", module.threads],
+      facts([["layers", layers.length], ["their time together", time(whole || null)], ["times known", `${timed.length} of ${layers.length}`], ["values", module.dtype], ["threads", module.threads],
         ...(stages.length ? [["stages", `${stages.length}, ${stages.filter((s) => s.length > 1).length} of several groups`]] : []),
         ["devices", module.devices.map((d) => short(d.name, 60)).join("; ")]]),
       module.bench ? benchTable(module, id, view) : null,
       el("p", { class: "soft" }, "Time: of the stored trial that the kernel was chosen by. ",
         module.profile ? "In the network: measured call by call in a whole inference. " : "",
+        timed.length < layers.length ? `Times of ${timed.length} of ${many(layers.length, "layer")} are known: sums and shares are of these alone. ` : "",
         noPeak ? "The peak of the device was not measured: tune report --measure does so on it. " : ""),
       table(`layers-${id}`, `layers of ${short(module.model, 40)}`, columns, layers, view),
       el("h3", null, "Where an inference's time goes"),
