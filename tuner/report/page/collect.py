@@ -118,6 +118,7 @@ def _failures(store: Store, found: Pass, of_task: Mapping[Pair, int]) -> list[di
             cut = f" ... ({len(message):,} characters)" if len(message) > _LONGEST else ""
             examples.append(
                 {
+                    "id": row.id,
                     "task": of_task[row.workload_id, row.device_id],
                     "knobs": knobs_text(json.loads(row.config)["knobs"]),
                     "message": message[:_LONGEST] + cut,

@@ -118,8 +118,8 @@ function failures(data, view) {
     bars("failures", "Failures by kind", rows, "trials"),
     table("failure-kinds", "failures", columns, found, view),
     el("div", { class: "controls" }, choose),
-    examples.map((e) => el("details", null, el("summary", null, short(`${e.template}, ${data.tasks[e.task].text}, ${when(e.when)}`)),
-      el("p", { class: "soft" }, short(e.knobs, 600)), el("pre", { tabindex: 0 }, e.message))),
+    examples.map((e) => el("details", { id: `example-${e.id}` }, el("summary", { id: `summary-${e.id}` }, short(`${e.template}, ${data.tasks[e.task].text}, ${when(e.when)}`)),
+      el("p", { class: "soft" }, short(e.knobs, 600)), el("pre", { id: `message-${e.id}`, tabindex: 0 }, e.message))),
   ];
 }
 

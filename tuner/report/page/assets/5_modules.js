@@ -149,7 +149,7 @@ function graph(module, id, layers, stages) {
   const list = () => nodes.map((n, i) => ({ ...n, i }));
   const counts = (kind) => nodes.filter((n) => n.kind === kind).length;
   const drawn = figure(`graph-${id}`, `Graph of ${short(module.model, 60)}`, svg, [placed], null, csvButton(`graph-${id}`, columns, list));
-  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `graph of ${short(module.folder)}` });
+  const scroll = el("div", { class: "scroll", id: `scroll-graph-${id}`, tabindex: 0, role: "region", "aria-label": `graph of ${short(module.folder)}` });
   drawn.querySelector("svg").replaceWith(scroll);
   scroll.append(svg);
   const key = el("ul", { class: "legend" }, module.devices.map((d, i) => el("li", null,
