@@ -43,9 +43,7 @@ class Live:
     """What the page shows of a database now, and what can be asked of its runs. For many threads at once. `modules`,
     `benches`: as `collect` has them."""
 
-    def __init__(
-        self, store: Store, modules: Sequence[Path] = (), benches: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
+    def __init__(self, store: Store, modules: Sequence[Path] = (), benches: Sequence[Mapping[str, Any]] = ()) -> None:
         self._store, self._modules, self._benches = store, modules, benches
         self._lock = threading.Lock()
         self._state: tuple[Any, ...] | None = None

@@ -125,7 +125,15 @@ def test_whoever_uses_the_keyboard_stays_where_they_are(store: Store):
         said = page.page.locator("#readout-curves").inner_text()
         page.page.locator("#failures summary").first.click()
         page.page.evaluate("document.getElementById('scroll-tasks').scrollTo(80, 30)")
-        held = ["chart-curves", "sort-tasks-2", "csv-tasks", "scroll-tasks", "filter-of-tasks", "to-curves", "curve-task"]
+        held = [
+            "chart-curves",
+            "sort-tasks-2",
+            "csv-tasks",
+            "scroll-tasks",
+            "filter-of-tasks",
+            "to-curves",
+            "curve-task",
+        ]
         held.append(page.page.locator("#failures details[open] pre").get_attribute("id"))
         for ident in held:
             page.page.locator(f"#{ident}").focus()

@@ -16,7 +16,7 @@ from templates.traffic import bytes_of
 from tuner.module import read_manifest
 from tuner.report.page.knobs import knob_view
 from tuner.report.page.modules import module_view
-from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
+from tuner.report.page.names import device_text, distinct_texts, flop_or_none, knobs_text
 from tuner.report.page.reuse import layer_view, reuse_view
 from tuner.report.page.scan import Pair, Pass, scan, thinned
 from tuning_db import schema
@@ -45,7 +45,8 @@ def collect(
     keys = [found.devices[i] for i in devices]
     place = {device: i for i, device in enumerate(devices)}
     of_task = {pair: i for i, pair in enumerate(pairs)}
-    tasks = [_task(store, found, pair, place) for pair in pairs]
+    texts = distinct_texts(found.workloads[w] for w, _ in pairs)
+    tasks = [_task(store, found, pair, place, texts[found.workloads[pair[0]]]) for pair in pairs]
     return {
         "format": FORMAT,
         "made": datetime.now(UTC).timestamp(),
@@ -64,13 +65,13 @@ def collect(
     }
 
 
-def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int]) -> dict[str, Any]:
+def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int], text: str) -> dict[str, Any]:
     workload, device = found.workloads[pair[0]], found.devices[pair[1]]
     best = store.best(workload, device)
     return {
         "id": f"{pair[0]}.{pair[1]}",
         "op": workload.op,
-        "text": workload_text(workload),
+        "text": text,
         "dtype": workload.dtype,
         "device": place[pair[1]],
         "trials": found.trials[pair],

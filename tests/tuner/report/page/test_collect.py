@@ -15,8 +15,8 @@ from tests.tuning_db import made
 from tuner.devices import open_device
 from tuner.report.page import collect
 from tuner.report.page.knobs import knob_view
-from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, SAMPLE
 from tuner.report.page.names import device_text
+from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, SAMPLE
 from tuner.session import Budget
 from tuning_db import shipped
 from tuning_db.marks import mark_throttled

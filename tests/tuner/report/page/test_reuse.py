@@ -1,4 +1,4 @@
-"""What the page says of kernels that nobody measured on their device: whose record each is, and which times are known."""
+"""What the page says of kernels that nobody measured on their device: whose record each is, which times are known."""
 
 from __future__ import annotations
 
@@ -72,7 +72,11 @@ def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counte
     with opened((tmp_path / "page.html").as_uri()) as page:
         rows = list(zip(*(page.texts("reuse", column) for column in range(4)), strict=True))
         assert [row[:3] for row in rows] == [
-            (workload_text(sent.workload), device_text(device), f"{device_text(sent.device)} (shipped with the package)"),
+            (
+                workload_text(sent.workload),
+                device_text(device),
+                f"{device_text(sent.device)} (shipped with the package)",
+            ),
             (workload_text(near.workload), device_text(device), device_text(relative)),
             (lost, device_text(device), NOWHERE),
         ]
@@ -81,7 +85,9 @@ def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counte
         shown = page.page.locator("#module-0").inner_text()
         assert f"Times of {count - 2} of {count} layers are known" in shown
         known = [1e-3, *(1e-3 * (place + 1) for place in range(3, count))]
-        shares = page.page.eval_on_selector_all('[data-chart="calls-0"] rect', "bars => bars.map(b => +b.dataset.value)")
+        shares = page.page.eval_on_selector_all(
+            '[data-chart="calls-0"] rect', "bars => bars.map(b => +b.dataset.value)"
+        )
         assert shares == sorted(known, reverse=True)[:15]
         page.page.fill("#filter-text", lost)
         assert page.texts("reuse", 0) == [lost]

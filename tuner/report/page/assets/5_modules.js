@@ -42,7 +42,8 @@ function moduleView(module, id) {
       table(`layers-${id}`, `layers of ${short(module.model, 40)}`, columns, layers, view),
       el("h3", null, "Where an inference's time goes"),
       module.profile ? bars(`calls-${id}`, "Time of each call", topCalls(module), "seconds")
-        : bars(`calls-${id}`, "Time of each layer", slow.map((l) => ({ name: `${l.node}: ${l.text}`, value: timeOf(l), text: `${time(timeOf(l))}, ${percent(timeOf(l) / whole)}` })), "seconds"),
+        : !timed.length ? el("p", null, "No layer's time is known: tune its model on this device, or tune report --measure.")
+          : bars(`calls-${id}`, "Time of each layer", slow.map((l) => ({ name: `${l.node}: ${l.text}`, value: timeOf(l), text: `${time(timeOf(l))}, ${percent(timeOf(l) / whole)}` })), "seconds"),
       el("h3", null, "The plan as a graph"),
       graph(module, id, layers, stages),
     ];
