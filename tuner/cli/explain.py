@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tuner.measure.offline import Compiler
     from tuner.report.explain import Explanation
     from tuning_db.record import Workload
+    from tuning_db.store import Store
 
 _AROUND = 3  # lines shown before and after the loop
 _MOST = 24  # lines of the loop shown, and
@@ -49,7 +50,7 @@ KNOWN: Mapping[Source, str] = {
 
 EXAMPLES = (
     'tune explain "64x56x56 -> 64, 3x3"',
-    'tune explain "64x56x56 -> 64, 3x3" --code kernel.s',
+    'tune explain "64x56x56 -> 64, 3x3/1 +bias +relu" --code kernel.s',
     "tune explain conv2d --target jetson-orin:cpu",
 )
 
@@ -81,23 +82,15 @@ def command(
         import_plugins(templates_asked(plugin, vendor))
         on, compilers = _device(device, threads, target, out)
 
-        from tuner.graph.choice import choose
-        from tuner.report.explain import explain, workloads_like
+        from tuner.report.explain import explain
         from tuner.report.hot_loop import marked
         from tuning_db.store import open_db
 
         with open_db(db, create=False, read_only=True) as store:
-            asked = workloads_like(store, workload)
-            if len(asked) > 1:  # but for pieces of plans, which have no kernel of their own
-                chosen = choose(asked.values(), on, store)
-                asked = {name: w for name, w in asked.items() if chosen[w].config is not None} or asked
-            if len(asked) > 1:
-                if code is not None or schedule:
-                    option = "--code" if code is not None else "--schedule"
-                    raise BadInput(f"{option} is of one kernel, {len(asked)} workloads are called so: {_how(asked)}")
-                _list(asked, [chosen[w] for w in asked.values()], on, out)
+            one = _asked(store, workload, on, "--code" if code else "--schedule" if schedule else None, out)
+            if one is None:
                 return
-            found = explain(store, *asked.values(), on, compilers)
+            found = explain(store, one, on, compilers)
         _show(found, on, out)
         if schedule:
             out.show(found.schedule)
@@ -105,6 +98,23 @@ def command(
             code.write_text(marked(found.code, found.loop), encoding="utf-8")
             out.show(f"wrote {code}: {found.language}, the hot loop marked with >")
         out.result({"device": on.key.as_dict(), **found.as_dict()})
+
+
+def _asked(store: Store, text: str, on: Device, option: str | None, out: Output) -> Workload | None:
+    """The workload that `text` names; None of several, which are listed. `option`: one that is of one kernel alone."""
+    from tuner.graph.choice import choose
+    from tuner.report.explain import workloads_like
+
+    found = workloads_like(store, text)
+    if len(found) > 1:  # but for pieces of plans, which have no kernel of their own
+        chosen = choose(found.values(), on, store)
+        found = {name: w for name, w in found.items() if chosen[w].config is not None} or found
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if option is not None:
+        raise BadInput(f"{option} is of one kernel, {len(found)} workloads are called so: {_how(found)}")
+    _list(found, [chosen[w] for w in found.values()], on, out)
+    return None
 
 
 def _list(asked: Mapping[str, Workload], choices: Sequence[Choice], on: Device, out: Output) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, PluginOption, import_plugins
 from tuner.cli.report import BenchOption, ModulesArgument, read_bench
 from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.report.live import Live
+    from tuning_db.store import Store
 
 EXAMPLES = ("tune watch", "tune watch resnet18.tuned --db team.db --port 8000", "tune watch --resume")
 
@@ -45,27 +49,31 @@ def command(
                 return
 
             from tuner.module import read_manifest
-            from tuner.report.live import LOOPBACK, Live, LiveServer
+            from tuner.report.live import Live
 
             for folder in modules or []:
                 read_manifest(folder, check_files=False)
-            try:
-                server = LiveServer(Live(store, modules or [], benches), address, port)
-            except OSError as error:
-                raise BadInput(
-                    f"--address {address} --port {port}: {error.strerror or error}; choose another"
-                ) from None
-            thread = threading.Thread(target=server.serve_forever, daemon=True)
-            try:
-                thread.start()
-                out.remark(f"watching {store.name}: open {server.link} in a browser; Ctrl-C ends this, no run")
-                if not store.stats().trials:
-                    out.remark(f"{store.name} has no trial yet: the runs to watch are those with this --db")
-                if address != LOOPBACK:
-                    out.remark("the page is not encrypted: whoever hears the network has the token, too")
-                thread.join()
-            except KeyboardInterrupt:
-                server.shutdown()
-                out.result({"watched": store.name})
-            finally:
-                server.server_close()
+            _serve(store, Live(store, modules or [], benches), address, port, out)
+
+
+def _serve(store: Store, live: Live, address: str, port: int, out: Output) -> None:
+    from tuner.report.live import LOOPBACK, LiveServer
+
+    try:
+        server = LiveServer(live, address, port)
+    except OSError as error:
+        raise BadInput(f"--address {address} --port {port}: {error.strerror or error}; choose another") from None
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    try:
+        thread.start()
+        out.remark(f"watching {store.name}: open {server.link} in a browser; Ctrl-C ends this, no run")
+        if not store.stats().trials:
+            out.remark(f"{store.name} has no trial yet: the runs to watch are those with this --db")
+        if address != LOOPBACK:
+            out.remark("the page is not encrypted: whoever hears the network has the token, too")
+        thread.join()
+    except KeyboardInterrupt:
+        server.shutdown()
+        out.result({"watched": store.name})
+    finally:
+        server.server_close()

@@ -41,7 +41,7 @@ def collect(
     """
     found = scan(store)
     pairs = sorted(found.trials)
-    devices = sorted({device for _, device in [*pairs, *(pair for pair, _ in found.pieces)]})
+    devices = sorted({device for _, device in [*pairs, *found.pieces]})
     keys = [found.devices[i] for i in devices]
     place = {device: i for i, device in enumerate(devices)}
     of_task = {pair: i for i, pair in enumerate(pairs)}
@@ -59,7 +59,7 @@ def collect(
         "knobs": _knobs(store, found, of_task),
         "roofs": _roofs(keys, tasks, roofs or {}),
         "drift": [_drift(found, device, place) for device in devices if device in found.bins],
-        "pieces": [_piece(found, pair, seconds, place) for pair, seconds in found.pieces],
+        "pieces": [_piece(found, pair, seconds, place) for pair, seconds in found.pieces.items()],
         "reuse": _reuse(store, found, keys, place, modules),
         "modules": [module_view(store, folder, benches) for folder in modules],
     }

@@ -67,7 +67,7 @@ class Pass:
     repeats: dict[int, list[tuple[int, float, bool]]] = field(default_factory=lambda: defaultdict(list))
     samples: dict[tuple[Pair, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     succeeded: Counter[tuple[Pair, str]] = field(default_factory=Counter)  # of each task and template
-    pieces: list[tuple[Pair, float]] = field(default_factory=list)
+    pieces: dict[Pair, float] = field(default_factory=dict)  # by their latest measurement
 
 
 def scan(store: Store) -> Pass:
@@ -144,7 +144,7 @@ class _Reader:
         found, pair = self._found, (workload, device)
         if template == PIECE:
             if seconds is not None:
-                found.pieces.append((pair, seconds))
+                found.pieces[pair] = seconds
             return
         found.trials[pair] += 1
         at = (created - found.began.setdefault(pair, created)) / 1e6

@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.report import trials
 from templates.traffic import bytes_of
 from tests.tuner.session.support import CONV, POINT, SMALL, replayed
 from tests.tuning_db import made
 from tuner.devices import open_device
-from tuner.report.page import collect
+from tuner.report.page import collect, render
 from tuner.report.page.knobs import knob_view
 from tuner.report.page.names import device_text
-from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, SAMPLE
+from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, MOST_REPEATED, SAMPLE
 from tuner.session import Budget
 from tuning_db import shipped
 from tuning_db.marks import mark_throttled
@@ -141,6 +142,20 @@ def test_samples_stay_small_however_many_trials_there_are(tmp_path):
     assert view["of"] == 3000
     assert len(view["rows"]) == SAMPLE
     assert set(view["values"][0]) == {str(i) for i in range(1, 8)}
+
+
+def test_a_page_does_not_grow_with_the_trials(tmp_path):
+    """Once every sample is full: what is made here as the benchmark of a million trials makes it."""
+    sizes = []
+    for count in (15_000, 60_000):
+        with open_db(tmp_path / f"{count}.db") as store:
+            store.add_many(trials(count, tasks=1, again=0.4))
+            data = collect(store)
+            assert sum(t["trials"] for t in data["tasks"]) > 0.9 * count
+            assert len(data["pieces"]) == 2
+            assert data["drift"][0]["repeated"] > MOST_REPEATED
+            sizes.append(len(render(data)))
+    assert sizes[1] < 1.25 * sizes[0]  # four times the trials
 
 
 def test_the_knob_that_decides_is_the_important_one():

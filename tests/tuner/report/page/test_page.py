@@ -153,6 +153,9 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
         assert kinds.count("kernel") + kinds.count("other") + copies == len(bench["profile"]["calls"])
         devices = page.page.eval_on_selector_all("[data-node]", "nodes => nodes.map(n => n.dataset.device)")
         assert set(devices) == {"0", "1"}
+        drawn = page.page.locator('[data-chart="graph-0"]').inner_text()
+        for device in manifest["devices"]:
+            assert f"\n{device['name']}, " in drawn
 
 
 def test_filters_choose_tasks_everywhere(reported: Reported):
@@ -291,6 +294,22 @@ def test_numbers_that_differ_only_in_rounding_are_drawn_as_one(tmp_path: Path):
     with opened(address) as page:
         assert page.marks("roofline-0") == [(flop / size, flop / seconds)]
         assert_clean(page, address)
+
+
+def test_operators_whose_operations_are_not_counted_are_listed_below_the_roofline(tmp_path: Path):
+    seconds = {Dense(1, 32, 16).workload(): 1e-3, Workload("nms", {}): 2e-3}
+    with open_db(tmp_path / "t.db") as store:
+        store.add_many([replace(made.trial(1, s), workload=w) for w, s in seconds.items()])
+        (tmp_path / "page.html").write_text(render(collect(store)), encoding="utf-8")
+    with opened((tmp_path / "page.html").as_uri()) as page:
+        assert len(page.marks("roofline-0")) == 1
+        assert page.numbers("uncounted", "time") == [2e-3]
+        page.page.select_option("#filter-op", "nms")
+        assert page.page.locator('[data-chart="roofline-0"]').count() == 0
+        assert page.numbers("uncounted", "time") == [2e-3]
+        page.page.select_option("#filter-op", "dense")
+        assert page.page.locator('[data-table="uncounted"]').count() == 0
+        assert page.complaints == []
 
 
 def collect_of(db: Path, workload: Workload, seconds: float) -> dict[str, Any]:

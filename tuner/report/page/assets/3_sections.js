@@ -124,9 +124,10 @@ function failures(data, view) {
 }
 
 function roofline(data, view) {
-  const tasks = chosenTasks(data, view).filter((t) => t.best && t.flop && t.bytes);
-  if (!tasks.length) return [el("p", null, "No kernel whose operations are counted has been verified, or none is left by the filters.")];
-  return [...new Set(tasks.map((t) => t.device))].map((device) => {
+  const verified = chosenTasks(data, view).filter((t) => t.best), counted = (t) => t.flop && t.bytes;
+  const tasks = verified.filter(counted), rest = uncounted(data, view, verified.filter((t) => !counted(t)));
+  if (!tasks.length) return [el("p", null, "No kernel whose operations are counted has been verified, or none is left by the filters."), rest];
+  return [...[...new Set(tasks.map((t) => t.device))].map((device) => {
     const roof = data.roofs.find((r) => r.device === device), mine = tasks.filter((t) => t.device === device);
     const ops = [...new Set(mine.map((t) => t.op))];
     const series = ops.map((op) => ({ name: op, points: mine.filter((t) => t.op === op).map((t) => ({ x: t.flop / t.bytes, y: gflops(t),
@@ -153,7 +154,19 @@ function roofline(data, view) {
         { roof: edge, xs: [knee], ys: [roof.flops, lowest * roof.bytes_per_second], pick: (p) => { view.task = p.task; view.again("curve-task"); } }),
       table(`roofs-${device}`, `operators on ${short(data.devices[device].name, 40)}`, columns, mine, view),
     ];
-  });
+  }), rest];
+}
+
+// Operators that have no place in a roofline: what they do is not counted in operations.
+function uncounted(data, view, tasks) {
+  if (!tasks.length) return null;
+  const columns = [{ title: "operator", get: (t) => t.text }, { title: "device", get: (t) => data.devices[t.device].name },
+    { title: "time", number: true, get: (t) => t.best.seconds, text: (t) => time(t.best.seconds) },
+    { title: "bytes a second", number: true, get: (t) => t.bytes && t.bytes / t.best.seconds, text: (t) => (t.bytes ? `${digits(t.bytes / t.best.seconds / 1e9, 3)} GB/s` : "-") },
+    { title: "template", get: (t) => t.best.template }];
+  return [el("h3", null, "Without counted operations"),
+    el("p", { class: "soft" }, "These are in no chart: operations are counted of convolutions and dense layers alone. Bytes are those that any kernel has to move."),
+    table("uncounted", "operators without counted operations", columns, tasks, view)];
 }
 
 function limit(roof, task) {

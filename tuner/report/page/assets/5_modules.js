@@ -37,6 +37,8 @@ function moduleView(module, id) {
       module.bench ? benchTable(module, id, view) : null,
       el("p", { class: "soft" }, "Time: of the stored trial that the kernel was chosen by. ",
         module.profile ? "In the network: measured call by call in a whole inference. " : "",
+        module.vendors.length ? "Columns of libraries: their kernels for the same layer on the same device, where one was a trial (tune model --vendor). " :
+          "No library's kernels were trials beside these (tune model --vendor): only whole networks are compared (tune bench --against). ",
         timed.length < layers.length ? `Times of ${timed.length} of ${many(layers.length, "layer")} are known: sums and shares are of these alone. ` : "",
         noPeak ? "The peak of the device was not measured: tune report --measure does so on it. " : ""),
       table(`layers-${id}`, `layers of ${short(module.model, 40)}`, columns, layers, view),
@@ -136,13 +138,15 @@ function graph(module, id, layers, stages) {
   const placed = nodes.map((node, i) => {
     const layer = node.operator === null ? null : layers[node.operator], { x, y } = at[i];
     const name = node.kind === "output" ? "outputs" : node.kind === "copy" ? "copy" : node.name;
-    const second = layer ? [layer.layout, time(layer.measured ?? layer.seconds)].filter(Boolean).join(", ") : node.kind === "copy" ? `to ${module.devices[node.device].short}` : node.kind;
+    const on = module.devices[node.device].short, told = module.devices.length > 1 ? [on] : [];
+    const second = layer ? [...told, time(layer.measured ?? layer.seconds), layer.layout].filter(Boolean).join(", ")
+      : node.kind === "copy" ? `to ${on}` : [...told, node.kind].join(", ");
     svg.append(draw("rect", { class: `node ${node.kind} c${node.device % 7}`, x: x - box / 2, y: y - 19, width: box, height: 38, rx: node.kind === "kernel" ? 4 : 16, "data-node": i, "data-kind": node.kind, "data-device": node.device, "data-stage": node.stage, "data-group": node.group }),
       draw("text", { x, y: y - 3, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : null }, clip(name, 26)),
-      draw("text", { x, y: y + 12, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : "soft" }, clip(second, 28)));
+      draw("text", { x, y: y + 12, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : "soft" }, clip(second, 32)));
     const what = layer ? `${layer.text}; ${layer.template ?? "no template"}; ${layer.layout ?? "layout not known"}; ${time(layer.measured ?? layer.seconds)}` : node.kind;
     const turn = node.stage === null ? "" : `; stage ${stageText(stages, node)}` + (beside(stages, node).length ? `, at the same time as ${beside(stages, node).join(", ")}` : "");
-    return { px: x, py: y, text: `${name} on ${module.devices[node.device].short}: ${what}${turn}`, point: node };
+    return { px: x, py: y, text: `${name} on ${on}: ${what}${turn}`, point: node };
   });
   const columns = [{ title: "node", get: (n) => n.i }, { title: "name", get: (n) => n.name }, { title: "kind", get: (n) => n.kind }, { title: "device", get: (n) => module.devices[n.device].short },
     ...(stages.length ? [{ title: "stage", get: (n) => (n.stage === null ? null : n.stage + 1) }, { title: "group", get: (n) => (n.group === null ? null : n.group + 1) }] : []),
