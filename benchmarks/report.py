@@ -23,31 +23,39 @@ from typing import Any
 
 from templates.workloads import Conv2d
 from tuner.report.page import collect, render
-from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
 from tuning_db.store import open_db
 
 TASKS = 60  # on each of two devices
+AGAIN = 0.02  # of the trials measure a config again,
+PIECE = 0.01  # and are of pieces of plans
 OPENINGS = 5
 # Since the navigation began: the page is drawn when its own script has ended.
 _OPENED = "performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
 
 
-def trials(count: int) -> Iterator[Trial]:
-    """As a few searchers would leave them: every task gets faster and slower configs, one trial in twenty fails."""
+def trials(count: int, tasks: int = TASKS, again: float = AGAIN) -> Iterator[Trial]:
+    """As a few searchers would leave them: every task gets faster and slower configs, one trial in twenty fails, some
+    are measured again, some are of pieces of plans."""
     rng = random.Random(0)
     devices = [DeviceKey("cpu", "x86_64-avx512", "made-up", {"threads": n}) for n in (1, 2)]
-    convs = [Conv2d(1, 8 + i, 14, 14, 16 + i, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias",)) for i in range(TASKS)]
+    convs = [Conv2d(1, 8 + i, 14, 14, 16 + i, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias",)) for i in range(tasks)]
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for i in range(count):
-        workload, device = convs[i // 50 % TASKS], devices[i // 50 // TASKS % 2]
+        workload, device = convs[i // 50 % tasks], devices[i // 50 // tasks % 2]
         knobs = {name: rng.choice((1, 2, 4, 8, 16)) for name in ("tile", "wide", "unroll", "chunk", "vector")}
         knobs["number"] = i % 997
+        template = f"made.up_{i % 3}"
+        if rng.random() < again:
+            knobs = dict.fromkeys(knobs, 1)
+        elif rng.random() < PIECE:
+            workload, template = Workload("copy", {"bytes": 4096 * (1 + i % tasks)}), "piece"
         failed = rng.random() < 0.05
         seconds = 1e-4 * (1 + abs(knobs["tile"] - 4)) * rng.lognormvariate(0, 0.3)
         yield Trial(
             workload,
             device,
-            Config(f"made.up_{i % 3}", knobs),
+            Config(template, knobs),
             1,
             times=() if failed else (seconds,),
             failure=Failure(FailureKind.COMPILE, f"no such thing as {i}") if failed else None,

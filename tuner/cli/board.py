@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,8 +66,9 @@ def pair(
 ) -> None:
     """Make a board known: shows a code for it, and waits until the board has used it, once."""
     from tuner.devices.board import Boards, Pairing
+    from tuner.devices.board.pairing import own_address
 
-    with Output(as_json) as out, Pairing(Boards(), name, address or _own_address(), seconds=seconds) as pairing:
+    with Output(as_json) as out, Pairing(Boards(), name, address or own_address(), seconds=seconds) as pairing:
         out.remark(f"on the board, within {seconds / 60:.0f} minutes:")
         out.remark(f"  tune board serve --address 0.0.0.0 --port {port} --pair {pairing.code}")
         out.remark("without edgetune there: `tune board agent` writes a file; python3 it with the same options")
@@ -196,13 +196,3 @@ def agent(
         write_agent(output)
         out.show(f"wrote {output}; on the board: python3 {output.name} --address 0.0.0.0 --pair CODE")
         out.result({"file": str(output), "bytes": output.stat().st_size})
-
-
-def _own_address() -> str:
-    """Of the interface that leads out of this machine; no packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

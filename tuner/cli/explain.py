@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,20 +26,32 @@ from tuner.cli.compile_only import TargetOption
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tuner.devices import Device
+    from tuner.graph.choice import Choice, Source
     from tuner.measure.offline import Compiler
     from tuner.report.explain import Explanation
+    from tuning_db.record import Workload
+    from tuning_db.store import Store
 
 _AROUND = 3  # lines shown before and after the loop
 _MOST = 24  # lines of the loop shown, and
 _WIDEST = 160  # characters of each; --code has all
+KNOWN: Mapping[Source, str] = {
+    "device": "measured on this device",
+    "family": "measured on another device of the family",
+    "shipped": "shipped with the package, measured on a device like this one, never here",
+    "shipped family": "shipped with the package, measured on a relative of this device, never here",
+    "plan": "said by a plan",
+    "default": "its template's default: nothing is known of it here",
+    "none": "no template applies",
+}
 
 EXAMPLES = (
     'tune explain "64x56x56 -> 64, 3x3"',
-    'tune explain "64x56x56 -> 64, 3x3" --code kernel.s',
-    "tune explain conv2d --target jetson-orin",
+    'tune explain "64x56x56 -> 64, 3x3/1 +bias +relu" --code kernel.s',
+    "tune explain conv2d --target jetson-orin:cpu",
 )
 
 
@@ -58,19 +71,26 @@ def command(
     vendor: VendorOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Tell why a workload's kernel was chosen: knobs, counts, the hot loop of its code, the nearest rivals."""
+    """Tell why a workload's kernel was chosen: knobs, counts, the hot loop of its code, the nearest rivals.
+
+    Of several workloads whose names have WORKLOAD in them it lists kernels and times. --target jetson-orin:cpu is that
+    board's CPU.
+    """
     if code is not None:
         check_parent_writable(code)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         on, compilers = _device(device, threads, target, out)
 
-        from tuner.report.explain import explain, workload_like
+        from tuner.report.explain import explain
         from tuner.report.hot_loop import marked
         from tuning_db.store import open_db
 
         with open_db(db, create=False, read_only=True) as store:
-            found = explain(store, workload_like(store, workload), on, compilers)
+            one = _asked(store, workload, on, "--code" if code else "--schedule" if schedule else None, out)
+            if one is None:
+                return
+            found = explain(store, one, on, compilers)
         _show(found, on, out)
         if schedule:
             out.show(found.schedule)
@@ -80,6 +100,53 @@ def command(
         out.result({"device": on.key.as_dict(), **found.as_dict()})
 
 
+def _asked(store: Store, text: str, on: Device, option: str | None, out: Output) -> Workload | None:
+    """The workload that `text` names; None of several, which are listed. `option`: one that is of one kernel alone."""
+    from tuner.graph.choice import choose
+    from tuner.report.explain import workloads_like
+
+    found = workloads_like(store, text)
+    if len(found) > 1:  # but for pieces of plans, which have no kernel of their own
+        chosen = choose(found.values(), on, store)
+        found = {name: w for name, w in found.items() if chosen[w].config is not None} or found
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if option is not None:
+        raise BadInput(f"{option} is of one kernel, {len(found)} workloads are called so: {_how(found)}")
+    _list(found, [chosen[w] for w in found.values()], on, out)
+    return None
+
+
+def _list(asked: Mapping[str, Workload], choices: Sequence[Choice], on: Device, out: Output) -> None:
+    """Several workloads, the slowest first."""
+    from tuner.report.tables import clipped, microseconds
+
+    order = sorted(zip(asked.items(), choices, strict=True), key=lambda entry: -(entry[1].seconds or 0.0))
+    table = Table(box=None, title=f"{len(order)} workloads on {on.title}", title_justify="left")
+    for title in ("workload", "us", "kernel", "known from"):
+        table.add_column(title, justify="right" if title == "us" else "left", overflow="fold")
+    rows = []
+    for (name, workload), choice in order:
+        template = "-" if choice.config is None else choice.config.template
+        table.add_row(clipped(name), microseconds(choice.seconds), template, choice.source)
+        known = {
+            "source": choice.source,
+            "seconds": choice.seconds,
+            "config": choice.config and choice.config.as_dict(),
+        }
+        rows.append({"text": name, "workload": workload.as_dict(), **known})
+    out.show(table)
+    out.show(_how(name for (name, _), _ in order))
+    out.result({"device": on.key.as_dict(), "workloads": rows})
+
+
+def _how(names: Iterable[str]) -> str:
+    """To name one of several."""
+    from tuner.report.tables import clipped
+
+    return f"name one in full: tune explain {shlex.quote(clipped(next(iter(names))))}"
+
+
 def _device(name: str, threads: int | None, target: str | None, out: Output) -> tuple[Device, Sequence[Compiler]]:
     from tuner.devices import Device, open_device
 
@@ -87,9 +154,12 @@ def _device(name: str, threads: int | None, target: str | None, out: Output) -> 
         return open_device(name, threads), ()
     if name != "cpu" or threads is not None:
         raise BadInput("--target is a device that is not here: leave out --device and --threads")
-    from tuner.devices.profiles import profile_named
+    from tuner.devices.profiles import host_of_profile, profile_named
     from tuner.measure.offline import compiler_named
 
+    board, _, part = target.rpartition(":")
+    if part == "cpu":
+        return host_of_profile(profile_named(board)), ()
     profile = profile_named(target)
     compilers = []
     for compiler in profile.compilers:
@@ -101,18 +171,14 @@ def _device(name: str, threads: int | None, target: str | None, out: Output) -> 
 
 
 def _show(found: Explanation, on: Device, out: Output) -> None:
-    from tuner.report.page.names import knobs_text, workload_text
+    from tuner.report.page.names import knobs_text
     from tuner.report.tables import microseconds
 
     choice = found.choice
     assert choice.config is not None
-    known = {
-        "device": "measured on this device",
-        "family": "measured on another device of the family",
-        "default": "its template's default: nothing is known of it here",
-    }[choice.source]
     time = "" if choice.seconds is None else f": {microseconds(choice.seconds)} us"
-    out.show(f"{workload_text(found.workload)} on {on.title}{time} ({known}; {found.configs} configs tried)")
+    known = KNOWN[choice.source]
+    out.show(f"{found.text} on {on.title}{time} ({known}; {found.configs} configs tried)")
     out.show(f"{choice.config.template}: {knobs_text(choice.config.knobs)}")
     out.show(_counts(found))
     for kernel in found.kernels:
@@ -132,13 +198,31 @@ def _show(found: Explanation, on: Device, out: Output) -> None:
 
 
 def _counts(found: Explanation) -> str:
-    if found.flop is None or found.bytes is None:
-        return "its operations are not counted"
-    text = f"{found.flop / 1e6:.4g} MFLOP by the direct algorithm, {found.bytes / 1e6:.4g} MB to move at least"
-    if found.choice.seconds is not None and found.choice.source == "device":
-        seconds = found.choice.seconds
-        text += f": {found.flop / seconds / 1e9:.4g} GF/s, {found.bytes / seconds / 1e9:.4g} GB/s"
+    seconds = found.choice.seconds if found.choice.source == "device" else None
+    counted, rates = [], []
+    if found.flop is not None:
+        counted.append(f"{found.flop / 1e6:.4g} MFLOP by the direct algorithm")
+        rates += [f"{found.flop / seconds / 1e9:.4g} GF/s"] if seconds else []
+    if found.bytes is not None:
+        size = f"{found.bytes / 1e6:.4g} MB" if found.bytes >= 1e4 else f"{found.bytes:.0f} bytes"
+        counted.append(f"{size} to move at least")
+        rates += [f"{found.bytes / seconds / 1e9:.4g} GB/s"] if seconds else []
+    text = ", ".join(counted) + (f": {', '.join(rates)}" if rates else "")
+    if found.flop is None:
+        text += ("; " if text else "") + f"operations of {found.workload.op} are not counted: it is not about them"
     return text
+
+
+def _no_loop(found: Explanation) -> str:
+    from templates.workloads import is_anchor
+    from tuner.vendors import vendor_of
+
+    assert found.choice.config is not None
+    if (vendor := vendor_of(found.choice.config.template)) is not None:
+        return f"its {found.language} calls {vendor}: the loop is in that library"
+    if is_anchor(found.workload):
+        return f"no loop with multiply-adds in its {found.language}: all are unrolled"
+    return f"no loop of its {found.language} has multiply-adds, by which a hot loop is found: --code FILE writes it all"
 
 
 def _show_loop(found: Explanation, out: Output) -> None:
@@ -146,7 +230,7 @@ def _show_loop(found: Explanation, out: Output) -> None:
 
     loop = found.loop
     if loop is None:
-        out.show(f"no loop with multiply-adds in its {found.language} (a call of a library, or all unrolled)")
+        out.show(_no_loop(found))
         return
     what = "instructions" if loop.registers is not None else "statements"
     text = f"hot loop, by its text: {loop.instructions} {what}, {loop.multiply_adds} of them multiply-adds"

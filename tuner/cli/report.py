@@ -27,21 +27,23 @@ if TYPE_CHECKING:
     from tuner.devices import Device
     from tuning_db.record import DeviceKey
 
+ModulesArgument = Annotated[
+    list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders that `tune build` wrote.")
+]
+BenchOption = Annotated[
+    list[Path] | None,
+    typer.Option("--bench", metavar="FILE", help="What `tune bench DIR --json` printed (may be repeated)."),
+]
 EXAMPLES = ("tune report resnet18.tuned -o report.html", "tune report resnet18.tuned --bench bench.json --measure")
 
 
 def command(
-    modules: Annotated[
-        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders that `tune build` wrote.")
-    ] = None,
+    modules: ModulesArgument = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
     db: DbOption = DEFAULT_DB,
-    bench: Annotated[
-        list[Path] | None,
-        typer.Option("--bench", metavar="FILE", help="What `tune bench DIR --json` printed (may be repeated)."),
-    ] = None,
+    bench: BenchOption = None,
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Measure the peaks of the devices that are here, and each module's calls."),
@@ -51,7 +53,7 @@ def command(
 ) -> None:
     """Write one page that shows tasks, searches, failures, rooflines, knobs, modules and drift; it needs no network."""
     check_parent_writable(output)
-    benches = [_bench(path) for path in bench or ()]
+    benches = [read_bench(path) for path in bench or ()]
     started = time.perf_counter()
     with Output(as_json) as out:
         import_plugins(plugin or ())
@@ -77,7 +79,7 @@ def command(
         out.result({"output": str(output), "bytes": size, "roofs": roofs})
 
 
-def _bench(path: Path) -> dict[str, Any]:
+def read_bench(path: Path) -> dict[str, Any]:
     """Raises BadInput if the file is not what `tune bench --json` printed."""
     check_file(path, "what `tune bench DIR --json` printed")
     try:

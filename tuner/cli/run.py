@@ -71,7 +71,8 @@ def command(
         for title in ("output", "shape", "dtype", "min", "mean", "max"):
             table.add_column(title)
         for name, array in outputs.items():
-            numbers = (f"{value:.6g}" for value in (array.min(), array.mean(), array.max()))
+            extremes = (array.min(), array.mean(), array.max()) if array.size else ()  # a detector may find nothing
+            numbers = [f"{value:.6g}" for value in extremes] or ["-"] * 3
             table.add_row(clipped(name), "x".join(map(str, array.shape)), str(array.dtype), *numbers)
         out.show(table)
         if output is not None:

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuner.cli.common import DEFAULT_DB, DbOption, JsonOption, Output, PluginOption, import_plugins
+from tuner.cli.report import BenchOption, ModulesArgument, read_bench
 from tuner.errors import BadInput
 
-EXAMPLES = ("tune watch", "tune watch --db team.db --port 8000", "tune watch --resume")
+if TYPE_CHECKING:
+    from tuner.report.live import Live
+    from tuning_db.store import Store
+
+EXAMPLES = ("tune watch", "tune watch resnet18.tuned --db team.db --port 8000", "tune watch --resume")
 
 
 def command(
+    modules: ModulesArgument = None,
     db: DbOption = DEFAULT_DB,
     address: Annotated[
         str, typer.Option("--address", help="Listen here; others than 127.0.0.1 can be reached by the network.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 0,
+    bench: BenchOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only end a pause: all runs in the database go on.")] = False,
     plugin: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the report live while runs go on, with buttons to pause, go on and skip a task.
+    """Show the report live while runs go on, modules with it, with buttons to pause, go on and skip a task.
 
     The link that is shown has a token; whoever has it can look and press. Runs look between two batches.
     """
+    benches = [read_bench(path) for path in bench or ()]
     with Output(as_json) as out:
         import_plugins(plugin or ())
         from tuning_db import wishes
@@ -40,25 +48,32 @@ def command(
                 out.result({"was_paused": was})
                 return
 
-            from tuner.report.live import LOOPBACK, Live, LiveServer
+            from tuner.module import read_manifest
+            from tuner.report.live import Live
 
-            try:
-                server = LiveServer(Live(store), address, port)
-            except OSError as error:
-                raise BadInput(
-                    f"--address {address} --port {port}: {error.strerror or error}; choose another"
-                ) from None
-            thread = threading.Thread(target=server.serve_forever, daemon=True)
-            try:
-                thread.start()
-                out.remark(f"watching {store.name}: open {server.link} in a browser; Ctrl-C ends this, no run")
-                if not store.stats().trials:
-                    out.remark(f"{store.name} has no trial yet: the runs to watch are those with this --db")
-                if address != LOOPBACK:
-                    out.remark("the page is not encrypted: whoever hears the network has the token, too")
-                thread.join()
-            except KeyboardInterrupt:
-                server.shutdown()
-                out.result({"watched": store.name})
-            finally:
-                server.server_close()
+            for folder in modules or []:
+                read_manifest(folder, check_files=False)
+            _serve(store, Live(store, modules or [], benches), address, port, out)
+
+
+def _serve(store: Store, live: Live, address: str, port: int, out: Output) -> None:
+    from tuner.report.live import LOOPBACK, LiveServer
+
+    try:
+        server = LiveServer(live, address, port)
+    except OSError as error:
+        raise BadInput(f"--address {address} --port {port}: {error.strerror or error}; choose another") from None
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    try:
+        thread.start()
+        out.remark(f"watching {store.name}: open {server.link} in a browser; Ctrl-C ends this, no run")
+        if not store.stats().trials:
+            out.remark(f"{store.name} has no trial yet: the runs to watch are those with this --db")
+        if address != LOOPBACK:
+            out.remark("the page is not encrypted: whoever hears the network has the token, too")
+        thread.join()
+    except KeyboardInterrupt:
+        server.shutdown()
+        out.result({"watched": store.name})
+    finally:
+        server.server_close()

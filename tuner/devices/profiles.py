@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
+from tuner.devices.base import Device
+from tuner.devices.cpu import family
 from tuner.devices.keys import device_key, flush_every
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
@@ -184,6 +186,14 @@ _PROFILES = (
 def all_profiles() -> tuple[Profile, ...]:
     """The devices that kernels can be compiled for without having one."""
     return _PROFILES
+
+
+def host_of_profile(profile: Profile) -> Device:
+    """The CPU of the profile's board, one thread of it; it is called NAME:cpu."""
+    triple, cpu = profile.host
+    target = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu, "num-cores": 1})
+    key = DeviceKey("cpu", family(triple.partition("-")[0], target), cpu, {"threads": 1})
+    return Device(f"{profile.name}:cpu", target, key, threads=1, cache_bytes=0)
 
 
 def profile_named(name: str) -> Profile:

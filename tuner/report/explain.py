@@ -19,7 +19,7 @@ from tuner.errors import BadInput
 from tuner.graph.choice import Choice, choose
 from tuner.measure.offline import Compiler
 from tuner.report.hot_loop import Loop, in_assembly, in_source
-from tuner.report.page.names import flop_or_none, workload_text
+from tuner.report.page.names import distinct_texts, flop_or_none, workload_text
 from tuner.report.tables import clipped
 from tuner.session import Task
 from tuner.session.task import TaskState, is_current
@@ -41,11 +41,12 @@ class Rival:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`schedule`: the scheduled function as TVMScript; `code`: `language` of its kernels; `loop`: where its time goes,
-    by the text; `flop` of the direct algorithm, `bytes` that any kernel has to move; `kernels`: for a GPU, as lowered
-    and as far as its compilers tell; `configs`: how many were tried."""
+    """`text`: the workload's name; `schedule`: the scheduled function as TVMScript; `code`: `language` of its kernels;
+    `loop`: where its time goes, by the text; `flop` of the direct algorithm, `bytes` that any kernel has to move;
+    `kernels`: for a GPU, as lowered and as far as its compilers tell; `configs`: how many were tried."""
 
     workload: Workload
+    text: str
     choice: Choice
     configs: int
     rivals: tuple[Rival, ...]
@@ -61,7 +62,7 @@ class Explanation:
         assert self.choice.config is not None
         return {
             "workload": self.workload.as_dict(),
-            "text": workload_text(self.workload),
+            "text": self.text,
             "config": self.choice.config.as_dict(),
             "source": self.choice.source,
             "seconds": self.choice.seconds,
@@ -78,18 +79,17 @@ class Explanation:
         }
 
 
-def workload_like(store: Store, text: str) -> Workload:
-    """The one that is called so, or the only one whose name has `text` in it. Raises BadInput otherwise."""
-    names = {workload_text(workload): workload for workload in store.workloads()}
+def workloads_like(store: Store, text: str) -> dict[str, Workload]:
+    """The one that is called so, else all whose names have `text` in them, by their names. Raises BadInput where there
+    is none, DatabaseError if the store cannot be read."""
+    names = {name: workload for workload, name in distinct_texts(store.workloads()).items()}
     if text in names:
-        return names[text]
-    found = [name for name in names if text.lower() in name.lower()]
-    if len(found) == 1:
-        return names[found[0]]
-    shown = "; ".join(clipped(name) for name in (found or list(names))[:5])
+        return {text: names[text]}
+    found = {name: workload for name, workload in names.items() if text.lower() in name.lower()}
     if not found:
+        shown = "; ".join(clipped(name) for name in list(names)[:5])
         raise BadInput(f"no workload of {store.name} is called {text!r}; it has {shown or 'none'}")
-    raise BadInput(f"{text!r} is in the names of {len(found)} workloads of {store.name}: say more: {shown}")
+    return found
 
 
 def explain(store: Store, workload: Workload, on: Device, compilers: Sequence[Compiler] = ()) -> Explanation:
@@ -104,6 +104,7 @@ def explain(store: Store, workload: Workload, on: Device, compilers: Sequence[Co
     state = _state(store, workload, on)
     return Explanation(
         workload=workload,
+        text=distinct_texts([*store.workloads(), workload])[workload],
         choice=choice,
         configs=state.tried,
         rivals=tuple(_rivals(state, choice)),

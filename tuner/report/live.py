@@ -1,21 +1,26 @@
 """The report's page while runs go on: `LiveServer`, a small web server on this machine. It gives the page and its data,
-and takes a pause, its end, and a task to skip, to whoever has the token: all of it is in the link that is shown.
+and takes a pause, its end, and a task to skip, to whoever has the token: all of it is in the link that is shown. The
+page keeps the token for its tab, so that it can be loaded again; without one it is empty.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import func, select
 
+from tuner.devices.board.pairing import own_address
 from tuner.errors import BadInput
 from tuner.report.page import collect, render
 from tuner.report.page.names import device_text, workload_text
@@ -30,25 +35,29 @@ from tuning_db.store import Store
 
 LOOPBACK = "127.0.0.1"
 REST = 2.0  # seconds from one look at the database to the next, at least; and as many as the last one took
+_HTML = "text/html; charset=utf-8"
 _LONGEST = 1000  # bytes of a request's body
 
 
 class Live:
-    """What the page shows of a database now, and what can be asked of its runs. For many threads at once."""
+    """What the page shows of a database now, and what can be asked of its runs. For many threads at once. `modules`,
+    `benches`: as `collect` has them."""
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._lock = store, threading.Lock()
+    def __init__(self, store: Store, modules: Sequence[Path] = (), benches: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._store, self._modules, self._benches = store, modules, benches
+        self._lock = threading.Lock()
         self._state: tuple[Any, ...] | None = None
         self._data, self._due = dict[str, Any](), 0.0
 
     def data(self) -> dict[str, Any]:
-        """As `collect`, with "live" added; no older than REST. Raises DatabaseError if the database cannot be read."""
+        """As `collect`, with "live" added; no older than REST. Raises DatabaseError if the database cannot be read,
+        BadInput if a module cannot."""
         with self._lock:
             began = time.monotonic()
             if began >= self._due:
                 state = self._counts()
                 if state != self._state:
-                    self._data, self._state = collect(self._store), state
+                    self._data, self._state = collect(self._store, self._modules, self._benches), state
                 self._data = {**self._data, "live": self._live()}
                 self._due = time.monotonic() + max(REST, time.monotonic() - began)
             return self._data
@@ -125,11 +134,23 @@ class LiveServer(ThreadingHTTPServer):
     def __init__(self, live: Live, address: str = LOOPBACK, port: int = 0) -> None:
         self.live, self.token = live, secrets.token_urlsafe(24)
         super().__init__((address, port), _Handler)
-        self.host = f"{address}:{self.server_address[1]}"
+        listens = str(self.server_address[0])
+        self._anywhere = ipaddress.ip_address(listens).is_unspecified
+        self._names = {"localhost", address.lower(), listens}
+        self.host = f"{own_address() if self._anywhere else address}:{self.server_address[1]}"
 
     @property
     def link(self) -> str:
         return f"http://{self.host}/?token={self.token}"
+
+    def is_called(self, host: str) -> bool:
+        """Whether a request's Host names this server, at whatever port (a tunnel's is another). Where it listens on
+        every address, all of them do: a page of elsewhere that would be answered needs a name that leads here."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or (self._anywhere and bool(ipaddress.ip_address(name)))
+        except ValueError:
+            return False
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -139,8 +160,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        if path == "/" and self._knows(query.removeprefix("token=")):
-            self._guarded(lambda: (render(self.server.live.data(), live=True), "text/html; charset=utf-8"))
+        if path == "/" and not query and self._is_called():
+            self._guarded(lambda: (render({"live": None}, live=True), _HTML))  # its tab may have the token
+        elif path == "/" and self._knows(query.removeprefix("token=")):
+            self._guarded(lambda: (render(self.server.live.data(), live=True), _HTML))
         elif path == "/data" and self._knows(self.headers.get("X-Token", "")):
             self._guarded(lambda: (as_json(self.server.live.data()), "application/json"))
         else:
@@ -169,9 +192,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _knows(self, token: str) -> bool:
         """The token, by the server's own address: a page of elsewhere whose name leads here is not answered."""
-        right = hmac.compare_digest(token.encode(), self.server.token.encode())
-        port = self.server.server_address[1]
-        return right and self.headers.get("Host") in (self.server.host, f"localhost:{port}")
+        return hmac.compare_digest(token.encode(), self.server.token.encode()) and self._is_called()
+
+    def _is_called(self) -> bool:
+        return self.server.is_called(self.headers.get("Host", ""))
 
     def _guarded(self, make: Any) -> None:
         try:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.module import Manifest
 from tuner.module.timeline import HOST, Timeline
-from tuner.report.simulated import simulated
+from tuner.report.simulated import Expected, simulated
 
 _HOST, _DEVICES, _SIMULATED = 1, 2, 3
 
 
 def chrome_trace(manifest: Manifest, timeline: Timeline, flow: Mapping[str, Any]) -> dict[str, Any]:
     """Measured: the host's calls and the OpenCL devices' streams; beside them, what the plan expected: the module
-    simulated by the times of the stored trials (`simulated`). `flow`: as `page.flow.flow_of` has it."""
-    titles = {_HOST: "measured: host's calls", _DEVICES: "measured: OpenCL", _SIMULATED: "simulated: stored trials"}
+    simulated by the times of the stored trials (`simulated`), and how much of it has none. `flow`: as
+    `page.flow.flow_of` has it."""
+    expected, unknown = simulated(manifest, flow), _unknown(manifest, flow)
+    told = ", ".join(f"{count} {what}" for what, count in unknown.items() if count)
+    stored = "simulated: stored trials" + (f" (unknown: {told})" if told else "")
+    titles = {_HOST: "measured: host's calls", _DEVICES: "measured: OpenCL", _SIMULATED: stored}
     events = [_named("process_name", pid, 0, title) for pid, title in titles.items()]
     tracks = sorted({span.track for span in timeline.spans if span.track != HOST})
     events += [_named("thread_name", _DEVICES, i, track) for i, track in enumerate(tracks)]
@@ -23,15 +27,22 @@ def chrome_trace(manifest: Manifest, timeline: Timeline, flow: Mapping[str, Any]
         where = (_HOST, 0) if span.track == HOST else (_DEVICES, tracks.index(span.track))
         events.append(_span(span.name, where, span.begin, span.seconds, {"layer": span.node} if span.node else {}))
     return {
-        "traceEvents": [*events, *_simulated(manifest, flow)],
+        "traceEvents": [*events, *_simulated(manifest, expected)],
         "displayTimeUnit": "ms",
-        "otherData": {"model": manifest.model["name"], "seconds": timeline.seconds},
+        "otherData": {"model": manifest.model["name"], "seconds": timeline.seconds, "unknown": unknown},
     }
 
 
-def _simulated(manifest: Manifest, flow: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _unknown(manifest: Manifest, flow: Mapping[str, Any]) -> dict[str, int]:
+    """How many parts of the module the simulation takes no time for: layers of which no trial is stored (shipped
+    configs, defaults), and what no template computes."""
+    kinds = [node["kind"] for node in flow["nodes"]]
+    layers = sum(operator.seconds is None for operator in manifest.operators)
+    return {"layers": layers, "other steps": kinds.count("other"), "copies between devices": kinds.count("copy")}
+
+
+def _simulated(manifest: Manifest, spans: Sequence[Expected]) -> list[dict[str, Any]]:
     """A track for every device, and one more for every further group of its stages."""
-    spans = simulated(manifest, flow)
     tracks = sorted({(manifest.operators[s.operator].device, s.group) for s in spans})
     events = []
     for i, (device, group) in enumerate(tracks):

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+import tvm
+from tvm.target import Target
 
+from templates.lowering import lowering_context
+from templates.template import template_named
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import Done, run_tune
 from tests.tuner.measure.offline.support import compilers_or_skip, multiplications
 from tests.tuner.tiny_network import write_tiny_network
+from tests.tuning_db import made
+from tuner.cli.explain import KNOWN
 from tuner.devices import open_device
-from tuner.devices.profiles import profile_named
+from tuner.devices.profiles import host_of_profile, profile_named
+from tuner.graph.choice import Source, choose
 from tuner.report.page.names import workload_text
+from tuning_db import shipped
+from tuning_db.record import Config, DeviceKey, Workload
 from tuning_db.store import open_db
 
 GPU = f"opencl:{device_number('pocl')}"
@@ -69,6 +83,23 @@ def test_a_person_sees_knobs_counts_the_loop_and_rivals(folder: Path):
     assert [i for i, line in enumerate(marked) if line.startswith(">")] == list(range(loop["first"], loop["last"] + 1))
 
 
+def test_a_shipped_config_is_explained_as_what_it_is(tmp_path: Path):
+    """The database knows the workload alone, by a device that has nothing in common with this one."""
+    device, stranger = open_device("cpu", 1), DeviceKey("cuda", "other", "made-up", {})
+    with open_db(tmp_path / "t.db") as store:
+        found = choose([t.workload for t in shipped.trials() if t.workload.op == "conv2d"], device, store)
+        workload = next(w for w, choice in found.items() if choice.source.startswith("shipped"))
+        store.add(made.trial(workload=workload, device=stranger))
+    done = _explain(tmp_path, workload_text(workload), "--threads", 1)
+    assert done.status == 0, done.err
+    assert KNOWN[found[workload].source] in " ".join(done.out.split())
+
+
+def test_every_reason_for_a_choice_has_its_words():
+    assert set(KNOWN) == set(get_args(Source))
+    assert len(set(KNOWN.values())) == len(KNOWN)
+
+
 @pytest.mark.parametrize(
     ("profile", "told"), [("jetson-orin", "registers"), ("intel-hd505", "spill_bytes"), ("mali-t860", None)]
 )
@@ -89,6 +120,67 @@ def test_counts_of_a_device_that_is_not_here_are_its_compilers(folder: Path, pro
         assert all(value == getattr(found[kernel["name"]], name) for name, value in compiled.items())
     cuda = device if said["language"] == "CUDA" else None
     assert said["loop"]["multiply_adds"] in multiplications(said["code"], cuda)
+
+
+READERS = {"x86_64": ["objdump"], "aarch64": ["aarch64-linux-gnu-objdump", "llvm-objdump"]}
+MULTIPLY_ADD = {"x86_64": r"vfn?m(add|sub)\d+p[sd]", "aarch64": r"fml[as]"}
+VECTOR = {"x86_64": r"%[xyz]mm(\d+)", "aarch64": r"\b[qv](\d+)\b"}
+STACK = {"x86_64": r"\(%r[sb]p", "aarch64": r"\[(?:sp|x29)\b"}
+STORE = {"x86_64": r"vmov[au]p[sd]\s+%", "aarch64": r"st[rpu]"}
+
+
+def _loops(folder: Path, said: dict[str, Any], target: Target, machine: str) -> list[tuple[int, ...]]:
+    """Of all loops in the kernel's machine code, by its compiler: instructions, multiply-adds, vector registers,
+    vectors stored to and loaded from the stack."""
+    reader = next(filter(None, map(shutil.which, READERS[machine])), None)
+    if reader is None:
+        pytest.skip(f"nothing here reads code for {machine}: apt-get install binutils-{machine}-linux-gnu")
+    workload, config = Workload.from_dict(said["workload"]), Config.from_dict(said["config"])
+    func = template_named(config.template).prim_func(workload, target, config)
+    with lowering_context():
+        built = tvm.tirx.build(func.with_attr("global_symbol", "main"), target=target)
+    built.write_to_file(str(folder / "main.o"), "o")
+    listing = subprocess.run(
+        [reader, "-d", "--no-show-raw-insn", folder / "main.o"], capture_output=True, text=True, check=True
+    ).stdout
+    code = [
+        (int(found[1], 16), found[2]) for found in re.finditer(r"^\s*([0-9a-f]+):\s+(\S.*)$", listing, re.MULTILINE)
+    ]
+    place = {address: i for i, (address, _) in enumerate(code)}
+    loops = []
+    for end, (address, text) in enumerate(code):
+        jump = re.match(r"(?:j\w+|b\.\w+|b|cbn?z\s+\w+,|tbn?z\s+\w+, #\w+,)\s+(?:0x)?([0-9a-f]+)\b", text)
+        if jump and int(jump[1], 16) <= address and int(jump[1], 16) in place:
+            loops.append(_in_loop([t for _, t in code[place[int(jump[1], 16)] : end + 1]], machine))
+    return loops
+
+
+def _in_loop(body: list[str], machine: str) -> tuple[int, ...]:
+    body = [text for text in body if not re.match(r"(data16 |cs )*nop|xchg\s+%ax,%ax", text)]
+    onto = [text for text in body if re.search(VECTOR[machine], text) and re.search(STACK[machine], text)]
+    stores = [text for text in onto if re.match(STORE[machine], text)]
+    adds = sum(re.match(MULTIPLY_ADD[machine], text) is not None for text in body)
+    registers = {number for text in body for number in re.findall(VECTOR[machine], text.replace(".4s", ""))}
+    return len(body), adds, len(registers), len(stores), len(onto) - len(stores)
+
+
+@pytest.mark.parametrize(("words", "machine"), [((), "x86_64"), (("--target", "mali-t860:cpu"), "aarch64")])
+def test_counts_of_a_cpus_kernel_are_those_of_its_machine_code(folder: Path, words: tuple[str, ...], machine: str):
+    if not words and platform.machine() != machine:
+        pytest.skip(f"this machine is no {machine}")
+    said = _explain(folder, "16x12x12", *(words or ("--threads", 1)), "--json").json()
+    target = host_of_profile(profile_named("mali-t860")).target if words else open_device("cpu", 1).target
+    assert said["language"] == "assembly"
+    assert said["device"]["family"].startswith(machine)
+    loop = said["loop"]
+    names = ("instructions", "multiply_adds", "registers", "stack_stores", "stack_loads")
+    counted = tuple(loop[name] for name in names)
+    loops = _loops(folder, said, target, machine)
+    assert counted in loops
+    assert loop["multiply_adds"] > 0
+    assert (
+        max(adds for instructions, adds, *_ in loops if instructions <= loop["instructions"]) == loop["multiply_adds"]
+    )
 
 
 @pytest.mark.parametrize("driver", ["pocl", "intel"])
@@ -146,8 +238,13 @@ def test_a_trace_has_every_call_and_launch_in_order(tune: Callable[..., Done], t
     assert {name: span["dur"] for name, span in expected.items()} == pytest.approx(
         {name: 1e6 * seconds for name, seconds in stored.items()}
     )
+    lack = len(manifest["operators"]) - len(stored)
+    named = [span["name"] for span in host if "layer" not in span["args"] and not span["name"].startswith("vm.")]
+    others = len(named) - len(copies)
+    assert min(lack, others) > 0
+    told = f"{lack} layers, {others} other steps, {len(copies)} copies between devices"
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
         "measured: host's calls",
         "measured: OpenCL",
-        "simulated: stored trials",
+        f"simulated: stored trials (unknown: {told})",
     }

@@ -20,6 +20,7 @@ from tests.browser import needs_chromium, opened
 from tests.tuner.cli.conftest import TUNE, run_tune
 from tests.tuner.cli.test_sharing import running, wait_for_claim
 from tests.tuning_db import made
+from tuner.devices.board.pairing import own_address
 from tuner.report.live import Live, LiveServer
 from tuning_db import wishes
 from tuning_db.store import open_db
@@ -135,7 +136,10 @@ def test_without_the_token_or_from_another_name_nothing_is_told_or_done(server: 
     for status, method, path, headers in (
         (200, "GET", f"/?token={good}", {}),
         (200, "GET", "/data", {"X_Token": good}),
-        (403, "GET", "/", {}),
+        (200, "GET", "/", {}),
+        (403, "GET", "/?", {"Host": "evil.example"}),
+        (403, "GET", "/", {"Host": "evil.example"}),
+        (403, "GET", "/", {"Host": "192.0.2.1"}),
         (403, "GET", f"/?token={good}x", {}),
         (403, "GET", "/data", {}),
         (403, "GET", "/data", {"X_Token": "wrong"}),
@@ -146,12 +150,43 @@ def test_without_the_token_or_from_another_name_nothing_is_told_or_done(server: 
         (403, "POST", "/wish", {"X_Token": good, "Host": "evil.example"}),
         (403, "POST", "/", {"X_Token": good}),
         (200, "GET", "/data", {"X_Token": good, "Host": here}),
+        (200, "GET", "/data", {"X_Token": good, "Host": "localhost:9000"}),  # through a tunnel
     ):
         body = '{"wish": "pause"}' if method == "POST" else None
         found, text = ask(server, method, path, body, **headers)
         assert (found, good in text) == (status, False), (method, path, headers)
+        assert ("conv2d" in text) == (status == 200 and path != "/"), (method, path, headers)
     with open_db(server.live._store.path) as store:
         assert not wishes.is_paused(store)
+
+
+def test_a_server_on_every_address_is_called_by_any_of_them_but_by_no_name(tmp_path: Path) -> None:
+    own = own_address()
+    with watching(tmp_path, "--address", "0.0.0.0") as (_, link):
+        host, token = re.fullmatch(r"http://(\S+)/\?token=(\S+)", link).groups()
+        port = int(host.partition(":")[2])
+        assert host == f"{own}:{port}"
+        for status, name in (
+            (200, host),
+            (200, f"127.0.0.1:{port}"),
+            (200, "192.0.2.7"),
+            (200, f"localhost:{port}"),
+            (200, "[2001:db8::7]:80"),
+            (403, "evil.example"),
+            (403, f"evil.example:{port}"),
+            (403, "192.0.2.7.evil.example"),
+            (403, ""),
+        ):
+            connection = http.client.HTTPConnection(own, port)
+            connection.request("GET", "/data", headers={"X-Token": token, "Host": name})
+            assert connection.getresponse().status == status, name
+            connection.close()
+
+
+def test_modules_that_are_none_are_refused_in_one_line(tmp_path: Path) -> None:
+    done = run_tune("watch", "nowhere", "--db", "t.db", cwd=tmp_path)
+    assert done.status == 2
+    assert "nowhere" in done.error
 
 
 def test_what_cannot_be_asked_is_refused(server: LiveServer) -> None:

@@ -150,3 +150,13 @@ def _own_name() -> str:
     named = f"{user}-{socket.gethostname().split('.')[0]}".lower()
     letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in named)
     return letters.strip("-")[:40] or "host"
+
+
+def own_address() -> str:
+    """Of the interface that leads out of this machine; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -13,10 +13,11 @@ from typing import Any
 from sqlalchemy import select
 
 from templates.traffic import bytes_of
+from tuner.module import read_manifest
 from tuner.report.page.knobs import knob_view
 from tuner.report.page.modules import module_view
-from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
-from tuner.report.page.reuse import reuse_view
+from tuner.report.page.names import device_text, distinct_texts, flop_or_none, knobs_text
+from tuner.report.page.reuse import layer_view, reuse_view
 from tuner.report.page.scan import Pair, Pass, scan, thinned
 from tuning_db import schema
 from tuning_db.record import DeviceKey
@@ -40,11 +41,12 @@ def collect(
     """
     found = scan(store)
     pairs = sorted(found.trials)
-    devices = sorted({device for _, device in [*pairs, *(pair for pair, _ in found.pieces)]})
+    devices = sorted({device for _, device in [*pairs, *found.pieces]})
     keys = [found.devices[i] for i in devices]
     place = {device: i for i, device in enumerate(devices)}
     of_task = {pair: i for i, pair in enumerate(pairs)}
-    tasks = [_task(store, found, pair, place) for pair in pairs]
+    texts = distinct_texts(found.workloads[w] for w, _ in pairs)
+    tasks = [_task(store, found, pair, place, texts[found.workloads[pair[0]]]) for pair in pairs]
     return {
         "format": FORMAT,
         "made": datetime.now(UTC).timestamp(),
@@ -57,19 +59,19 @@ def collect(
         "knobs": _knobs(store, found, of_task),
         "roofs": _roofs(keys, tasks, roofs or {}),
         "drift": [_drift(found, device, place) for device in devices if device in found.bins],
-        "pieces": [_piece(found, pair, seconds, place) for pair, seconds in found.pieces],
-        "reuse": reuse_view(store, keys, [found.workloads[w] for w in sorted({w for w, _ in pairs})]),
+        "pieces": [_piece(found, pair, seconds, place) for pair, seconds in found.pieces.items()],
+        "reuse": _reuse(store, found, keys, place, modules),
         "modules": [module_view(store, folder, benches) for folder in modules],
     }
 
 
-def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int]) -> dict[str, Any]:
+def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int], text: str) -> dict[str, Any]:
     workload, device = found.workloads[pair[0]], found.devices[pair[1]]
     best = store.best(workload, device)
     return {
         "id": f"{pair[0]}.{pair[1]}",
         "op": workload.op,
-        "text": workload_text(workload),
+        "text": text,
         "dtype": workload.dtype,
         "device": place[pair[1]],
         "trials": found.trials[pair],
@@ -107,23 +109,27 @@ def _curves(found: Pass, of_task: Mapping[Pair, int]) -> list[dict[str, Any]]:
 
 
 def _failures(store: Store, found: Pass, of_task: Mapping[Pair, int]) -> list[dict[str, Any]]:
-    """By kind and template, the most frequent first, with examples."""
+    """By kind and template, the most frequent first: how many of each task, and examples."""
     rows = _rows(store, [i for idents in found.examples.values() for i in idents])
     listed = []
-    for (kind, template), count in found.failures.most_common():
+    for (kind, template), counts in sorted(found.failures.items(), key=lambda entry: -entry[1].total()):
         examples = []
         for row in (rows[i] for i in found.examples[kind, template]):
             message = str(json.loads(row.failure_message))
             cut = f" ... ({len(message):,} characters)" if len(message) > _LONGEST else ""
             examples.append(
                 {
+                    "id": row.id,
                     "task": of_task[row.workload_id, row.device_id],
                     "knobs": knobs_text(json.loads(row.config)["knobs"]),
                     "message": message[:_LONGEST] + cut,
                     "when": row.created / 1e6,
                 }
             )
-        listed.append({"kind": kind, "template": template, "count": count, "examples": examples})
+        tasks = [[of_task[pair], count] for pair, count in counts.items()]
+        listed.append(
+            {"kind": kind, "template": template, "count": counts.total(), "tasks": tasks, "examples": examples}
+        )
     return listed
 
 
@@ -179,6 +185,20 @@ def _drift(found: Pass, device: int, place: Mapping[int, int]) -> dict[str, Any]
         "repeated": len(found.repeats[device]),
         "repeats": [[(at - begin) / 1e6, ratio, int(marked)] for at, ratio, marked in repeats],
     }
+
+
+def _reuse(
+    store: Store, found: Pass, keys: Sequence[DeviceKey], place: Mapping[int, int], modules: Sequence[Path]
+) -> list[dict[str, Any]]:
+    """Of the database's tasks, then of the modules' layers; none twice."""
+    workloads = [found.workloads[w] for w in sorted({w for w, _ in found.trials})]
+    tried = {(found.workloads[w], place[d]) for w, d in found.trials}
+    places = {key: i for i, key in enumerate(keys)}
+    rows = reuse_view(store, keys, workloads, tried)
+    for folder in modules:
+        layers = layer_view(store, read_manifest(folder, check_files=False), places)
+        rows += [row for row in layers if row not in rows]
+    return rows
 
 
 def _piece(found: Pass, pair: Pair, seconds: float, place: Mapping[int, int]) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from templates.traffic import bytes_of
 from tuner.module import Manifest, Operator, read_manifest
 from tuner.report.page.flow import flow_of
 from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
-from tuner.report.page.reuse import kin
+from tuner.report.page.reuse import nearness
 from tuner.vendors import vendor_of
 from tuner.vendors.base import PREFIX
 from tuning_db import schema
-from tuning_db.lookup import best
 from tuning_db.record import DeviceKey, Trial
 from tuning_db.store import Store
 
@@ -52,7 +51,6 @@ def _layer(
     store: Store, manifest: Manifest, operator: Operator, devices: Sequence[DeviceKey], vendors: Sequence[str]
 ) -> dict[str, Any]:
     workload, device = operator.workload, devices[operator.device]
-    of_family = best(store, workload, device) if operator.source == "family" else None
     return {
         "node": operator.node,
         "text": workload_text(workload),
@@ -65,7 +63,7 @@ def _layer(
         "flop": flop_or_none(workload),
         "bytes": bytes_of(workload),
         "source": operator.source,
-        "near": None if of_family is None else kin(device, of_family.trial.device),
+        "near": nearness(store, operator, device),
         "peers": {name: t.seconds for name in vendors if (t := _rival(store, operator, device, name)) is not None},
     }
 

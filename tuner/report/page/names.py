@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from templates.workloads import STRANGE, flop_of
@@ -16,6 +17,22 @@ def workload_text(workload: Workload) -> str:
         return f"{workload.op} {describe(workload)}"
     except STRANGE:
         return f"{workload.op} {knobs_text(workload.attrs)}"
+
+
+def distinct_texts(workloads: Iterable[Workload]) -> dict[Workload, str]:
+    """As `workload_text`; those that would have one text say what they differ in: "... 3x3/1 (padding=0x0x0x0)"."""
+    alike: dict[str, list[Workload]] = defaultdict(list)
+    for workload in dict.fromkeys(workloads):
+        alike[workload_text(workload)].append(workload)
+    return {w: text + (f" ({_apart(w, same)})" if len(same) > 1 else "") for text, same in alike.items() for w in same}
+
+
+def _apart(workload: Workload, others: Iterable[Workload]) -> str:
+    """What others have otherwise."""
+    told = [{"dtype": w.dtype, "epilogue": w.epilogue, **w.attrs} for w in (workload, *others)]
+    differs = [n for n in dict.fromkeys(n for t in told for n in t) if any(t.get(n) != told[0].get(n) for t in told)]
+    values = {n: told[0].get(n, "none") for n in differs}
+    return knobs_text({n: "x".join(map(str, v)) if isinstance(v, tuple | list) else v for n, v in values.items()})
 
 
 def flop_or_none(workload: Workload) -> float | None:

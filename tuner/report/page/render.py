@@ -6,10 +6,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+_MARK = re.compile("@([a-z]+)@")
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; {connect}{code}"
 
 
@@ -27,11 +29,8 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
         "script": script,
     }
     page = (assets / "page.html").read_text(encoding="utf-8")
-    for name, text in parts.items():
-        before, mark, after = page.partition(f"@{name}@")
-        assert mark, f"page.html has no @{name}@"
-        page = before + text + after
-    return page
+    assert sorted(_MARK.findall(page)) == sorted(parts), "page.html has other marks"
+    return _MARK.sub(lambda mark: parts[mark[1]], page)  # once: what is put in may have marks of its own
 
 
 def as_json(data: Mapping[str, Any]) -> str:

@@ -1,35 +1,82 @@
-"""How near what is known of a workload is to the device that it would be used on: `reuse_view`, `kin`."""
+"""How near what is known of a workload is to the device that it would be used on: `reuse_view`, `layer_view`, `kin`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tuner.module import Manifest, Operator
 from tuner.report.page.names import device_text, workload_text
-from tuning_db.lookup import best
-from tuning_db.record import DeviceKey, Workload
+from tuning_db import shipped
+from tuning_db.lookup import Found, best, relatives
+from tuning_db.record import DeviceKey, Trial, Workload
 from tuning_db.store import Store
 
+_SHIPPED = ("shipped", "shipped family")
 
-def reuse_view(store: Store, devices: Sequence[DeviceKey], workloads: Sequence[Workload]) -> list[dict[str, Any]]:
-    """For every workload that some device has and another of its family lacks: whose record that one would use. Raises
-    DatabaseError if the store cannot be read."""
+
+def reuse_view(
+    store: Store, devices: Sequence[DeviceKey], workloads: Sequence[Workload], tried: Collection[tuple[Workload, int]]
+) -> list[dict[str, Any]]:
+    """For every workload that some device has and another of its family lacks: whose record that one would use; and
+    for what was `tried` on a device (by its place in `devices`) without a best: what is shipped. Raises DatabaseError
+    if the store cannot be read."""
     views = []
-    for device in devices:
-        if sum((d.kind, d.family) == (device.kind, device.family) for d in devices) < 2:
-            continue
+    for place, device in enumerate(devices):
+        related = sum((d.kind, d.family) == (device.kind, device.family) for d in devices) > 1
         for workload in workloads:
+            if not related and (workload, place) not in tried:
+                continue
             found = best(store, workload, device)
-            if found is not None and found.source == "family":
-                to = devices.index(device)
-                views.append({"text": workload_text(workload), "device": to, **kin(device, found.trial.device)})
+            if found is None and (workload, place) in tried:
+                found = shipped.best(workload, device)
+            if found is not None and found.source != "device":
+                views.append(_row(workload, place, device, kin(device, found)))
     return views
 
 
-def kin(device: DeviceKey, other: DeviceKey) -> dict[str, Any]:
-    """Another device and what it differs in."""
+def layer_view(store: Store, manifest: Manifest, places: Mapping[DeviceKey, int]) -> list[dict[str, Any]]:
+    """Of a module's layers, those whose kernel nobody measured on their device when it was built. `places`: of devices,
+    in the page's list. Raises DatabaseError if the store cannot be read."""
+    keys = [DeviceKey.from_dict(processor.key) for processor in manifest.devices]
+    views = []
+    for operator in manifest.operators:
+        key = keys[operator.device]
+        near = nearness(store, operator, key)
+        if near is not None:
+            views.append(_row(operator.workload, places.get(key), key, near))
+    return [view for i, view in enumerate(views) if view not in views[:i]]
+
+
+def nearness(store: Store, operator: Operator, device: DeviceKey) -> dict[str, Any] | None:
+    """Whose record a layer's config is and what that device differs in; None of one that was measured on its own
+    device, said by a plan, or has no kernel of a template."""
+
+    def is_its(trial: Trial) -> bool:
+        return trial.config == operator.config
+
+    if operator.source == "default":
+        return {"from": "no device: its template's default", "differs": ""}
+    if operator.source == "family":
+        measured = (store.best(operator.workload, other, usable=is_its) for other in relatives(store, device))
+        found = next((Found(trial, "family") for trial in measured if trial is not None), None)
+    elif operator.source in _SHIPPED:
+        found = shipped.best(operator.workload, device, is_its)
+    else:
+        return None
+    return {"from": "a device that this database lacks", "differs": ""} if found is None else kin(device, found)
+
+
+def _row(workload: Workload, place: int | None, device: DeviceKey, near: Mapping[str, Any]) -> dict[str, Any]:
+    return {"op": workload.op, "text": workload_text(workload), "device": place, "on": device_text(device), **near}
+
+
+def kin(device: DeviceKey, found: Found) -> dict[str, Any]:
+    """The device whose record was found, and what it differs in."""
+    other = found.trial.device
     names = sorted(set(device.attrs) | set(other.attrs))
     differs = [n for n in names if device.attrs.get(n) != other.attrs.get(n)]
     if device.model != other.model:
         differs.insert(0, "model")
-    return {"from": device_text(other), "differs": ", ".join(differs) or "nothing"}
+    came = " (shipped with the package)" if found.source in _SHIPPED else ""
+    return {"from": device_text(other) + came, "differs": ", ".join(differs) or "nothing"}

@@ -17,7 +17,8 @@ from tuning_db.record import DeviceKey, Workload, tolerance_of
 from tuning_db.store import Store
 
 PIECE = "piece"  # the template of what plans measure: steps, transforms, copies (tuner.placement.costs)
-EXAMPLES = 3  # of each kind of failure and template
+EXAMPLES = 3  # of each kind of failure and template, and one of each task besides,
+MOST_EXAMPLES = 600  # unless these are more
 SAMPLE = 400  # trials of one task and template whose configs are looked at, at most,
 SAMPLES = 40_000  # and of all together, unless that leaves fewer than
 LEAST = 24
@@ -58,14 +59,15 @@ class Pass:
     began: dict[Pair, int] = field(default_factory=dict)
     first: dict[Pair, float] = field(default_factory=dict)  # of the first config that ran
     curves: dict[tuple[Pair, str, int | None], Curve] = field(default_factory=lambda: defaultdict(Curve))
-    failures: Counter[tuple[str, str]] = field(default_factory=Counter)  # by kind and template
+    # By kind and template.
+    failures: dict[tuple[str, str], Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
     examples: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each device's trials
     bins: dict[int, list[list[int]]] = field(default_factory=dict)  # of each: trials, marked ones
     repeats: dict[int, list[tuple[int, float, bool]]] = field(default_factory=lambda: defaultdict(list))
     samples: dict[tuple[Pair, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     succeeded: Counter[tuple[Pair, str]] = field(default_factory=Counter)  # of each task and template
-    pieces: list[tuple[Pair, float]] = field(default_factory=list)
+    pieces: dict[Pair, float] = field(default_factory=dict)  # by their latest measurement
 
 
 def scan(store: Store) -> Pass:
@@ -114,6 +116,7 @@ class _Reader:
         self._found, self._repeated, self._sample = found, repeated, sample
         self._tolerances = {i: tolerance_of(w.dtype) for i, w in found.workloads.items()}
         self._known: dict[tuple[Pair, int], float] = {}
+        self._examples = 0  # beyond EXAMPLES
 
     def read(self, connection: Connection) -> None:
         t = schema.trials
@@ -141,7 +144,7 @@ class _Reader:
         found, pair = self._found, (workload, device)
         if template == PIECE:
             if seconds is not None:
-                found.pieces.append((pair, seconds))
+                found.pieces[pair] = seconds
             return
         found.trials[pair] += 1
         at = (created - found.began.setdefault(pair, created)) / 1e6
@@ -165,9 +168,12 @@ class _Reader:
     def _failed(self, ident: int, pair: Pair, kind: str, template: str) -> None:
         found = self._found
         found.failed[pair] += 1
-        found.failures[kind, template] += 1
-        if len(found.examples[kind, template]) < EXAMPLES:
-            found.examples[kind, template].append(ident)
+        counts, examples = found.failures[kind, template], found.examples[kind, template]
+        more = len(examples) >= EXAMPLES
+        if not more or (pair not in counts and self._examples < MOST_EXAMPLES):
+            self._examples += more
+            examples.append(ident)
+        counts[pair] += 1
 
     def _sampled(self, ident: int, pair: Pair, template: str) -> None:
         """Keep those whose numbers have the smallest hashes: a uniform sample, the same every time."""

@@ -9,14 +9,17 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.report import trials
 from templates.traffic import bytes_of
 from tests.tuner.session.support import CONV, POINT, SMALL, replayed
 from tests.tuning_db import made
 from tuner.devices import open_device
-from tuner.report.page import collect
+from tuner.report.page import collect, render
 from tuner.report.page.knobs import knob_view
-from tuner.report.page.scan import EXAMPLES, SAMPLE
+from tuner.report.page.names import device_text
+from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, MOST_REPEATED, SAMPLE
 from tuner.session import Budget
+from tuning_db import shipped
 from tuning_db.marks import mark_throttled
 from tuning_db.record import DeviceKey, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store, open_db
@@ -69,8 +72,24 @@ def test_failures_are_told_by_kind_with_examples(store: Store):
     assert {(f["kind"], f["template"]): f["count"] for f in data["failures"]} == expected
     messages = {t.failure.message for t in store.trials() if t.failure}
     for failure in data["failures"]:
-        assert len(failure["examples"]) == min(EXAMPLES, failure["count"])
+        of = {place: [e for e in failure["examples"] if e["task"] == place] for place, _ in failure["tasks"]}
+        assert all(of.values())
+        assert min(EXAMPLES, failure["count"]) <= len(failure["examples"]) < EXAMPLES + len(of)
         assert {e["message"] for e in failure["examples"]} <= messages
+    counts = Counter[int]()
+    for place, count in (entry for failure in data["failures"] for entry in failure["tasks"]):
+        counts[place] += count
+    assert counts == {i: t["failures"] for i, t in enumerate(data["tasks"]) if t["failures"]}
+
+
+def test_examples_of_many_tasks_are_not_all_kept(tmp_path):
+    failed = made.trial(seconds=None)
+    tasks = [Workload("made up", {"size": i}) for i in range(MOST_EXAMPLES + 20)]
+    with open_db(tmp_path / "t.db") as store:
+        store.add_many([replace(failed, workload=workload) for workload in tasks])
+        (failure,) = collect(store)["failures"]
+    assert len(failure["tasks"]) == len(tasks)
+    assert len(failure["examples"]) == EXAMPLES + MOST_EXAMPLES
 
 
 def test_a_curve_goes_on_only_with_what_was_verified(tmp_path):
@@ -108,6 +127,14 @@ def test_a_reused_record_says_whose_it_is_and_how_it_differs(tmp_path):
     }
 
 
+def test_what_was_tried_in_vain_would_use_what_is_shipped(tmp_path):
+    kind = shipped.trials()[0]
+    with open_db(tmp_path / "t.db") as store:
+        store.add(made.trial(seconds=None, workload=kind.workload, device=kind.device))
+        (row,) = collect(store)["reuse"]
+    assert (row["from"], row["differs"]) == (f"{device_text(kind.device)} (shipped with the package)", "nothing")
+
+
 def test_samples_stay_small_however_many_trials_there_are(tmp_path):
     with open_db(tmp_path / "t.db") as store:
         store.add_many(made.trial(i % 7 + 1, 1e-3 * (1 + i % 7), minute=i) for i in range(3000))
@@ -115,6 +142,20 @@ def test_samples_stay_small_however_many_trials_there_are(tmp_path):
     assert view["of"] == 3000
     assert len(view["rows"]) == SAMPLE
     assert set(view["values"][0]) == {str(i) for i in range(1, 8)}
+
+
+def test_a_page_does_not_grow_with_the_trials(tmp_path):
+    """Once every sample is full: what is made here as the benchmark of a million trials makes it."""
+    sizes = []
+    for count in (15_000, 60_000):
+        with open_db(tmp_path / f"{count}.db") as store:
+            store.add_many(trials(count, tasks=1, again=0.4))
+            data = collect(store)
+            assert sum(t["trials"] for t in data["tasks"]) > 0.9 * count
+            assert len(data["pieces"]) == 2
+            assert data["drift"][0]["repeated"] > MOST_REPEATED
+            sizes.append(len(render(data)))
+    assert sizes[1] < 1.25 * sizes[0]  # four times the trials
 
 
 def test_the_knob_that_decides_is_the_important_one():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ EXPORT_ALL = """async () => {
     }
     return found;
 }"""
-HARM = "<img src=x onerror=window.harmed=1></script><script>window.harmed=1</script>"
+HARM = "<img src=x onerror=window.harmed=1></script><script>window.harmed=1</script>@script@@data@@style@@policy@"
 
 
 @dataclass(frozen=True)
@@ -152,16 +153,25 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
         assert kinds.count("kernel") + kinds.count("other") + copies == len(bench["profile"]["calls"])
         devices = page.page.eval_on_selector_all("[data-node]", "nodes => nodes.map(n => n.dataset.device)")
         assert set(devices) == {"0", "1"}
+        drawn = page.page.locator('[data-chart="graph-0"]').inner_text()
+        for device in manifest["devices"]:
+            assert f"\n{device['name']}, " in drawn
 
 
 def test_filters_choose_tasks_everywhere(reported: Reported):
+    with open_db(reported.folder / "t.db", read_only=True) as store:
+        failed = Counter(t.workload.op for t in store.trials() if t.failure)
+        assert failed["dense"] > 0
     with opened(reported.address) as page:
+        assert sum(filter(None, page.numbers("failure-kinds", "trials"))) == failed.total()
         everything = page.numbers("tasks", "trials")
         page.page.select_option("#filter-op", "dense")
         dense = page.texts("tasks", 0)
         assert dense
         assert all(text.startswith("dense") for text in dense)
         assert page.page.locator("#curve-task option").count() == len(dense)
+        assert sum(filter(None, page.numbers("failure-kinds", "trials"))) == failed["dense"]
+        assert {"dense" in text for text in page.page.locator("#failures summary").all_inner_texts()} == {True}
         page.page.select_option("#filter-op", "")
         page.page.select_option("#filter-device", "1")
         assert len(set(page.texts("tasks", 1))) == 1
@@ -169,6 +179,7 @@ def test_filters_choose_tasks_everywhere(reported: Reported):
         page.page.select_option("#filter-device", "")
         page.page.fill("#filter-text", "NO SUCH TASK")
         assert page.texts("tasks", 0) == []
+        assert page.page.locator("#failures").inner_text().endswith("No trial that the filters leave failed.")
         page.page.fill("#filter-text", "")
         assert page.numbers("tasks", "trials") == everything
         page.page.fill("#filter-of-tasks", "dense")
@@ -255,6 +266,7 @@ def test_names_made_to_harm_are_shown_as_text(reported: Reported, tmp_path: Path
     address = (tmp_path / "harm.html").as_uri()
     with opened(address, "phone") as page:
         assert page.page.evaluate("window.harmed") is None
+        assert page.page.locator("main > section").count() > 0
         assert page.page.locator("img").count() == 0
         assert page.page.locator("script").count() == 2
         text = page.page.locator("main").inner_text()
@@ -282,6 +294,22 @@ def test_numbers_that_differ_only_in_rounding_are_drawn_as_one(tmp_path: Path):
     with opened(address) as page:
         assert page.marks("roofline-0") == [(flop / size, flop / seconds)]
         assert_clean(page, address)
+
+
+def test_operators_whose_operations_are_not_counted_are_listed_below_the_roofline(tmp_path: Path):
+    seconds = {Dense(1, 32, 16).workload(): 1e-3, Workload("nms", {}): 2e-3}
+    with open_db(tmp_path / "t.db") as store:
+        store.add_many([replace(made.trial(1, s), workload=w) for w, s in seconds.items()])
+        (tmp_path / "page.html").write_text(render(collect(store)), encoding="utf-8")
+    with opened((tmp_path / "page.html").as_uri()) as page:
+        assert len(page.marks("roofline-0")) == 1
+        assert page.numbers("uncounted", "time") == [2e-3]
+        page.page.select_option("#filter-op", "nms")
+        assert page.page.locator('[data-chart="roofline-0"]').count() == 0
+        assert page.numbers("uncounted", "time") == [2e-3]
+        page.page.select_option("#filter-op", "dense")
+        assert page.page.locator('[data-table="uncounted"]').count() == 0
+        assert page.complaints == []
 
 
 def collect_of(db: Path, workload: Workload, seconds: float) -> dict[str, Any]:

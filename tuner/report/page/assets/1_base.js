@@ -82,7 +82,7 @@ function csvButton(name, columns, rows) {
     el("a", { href: url, download: `${name}.csv` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   };
-  return el("button", { type: "button", onclick: save, "data-csv": name, "aria-label": `CSV of ${name}` }, "CSV");
+  return el("button", { type: "button", id: `csv-${name}`, onclick: save, "data-csv": name, "aria-label": `CSV of ${name}` }, "CSV");
 }
 
 // columns: title, get(row): what is compared and exported, text(row): what is shown, number: right-aligned.
@@ -93,8 +93,8 @@ const WIDEST = 32; // characters of a cell's line
 function table(name, caption, columns, rows, view) {
   const mine = (view.tables[name] ??= { sort: null, down: false, filter: "", page: 0 });
   const body = el("tbody"), heads = el("tr"), state = el("span", { role: "status", class: "soft" });
-  const back = el("button", { type: "button", onclick: () => turn(-1) }, "Previous");
-  const on = el("button", { type: "button", onclick: () => turn(1) }, "Next");
+  const back = el("button", { type: "button", id: `back-${name}`, onclick: () => turn(-1) }, "Previous");
+  const on = el("button", { type: "button", id: `on-${name}`, onclick: () => turn(1) }, "Next");
   let chosen = rows;
 
   const turn = (by) => { mine.page += by; fill(); };
@@ -117,16 +117,16 @@ function table(name, caption, columns, rows, view) {
     heads.replaceChildren(...columns.map((c) => headOf(c)));
   };
   const headOf = (column) => {
-    const sorted = mine.sort === column.title;
+    const sorted = mine.sort === column.title, id = `sort-${name}-${columns.indexOf(column)}`;
     const sort = () => {
       mine.down = sorted ? !mine.down : Boolean(column.number);
       mine.sort = column.title;
       choose();
-      heads.querySelectorAll("button")[columns.indexOf(column)].focus();
+      document.getElementById(id).focus();
     };
     const mark = sorted ? (mine.down ? " ▼" : " ▲") : "";
     const order = sorted ? (mine.down ? "descending" : "ascending") : null;
-    return el("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": order }, el("button", { type: "button", onclick: sort }, column.title, mark));
+    return el("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": order }, el("button", { type: "button", id, onclick: sort }, column.title, mark));
   };
   const input = el("input", { type: "search", autocomplete: "off", id: `filter-of-${name}` });
   input.value = mine.filter;
@@ -135,7 +135,7 @@ function table(name, caption, columns, rows, view) {
   return el("div", { "data-table": name },
     el("div", { class: "controls" }, el("label", null, `Filter ${caption}`, input), csvButton(name, columns, () => chosen),
       back, on, state),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${caption}, table` },
+    el("div", { class: "scroll", id: `scroll-${name}`, tabindex: 0, role: "region", "aria-label": `${caption}, table` },
       el("table", { "aria-label": caption }, el("thead", null, heads), body)));
 }
 
@@ -163,4 +163,22 @@ function chooser(title, options, value, change, id) {
 
 function facts(pairs) {
   return el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value))));
+}
+
+// Draws a part of the page anew, with everything where a person had it: the focus and what is selected in a field, what
+// is scrolled, what is open. Whatever can have the focus has an id that stays; `else_` has the focus if it has gone.
+function keeping(redraw, focus, else_) {
+  const active = document.activeElement, held = focus || active?.id, home = active?.closest("section[id]")?.id;
+  const chosen = active instanceof HTMLInputElement ? [active.selectionStart, active.selectionEnd] : null;
+  const scrolled = [...document.querySelectorAll(".scroll[id], pre[id]")].map((n) => [n.id, n.scrollLeft, n.scrollTop]);
+  const open = [...document.querySelectorAll("details[open]")].map((n) => n.id), top = window.scrollY;
+  redraw();
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  for (const [id, left, down] of scrolled) document.getElementById(id)?.scrollTo(left, down);
+  const next = held && [held, else_, home].map((id) => id && document.getElementById(id)).find((n) => n && !n.disabled);
+  if (next && next !== document.activeElement) {
+    next.focus({ preventScroll: true });
+    if (chosen && next.id === active.id) next.setSelectionRange(...chosen);
+  }
+  window.scrollTo(0, top);
 }

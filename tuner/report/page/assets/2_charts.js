@@ -103,6 +103,8 @@ function legend(series) {
       draw("path", { class: "mark", d: SHAPES[(s.colour ?? i) % 7] })), short(s.name, 60))));
 }
 
+const cursors = new Map(); // of each figure: its label, and the list and place where a person is
+
 // A drawing whose marks can be walked through: `placed` has lists of { px, py, text, point }.
 function figure(name, label, svg, placed, key, button, pick) {
   const readout = el("p", { class: "readout", role: "status", id: `readout-${name}` });
@@ -111,12 +113,15 @@ function figure(name, label, svg, placed, key, button, pick) {
   let at = [0, -1];
   const show = (list, i) => {
     at = [list, i];
+    cursors.set(name, { label, at });
     const p = lists[list][i];
     put(cursor, { cx: p.px, cy: p.py, visibility: "visible" }, []);
     readout.textContent = short(p.text, 400);
   };
   svg.append(cursor);
-  put(svg, { tabindex: 0, role: "application", "aria-roledescription": "chart", "aria-describedby": readout.id,
+  const was = cursors.get(name);
+  if (was?.label === label && lists[was.at[0]]?.[was.at[1]]) show(...was.at);
+  put(svg, { id: `chart-${name}`, tabindex: 0, role: "application", "aria-roledescription": "chart", "aria-describedby": readout.id,
     "aria-label": `${label}: arrow keys walk through it` }, []);
   svg.addEventListener("keydown", (event) => {
     if (!lists.length) return;

@@ -1,11 +1,13 @@
 // The sections about the database. Each takes the data and the view, and returns what is to be seen.
 
+// Whether the filters leave what has a device, an operator and a text.
+function passes(row, view) {
+  return (view.device === "" || row.device === Number(view.device)) && (view.op === "" || row.op === view.op)
+    && row.text.toLowerCase().includes(view.text.toLowerCase());
+}
+
 function chosenTasks(data, view) {
-  const wanted = view.text.toLowerCase();
-  return data.tasks
-    .map((task, place) => ({ ...task, id: place, row: task.id }))
-    .filter((t) => (view.device === "" || t.device === Number(view.device)) && (view.op === "" || t.op === view.op)
-      && (!wanted || t.text.toLowerCase().includes(wanted)));
+  return data.tasks.map((task, place) => ({ ...task, id: place, row: task.id })).filter((t) => passes(t, view));
 }
 
 function gflops(task) {
@@ -100,29 +102,32 @@ function effort(data, view) {
 }
 
 function failures(data, view) {
-  const kinds = new Map();
-  for (const f of data.failures) kinds.set(f.kind, (kinds.get(f.kind) || 0) + f.count);
-  if (!kinds.size) return [el("p", null, "No trial failed.")];
+  const ids = new Set(chosenTasks(data, view).map((t) => t.id)), kinds = new Map();
+  const found = data.failures.map((f) => ({ ...f, count: f.tasks.reduce((a, [task, count]) => a + (ids.has(task) ? count : 0), 0),
+    examples: f.examples.filter((e) => ids.has(e.task)) })).filter((f) => f.count).sort((a, b) => b.count - a.count);
+  for (const f of found) kinds.set(f.kind, (kinds.get(f.kind) || 0) + f.count);
+  if (!kinds.size) return [el("p", null, data.failures.length ? "No trial that the filters leave failed." : "No trial failed.")];
   const rows = [...kinds].map(([name, value]) => ({ name, value, text: value.toLocaleString("en") }));
   const columns = [{ title: "kind", get: (f) => f.kind }, { title: "template", get: (f) => f.template },
     { title: "trials", number: true, get: (f) => f.count }, { title: "for one", get: (f) => f.examples[0]?.message }];
   const shownKind = kinds.has(view.kind) ? view.kind : rows[0].name;
   const choose = chooser("Examples of", rows.map((r) => [r.name, r.name]), shownKind,
     (value) => { view.kind = value; view.again("failure-kind"); }, "failure-kind");
-  const examples = data.failures.filter((f) => f.kind === shownKind).flatMap((f) => f.examples.map((e) => ({ ...f, ...e }))).slice(0, 12);
+  const examples = found.filter((f) => f.kind === shownKind).flatMap((f) => f.examples.map((e) => ({ ...f, ...e }))).slice(0, 12);
   return [
     bars("failures", "Failures by kind", rows, "trials"),
-    table("failure-kinds", "failures", columns, data.failures, view),
+    table("failure-kinds", "failures", columns, found, view),
     el("div", { class: "controls" }, choose),
-    examples.map((e) => el("details", null, el("summary", null, short(`${e.template}, ${data.tasks[e.task].text}, ${when(e.when)}`)),
-      el("p", { class: "soft" }, short(e.knobs, 600)), el("pre", { tabindex: 0 }, e.message))),
+    examples.map((e) => el("details", { id: `example-${e.id}` }, el("summary", { id: `summary-${e.id}` }, short(`${e.template}, ${data.tasks[e.task].text}, ${when(e.when)}`)),
+      el("p", { class: "soft" }, short(e.knobs, 600)), el("pre", { id: `message-${e.id}`, tabindex: 0 }, e.message))),
   ];
 }
 
 function roofline(data, view) {
-  const tasks = chosenTasks(data, view).filter((t) => t.best && t.flop && t.bytes);
-  if (!tasks.length) return [el("p", null, "No kernel whose operations are counted has been verified, or none is left by the filters.")];
-  return [...new Set(tasks.map((t) => t.device))].map((device) => {
+  const verified = chosenTasks(data, view).filter((t) => t.best), counted = (t) => t.flop && t.bytes;
+  const tasks = verified.filter(counted), rest = uncounted(data, view, verified.filter((t) => !counted(t)));
+  if (!tasks.length) return [el("p", null, "No kernel whose operations are counted has been verified, or none is left by the filters."), rest];
+  return [...[...new Set(tasks.map((t) => t.device))].map((device) => {
     const roof = data.roofs.find((r) => r.device === device), mine = tasks.filter((t) => t.device === device);
     const ops = [...new Set(mine.map((t) => t.op))];
     const series = ops.map((op) => ({ name: op, points: mine.filter((t) => t.op === op).map((t) => ({ x: t.flop / t.bytes, y: gflops(t),
@@ -149,7 +154,19 @@ function roofline(data, view) {
         { roof: edge, xs: [knee], ys: [roof.flops, lowest * roof.bytes_per_second], pick: (p) => { view.task = p.task; view.again("curve-task"); } }),
       table(`roofs-${device}`, `operators on ${short(data.devices[device].name, 40)}`, columns, mine, view),
     ];
-  });
+  }), rest];
+}
+
+// Operators that have no place in a roofline: what they do is not counted in operations.
+function uncounted(data, view, tasks) {
+  if (!tasks.length) return null;
+  const columns = [{ title: "operator", get: (t) => t.text }, { title: "device", get: (t) => data.devices[t.device].name },
+    { title: "time", number: true, get: (t) => t.best.seconds, text: (t) => time(t.best.seconds) },
+    { title: "bytes a second", number: true, get: (t) => t.bytes && t.bytes / t.best.seconds, text: (t) => (t.bytes ? `${digits(t.bytes / t.best.seconds / 1e9, 3)} GB/s` : "-") },
+    { title: "template", get: (t) => t.best.template }];
+  return [el("h3", null, "Without counted operations"),
+    el("p", { class: "soft" }, "These are in no chart: operations are counted of convolutions and dense layers alone. Bytes are those that any kernel has to move."),
+    table("uncounted", "operators without counted operations", columns, tasks, view)];
 }
 
 function limit(roof, task) {

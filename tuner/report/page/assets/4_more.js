@@ -64,19 +64,21 @@ function drift(data, view) {
 }
 
 function reuse(data, view) {
-  const columns = [{ title: "task", get: (r) => r.text }, { title: "used on", get: (r) => data.devices[r.device].name },
+  const columns = [{ title: "task", get: (r) => r.text }, { title: "used on", get: (r) => r.on },
     { title: "measured on", get: (r) => r.from }, { title: "differs in", get: (r) => r.differs }];
-  const rows = data.reuse.filter((r) => view.device === "" || r.device === Number(view.device));
+  const rows = data.reuse.filter((r) => passes(r, view));
   return [
-    el("p", { class: "soft" }, "What a device would use that has not been measured on it: the best config of the most similar device of its family. Its own times there are not known."),
-    rows.length ? table("reuse", "reused records", columns, rows, view) : el("p", null, "None: every record here was measured on the device that uses it."),
+    el("p", { class: "soft" }, "Configs that have not been measured on the device that uses them: what a device would use of the most similar one of its family, or of what comes with the package, ",
+      "and layers of modules that were built so. Their own times there are not known."),
+    rows.length ? table("reuse", "reused records", columns, rows, view)
+      : el("p", null, data.reuse.length ? "None is left by the filters." : "None: every record here was measured on the device that uses it."),
   ];
 }
 
 function pieces(data, view) {
   const columns = [{ title: "what", get: (p) => p.op }, { title: "piece", get: (p) => p.text }, { title: "device", get: (p) => data.devices[p.device].name },
     { title: "time", number: true, get: (p) => p.seconds, text: (p) => time(p.seconds) }];
-  const rows = data.pieces.filter((p) => view.device === "" || p.device === Number(view.device));
+  const rows = data.pieces.filter((p) => passes(p, view));
   return [el("p", { class: "soft" }, "What plans have measured: other steps of networks, transforms of layouts, copies between devices."),
     table("pieces", "pieces", columns, rows, view)];
 }

@@ -11,7 +11,7 @@ function moduleView(module, id) {
     const stages = stagesOf(module), nodeOf = (layer) => module.flow.nodes.find((n) => n.operator === layer);
     const layers = module.layers.map((l, i) => ({ ...l, i, measured: measuredOf(module, i), turn: nodeOf(i) }));
     const timeOf = (l) => l.measured ?? l.seconds;
-    const whole = layers.reduce((a, l) => a + (timeOf(l) || 0), 0);
+    const timed = layers.filter((l) => timeOf(l)), whole = timed.reduce((a, l) => a + timeOf(l), 0);
     const share = (l) => { const peak = roofOf(data, module, l.device); return peak && l.flop && timeOf(l) ? l.flop / timeOf(l) / peak : null; };
     const columns = [{ title: "layer", get: (l) => l.node }, { title: "computes", get: (l) => l.text },
       { title: "template", get: (l) => l.template }, { title: "layout", get: (l) => l.layout }, { title: "device", get: (l) => module.devices[l.device].short },
@@ -26,22 +26,26 @@ function moduleView(module, id) {
       ...(stages.length ? [
         { title: "stage", number: true, get: (l) => (l.turn ? l.turn.stage + 1 : null), text: (l) => (l.turn ? stageText(stages, l.turn) : "-") },
         { title: "at the same time as", get: (l) => (l.turn ? beside(stages, l.turn).join(", ") : null) }] : []),
-      { title: "known from", get: (l) => l.source + (l.near ? `: ${l.near.from} (differs in ${l.near.differs})` : "") },
+      { title: "known from", get: (l) => l.source + (l.near ? `: ${l.near.from}${l.near.differs && ` (differs in ${l.near.differs})`}` : "") },
       { title: "error", number: true, get: (l) => l.error, text: (l) => digits(l.error, 2) }, { title: "knobs", get: (l) => l.knobs }];
-    const slow = layers.filter((l) => timeOf(l)).sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 15);
+    const slow = [...timed].sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 15);
     const noPeak = layers.some((l) => l.flop && share(l) === null);
     return [
-      facts([["layers", layers.length], ["their time together", time(whole || null)], ["values", module.dtype], ["threads", module.threads],
+      facts([["layers", layers.length], ["their time together", time(whole || null)], ["times known", `${timed.length} of ${layers.length}`], ["values", module.dtype], ["threads", module.threads],
         ...(stages.length ? [["stages", `${stages.length}, ${stages.filter((s) => s.length > 1).length} of several groups`]] : []),
         ["devices", module.devices.map((d) => short(d.name, 60)).join("; ")]]),
       module.bench ? benchTable(module, id, view) : null,
       el("p", { class: "soft" }, "Time: of the stored trial that the kernel was chosen by. ",
         module.profile ? "In the network: measured call by call in a whole inference. " : "",
+        module.vendors.length ? "Columns of libraries: their kernels for the same layer on the same device, where one was a trial (tune model --vendor). " :
+          "No library's kernels were trials beside these (tune model --vendor): only whole networks are compared (tune bench --against). ",
+        timed.length < layers.length ? `Times of ${timed.length} of ${many(layers.length, "layer")} are known: sums and shares are of these alone. ` : "",
         noPeak ? "The peak of the device was not measured: tune report --measure does so on it. " : ""),
       table(`layers-${id}`, `layers of ${short(module.model, 40)}`, columns, layers, view),
       el("h3", null, "Where an inference's time goes"),
       module.profile ? bars(`calls-${id}`, "Time of each call", topCalls(module), "seconds")
-        : bars(`calls-${id}`, "Time of each layer", slow.map((l) => ({ name: `${l.node}: ${l.text}`, value: timeOf(l), text: `${time(timeOf(l))}, ${percent(timeOf(l) / whole)}` })), "seconds"),
+        : !timed.length ? el("p", null, "No layer's time is known: tune its model on this device, or tune report --measure.")
+          : bars(`calls-${id}`, "Time of each layer", slow.map((l) => ({ name: `${l.node}: ${l.text}`, value: timeOf(l), text: `${time(timeOf(l))}, ${percent(timeOf(l) / whole)}` })), "seconds"),
       el("h3", null, "The plan as a graph"),
       graph(module, id, layers, stages),
     ];
@@ -134,13 +138,15 @@ function graph(module, id, layers, stages) {
   const placed = nodes.map((node, i) => {
     const layer = node.operator === null ? null : layers[node.operator], { x, y } = at[i];
     const name = node.kind === "output" ? "outputs" : node.kind === "copy" ? "copy" : node.name;
-    const second = layer ? [layer.layout, time(layer.measured ?? layer.seconds)].filter(Boolean).join(", ") : node.kind === "copy" ? `to ${module.devices[node.device].short}` : node.kind;
+    const on = module.devices[node.device].short, told = module.devices.length > 1 ? [on] : [];
+    const second = layer ? [...told, time(layer.measured ?? layer.seconds), layer.layout].filter(Boolean).join(", ")
+      : node.kind === "copy" ? `to ${on}` : [...told, node.kind].join(", ");
     svg.append(draw("rect", { class: `node ${node.kind} c${node.device % 7}`, x: x - box / 2, y: y - 19, width: box, height: 38, rx: node.kind === "kernel" ? 4 : 16, "data-node": i, "data-kind": node.kind, "data-device": node.device, "data-stage": node.stage, "data-group": node.group }),
       draw("text", { x, y: y - 3, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : null }, clip(name, 26)),
-      draw("text", { x, y: y + 12, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : "soft" }, clip(second, 28)));
+      draw("text", { x, y: y + 12, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : "soft" }, clip(second, 32)));
     const what = layer ? `${layer.text}; ${layer.template ?? "no template"}; ${layer.layout ?? "layout not known"}; ${time(layer.measured ?? layer.seconds)}` : node.kind;
     const turn = node.stage === null ? "" : `; stage ${stageText(stages, node)}` + (beside(stages, node).length ? `, at the same time as ${beside(stages, node).join(", ")}` : "");
-    return { px: x, py: y, text: `${name} on ${module.devices[node.device].short}: ${what}${turn}`, point: node };
+    return { px: x, py: y, text: `${name} on ${on}: ${what}${turn}`, point: node };
   });
   const columns = [{ title: "node", get: (n) => n.i }, { title: "name", get: (n) => n.name }, { title: "kind", get: (n) => n.kind }, { title: "device", get: (n) => module.devices[n.device].short },
     ...(stages.length ? [{ title: "stage", get: (n) => (n.stage === null ? null : n.stage + 1) }, { title: "group", get: (n) => (n.group === null ? null : n.group + 1) }] : []),
@@ -148,7 +154,7 @@ function graph(module, id, layers, stages) {
   const list = () => nodes.map((n, i) => ({ ...n, i }));
   const counts = (kind) => nodes.filter((n) => n.kind === kind).length;
   const drawn = figure(`graph-${id}`, `Graph of ${short(module.model, 60)}`, svg, [placed], null, csvButton(`graph-${id}`, columns, list));
-  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `graph of ${short(module.folder)}` });
+  const scroll = el("div", { class: "scroll", id: `scroll-graph-${id}`, tabindex: 0, role: "region", "aria-label": `graph of ${short(module.folder)}` });
   drawn.querySelector("svg").replaceWith(scroll);
   scroll.append(svg);
   const key = el("ul", { class: "legend" }, module.devices.map((d, i) => el("li", null,

@@ -1,13 +1,27 @@
 // The page while runs go on: what is at work now, and buttons. `tune watch` serves it.
 
 const REST = 2000; // milliseconds between two questions
-let token = null;
+let token = null, told = null;
 
-function watch() {
-  token = new URLSearchParams(location.search).get("token");
+// The token comes with the link and stays with the tab. A page that was loaded again comes without data.
+async function watch() {
+  token = new URLSearchParams(location.search).get("token") ?? sessionStorage.getItem("token");
   history.replaceState(null, "", location.pathname + location.hash); // not in the history, nor in a picture of the screen
+  if (!token) return lost("This page has no token: open the link that tune watch shows.");
+  sessionStorage.setItem("token", token);
+  if (!data.live) {
+    const found = await exchange("/data", {});
+    if (!found) return;
+    data = found;
+  }
+  start();
   panel("");
   setTimeout(ask, REST);
+}
+
+function lost(why) {
+  if (data.live) return panel(why);
+  document.getElementById("main").replaceChildren(el("p", { role: "alert", class: "warn" }, why));
 }
 
 async function ask() {
@@ -21,9 +35,9 @@ async function exchange(path, options) {
     const answer = await fetch(path, { ...options, headers: { "X-Token": token }, cache: "no-store" });
     const found = await answer.json();
     if (answer.ok) return found;
-    panel(found.error);
+    lost(found.error);
   } catch {
-    panel("tune watch has ended, or cannot be reached: this is what it showed last.");
+    lost(data.live ? "tune watch has ended, or cannot be reached: this is what it showed last." : "tune watch has ended, or has another token now: open the link that it shows.");
   }
   return null;
 }
@@ -34,9 +48,11 @@ function update(found) {
   data = found;
   panel("");
   if (same) return;
-  fillFilters();
-  heading();
-  again();
+  keeping(() => {
+    fillFilters();
+    heading();
+    again();
+  });
 }
 
 async function wish(what) {
@@ -45,16 +61,17 @@ async function wish(what) {
 }
 
 function panel(problem) {
-  const box = document.getElementById("live"), held = document.activeElement?.id;
-  const { paused, running } = data.live;
+  const { paused, running } = data.live, tell = JSON.stringify([problem, paused, running]);
+  if (tell === told) return; // else it would be read out again and again
+  told = tell;
   const button = (id, text, what) => el("button", { type: "button", id, onclick: () => wish(what) }, text);
   const said = problem || (paused ? "Paused: runs wait before their next batch." : running.length ? "At work:" : "No run is at work.");
+  const box = document.getElementById("live");
   box.hidden = false;
-  box.replaceChildren(
+  keeping(() => box.replaceChildren(
     el("p", { role: "status", class: problem ? "warn" : null }, said),
     el("ul", null, running.map((r) => el("li", null,
       `${short(r.text)} on ${short(r.device, 60)}: ${r.candidates} candidates under way, by ${short(r.owner, 60)} `,
       button(`skip-${r.id}`, "Skip this task", { wish: "skip", task: r.id })))),
-    paused ? button("pause", "Go on", { wish: "resume" }) : button("pause", "Pause", { wish: "pause" }));
-  if (held) document.getElementById(held)?.focus({ preventScroll: true });
+    paused ? button("pause", "Go on", { wish: "resume" }) : button("pause", "Pause", { wish: "pause" })), null, "pause");
 }

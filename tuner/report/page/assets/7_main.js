@@ -19,15 +19,11 @@ function sections() {
 }
 
 function section(id, title, build) {
-  return el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), build(data, view));
+  return el("section", { id, tabindex: -1, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), build(data, view));
 }
 
-// Anew, with the focus and the scrolled positions where they were.
 function again(focus) {
-  const held = focus || document.activeElement?.id, scrolled = window.scrollY;
-  document.getElementById("main").replaceChildren(...sections().map(([id, title, build]) => section(id, title, build)));
-  if (held) document.getElementById(held)?.focus({ preventScroll: true });
-  window.scrollTo(0, scrolled);
+  keeping(() => document.getElementById("main").replaceChildren(...sections().map(([id, title, build]) => section(id, title, build))), focus);
 }
 view.again = again;
 
@@ -53,7 +49,7 @@ function theme(name) {
 
 function heading() {
   document.getElementById("source").textContent = short(`${data.database}, ${when(data.made)}, edgetune ${data.edgetune}`, 400);
-  document.getElementById("sections").replaceChildren(...sections().map(([id, title]) => el("li", null, el("a", { href: `#${id}` }, title))));
+  document.getElementById("sections").replaceChildren(...sections().map(([id, title]) => el("li", null, el("a", { id: `to-${id}`, href: `#${id}` }, title))));
 }
 
 function start() {
@@ -70,5 +66,5 @@ function start() {
   again();
 }
 
-start();
-if (data.live) watch();
+if ("live" in data) watch();
+else start();

@@ -1,0 +1,100 @@
+"""What the page says of kernels that nobody measured on their device: whose record each is, which times are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import needs_chromium, opened
+from tests.tuner.stages.networks import branches
+from tests.tuning_db import made
+from tuner.devices import open_device
+from tuner.graph.choice import Planned
+from tuner.module import build_placed
+from tuner.report.page import collect, render
+from tuner.report.page.names import device_text, workload_text
+from tuning_db import shipped
+from tuning_db.record import DeviceKey, Trial
+from tuning_db.store import open_db
+
+NOWHERE = "no device: its template's default"
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built without a database, for one thread of the CPU."""
+    folder = tmp_path_factory.mktemp("reused")
+    graph = branches(folder)
+    build_placed(graph, [open_device("cpu", 1)], Planned([0] * len(graph.steps)), folder / "out")
+    return folder / "out"
+
+
+def _changed(module: Path, folder: Path, layers: dict[int, dict[str, Any]]) -> Path:
+    """The module with a manifest that says other things of some layers, by their places; all others are timed."""
+    folder.mkdir()
+    manifest = json.loads((module / "manifest.json").read_text())
+    for file in manifest["files"]:
+        (folder / file).write_bytes((module / file).read_bytes())
+    for place, operator in enumerate(manifest["operators"]):
+        timed = {"source": "device", "seconds": 1e-3 * (place + 1), "error": 1e-6}
+        operator.update(layers.get(place, timed))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def _of(trial: Trial, source: str) -> dict[str, Any]:
+    return {
+        "workload": trial.workload.as_dict(),
+        "config": trial.config.as_dict(),
+        "source": source,
+        "seconds": trial.seconds if source == "family" else None,
+    }
+
+
+@needs_chromium
+def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counted(module: Path, tmp_path: Path):
+    key = json.loads((module / "manifest.json").read_text())["devices"][0]["key"]
+    device = DeviceKey.from_dict(key)
+    relative = DeviceKey(device.kind, device.family, "a relative", dict(device.attrs))
+    sent = next(t for t in shipped.trials() if t.device.kind == "cpu")
+    near = made.trial(3, 1e-3, device=relative)
+    default = {"source": "default", "seconds": None, "error": None}
+    layers = {0: _of(sent, "shipped family"), 1: _of(near, "family"), 2: default}
+    changed = _changed(module, tmp_path / "changed", layers)
+    with open_db(tmp_path / "t.db") as store:
+        store.add_many([near, made.trial(4, 1e-4, device=relative)])  # a faster one since: not what the layer has
+        data = collect(store, [changed])
+    (tmp_path / "page.html").write_text(render(data), encoding="utf-8")
+    lost = data["modules"][0]["layers"][2]["text"]
+    with opened((tmp_path / "page.html").as_uri()) as page:
+        rows = list(zip(*(page.texts("reuse", column) for column in range(4)), strict=True))
+        assert [row[:3] for row in rows] == [
+            (
+                workload_text(sent.workload),
+                device_text(device),
+                f"{device_text(sent.device)} (shipped with the package)",
+            ),
+            (workload_text(near.workload), device_text(device), device_text(relative)),
+            (lost, device_text(device), NOWHERE),
+        ]
+        assert rows[1][3] == "model"
+        count = len(data["modules"][0]["layers"])
+        shown = page.page.locator("#module-0").inner_text()
+        assert f"Times of {count - 2} of {count} layers are known" in shown
+        known = [1e-3, *(1e-3 * (place + 1) for place in range(3, count))]
+        shares = page.page.eval_on_selector_all(
+            '[data-chart="calls-0"] rect', "bars => bars.map(b => +b.dataset.value)"
+        )
+        assert shares == sorted(known, reverse=True)[:15]
+        page.page.fill("#filter-text", lost)
+        assert page.texts("reuse", 0) == [lost]
+        assert page.complaints == []
+
+
+def test_a_module_whose_layers_were_all_measured_reuses_nothing(module: Path, tmp_path: Path):
+    with open_db(tmp_path / "t.db") as store:
+        data = collect(store, [_changed(module, tmp_path / "changed", {})])
+    assert data["reuse"] == []
