@@ -1,7 +1,7 @@
 """Holds for all tests: an interrupt interrupts, however the tests were started, and nothing has a time limit.
 
-Two processes may share the tests (pytest-xdist: `-n 2 --dist loadgroup`). What measures, has boards or fills disks stays
-in one of them, in its order, and only what computes the same whatever runs beside it is done by the other.
+Two processes may share the tests (pytest-xdist: `-n 2 --dist loadgroup`). What measures, has boards or fills disks
+stays in one of them, in its order, and only what computes the same whatever runs beside it is done by the other.
 """
 
 from __future__ import annotations
