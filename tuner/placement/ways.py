@@ -26,7 +26,7 @@ from tuner.placement.fallback import CPU, GPU, fall_back, operator_of, within_me
 from tuner.placement.known import samples_of
 from tuner.placement.measured import Simulated
 from tuner.placement.memory import memory_on
-from tuner.placement.parts import built, configs_in_parts, fewer_parts
+from tuner.placement.parts import all_in_rows, built, configs_in_parts, fewer_parts
 from tuner.placement.simulator import Simulator
 from tuner.placement.simulator.fitting import check_enough
 from tuner.placement.soap import Strategy
@@ -126,7 +126,7 @@ def _in_parts(
     placing: Placing, task: _Task, devices: Sequence[Device], unwanted: Collection[str], estimates: Estimates
 ) -> Placing:
     """With steps in parts where that is faster as it is built, and fits into the GPU's memory."""
-    starts = {**task.starts, placing.taken: placing.strategy}
+    starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
     options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
     strategy = mcmc.search(task.simulator, starts, task.rng, options, configs=configs_in_parts).strategy
     found = _Built(placing.split.graph, devices, unwanted, estimates)
