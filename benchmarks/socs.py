@@ -49,7 +49,7 @@ from tuner.placement.fallback import CPU, GPU
 from tuner.placement.known import samples_of
 from tuner.placement.mcmc import Options, search
 from tuner.placement.networks import Network, network
-from tuner.placement.parts import built, configs_in_parts, fewer_parts
+from tuner.placement.parts import all_in_rows, built, configs_in_parts, fewer_parts
 from tuner.placement.simulator import CostModel, Roofline, Simulator
 from tuner.placement.simulator.contention import contended
 from tuner.placement.simulator.fitting import left_out_ratios
@@ -218,7 +218,8 @@ def strategies_of(
     options = Options(proposals=proposals // len(simple))
     configs = partial(configs_in_parts, most=given.most_parts)
     make = partial(Simulator, net, topology, cost)
-    split = search(make, simple, random.Random(given.seed), options, configs=configs).strategy
+    starts = simple | {"rows": all_in_rows(make(), simple["exact"])}
+    split = search(make, starts, random.Random(given.seed), options, configs=configs).strategy
 
     def seconds(strategy: Strategy) -> float:
         return subject.seconds(strategy, topology, cost)

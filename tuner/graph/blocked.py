@@ -184,16 +184,17 @@ def _emit_global(emitter: Emitter, forms: Forms, data: Any, layout: Layout, kind
 
 
 def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | None) -> Blocked | None:
+    """Along height and width, and along channels where these fill whole blocks."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     images = [_image(part) for part in parts]
     block = _block(forms, parts, block)
-    if not block or None in images or call.attrs.axis is None or int(call.attrs.axis) % 4 != 1:
+    if not block or None in images or call.attrs.axis is None or int(call.attrs.axis) % 4 == 0:
         return None
-    if any(image is None or image[1] % block for image in images[:-1]):
+    axis, layout = int(call.attrs.axis) % 4, Layout(block)
+    if axis == 1 and any(image is None or image[1] % block for image in images[:-1]):
         return None
-    layout = Layout(block)
     blocked = [forms.get(part, layout) for part in parts]
-    return emitter.builder.emit(relax.op.concat(blocked, axis=1)), layout
+    return emitter.builder.emit(relax.op.concat(blocked, axis)), layout
 
 
 def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:

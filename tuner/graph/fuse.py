@@ -8,6 +8,7 @@ to first, so that of two anchors that meet in an addition the later one computes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -114,7 +115,7 @@ def fuse(model: Model) -> FusedGraph:
     for i, (var, value) in enumerate(zip(graph.variables, graph.values, strict=True)):
         if i not in claimed:
             steps[i] = _step(model.node_names.get(var.name, var.name), value, var)
-    return FusedGraph(model, _alive([steps[i] for i in sorted(steps)], graph.outputs), graph.outputs)
+    return FusedGraph(model, alive_steps([steps[i] for i in sorted(steps)], graph.outputs), graph.outputs)
 
 
 def _step(node: str, value: Any, out: Var) -> Step:
@@ -124,7 +125,7 @@ def _step(node: str, value: Any, out: Var) -> Step:
     )
 
 
-def _alive(steps: list[Step], outputs: tuple[Any, ...]) -> tuple[Step, ...]:
+def alive_steps(steps: Sequence[Step], outputs: tuple[Any, ...]) -> tuple[Step, ...]:
     """The steps that the results depend on (a Pad that became a convolution's padding does not)."""
     needed = {o for o in outputs if isinstance(o, Var)}
     alive = []

@@ -6,22 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 
 from tvm.ir import Var
 
-from templates.workloads import flop_of
+from templates.workloads import Conv2d, anchor_of, flop_of
 from tuner.devices import Device
 from tuner.graph import FusedGraph, Place, TunedStep, runs_on
+from tuner.graph.bindings import shape_of
 from tuner.graph.fuse import AnchorStep, Step, reads_of
-from tuner.graph.split import channels_of, unit_of
+from tuner.graph.split import channels_of, reach_of, rows_of, unit_of
 from tuner.placement.baselines import strategy_of
 from tuner.placement.fallback import alike, operator_of
 from tuner.placement.known import DatabaseCosts, kind_of, work_of
 from tuner.placement.measured import Simulated
 from tuner.placement.memory import bytes_of, weights_of
 from tuner.placement.networks import Network, Operator
-from tuner.placement.networks.operators import ALL, ITEM, Read
+from tuner.placement.networks.operators import ALL, ITEM, SAME, Read
 from tuner.placement.simulator.costs import Measured, Work
 from tuner.placement.simulator.fitting import FittedCosts
 from tuner.placement.topology import Topology
@@ -82,9 +84,8 @@ def _known_seconds(costs: DatabaseCosts, workload: Workload, whole: AnchorStep |
 
 
 def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
-    """A model's steps as operators, and what each of them computes and moves. What can be split (`graph.split`) can be
-    split along the only dimension that its output has here, as large as all of it; parts of a residual addition need
-    only their channels of what is added."""
+    """A model's steps as operators, and what each of them computes and moves. Images have their own dimensions, all
+    else a single one as large as all of it; what can be split (`graph.split`) can be along its channels and rows."""
     place = {step.out: i for i, step in enumerate(graph.steps)}
     operators, works = list[Operator](), dict[str, Work]()
     for i, step in enumerate(graph.steps):
@@ -95,14 +96,39 @@ def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
         title, made = f"{i} {step.node}", bytes_of(step.out.ty)
         if isinstance(step, TunedStep):
             kind, flop = kind_of(step.workload), flop_of(step.workload) or 0.0
-        axes, added = "-", set[Var]()
-        if isinstance(step, AnchorStep) and channels_of(step) >= 2 * unit_of(step):
-            axes, added = "p", {v for v in step.extras if isinstance(v, Var)} - {step.data}
-        needs = tuple((Read(0) if v in added else ALL,) for v in reads if v in place)
-        shape = (max(made // ITEM, 1),)
+        shape, axes = _dimensions(step)
+        needs = tuple(_needs(step, v, shape, operators[place[v]].shape) for v in reads if v in place)
         operators.append(Operator(title, kind, shape, axes, inputs, needs, flop, weights, extra=outside))
         works[title] = Work(flop, made + weights + outside + sum(operators[u].bytes for u in inputs))
     return Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators)), works
+
+
+def _dimensions(step: Step) -> tuple[tuple[int, ...], str]:
+    """Of what a step makes, in float32 values, and the axes of `Operator`: those of an image are sample, channels, rows
+    and columns, of which halves have half as many."""
+    made, image = max(bytes_of(step.out.ty) // ITEM, 1), shape_of(step.out)
+    dense = isinstance(step, AnchorStep) and step.workload.op == "dense"
+    channels = "p" if isinstance(step, AnchorStep) and channels_of(step) >= 2 * unit_of(step) else "-"
+    if image is None or len(image) != 4 or dense or not prod(image):
+        return (made,), channels
+    rows = "a" if isinstance(step, AnchorStep) and rows_of(step) > 1 else "-"
+    return (*image[:3], max(made // prod(image[:3]), 1)), f"-{channels}{rows}-"
+
+
+def _needs(step: Step, read: Var, shape: tuple[int, ...], given: tuple[int, ...]) -> tuple[Read, ...]:
+    """What parts of a step, which makes `shape`, need of a value of the shape `given`, both as `_dimensions` has them:
+    of what is added no more than they make, of a convolution's data the rows that its kernel reaches."""
+    everything = (ALL,) * len(given)
+    if not isinstance(step, AnchorStep):
+        return everything
+    if not read.same_as(step.data):
+        return SAME[: len(given)] if shape == given else everything
+    conv = anchor_of(step.workload)
+    if not isinstance(conv, Conv2d) or len(given) != 4:
+        return everything
+    unit, width = conv.out_channels // conv.groups, conv.in_channels // conv.groups
+    channels = Read(1, width // unit, width // unit) if conv.groups > 1 and width % unit == 0 else ALL
+    return ALL, channels, Read(2, conv.strides[0], reach_of(conv), -conv.padding[0]), ALL
 
 
 def able_topology(

@@ -171,6 +171,8 @@ def _saves(step: Step, makes: Layout, seconds: float) -> tuple[float, ...]:
     """What a concatenation saves for each variable that is written in place (see `graph.concat`): its share."""
     if not makes.block or not isinstance(step, PlainStep) or not is_call(step.value, "concat"):
         return ()
+    if int(step.value.attrs.axis) % 4 != 1:
+        return ()
     parts = [shape_of(part) for part in step.value.args[0].fields]
     channels = [shape[1] for shape in parts if shape is not None]
     each = zip(step.value.args[0].fields, channels, strict=True)

@@ -1,5 +1,6 @@
-"""Strategies of a network that is built: each step whole, or in parts along its output channels. Start at `built`;
-`read_strategy_of` and `write_strategy_of` are for files that a person edits, `part_tasks` to tune what these split.
+"""Strategies of a network that is built: each step whole, or in parts along its output channels or rows. Start at
+`built`; `read_strategy_of` and `write_strategy_of` are for files that a person edits, `part_tasks` to tune what these
+split.
 
 The parts of paper 002, section 4, are equal: that a device gets three quarters is said as four parts, three of them
 there, which are built as one.
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from math import gcd
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, tasks_of
 from tuner.graph.fuse import AnchorStep, reads_of
-from tuner.graph.split import Share, Split, channels_of, joined, split_steps, unit_of
+from tuner.graph.split import ROWS, Share, Split, channels_of, joined, rows_of, split_steps, unit_of
 from tuner.placement.baselines.whole import whole
 from tuner.placement.estimated import able_topology, network_of
 from tuner.placement.fallback import CPU, GPU
 from tuner.placement.memory import memory_on
 from tuner.placement.networks import Operator
+from tuner.placement.simulator import Simulator
 from tuner.placement.soap import Config, Strategy, devices_in, read_strategy, write_strategy
+from tuner.placement.soap.configs import cut
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology
 from tuner.session import Task
 
@@ -35,21 +38,34 @@ _BLOCKS = (16, 8, 4)  # channels of a layout block: a part of whole blocks is jo
 
 
 def configs_in_parts(operator: Operator, topology: Topology, most: int = MOST_PARTS) -> tuple[Config, ...]:
-    """What a search proposes: whole on a device, or along its parameter dimension up to `most` parts shared out between
-    two of them."""
-    return _configs(topology.able(operator.kind), operator.axes, operator.shape, most)
+    """What a search proposes: whole on a device, or along a parameter dimension, or the rows of what has parameters, up
+    to `most` parts shared out between two of them."""
+    axes = "pa" if operator.weights else "p"
+    dims = tuple(i for i, axis in enumerate(operator.axes) if axis in axes)
+    return _configs(topology.able(operator.kind), dims, operator.shape, most)
 
 
 @lru_cache(maxsize=1024)
-def _configs(able: tuple[int, ...], axes: str, shape: tuple[int, ...], most: int) -> tuple[Config, ...]:
+def _configs(able: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...], most: int) -> tuple[Config, ...]:
     found = [Config((1,) * len(shape), (device,)) for device in able]
-    dim = axes.find("p")
-    for one, other in combinations(able, 2) if dim >= 0 else ():
+    for dim, (one, other) in product(dims, combinations(able, 2)):
         for degree in range(2, min(most, shape[dim]) + 1):
             degrees = tuple(degree if i == dim else 1 for i in range(len(shape)))
             first = [k for k in range(1, degree) if gcd(k, degree) == 1]  # 2 of 4 are 1 of 2
             found += [Config(degrees, (one,) * k + (other,) * (degree - k)) for k in first]
     return tuple(found)
+
+
+def all_in_rows(simulator: Simulator, otherwise: Strategy) -> Strategy:
+    """All steps that can be in the same parts of their rows, the fastest such, the others as they are `otherwise`: a
+    start for searches. From whole steps none leads there where what is between two of them takes long to copy."""
+    ways: list[dict[tuple[int, ...], Config]] = []
+    for operator in simulator.network.operators:
+        configs = configs_in_parts(operator, simulator.topology)
+        ways.append({c.devices: c for c in configs if len(c.degrees) > ROWS and c.degrees[ROWS] > 1})
+    every = dict.fromkeys(devices for way in ways for devices in way)
+    found = [tuple(way.get(d, old) for way, old in zip(ways, otherwise, strict=True)) for d in every]
+    return min(found, key=simulator.start, default=otherwise)
 
 
 def fewer_parts(
@@ -78,7 +94,8 @@ def built(graph: FusedGraph, strategy: Strategy, host: int) -> Split:
     """The network with its steps in the parts of a strategy for `network_of(graph)`; `host`: the index of the CPU. The
     parts are put together where all who read them are, else where most of them are made.
 
-    Raises BadInput, naming the node, for a step that has fewer channels, or groups of channels, than parts.
+    Raises BadInput, naming the node, for a step that has fewer channels, or groups of channels, than parts, or whose
+    channels and rows are both split.
     """
     shares = {
         step.out: shares_of(step, config)
@@ -100,22 +117,36 @@ def built(graph: FusedGraph, strategy: Strategy, host: int) -> Split:
 
 
 def shares_of(step: AnchorStep, config: Config) -> list[Share]:
-    """The channels of each part: as equal as whole groups of channels allow, but for whole layout blocks where these
-    move a border by a quarter of a part at most."""
-    channels, unit, parts = channels_of(step), unit_of(step), len(config.devices)
+    """The rows or the channels of each part. Raises BadInput for a config that splits both."""
+    if sum(degree > 1 for degree in config.degrees) > 1:
+        raise BadInput(f"node {step.node!r}: split it along channels or along rows, not both")
+    if len(config.degrees) > ROWS and config.degrees[ROWS] > 1:
+        parts = len(config.devices)
+        cuts = [cut(rows_of(step), parts, part) for part in range(parts)]
+        return joined([Share(*rows, device, rows=True) for rows, device in zip(cuts, config.devices, strict=True)])
+    return _channels_shared(step, config.devices)
+
+
+def _channels_shared(step: AnchorStep, devices: Sequence[int]) -> list[Share]:
+    """As equal as whole groups of channels allow, but for whole layout blocks where these move a border by a quarter of
+    a part at most. Every device has a group, if there are as many."""
+    channels, unit, parts = channels_of(step), unit_of(step), len(devices)
     exact = [channels * i / parts for i in range(parts + 1)]
     for block in (*(unit * b for b in _BLOCKS), unit):
         borders = [round(border / block) * block for border in exact[:-1]] + [channels]
         away = max(abs(border - at) for border, at in zip(borders, exact, strict=True))
         if all(a < b for a, b in pairwise(borders)) and away <= channels / parts / 4:
             break
-    return joined([Share(a, b, device) for (a, b), device in zip(pairwise(borders), config.devices, strict=True)])
+    shares = joined([Share(a, b, device) for (a, b), device in zip(pairwise(borders), devices, strict=True)])
+    left = range(len(shares) - 1, -1, -1)
+    ends = [min(max(s.last, unit * (i + 1)), channels - unit * left[i]) for i, s in enumerate(shares)]
+    return [replace(s, first=a, last=b) for s, (a, b) in zip(shares, pairwise([0, *ends]), strict=True)]
 
 
 def _most(shares: Sequence[Share]) -> int:
-    """The device with the most channels."""
+    """The device with the most channels, or rows."""
     devices = dict.fromkeys(share.device for share in shares)
-    return max(devices, key=lambda d: sum(share.channels for share in shares if share.device == d))
+    return max(devices, key=lambda d: sum(share.size for share in shares if share.device == d))
 
 
 def whole_strategy(graph: FusedGraph, placement: Sequence[int]) -> Strategy:
@@ -133,15 +164,19 @@ def read_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device]) -
 def built_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> Split:
     """As `built`, on a GPU and the CPU, for a strategy that a file has. Raises BadInput, with the file, for what cannot
     be split so, and for what does not fit into the GPU's memory."""
-    try:
-        split = built(graph, strategy, CPU)
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from error
+    split = _built(path, graph, strategy, CPU)
     gpu, needs = devices[GPU], memory_on(split.graph, split.placement, GPU)
     if gpu.memory_bytes is not None and needs > gpu.memory_bytes:
         has = f"has {gpu.memory_bytes / 2**20:.2f}: give the CPU more"
         raise BadInput(f"{path}: needs {needs / 2**20:.2f} MiB of {gpu.name}, which {has}")
     return split
+
+
+def _built(path: Path, graph: FusedGraph, strategy: Strategy, host: int) -> Split:
+    try:
+        return built(graph, strategy, host)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
 
 
 def write_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> None:
@@ -156,7 +191,7 @@ def part_tasks(path: Path, graph: FusedGraph, device: str) -> list[Task]:
     if device not in names:
         raise BadInput(f"{path}: gives nothing to {device}: it has {', '.join(names) or 'no devices'}")
     network, _ = network_of(graph)
-    split = built(graph, read_strategy(path, network, _named(names)), names.index(device))
+    split = _built(path, graph, read_strategy(path, network, _named(names)), names.index(device))
     placed = zip(split.graph.steps, split.placement, strict=True)
     here = [step for step, at in placed if step.out in split.whole and names[at] == device]
     return tasks_of(replace(split.graph, steps=tuple(here)))

@@ -29,7 +29,7 @@ from tuner.placement.fallback import CPU, GPU, fall_back, operator_of
 from tuner.placement.known import samples_of
 from tuner.placement.measured import Simulated
 from tuner.placement.memories import Limits
-from tuner.placement.parts import built, configs_in_parts, fewer_parts
+from tuner.placement.parts import all_in_rows, built, configs_in_parts, fewer_parts
 from tuner.placement.simulator import Simulator, Timeline
 from tuner.placement.simulator.contention import contended, contended_timeline
 from tuner.placement.simulator.fitting import check_enough
@@ -134,7 +134,7 @@ def place(
 
 def _in_parts(placing: Placing, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> Placing:
     """With steps in parts where that is faster as it is built, and fits into the memories."""
-    starts = {**task.starts, placing.taken: placing.strategy}
+    starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
     options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
     strategy = mcmc.search(task.simulator, starts, task.rng, options, configs=configs_in_parts).strategy
     found = _Built(placing.split.graph, scene.limits, unwanted, estimates)

@@ -198,6 +198,31 @@ def test_a_split_that_a_person_wrote_is_built_and_runs(made: Made) -> None:
     made.assert_right("edited")
 
 
+def test_a_split_by_rows_is_built_and_verified(made: Made) -> None:
+    """The stem, the depthwise convolution behind it and the residual one: of the first nobody reads all."""
+
+    def change(operators: dict[str, Any]) -> None:
+        stem, depthwise, pointwise, *_ = operators
+        operators[stem] = {"split": {"rows": 4}, "devices": [GPU, GPU, GPU, "cpu"]}
+        operators[depthwise] = {"split": {"rows": 2}, "devices": [GPU, "cpu"]}
+        operators[pointwise] = {"split": {"rows": 2}, "devices": [GPU, "cpu"]}
+
+    built = made.build("rows", *BOTH, "--placement", edited(made, "rows.json", change), "--json")
+    assert built.status == 0, built.err
+    parts = built.json()["placement"]["parts"]
+    assert [[name[name.index("[") :] for name in names] for names in parts.values()] == [
+        ["[rows 0:12]", "[rows 12:16]"],
+        ["[rows 0:8]", "[rows 8:16]"],
+        ["[rows 0:8]", "[rows 8:16]"],
+    ]
+    attrs = [(o["workload"]["attrs"], o["device"]) for o in made.manifest("rows")["operators"]]
+    convs = [(a["height"], a["padding"], device) for a, device in attrs if "height" in a]
+    assert convs[:4] == [(13, [1, 1, 0, 1], 0), (5, [0, 1, 1, 1], 1), (9, [1, 1, 0, 1], 0), (9, [0, 1, 1, 1], 1)]
+    (error,) = built.json()["relative_error"].values()
+    assert error < 1e-4
+    made.assert_right("rows")
+
+
 def test_parts_are_tuned_like_any_other_step(made: Made) -> None:
     def change(operators: dict[str, Any]) -> None:
         operators[next(iter(operators))] = {"split": {"channels": 2}, "devices": [GPU, "cpu"]}
@@ -211,8 +236,18 @@ def test_parts_are_tuned_like_any_other_step(made: Made) -> None:
 @pytest.mark.parametrize(
     ("said", "words", "says"),
     [
-        ({"split": {"rows": 2}, "devices": [GPU, "cpu"]}, (), "cannot be split along 'rows': give channels"),
-        ({"split": {"channels": 17}, "devices": [GPU, "cpu"] * 8 + [GPU]}, (), "a part without output channels"),
+        (
+            {"split": {"columns": 2}, "devices": [GPU, "cpu"]},
+            (),
+            "cannot be split along 'columns': give channels, rows",
+        ),
+        ({"split": {"rows": 17}, "devices": [GPU, "cpu"] * 8 + [GPU]}, (), "rows can be cut into 1 to 16 parts, not"),
+        ({"split": {"channels": 17}, "devices": ["cpu"] * 17}, (), "channels can be cut into 1 to 16 parts, not 17"),
+        (
+            {"split": {"rows": 2, "channels": 2}, "devices": [GPU, "cpu"] * 2},
+            (),
+            "split it along channels or along rows",
+        ),
         ({"devices": ["cuda:7"]}, (), "unknown device 'cuda:7'"),
         ({"devices": ["cpu"]}, ("--fallback", "conv2d"), "bad.json says which device computes what: leave --fallback"),
         ({"devices": ["cpu"]}, ("--topology", "here.toml"), "bad.json says which device computes what, and asks for"),

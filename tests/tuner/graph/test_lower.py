@@ -175,6 +175,16 @@ def test_concatenation_along_other_axes_and_of_an_input(tmp_path: Path, target: 
     assert_computes(net, tmp_path, target, [net.op("Concat", conv, conv, axis=2), net.op("Concat", x, conv, axis=-3)])
 
 
+@pytest.mark.parametrize("axis", [2, -1])
+def test_rows_and_columns_are_joined_as_they_lie(tmp_path: Path, target: Target, axis: int) -> None:
+    """Also of channels that do not fill their blocks."""
+    net = Net()
+    x = net.input(1, 16, 6, 6)
+    joined = net.op("Concat", net.conv(x, (16, 20), 1), net.op("Tanh", net.conv(x, (16, 20), 1)), axis=axis)
+    graph = assert_computes(net, tmp_path, target, [net.conv(joined, (20, 16), 1)])
+    assert conversions(graph, target) == 2  # data in, and the result out
+
+
 ELEMENTWISE: dict[str, Callable[[Net, str, str], str]] = {
     "gate": lambda net, x, y: net.op("Mul", x, net.op("Sigmoid", net.op("GlobalAveragePool", y))),
     "spatial gate": lambda net, x, y: net.op("Mul", x, net.op("ReduceMax", y, axes=[1], keepdims=1)),

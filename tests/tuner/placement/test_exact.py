@@ -135,6 +135,17 @@ def test_the_layout_decides_between_kernels_of_equal_steps(tmp_path: Path, devic
     assert_runs(net, graph, [gpu], found, x)
 
 
+def test_rows_are_joined_in_blocks_but_not_in_place(tmp_path: Path, devices: list[Device], store: Store) -> None:
+    net = Net()
+    x = net.input(1, 16, 8, 8)
+    out = net.op("Concat", net.conv(x, (16, 16), 1), net.conv(x, (16, 16), 1), axis=2)
+    graph = net.graph(tmp_path, out)
+    found = plan_network(graph, devices[1:], choices_of(graph, devices[1:]), Costs(devices[1:], store))
+    (node,) = [node for node in found.nodes if len(node.operands) == 2]
+    assert any(state.makes.layout.block for state in node.states)
+    assert not any(state.saves for state in node.states)
+
+
 def test_a_concatenation_costs_what_it_copies(tmp_path: Path, devices: list[Device], store: Store) -> None:
     """Of three parts of equal size two are written in place."""
     net = Net()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,27 @@ def test_steps_in_parts_are_left_where_copies_cost_more(devices: list[Device], t
     found, _ = placed("mcmc", large(tmp_path), devices, tmp_path, latency=1e-2, slow=2.0, limit=2.0)
     assert not found.split.whole
     assert set(found.placement) == {GPU}
+
+
+def test_rows_are_split_all_together_where_copies_cost(devices: list[Device], tmp_path: Path) -> None:
+    """Half of a value takes as long to copy as a convolution: no step is worth being split alone, nor are two."""
+    net = Net()
+    x = net.input(1, 4, 56, 56)
+    for read, made in pairwise((4, 64, 64, 64, 64, 4)):
+        x = net.op("Relu", net.conv(x, (read, made), pads=[1, 1, 1, 1]))
+    graph = net.graph(tmp_path, x)
+    rate = 4e5 / truth(graph.anchors[1].workload)
+    slow = replace(topology(1e-7), links=tuple(Link(a, b, rate, 1e-7) for a, b in (NAMES, NAMES[::-1])))
+    with open_db(tmp_path / "t.db") as store:
+        for device in devices:
+            for w in convolutions():
+                store.add(Trial(w, device.key, Config("some", {}), 1, (truth(w),), error=1e-6))
+        found = place("mcmc", graph, devices, slow, store, seconds=8.0)
+    assert found.taken == "mcmc"
+    assert found.in_parts == found.seconds < 0.9 * found.found
+    parts = [step.node for step in found.split.graph.anchors if step.out in found.split.whole]
+    assert parts
+    assert all("[rows " in node for node in parts)
 
 
 def wide(folder: Path) -> FusedGraph:
