@@ -4,13 +4,19 @@
                                 [--size 64] [--minutes 0] [--search-minutes 5] [--schedules 200] [--turns 8]
                                 [--rounds 25] [--folder DIR] [--quick] [--json]
 
-Each network of the zoo is tuned for the minutes (0: its kernels are the templates' first), its stages are searched for,
-and the three ways are run as modules, in turns, with whole inferences timed; above 1 is ours ahead. Random schedules
-that differ in stages of several groups (all else is one kernel after the other) are then launched whole, each on the
-same memory, and compared with the sums of what their stages take: `order_accuracy`
-is the share of pairs of which the one that should be faster is (paper 000, section 5.7, has 0.937). All take several
-turns, of which the median counts: `repeatability` is the same share between every other turn and the rest, about what
-a perfect prediction would have on this machine. `noise`: nine of ten schedules differ by less, as a share, between the
+Each network of the zoo (any: paper 000, table 5, has nasnet_a_large and randwire, not their small variants) is tuned
+for the minutes (0: its kernels are the templates' first), its stages are searched for, and once more with all that was
+measured in the database (`search_seconds_from_database`; the first includes measuring), and the three ways are run as
+modules, in turns, with whole inferences timed; above 1 is ours ahead. On an Nvidia GPU torch runs the same file, too,
+eager, compiled and captured into a CUDA graph (stages_child.py); where torch or CUDA is missing, a line says so.
+
+Random schedules that differ in stages of several groups, merged ones by the flip of a coin (all else is one kernel
+after the other; `_unmerged`: others, without merging), are then launched whole, each on the same memory, and compared
+with the sums of what their stages take: `order_accuracy` is the share of pairs of which the one that should be faster
+is (paper 000, section 5.7, has 0.937). All take several turns, in a new order each, of which the median counts:
+`ceiling` is what a perfect prediction would have, given how well one half of the turns repeats the other (more turns
+raise it), and `repeatability` the share of pairs that both halves have in the same order. `spread`: the schedules'
+standard deviation, as a share of their mean. `noise`: nine of ten schedules differ by less, as a share, between the
 two; the same shares are counted over those pairs alone that differ by more (`_clear`). On the CPU (TVM_NUM_THREADS
 threads, two at least) no stage, a greedy one neither, has more groups than there are threads. --size has the networks
 read images of so many rows and columns: on small ones, kernels no longer fill a device. With --folder what was measured
@@ -21,26 +27,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from itertools import chain, combinations, product
+from collections.abc import Callable, Sequence
+from itertools import chain, product
 from pathlib import Path
 from random import Random
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 from typing import Any
 
 import onnx
 from models_cpu import tune
+from stage_orders import different, order, random_schedule
 
 from tuner.devices import Device, open_device
 from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed
 from tuner.graph.choice import choose
-from tuner.stages import OperatorGraph, Options, Schedule, Stage, check, greedy, search, sequential, total
+from tuner.stages import Found, Limits, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
@@ -50,80 +57,33 @@ from tuner.stages.rewrite import staged
 from tuning_db.store import Store, open_db
 
 MODELS = ("squeezenet1.0", "inception_v3", "nasnet_a_mobile", "randwire_small")
+CHILD = Path(__file__).with_name("stages_child.py")
 WIDEST = 4  # groups of a stage of a random schedule
 
 
-def random_schedule(graph: OperatorGraph, random: Random, widest: int) -> Schedule:
-    """Stages of a few operators that can run, each followed by some that only needed it."""
-    done: set[int] = set()
-    stages = []
-    width, growth = random.randint(1, widest), random.random()
-    while len(done) < len(graph):
-        free = [i for i in range(len(graph)) if i not in done and done.issuperset(graph.operators[i].reads)]
-        groups = []
-        for first in random.sample(free, min(len(free), random.randint(1, width))):
-            group = [first]
-            while random.random() < growth:
-                have = done.union(group)
-                behind = [
-                    i
-                    for i, o in enumerate(graph.operators)
-                    if i not in have and group[-1] in o.reads and have.issuperset(o.reads)
-                ]
-                if not behind:
-                    break
-                group.append(behind[0])
-            groups.append(tuple(group))
-        stages.append(Stage(tuple(sorted(groups, key=lambda g: (-len(g), g)))))
-        done.update(i for group in groups for i in group)
-    check(graph, stages)
-    return tuple(stages)
-
-
-def pair_order(one: Sequence[float], other: Sequence[float], apart: float = 0.0) -> tuple[float | None, float]:
-    """Of the pairs that differ in the second list by more than a share `apart`: the share that both lists have in the
-    same order (None: there are none), and how many of all pairs they are."""
-    pairs = [
-        (a, b)
-        for a, b in combinations(range(len(one)), 2)
-        if abs(other[a] - other[b]) > apart * min(other[a], other[b])
-    ]
-    same = fmean((one[a] < one[b]) == (other[a] < other[b]) for a, b in pairs) if pairs else None
-    return same, len(pairs) / math.comb(len(one), 2)
-
-
-def order(
-    graph: OperatorGraph, bench: Bench, costs: MeasuredCosts, options: argparse.Namespace, widest: int
+def orders(
+    graph: OperatorGraph,
+    bench: Bench,
+    costs: MeasuredCosts,
+    merging: Merging,
+    options: argparse.Namespace,
+    widest: int,
 ) -> dict[str, Any]:
-    """Random schedules: what their stages take together, and what they take, in turns."""
-    random, count = Random(options.seed), options.schedules
-    made = (random_schedule(graph, random, widest) for _ in range(20 * count))
-    schedules = list({frozenset(s for s in schedule if len(s.groups) > 1): schedule for schedule in made}.values())[
-        :count
-    ]
-    costs.prepare([stage for schedule in schedules for stage in schedule])
-    predicted = [total(costs, schedule) for schedule in schedules]
-    schedules = [tuple(map(costs.divided, schedule)) for schedule in schedules]
-    turns = [[bench.schedule_seconds(s, 3) for s in schedules] for _ in range(options.turns)]
-    took, one, other = (
-        [median(chain.from_iterable(times)) for times in zip(*part, strict=True)]
-        for part in (turns, turns[::2], turns[1::2])
-    )
-    noise = quantiles([abs(a - b) / min(a, b) for a, b in zip(one, other, strict=True)], n=10)[-1]
-    clear, share = pair_order(predicted, took, noise)
-    return {
-        "schedules": len(schedules),
-        "order_accuracy": pair_order(predicted, took)[0],
-        "repeatability": pair_order(one, other)[0],
-        "noise": noise,
-        "clear_pairs": share,
-        "order_accuracy_clear": clear,
-        "repeatability_clear": pair_order(one, other, noise)[0],
-        "predicted_over_measured": median(p / m for p, m in zip(predicted, took, strict=True)),
-        "fastest_ms": 1e3 * min(took),
-        "median_ms": 1e3 * median(took),
-        "slowest_ms": 1e3 * max(took),
-    }
+    """Of random schedules that merge by the flip of a coin; where the network has stages that may, also of some that do
+    not (`unmerged`)."""
+
+    def drawn(merges: Callable[[Stage], bool]) -> list[Schedule]:
+        random = Random(options.seed)
+        made = (random_schedule(graph, random, widest, merges) for _ in range(20 * options.schedules))
+        return different(list(made), options.schedules)
+
+    def measured(made: Sequence[Schedule]) -> dict[str, Any]:
+        return order(bench, costs, made, options.turns, Random(options.seed))
+
+    either, plain = drawn(lambda stage: merging.kernel(stage) is not None), drawn(lambda _stage: False)
+    if either == plain:
+        return measured(plain)
+    return {**measured(either), "unmerged": measured(plain)}
 
 
 def ways(
@@ -133,6 +93,20 @@ def ways(
     networks = [staged(placed, calls, schedule, merging=merging) for schedule in schedules.values()]
     times = compare(networks, device, rounds)
     return {name: 1e3 * median(taken) for name, taken in zip(schedules, times, strict=True)}
+
+
+def torch_ways(model: Path, device: Device, rounds: int) -> dict[str, float]:
+    """Milliseconds of the same file in torch, on a GPU of Nvidia's; none where that cannot be, which a line says."""
+    if not device.name.startswith("cuda"):
+        print(f"torch is skipped: it is compared with on CUDA alone, not on {device.name}", file=sys.stderr)
+        return {}
+    command = [sys.executable, str(CHILD), str(model), "--device", device.name, "--rounds", str(rounds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    found = json.loads(done.stdout) if not done.returncode else {"skipped": f"it ended with status {done.returncode}"}
+    if "skipped" in found:
+        print(f"torch is skipped: {found['skipped']}", file=sys.stderr)
+        return {}
+    return found
 
 
 def written(name: str, batch: int, size: int | None, folder: Path) -> Path:
@@ -162,7 +136,9 @@ def measure(name: str, batch: int, options: argparse.Namespace, folder: Path) ->
         choices = choose((s.workload for s in graph.tuned), device, store)
         place = Place(device.target, {w: c.config for w, c in choices.items()})
         placed = lower_placed(graph, [place], [0] * len(graph.steps))
-        return {"model": name, "batch": batch, "size": options.size, **measured(placed, device, store, options)}
+        row = {"model": name, "batch": batch, "size": options.size, **measured(placed, device, store, options)}
+    row["ms"] |= torch_ways(model, device, options.rounds)
+    return row
 
 
 def measured(placed: Placed, device: Device, store: Store, options: argparse.Namespace) -> dict[str, Any]:
@@ -172,13 +148,11 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     began = time.perf_counter()
     bench = Bench(placed, calls, device, merging=merging)
     compiling = time.perf_counter() - began
-    costs = MeasuredCosts(calls, bench, device, store, merging=merging)
-    began = time.perf_counter()
-    end = time.monotonic() + 60 * options.search_minutes
-    limits = feasible(None, device, merging)
     widest = device.threads if device.is_host else None
-    found = search(graph, costs, Options(limits, widest=widest), lambda: time.monotonic() < end)
-    seconds = time.perf_counter() - began
+    costs = MeasuredCosts(calls, bench, device, store, merging=merging)
+    found, seconds = searched(graph, costs, feasible(None, device, merging), widest, options)
+    again = MeasuredCosts(calls, bench, device, store, merging=merging)
+    _, from_database = searched(graph, again, feasible(None, device, merging), widest, options)
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
     costs.prepare(list(chain.from_iterable(schedules.values())))
     divided = {way: tuple(map(costs.divided, schedule)) for way, schedule in schedules.items()}
@@ -189,30 +163,44 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
         "narrowed": sorted({str(b.limits) for b in found.blocks if b.cut.groups or b.cut.operators}),
         "compile_seconds": compiling,
         "search_seconds": seconds,
+        "search_seconds_from_database": from_database,
         "stages_measured": costs.measured,
+        "stages_measured_again": again.measured,
         "finished": found.finished,
         "stages": len(found.schedule),
         "wide_stages": sum(len(s.groups) > 1 and not s.merged for s in found.schedule),
         "merged_stages": sum(s.merged for s in found.schedule),
         "predicted_ms": {way: 1e3 * total(costs, schedule) for way, schedule in schedules.items()},
         "ms": ways(placed, calls, merging, divided, device, options.rounds),
-        **order(graph, bench, costs, options, min(WIDEST, widest or WIDEST)),
+        **orders(graph, bench, costs, merging, options, min(WIDEST, widest or WIDEST)),
     }
+
+
+def searched(
+    graph: OperatorGraph, costs: MeasuredCosts, limits: Limits | None, widest: int | None, options: argparse.Namespace
+) -> tuple[Found, float]:
+    """What the search finds, and in how many seconds."""
+    began = time.perf_counter()
+    end = time.monotonic() + 60 * options.search_minutes
+    found = search(graph, costs, Options(limits, widest=widest), lambda: time.monotonic() < end)
+    return found, time.perf_counter() - began
+
+
+ORDERS = ("order_accuracy", "ceiling", "repeatability", "order_accuracy_clear", "clear_pairs", "noise", "spread")
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in rows:
         name, ms = row["model"] if row["batch"] == 1 else f"{row['model']}_batch{row['batch']}", row["ms"]
-        found[f"vs_sequential_{name}"] = ms["sequential"] / ms["ours"]
-        found[f"vs_greedy_{name}"] = ms["greedy"] / ms["ours"]
-        found[f"search_seconds_{name}"] = row["search_seconds"]
-        for what in ("order_accuracy", "repeatability", "order_accuracy_clear", "clear_pairs", "noise"):
-            if row[what] is not None:
-                found[f"{what}_{name}"] = row[what]
+        found |= {f"vs_{way}_{name}": taken / ms["ours"] for way, taken in ms.items() if way != "ours"}
+        found |= {f"{what}_{name}": row[what] for what in ("search_seconds", "search_seconds_from_database")}
+        found |= {f"{what}_{name}": row[what] for what in ORDERS if row[what] is not None}
+        unmerged = row.get("unmerged", {})
+        found |= {f"{what}_unmerged_{name}": unmerged[what] for what in ORDERS if unmerged.get(what) is not None}
         found[f"predicted_over_measured_{name}"] = row["predicted_over_measured"]
-    found["order_accuracy"] = fmean(row["order_accuracy"] for row in rows)
-    found["repeatability"] = fmean(row["repeatability"] for row in rows)
+    for what in ("order_accuracy", "ceiling", "repeatability"):
+        found[what] = fmean(row[what] for row in rows)
     return found
 
 

@@ -2,7 +2,7 @@
 000). Start at `search`."""
 
 from tuner.stages.endings import Cut, Limits
-from tuner.stages.operators import Operator, OperatorGraph, in_order
+from tuner.stages.operators import Operator, OperatorGraph
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
 from tuner.stages.search import Block, Found, Options, search
 
@@ -19,7 +19,6 @@ __all__ = [
     "Stage",
     "check",
     "greedy",
-    "in_order",
     "search",
     "sequential",
     "total",

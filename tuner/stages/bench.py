@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -28,6 +28,7 @@ from tuner.stages.passes import around, passes
 from tuner.stages.schedule import Stage
 
 RUNS = 11
+WIDE_RUNS = 21  # of stages of several groups: differences of two times
 WHOLE_RUNS = 31  # of whole networks, whose differences are small beside them
 Around = Sequence[tuple[tuple[int, ...], Stage]]  # see `passes.around`
 _ALLOCATION = "relax.builtin.alloc_tensor"
@@ -62,16 +63,18 @@ class Bench:
             self._launcher(Stage(((i,),)))()
         self._device.sync()
 
-    def seconds(self, stages: Sequence[Stage], runs: int = RUNS) -> dict[Stage, tuple[float, ...]]:
-        """Seconds of each stage (between the device's events around it), each time, in the network (see `passes`); of
-        one on several streams, what it takes beyond its kernels one after the other, which may be less than nothing.
-        On the host a group of one kernel alone has the stage's threads (default: all). Raises RuntimeError as above."""
-        found: dict[Stage, tuple[float, ...]] = {}
-        for schedule, given in passes(self._graph, stages):
-            timed = around(schedule, given, self._touched, self._cache_bytes)
-            rounds = self._timed_on_host(timed, runs) if self._host else self._timed_on_device(timed, runs)
-            found.update((stage, times) for (_, stage), times in zip(timed, zip(*rounds, strict=True), strict=True))
-        return found
+    def seconds(self, stages: Sequence[Stage], runs: int | None = None) -> dict[Stage, tuple[float, ...]]:
+        """Seconds of each stage, each time, in the network (see `passes`; on a device between its events around it); of
+        one of several groups, or merged, what it takes beyond its kernels one after the other, which may be less than
+        nothing: both are run in turns. All stages get their first run before any gets its second, so that a machine
+        that becomes slower does so for all. On the host a group of one kernel alone has the stage's threads (default:
+        all). `runs`: default `RUNS`, of stages of several groups `WIDE_RUNS`. Raises RuntimeError as above."""
+        every = [_Pass(self, *given) for given in passes(self._graph, stages)]
+        for n in range((runs or WIDE_RUNS) + 1):
+            for one in every:
+                if n <= (runs or one.runs):
+                    one.run()
+        return {stage: times[1:] for one in every for stage, times in one.times()}  # the first warms up
 
     def behind(self, stages: Sequence[Stage], runs: int = WHOLE_RUNS) -> tuple[float, ...]:
         """Seconds that stages on several streams cost the network beyond `seconds`, a stage, each time, which may be
@@ -84,50 +87,51 @@ class Bench:
         rounds = [[timed_call(self._device, launch) for launch in (staged, plain)] for _ in range(runs + 1)]
         return tuple((taken - without - local) / len(given) for taken, without in rounds[1:])
 
-    def _timed_on_device(self, timed: Around, runs: int) -> list[list[float]]:
-        """Of a stage on several streams, less what its kernels take one after the other in its place."""
+    def timing(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
+        """What runs stages once, each behind what comes before it, and returns the seconds of each; not `staged`: of
+        their kernels one after the other."""
+        return self._timing_on_host(timed, staged) if self._host else self._timing_on_device(timed, staged)
+
+    def _timing_on_device(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
         function = tvm.get_global_func("edgetune.stage.time")
-        staged, plain = (tvm.runtime.convert(self._launched(timed, s)) for s in (True, False))
-        wide = [len(self._groups(stage)) > 1 for _, stage in timed]
-        rounds = []
-        for _ in range(runs + 1):
-            taken = [int(n) * 1e-9 for n in function(self._device, staged)[1::2]]
-            less = [int(n) * 1e-9 for n in function(self._device, plain)[1::2]] if any(wide) else taken
-            rounds.append([t - s if w else t for t, s, w in zip(taken, less, wide, strict=True)])
-        return rounds[1:]  # the first warms up
-
-    def _launched(self, timed: Around, staged: bool) -> list[list[list[Any]]]:
-        """What comes before a stage as a stage of one group; the stage; and so on."""
-        launched: list[list[list[Any]]] = []
+        rows: list[list[list[Any]]] = []
         for before, stage in timed:
-            groups = self._groups(stage)
-            row = groups if staged else [[call for group in groups for call in group]]
-            launched += [[[self._launches[i] for i in before]], row]
-        return launched
+            groups = self._groups(stage) if staged else [[self._launches[i] for i in _members(stage)]]
+            rows += [[[self._launches[i] for i in before]], groups]  # what comes before, as a stage of one group
+        converted = tvm.runtime.convert(rows)
+        return lambda: [int(n) * 1e-9 for n in function(self._device, converted)[1::2]]
 
-    def _timed_on_host(self, timed: Around, runs: int) -> list[list[float]]:
-        assert self._host is not None
-        every = self._host.threads
-        launchers = [([self._launcher(Stage(((i,),))) for i in before], self._launcher(s), s) for before, s in timed]
-        rounds = []
-        for _ in range(runs + 1):
+    def _timing_on_host(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
+        host = self._host
+        assert host is not None
+        launchers = []
+        for before, stage in timed:
+            plain = stage if staged or len(stage.groups) == 1 else Stage((_members(stage),))
+            launchers.append(([self._launcher(Stage(((i,),))) for i in before], self._launcher(plain), plain))
+
+        def run() -> list[float]:
             taken = []
-            with self._host.computing():  # once: a thread that is put on a core is slow to begin
+            with host.computing():  # once: a thread that is put on a core is slow to begin
                 for before, launcher, stage in launchers:
                     for launch in before:
                         launch()
-                    threads = sum(stage.threads) or every
-                    if threads != every:
-                        self._host.share(threads)
+                    threads = sum(stage.threads) or host.threads
+                    if threads != host.threads:
+                        host.share(threads)
                     if len(stage.groups) > 1 and not stage.merged:
-                        self._host.small_stage()  # in a network in stages, what launches one is in caches
+                        host.small_stage()  # in a network in stages, what launches one is in caches
                     started = time.perf_counter()
                     launcher()
                     taken.append(time.perf_counter() - started)
-                    if threads != every:
-                        self._host.share(every)
-            rounds.append(taken)
-        return rounds[1:]
+                    if threads != host.threads:
+                        host.share(host.threads)
+            return taken
+
+        return run
+
+    def before(self, schedule: Sequence[Stage], given: Sequence[int]) -> Around:
+        """Stages of a schedule, each with what is to be run before it to find the caches as it would there."""
+        return around(tuple(schedule), given, self._touched, self._cache_bytes)
 
     def _touched(self, i: int) -> dict[Any, int]:
         """The tensors of a call, and their bytes."""
@@ -219,8 +223,35 @@ class Bench:
         return self._value(value.args[0])._create_view(shape)
 
 
+class _Pass:
+    """A schedule with some stages to time, run again and again. `runs`: how often it should be, besides the first."""
+
+    def __init__(self, bench: Bench, schedule: Sequence[Stage], given: Sequence[int]) -> None:
+        self._timed = bench.before(schedule, given)
+        self._staged = bench.timing(self._timed, True)
+        self._wide = [len(stage.groups) > 1 for _, stage in self._timed]
+        self._plain = bench.timing(self._timed, False) if any(self._wide) else None
+        self.runs = WIDE_RUNS if self._plain else RUNS
+        self._rounds: list[list[float]] = []
+
+    def run(self) -> None:
+        """Once, and its stages' kernels one after the other, if any of them has several groups."""
+        taken = self._staged()
+        less = self._plain() if self._plain else taken
+        self._rounds.append([t - s if w else t for t, s, w in zip(taken, less, self._wide, strict=True)])
+
+    def times(self) -> Iterator[tuple[Stage, tuple[float, ...]]]:
+        """Of every stage, all seconds."""
+        stages = (stage for _, stage in self._timed)
+        return zip(stages, zip(*self._rounds, strict=True), strict=True)
+
+
+def _members(stage: Stage) -> tuple[int, ...]:
+    return tuple(i for group in stage.groups for i in group)
+
+
 def _one_after_the_other(schedule: Sequence[Stage]) -> list[Stage]:
-    return [Stage(((i,),)) for stage in schedule for group in stage.groups for i in group]
+    return [Stage(((i,),)) for stage in schedule for i in _members(stage)]
 
 
 def _check_memory(calls: Calls, device: Device) -> None:

@@ -5,9 +5,9 @@ A stage is a trial of a workload of its own, "stage", under a canonical key: for
 (their structural hashes) and which of them each reads; on the host also its number of threads, of those that the
 device's key has (one kernel alone is timed on fewer than all, too: that is its group's work, and what it may take
 beside others). A merged stage is marked as one, and has the merged kernel's hash instead. So networks that repeat a
-block measure it once. A stage on several streams takes what its kernels take one by one, what it took beyond them where
-both ran in turn, and what that costs the network besides (kernels behind joined streams may be held up), which is one
-figure of the device.
+block measure it once. A stage of several groups, or merged, takes what its kernels take one by one and what it took
+beyond them where both ran in turn; on streams, also what that costs the network besides (kernels behind joined streams
+may be held up), which is one figure of a network for each number of groups.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Call
+from tvm.target import Target
 
-from templates.gpu.lowered import nodes
+from templates.gpu.lowered import lower, nodes
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import kernel_hash
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.merge import MergedKernel, Merging
-from tuner.stages.operators import OperatorGraph
+from tuner.stages.operators import OperatorGraph, numbers
 from tuner.stages.schedule import Stage
 from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 STAGE = Config("stage", {})
-VERSION = 5  # of how stages are timed: older times are measured again
+VERSION = 6  # of how stages are timed: older times are measured again
 # Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
 PROMISE = 0.95
 _TICK = 1e-9  # what a driver's clock counts
-_BEHIND = Workload("stage", {"behind": "streams"})
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known
 _RESIDENT = 2048  # work-items that fill a compute unit of a GPU
 
@@ -65,6 +66,7 @@ class MeasuredCosts:
         self._calls, self._bench, self._device, self._store = calls, bench, device, store
         self._versions, self._progress = versions or {}, progress
         self._graph, self._kernels = calls.graph(), kernel_hashes(calls)
+        self._network = network_key(self._kernels, self._graph)
         self._known: dict[str, float] = {}
         self._by_stage: dict[Stage, float] = {}
         self._ratios: list[float] = []
@@ -72,7 +74,7 @@ class MeasuredCosts:
 
     def seconds(self, stage: Stage) -> float:
         """Infinity where the stage cannot be: no kernel computes it as one, or on the host it has more groups than
-        there are threads, or another library computes in one of several. Raises BadInput, naming the kernel, where one
+        there are threads, or a kernel in one of several must be alone. Raises BadInput, naming the kernel, where one
         alone cannot be timed."""
         if not self._can_be(stage):
             return math.inf
@@ -81,9 +83,22 @@ class MeasuredCosts:
         if stage not in self._by_stage:
             self._by_stage[stage] = self._of(self.divided(stage))
             if math.isfinite(self._by_stage[stage]) and not stage.merged:
-                self._by_stage[stage] += self._behind([stage])
+                self._by_stage[stage] += self._behind(len(stage.groups), [stage])
                 self._ratios.append(self._by_stage[stage] / self._least(stage))
         return self._by_stage[stage]
+
+    def known(self, stage: Stage) -> bool:
+        """Whether nothing has to be measured to tell its seconds."""
+        if not self._can_be(stage):
+            return True
+        together = len(stage.groups) > 1 and not stage.merged
+        singles = (single for i in numbers(stage.members) for single in self._singles(i, together))
+        if not all(self._is_known(self._workload(single)) for single in singles):
+            return False
+        if len(stage.groups) == 1:
+            return True
+        behind = [self._behind_workload(len(stage.groups))] if together and not self._device.is_host else []
+        return all(map(self._is_known, [self._workload(self.divided(stage)), *behind]))
 
     def estimate(self, stage: Stage) -> float | None:
         """The longest group, or what the kernels take that would fill the device, whichever is more; corrected by what
@@ -106,17 +121,19 @@ class MeasuredCosts:
     def _can_be(self, stage: Stage) -> bool:
         if stage.merged:
             return self._merged(stage) is not None
-        if not self._device.is_host or len(stage.groups) == 1:
+        if len(stage.groups) == 1:
             return True
-        library = any(self._calls.kernels[i].name in self._of_libraries for group in stage.groups for i in group)
-        return len(stage.groups) <= self._device.threads and not library
+        if self._device.is_host and len(stage.groups) > self._device.threads:
+            return False
+        return not any(self._calls.kernels[i].name in self._of_one_stream for i in numbers(stage.members))
 
     @cached_property
-    def _of_libraries(self) -> frozenset[str]:
-        """Kernels that call another library: on the host that has threads of its own, for all cores, and what it has
-        prepared is for one call at a time."""
+    def _of_one_stream(self) -> frozenset[str]:
+        """Kernels that nothing may run beside."""
         functions = self._calls.module.functions.items()
-        return frozenset(g.name_hint for g, f in functions if isinstance(f, tirx.PrimFunc) and _calls_library(f))
+        return frozenset(
+            g.name_hint for g, f in functions if isinstance(f, tirx.PrimFunc) and must_be_alone(f, self._device.target)
+        )
 
     def _promise(self) -> float:
         if len(self._ratios) < _ENOUGH:
@@ -144,29 +161,41 @@ class MeasuredCosts:
             raise BadInput(f"stages: the kernel {self._calls.kernels[i].name} cannot be timed on {self._device.title}")
         return seconds
 
-    def _behind(self, stages: Sequence[Stage]) -> float:
-        """Seconds that a stage on several streams costs beyond what passes in it: a driver's way, the same of every
-        one. Measured with some, if it is not known."""
+    def _singles(self, i: int, together: bool) -> list[Stage]:
+        """What has to be known of a kernel: on the host, beside others, also what it takes on one thread, for the
+        stage's threads are divided by that."""
+        one = [self._single(i, 1)] if together and self._device.is_host else []
+        return [self._single(i), *one]
+
+    def _behind_workload(self, groups: int) -> Workload:
+        return Workload("stage", {"behind": self._network, "streams": groups})
+
+    def _behind(self, groups: int, stages: Sequence[Stage]) -> float:
+        """Seconds that a stage on so many streams costs the network beyond what passes in it: a driver's way, the same
+        of every one. Measured with some, if it is not known."""
         if self._device.is_host:
             return 0.0
-        if not self._is_known(_BEHIND):
-            self._add(_BEHIND, tuple(max(s, _TICK) for s in self._bench.behind(stages)))
-        return self._known[_BEHIND.key]
+        workload = self._behind_workload(groups)
+        if not self._is_known(workload):
+            self._add(workload, tuple(max(s, _TICK) for s in self._bench.behind(stages)))
+        return self._known[workload.key]
 
     def prepare(self, stages: Sequence[Stage]) -> None:
         """Measure what is not known of stages, and of the operators of those that are one group, in as few runs of the
         network as can be."""
         possible = [stage for stage in stages if self._can_be(stage)]
         wide = [stage for stage in possible if len(stage.groups) > 1]
-        # The host's threads are divided by what kernels take on one; a device's stages are set against their kernels.
-        threads = 1 if self._device.is_host else None
-        members = {i for stage in wide if not stage.merged for group in stage.groups for i in group}
-        single = [self._single(i) for stage in possible if len(stage.groups) == 1 for i in stage.groups[0]]
-        self._measure([*single, *(self._single(i, threads) for i in sorted(members))])
+        every = {i for stage in possible for i in numbers(stage.members)}
+        beside = {i for stage in wide if not stage.merged for i in numbers(stage.members)}
+        self._measure([single for i in sorted(every) for single in self._singles(i, i in beside)])
         self._measure([self.divided(stage) for stage in wide])
-        together = [stage for stage in wide if not stage.merged and self._is_known(self._workload(self.divided(stage)))]
-        if together:
-            self._behind(together)
+        together: dict[int, list[Stage]] = defaultdict(list)
+        for stage in wide:
+            key = self._workload(self.divided(stage)).key
+            if not stage.merged and math.isfinite(self._known.get(key, math.inf)):  # the device refuses some
+                together[len(stage.groups)].append(stage)
+        for groups, some in together.items():
+            self._behind(groups, some)
 
     def _measure(self, stages: Sequence[Stage]) -> None:
         waiting: dict[str, tuple[Workload, Stage]] = {}
@@ -192,19 +221,24 @@ class MeasuredCosts:
         return self._known[workload.key]
 
     def _whole(self, stage: Stage, times: tuple[float, ...]) -> tuple[float, ...]:
-        """Seconds of a stage, of which on streams the bench says what it takes beyond its kernels' own."""
-        if self._device.is_host or stage.merged or len(stage.groups) == 1:
+        """Seconds of a stage; of one of several groups the bench says what it takes beyond its kernels' own."""
+        if len(stage.groups) == 1:
             return times
         alone = sum(self._alone(i) for group in stage.groups for i in group)
         return tuple(max(alone + seconds, _TICK) for seconds in times)
 
     def _is_known(self, workload: Workload) -> bool:
         """Here, or in the store."""
-        if workload.key not in self._known:
+        if workload.key not in self._known and workload.key in self._stored:
             trials = [t for t in self._store.trials(workload, self._device.key) if t.template_version == VERSION]
             if trials:
                 self._known[workload.key] = max(trials, key=lambda t: t.created).seconds
         return workload.key in self._known
+
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        """The keys of what the store has of the device: asked once, for most stages are in no store."""
+        return frozenset(workload.key for workload in self._store.workloads(self._device.key))
 
     def _add(self, workload: Workload, times: tuple[float, ...], failure: Failure | None = None) -> None:
         self.measured += 1
@@ -272,8 +306,18 @@ def share_of(function: tirx.PrimFunc, device: Device) -> float:
     return min(1.0, groups / units if device.key.family == "cpu" else items / (units * _RESIDENT))
 
 
-def _calls_library(function: tirx.PrimFunc) -> bool:
-    return any(getattr(call.op, "name", "") == "tirx.tvm_call_packed" for call in nodes(Call, function))
+def must_be_alone(function: tirx.PrimFunc, target: Target) -> bool:
+    """Whether nothing may run beside a kernel. On the host: if it calls another library, which has threads of its own,
+    for all cores, and what that has prepared is for one call at a time. On CUDA: if it allocates memory for itself,
+    or launches several kernels, which hand each other results there: TVM takes such memory from a pool of the thread's,
+    to which it is given back once the kernels are queued, and the next may get it, on whichever stream. (Our OpenCL
+    runtime's is of a stream.)"""
+    if target.kind.name == "llvm":
+        return any(getattr(call.op, "name", "") == "tirx.tvm_call_packed" for call in nodes(Call, function))
+    if target.kind.name != "cuda":
+        return False
+    lowered = lower(function, target)
+    return lowered.workspace_bytes > 0 or len(lowered.kernels) > 1
 
 
 def _widen(extents: dict[str, int], tag: str, extent: Any) -> None:

@@ -7,7 +7,7 @@ disjoint; a limit on either is a limit on the work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tuner.stages.operators import OperatorGraph, numbers
@@ -15,7 +15,8 @@ from tuner.stages.operators import OperatorGraph, numbers
 
 @dataclass(frozen=True)
 class Limits:
-    """How many groups a stage may have, and how many operators a group; None: any number."""
+    """How many groups a stage may have, and how many operators a group; None: any number. Where chains of operators are
+    scheduled as one, each counts as one, unless they are given sizes."""
 
     groups: int | None = None
     operators: int | None = None
@@ -51,9 +52,12 @@ class Work:
                 raise TooLarge
 
 
-def endings(graph: OperatorGraph, members: int, limits: Limits, cut: Cut, work: Work) -> Iterator[tuple[int, ...]]:
-    """Every ending of a set of operators within limits, each once, as its groups. Raises TooLarge."""
-    groups = list(_groups(graph, members, limits.operators, cut, work))
+def endings(
+    graph: OperatorGraph, members: int, limits: Limits, cut: Cut, work: Work, sizes: Sequence[int] | None = None
+) -> Iterator[tuple[int, ...]]:
+    """Every ending of a set of operators within limits, each once, as its groups. `sizes`: as how many each of them
+    counts (default: one). Raises TooLarge."""
+    groups = list(_groups(graph, members, limits.operators, cut, work, sizes or [1] * len(graph)))
     stack: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
     while stack:
         start, taken, chosen = stack.pop()
@@ -69,20 +73,24 @@ def endings(graph: OperatorGraph, members: int, limits: Limits, cut: Cut, work: 
             stack.append((i + 1, taken | groups[i], more))
 
 
-def _groups(graph: OperatorGraph, members: int, limit: int | None, cut: Cut, work: Work) -> Iterator[int]:
+def _groups(
+    graph: OperatorGraph, members: int, limit: int | None, cut: Cut, work: Work, sizes: Sequence[int]
+) -> Iterator[int]:
     """The connected endings of a set: endings grow by operators in descending order, so that each is made once."""
     successors = graph.successors
-    stack = [(0, members)]
+    stack = [(0, 0, members)]
     while stack:
-        ending, below = stack.pop()
+        ending, size, below = stack.pop()
         work.one()
         for i in numbers(below):
             if successors[i] & members & ~ending:
                 continue
-            if limit is not None and ending.bit_count() == limit:
+            if limit is not None and size + sizes[i] > limit:
                 cut.operators += 1
-                break
+                if size == limit:
+                    break
+                continue
             grown = ending | 1 << i
             if len(graph.components(grown)) == 1:
                 yield grown
-            stack.append((grown, members & ((1 << i) - 1)))
+            stack.append((grown, size + sizes[i], members & ((1 << i) - 1)))

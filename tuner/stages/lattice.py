@@ -39,8 +39,11 @@ class Lattice:
         return len(self.last)
 
     @classmethod
-    def of(cls, graph: OperatorGraph, limits: Limits, most: int | None = None) -> Lattice:
-        """Raises TooLarge where more than `most` sets would have to be looked at."""
+    def of(
+        cls, graph: OperatorGraph, limits: Limits, most: int | None = None, sizes: Sequence[int] | None = None
+    ) -> Lattice:
+        """`sizes`: as how many operators each counts (default: one). Raises TooLarge where more than `most` sets would
+        have to be looked at."""
         found = cls()
         known: dict[tuple[int, ...], int] = {}
         sets: dict[int, list[tuple[int, int]]] = {0: []}
@@ -50,7 +53,7 @@ class Lattice:
             if left in sets:
                 continue
             sets[left] = []
-            for groups in endings(graph, left, limits, found.cut, work):
+            for groups in endings(graph, left, limits, found.cut, work, sizes):
                 taken = sum(groups)
                 key = tuple(sorted(groups))
                 if key not in known:
@@ -101,13 +104,14 @@ def refine(
     lattice: Lattice,
     estimate: Callable[[Stage], float | None],
     measure: Callable[[Stage], float],
+    known: Callable[[Stage], bool],
     prepare: Callable[[Sequence[Stage]], None],
     may_go_on: Callable[[], bool],
 ) -> tuple[float, Schedule, bool]:
     """The best stages where finding out what one takes is expensive: those of the best schedule by estimates are
     measured (`prepare` is told which come next), until it has none that is not. If no estimate is more than is
-    measured, no schedule takes less than the result. False: it was not allowed to go on so far; what was not measured
-    is not used then.
+    measured, no schedule takes less than the result. False: it was not allowed to go on so far; what is not `known` is
+    not used then.
     """
     estimates = [estimate(stage) for stage in lattice.stages]
     seconds = np.array([measure(s) if e is None else e for s, e in zip(lattice.stages, estimates, strict=True)])
@@ -127,8 +131,7 @@ def refine(
             finished = False
         if not finished:
             for i in open_:
-                if len(lattice.stages[i].groups) > 1:
-                    seconds[i] = math.inf
-                else:
-                    seconds[i] = measure(lattice.stages[i])
+                stage = lattice.stages[i]
+                may = len(stage.groups) == 1 or known(stage)
+                seconds[i] = measure(stage) if may else math.inf
             open_.clear()

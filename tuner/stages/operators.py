@@ -16,19 +16,19 @@ from tuner.errors import BadInput
 @dataclass(frozen=True)
 class Operator:
     """`reads`: the numbers of the operators whose results it needs. Operators with the same `merges`, if it is not
-    None, may be computed as one. `effects`: it does more than to compute its results, so that its place is fixed."""
+    None, may be computed as one."""
 
     name: str
     reads: tuple[int, ...] = ()
     merges: Hashable = None
-    effects: bool = False
 
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """Operators in an order in which they can be executed: each reads earlier ones. `in_order` sorts others.
+    """Operators in an order in which they can be executed: each reads earlier ones.
 
-    Raises BadInput, naming the operator, for one that reads a later one or that has side effects.
+    Raises BadInput, naming the operator, for one that reads a later one, as in a cycle (files with one are refused
+    when they are loaded).
     """
 
     operators: tuple[Operator, ...]
@@ -40,8 +40,6 @@ class OperatorGraph:
                 raise BadInput(
                     f"operator {operator.name!r}: reads {late}, which does not come before it: sort the graph"
                 )
-            if operator.effects:
-                raise BadInput(f"operator {operator.name!r} has side effects: stages would change their order")
 
     def __len__(self) -> int:
         return len(self.operators)
@@ -97,38 +95,6 @@ class OperatorGraph:
             found.append(part)
             members &= ~part
         return tuple(found)
-
-
-def in_order(operators: Sequence[Operator]) -> tuple[OperatorGraph, tuple[int, ...]]:
-    """Operators in any order as a graph, and the old number of each of its operators; of several that are ready the
-    earliest comes first. Raises BadInput, naming its operators, if there is a cycle, or as `OperatorGraph` does."""
-    order: list[int] = []
-    place: dict[int, int] = {}
-    while len(order) < len(operators):
-        ready = (i for i, o in enumerate(operators) if i not in place and all(r in place for r in o.reads))
-        found = next(ready, None)
-        if found is None:
-            cycle = _cycle(operators, place)
-            raise BadInput(f"operators {' -> '.join(repr(operators[i].name) for i in cycle)} read each other: a cycle")
-        place[found] = len(order)
-        order.append(found)
-    sorted_ = (operators[i] for i in order)
-    return (
-        OperatorGraph(tuple(Operator(o.name, tuple(place[r] for r in o.reads), o.merges, o.effects) for o in sorted_)),
-        tuple(order),
-    )
-
-
-def _cycle(operators: Sequence[Operator], done: dict[int, int]) -> list[int]:
-    """A cycle among what cannot be done, its first operator also last."""
-    path = [next(i for i in range(len(operators)) if i not in done)]
-    while True:
-        before = next((r for r in operators[path[-1]].reads if r not in done), None)
-        if before is None or not 0 <= before < len(operators):
-            raise BadInput(f"operator {operators[path[-1]].name!r} reads an operator that is not there")
-        if before in path:
-            return [before, *reversed(path[path.index(before) :])]
-        path.append(before)
 
 
 def as_set(members: Sequence[int]) -> int:

@@ -1,12 +1,14 @@
-"""Which stages a network is built in, or none: searched for, compared with one kernel after the other, and remembered.
-Start at `plan_stages`.
+"""Which stages a network is built in, or none: searched for, compared with one kernel after the other and with the
+greedy schedule, and remembered. Start at `plan_stages`.
 
-What is remembered is a trial of a workload of its own, "schedule", of this very network (its kernels, so its shapes and
-batch size, too) on this very device. Both ways are timed end to end, as modules, in turns.
+What is remembered are trials of a workload of its own, "schedule", of this very network (its kernels, so its shapes and
+batch size, too) on this very device. All ways are timed end to end, as modules, in turns; times of different
+comparisons are not set against each other.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,19 +32,20 @@ from tuner.stages.host import Host
 from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
 from tuner.stages.schedule import Schedule, Stage, check, sequential
-from tuner.stages.search import Options, search
+from tuner.stages.search import Options, keeps, search
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
-VERSION = 6  # of how schedules are searched and timed
+VERSION = 7  # of how schedules are searched and timed
 ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class StagePlan:
     """`placed`: the network to build, in the stages `schedule`; None where one kernel after the other takes no more.
-    Seconds are medians of whole inferences of both. `finished`: whether the search had the time that it needed.
-    `measured`: how many stages were timed now. `cuts`: what was not looked at in this search, a line a block."""
+    Seconds are medians of whole inferences, of this and of one kernel after the other. `finished`: whether the search
+    had the time that it needed. `measured`: how many stages were timed now. `cuts`: what was not looked at in this
+    search, a line a block."""
 
     placed: Placed
     schedule: Schedule | None
@@ -63,9 +66,10 @@ def plan_stages(
     options: Options | None = None,
     exact: bool = False,
 ) -> StagePlan:
-    """The better of a network in stages and one kernel after the other. What is known is not measured again; stages are
-    searched for no longer than `seconds`, and `progress` is told how many have been timed. `exact` forbids templates
-    that round differently (Winograd) for merged kernels, too.
+    """The best of a network in the stages that a search finds, in the greedy schedule's (if the device can run that
+    within the limits), and one kernel after the other, as they are measured end to end. What is known is not measured
+    again; stages are searched for no longer than `seconds`, and `progress` is told how many have been timed. `exact`
+    forbids templates that round differently (Winograd) for merged kernels, too.
 
     On the CPU a stage has at most as many groups as the device has threads.
 
@@ -86,8 +90,8 @@ def plan_stages(
     asked = {} if options.limits is None else {"limits": str(options.limits)}
     workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph, merging.known()), **asked})
     known = _remembered(store, workload, device)
-    if False in known and known[False].config["finished"]:
-        return _better(placed, calls, merging, [(t.seconds, _schedule(t)) for t in known.values()], True, 0)
+    if known and known[0].config["finished"]:
+        return _best(placed, calls, merging, [(t.seconds, _schedule(t)) for t in known], True, 0)
     bench = Bench(placed, calls, device, merging=merging)
     costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
     end = time.monotonic() + seconds
@@ -95,19 +99,17 @@ def plan_stages(
     options = replace(options, limits=feasible(options.limits, device, merging), widest=options.widest or widest)
     found = search(graph, costs, options, lambda: time.monotonic() < end)
     check(graph, found.schedule)
-    schedules: list[Schedule | None] = [None]
-    if any(len(stage.groups) > 1 for stage in found.schedule):
-        schedules.append(tuple(costs.divided(stage) for stage in found.schedule))
+    schedules = _rivals((found.schedule, options.greedy(graph)), costs, options)
     networks = [staged(placed, calls, schedule or sequential(graph), merging=merging) for schedule in schedules]
     times = compare(networks, device)
     for schedule, taken in zip(schedules, times, strict=True):
         config = Config("stages", {"stages": [s.text() for s in schedule or ()], "finished": found.finished})
         store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
     medians = zip(map(median, times), schedules, strict=True)
-    better = _better(placed, calls, merging, list(medians), found.finished, costs.measured)
+    best = _best(placed, calls, merging, list(medians), found.finished, costs.measured)
     there_is = feasible(None, device, merging)  # what is beyond was not left out
     lines = (b.cut_text() for b in found.blocks if there_is is None or b.cut.operators or b.limits != there_is)
-    return replace(better, cuts=tuple(filter(None, lines)))
+    return replace(best, cuts=tuple(filter(None, lines)))
 
 
 def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits | None:
@@ -120,17 +122,33 @@ def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits 
     return replace(limits, groups=groups if limits.groups is None else min(groups, limits.groups))
 
 
-def _remembered(store: Store, workload: Workload, device: Device) -> dict[bool, Trial]:
-    """The latest trial in stages, and of one kernel after the other."""
+def _rivals(found: Sequence[Schedule], costs: MeasuredCosts, options: Options) -> list[Schedule | None]:
+    """What is compared: one kernel after the other, and those schedules with stages of several groups that are within
+    limits and can be on the device."""
+    rivals: list[Schedule | None] = [None]
+    for schedule in found:
+        wide = [stage for stage in schedule if len(stage.groups) > 1]
+        if wide and keeps(schedule, options.limits) and all(math.isfinite(costs.seconds(stage)) for stage in wide):
+            divided = tuple(costs.divided(stage) for stage in schedule)
+            if divided not in rivals:
+                rivals.append(divided)
+    return rivals
+
+
+def _remembered(store: Store, workload: Workload, device: Device) -> list[Trial]:
+    """The latest trial of one kernel after the other, and those in stages that it was compared with: the ones since."""
     trials = [t for t in store.trials(workload, device.key) if t.template_version == VERSION and t.ok]
-    return {bool(t.config["stages"]): t for t in sorted(trials, key=lambda t: t.created)}
+    alone = max((t for t in trials if not t.config["stages"]), key=lambda t: t.created, default=None)
+    if alone is None:
+        return []
+    return [alone, *(t for t in trials if t.config["stages"] and t.created >= alone.created)]
 
 
 def _schedule(trial: Trial) -> Schedule | None:
     return tuple(Stage.from_text(text) for text in trial.config["stages"]) or None
 
 
-def _better(
+def _best(
     placed: Placed,
     calls: Calls,
     merging: Merging,

@@ -78,6 +78,9 @@ class Costs(Protocol):
     def estimate(self, stage: Stage) -> float | None:
         """As little as it may take, where finding out how much it does takes long; None: ask `seconds` at once."""
 
+    def known(self, stage: Stage) -> bool:
+        """Whether `seconds` need not find it out."""
+
     def prepare(self, stages: Sequence[Stage]) -> None:
         """What is asked for next: finding out several at once may take less."""
 

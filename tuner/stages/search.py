@@ -113,7 +113,7 @@ def search(
     schedule, seconds = tuple(so_far.schedule), so_far.seconds
     times = total(costs, plain), total(costs, rival)  # greedy stages may reach across where a block was cut
     for other, its_seconds in zip((plain, rival), times, strict=True):
-        if its_seconds < seconds and _keeps(other, options.limits):
+        if its_seconds < seconds and keeps(other, options.limits):
             schedule, seconds = other, its_seconds
     check(graph, schedule)
     return Found(schedule, seconds, *times, tuple(so_far.blocks), so_far.finished)
@@ -144,7 +144,7 @@ def _add_block(
     part = _part(graph, members)
     there = tuple(members)
     plain = _shifted(sequential(part), there)
-    rivals = [s for s in (plain, _shifted(options.greedy(part), there)) if _keeps(s, options.limits)]
+    rivals = [s for s in (plain, _shifted(options.greedy(part), there)) if keeps(s, options.limits)]
     times = [total(costs, rival) for rival in rivals]
     if math.isinf(times[0]):
         at = next(i for i, stage in zip(members, plain, strict=True) if math.isinf(costs.seconds(stage)))
@@ -161,6 +161,7 @@ def _add_block(
             lattice,
             lambda stage: costs.estimate(stages[id(stage)]),
             lambda stage: costs.seconds(stages[id(stage)]),
+            lambda stage: costs.known(stages[id(stage)]),
             lambda some: costs.prepare([stages[id(stage)] for stage in some]),
             may_go_on,
         )
@@ -171,7 +172,7 @@ def _add_block(
     so_far.seconds += least
 
 
-def _keeps(schedule: Schedule, limits: Limits | None) -> bool:
+def keeps(schedule: Schedule, limits: Limits | None) -> bool:
     """Whether all stages are within limits that were asked for."""
     groups, operators = (None, None) if limits is None else (limits.groups, limits.operators)
     return all(
@@ -207,8 +208,9 @@ def _enumerated(part: OperatorGraph, options: Options) -> _Enumerated:
     limits leave too many."""
     for limits, units in _narrower(part, options):
         folded = _folded(part, units)
+        sizes = [len(unit) for unit in units] if _counts_operators(options) else None
         try:
-            lattice = Lattice.of(folded, limits, options.most)
+            lattice = Lattice.of(folded, limits, options.most, sizes)
         except TooLarge:
             continue
         cut = lattice.cut
@@ -217,14 +219,29 @@ def _enumerated(part: OperatorGraph, options: Options) -> _Enumerated:
 
 
 def _narrower(part: OperatorGraph, options: Options) -> Iterator[tuple[Limits, tuple[tuple[int, ...], ...]]]:
+    """Limits, and what to schedule as one within them."""
     single, chained = tuple((i,) for i in range(len(part))), chains(part)
     first = options.limits or Limits()
     if len(part) <= _FEW or len(chained) == len(part):
         yield first, single
     if len(chained) < len(part):
-        yield first, chained
-    for limits in (Limits(8, 3), Limits(4, 3), Limits(3, 2)):
-        yield _both(limits, options.limits), chained
+        yield first, _pieces(chained, first, options)
+    for narrow in (Limits(8, 3), Limits(4, 3), Limits(3, 2)):
+        limits = _both(narrow, options.limits)
+        yield limits, _pieces(chained, limits, options)
+
+
+def _counts_operators(options: Options) -> bool:
+    """Whether limits were asked for that are on operators: chains do not count as one then."""
+    return options.limits is not None and options.limits.operators is not None
+
+
+def _pieces(chained: tuple[tuple[int, ...], ...], limits: Limits, options: Options) -> tuple[tuple[int, ...], ...]:
+    """Chains, cut where a group may not be as long."""
+    if not _counts_operators(options) or limits.operators is None:
+        return chained
+    length = limits.operators
+    return tuple(chain[at : at + length] for chain in chained for at in range(0, len(chain), length))
 
 
 def _both(one: Limits, other: Limits | None) -> Limits:

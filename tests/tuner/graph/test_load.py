@@ -189,6 +189,14 @@ def test_an_invalid_model(tmp_path: Path) -> None:
     assert "not a valid ONNX model" in refused(net.save(tmp_path / "m.onnx", net.op("Relu", "nobody")))
 
 
+def test_a_cycle(tmp_path: Path) -> None:
+    net = Net()
+    out = net.op("Relu", net.op("Add", net.input(1, 3), "relu_1"))
+    message = refused(net.save(tmp_path / "m.onnx", out))
+    assert "not a valid ONNX model" in message
+    assert "'relu_1'" in message
+
+
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     net = Net()
     path = net.save(tmp_path / "m.onnx", simple(net))

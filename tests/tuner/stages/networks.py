@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,6 +28,7 @@ from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
 
 LENGTH = 4096
+RUNS = int(os.environ.get("EDGETUNE_STAGE_RUNS", "30"))  # of networks whose queues, or kernels, are held up
 
 
 def branches(folder: Path, size: int = 12, batch: int = 1) -> FusedGraph:

@@ -19,8 +19,8 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from tests.tuner.stages.networks import Machine, all_merged, branches, host, lowered, with_threads
-from tests.tuner.stages.test_rewrite import RUNS, by_branch, inputs
+from tests.tuner.stages.networks import RUNS, Machine, all_merged, branches, host, lowered, with_threads
+from tests.tuner.stages.test_rewrite import by_branch, inputs
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
 from tuner.graph.choice import Planned

@@ -20,7 +20,7 @@ from templates.template import ScheduleError, search_space, template_named
 from templates.workloads import Conv2d, conv_of
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
-from tests.tuner.stages.networks import Delays, Machine, all_merged, lowered
+from tests.tuner.stages.networks import RUNS, Delays, Machine, all_merged, lowered
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, MergedOperator, Placed, merged_tasks
@@ -262,10 +262,10 @@ def test_held_up_queues_change_nothing(tmp_path: Path, device: Device) -> None:
     check(graph, schedule)
     assert sorted(stage.merged for stage in schedule if len(stage.groups) > 1) == [False] * 3 + [True] * 3
     machine, plain, delays = Machine(placed, device, schedule), Machine(placed, device), Delays(device, seed=3)
-    for run in range(10):
+    for run in range(RUNS):
         given = arrays(seed=run)
         assert_equal(machine.run_delayed(delays, given), plain.run(given))
-    assert delays.count > 10
+    assert delays.count > RUNS
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +290,7 @@ def test_a_merged_stage_is_measured_once_and_remembered(network: Placed, device:
     stage = the_merged_stage(merging)
     seconds = costs.seconds(stage)
     assert 0 < seconds < 1
-    assert costs.measured == 1
+    assert costs.measured == 4  # set against its members in turns: they are known, too
     together = costs.seconds(replace(stage, merged=False))
     assert [t.workload.attrs.get("merged") for t in store.trials()].count(3) == 1
     assert all(t.times for t in store.trials())
@@ -329,7 +329,7 @@ def test_the_search_merges_where_that_is_faster(network: Placed, device: Device,
     costs, merging, _ = costs_of(network, device, store)
     stage = the_merged_stage(merging)
     costs.seconds(stage)
-    (trial,) = store.trials()
+    (trial,) = (t for t in store.trials() if "merged" in t.workload.attrs)
     store.add(remembered(trial, (1.0,)))
     assert stage not in found_by_search(network, device, store)
     store.add(remembered(trial, (), Failure(FailureKind.RUN, "out of resources")))

@@ -3,16 +3,22 @@ cannot be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
+import tvm_ffi
 from onnx import TensorProto
+from tvm import relax
 
-from tests.templates.gpu.support import device_number
+from templates.template import template_named
+from templates.workloads import Conv2d
+from tests.templates.gpu.support import device_number, gpu
 from tests.tuner.graph.networks import Net
 from tests.tuner.stages.networks import Machine, branches, host, lowered, with_threads
 from tuner.cli.common import Output
@@ -20,13 +26,13 @@ from tuner.cli.stages import Stager
 from tuner.devices import Device, open_device, opencl
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
-from tuner.stages import Stage, check, greedy, sequential
-from tuner.stages.bench import Bench
+from tuner.stages import Schedule, Stage, check, greedy, sequential
+from tuner.stages.bench import Around, Bench
 from tuner.stages.calls import Calls
-from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key, share_of
+from tuner.stages.costs import MeasuredCosts, kernel_hashes, must_be_alone, network_key, share_of
 from tuner.stages.plan import StagePlan, plan_stages
 from tuning_db.maintain import verify
-from tuning_db.record import Config, Failure, FailureKind
+from tuning_db.record import Config, Failure, FailureKind, Trial
 from tuning_db.store import Store, open_db
 
 
@@ -51,6 +57,17 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield found
 
 
+def compared(store: Store) -> dict[Schedule, Trial]:
+    """The latest trials of schedules, by these without the threads of groups."""
+    trials = sorted((t for t in store.trials() if t.workload.op == "schedule"), key=lambda t: t.created)
+    stages = (tuple(replace(Stage.from_text(text), threads=()) for text in t.config["stages"]) for t in trials)
+    return dict(zip(stages, trials, strict=True))
+
+
+def greedy_on(network: Placed, device: Device) -> Schedule:
+    return greedy(Calls.of(network).graph(), device.threads if device.is_host else None)
+
+
 def assert_the_same(network: Placed, plan: StagePlan, device: Device) -> None:
     given = np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)
     pairs = zip(Machine(network, device).run(given), Machine(plan.placed, device).run(given), strict=True)
@@ -68,11 +85,61 @@ def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) 
     assert_the_same(network, first, device)
     trials = list(store.trials())
     assert {t.workload.op for t in trials} == {"stage", "schedule"}
+    schedules = compared(store)
+    assert {(), greedy_on(network, device)} <= schedules.keys()
+    assert first.seconds == min(t.seconds for t in schedules.values())
+    assert first.sequential_seconds == schedules[()].seconds
     assert list(verify(store)) == []
     again = plan_stages(network, device, store, 600)
     assert again.measured == 0
     assert (again.schedule, again.seconds) == (first.schedule, first.seconds)
     assert len(list(store.trials())) == len(trials)
+
+
+def test_a_schedule_of_an_earlier_comparison_is_not_taken(network: Placed, device: Device, store: Store) -> None:
+    """It was compared with another run of one kernel after the other, when the machine may have been faster."""
+    plan_stages(network, device, store, 600)
+    trials = compared(store)
+    wide = trials[greedy_on(network, device)]
+    store.add(replace(wide, times=(1e-9,), created=datetime.now(UTC)))
+    assert [s.text() for s in plan_stages(network, device, store, 600).schedule or ()] == list(wide.config["stages"])
+    store.add(replace(trials[()], times=(1.0,), created=datetime.now(UTC)))
+    plan = plan_stages(network, device, store, 600)
+    assert (plan.schedule, plan.seconds, plan.measured) == (None, 1.0, 0)
+
+
+def test_a_network_with_side_effects_keeps_its_order(
+    network: Placed, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    tvm_ffi.register_global_func("test.seen", lambda x: seen.append(tuple(x.shape)), override=True)
+    main = network.module["main"]
+    call = relax.Call(relax.ExternFunc("test.seen"), [main.params[0]], ty_args=[relax.TupleType([])])
+    before = relax.BindingBlock([relax.VarBinding(relax.Var("seen", relax.TupleType([])), call)])
+    body = relax.SeqExpr([before, *main.body.blocks], main.body.body)
+    module = network.module.clone()
+    module.update_func(module.get_global_var("main"), relax.Function(main.params, body, main.ret_ty, False, main.attrs))
+    noting = replace(network, module=module)
+    said = assert_keeps_its_order(noting, device, store, capfd)
+    assert "test.seen: is no kernel of ours, and may have side effects" in said
+    given = np.ones((1, 16, 12, 12), np.float32)
+    for one, other in zip(Machine(noting, device).run(given), Machine(network, device).run(given), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert seen == [given.shape]
+
+
+def test_kernels_with_a_workspace_are_alone_on_cuda() -> None:
+    """TVM's CUDA runtime would give several streams the same."""
+    workload = Conv2d(1, 16, 12, 12, 16, (3, 3), padding=(1, 1, 1, 1)).workload()
+    for target, alone in ((gpu("orin"), True), (gpu("mali"), False)):
+        for name in ("gpu.conv2d_winograd", "gpu.conv2d_direct"):
+            template = template_named(name)
+            space = template.space(workload, target)
+            assert space is not None
+            config = space.sample(Random(0))
+            assert config is not None
+            function = template.prim_func(workload, target, config)
+            assert must_be_alone(function, target) == (alone and name.endswith("winograd"))
 
 
 def test_a_search_without_time_goes_on_the_next_time(network: Placed, device: Device, store: Store) -> None:
@@ -114,8 +181,8 @@ def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device:
         assert 0.9 * least < estimate <= 2 * least
 
 
-def test_what_streams_hold_up_behind_them_is_known_once_for_a_device(
-    network: Placed, device: Device, store: Store
+def test_what_streams_hold_up_behind_them_is_known_once_for_a_network_and_a_number_of_streams(
+    tmp_path: Path, network: Placed, device: Device, store: Store
 ) -> None:
     calls = Calls.of(network)
     bench = Bench(network, calls, device)
@@ -127,10 +194,78 @@ def test_what_streams_hold_up_behind_them_is_known_once_for_a_device(
         assert not behind
         assert seconds == own.seconds
         return
-    assert len(behind) == 1
+    assert [t.workload.attrs["streams"] for t in behind] == [3]
     assert seconds == own.seconds + behind[0].seconds
-    MeasuredCosts(calls, bench, device, store).prepare([replace(wide, groups=wide.groups[:2]), wide])
-    assert [t for t in store.trials() if "behind" in t.workload.attrs] == behind
+    costs = MeasuredCosts(calls, bench, device, store)
+    two = replace(wide, groups=wide.groups[:2])
+    costs.prepare([two, wide])
+    first, second = (t for t in store.trials() if "behind" in t.workload.attrs)
+    assert first == behind[0]
+    assert second.workload.attrs["streams"] == 2
+    (own,) = [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 2]
+    assert costs.seconds(two) == own.seconds + second.seconds
+    assert [t for t in store.trials() if "behind" in t.workload.attrs] == [first, second]
+    other = lowered(branches(tmp_path, 14), device)
+    MeasuredCosts(Calls.of(other), Bench(other, Calls.of(other), device), device, store).prepare([wide])
+    assert len([t for t in store.trials() if t.workload.attrs.get("streams") == 3]) == 2
+
+
+def test_what_streams_hold_up_is_measured_with_stages_that_the_device_does_not_refuse(
+    tmp_path: Path, network: Placed, device: Device, store: Store
+) -> None:
+    """As the database remembers them."""
+    calls = Calls.of(network)
+    bench = Bench(network, calls, device)
+    wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
+    MeasuredCosts(calls, bench, device, store).prepare([wide])
+    (trial,) = [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
+    failed = replace(trial, times=(), failure=Failure(FailureKind.RUN, "out of resources"), created=datetime.now(UTC))
+    with open_db(tmp_path / "other.db") as other:
+        other.add(failed)
+        costs = MeasuredCosts(calls, bench, device, other)
+        costs.prepare([wide])
+        assert costs.seconds(wide) == math.inf
+        assert not [t for t in other.trials() if "behind" in t.workload.attrs]
+
+
+def test_what_the_database_has_is_known(network: Placed, device: Device, store: Store) -> None:
+    calls = Calls.of(network)
+    bench = Bench(network, calls, device)
+    wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
+    first = MeasuredCosts(calls, bench, device, store)
+    assert not first.known(wide)
+    assert not first.known(Stage(wide.groups[:1]))
+    first.prepare([wide])
+    again = MeasuredCosts(calls, bench, device, store)
+    assert again.known(replace(wide, groups=wide.groups[::-1]))
+    assert again.known(Stage(wide.groups[:1]))
+    assert not again.known(replace(wide, groups=wide.groups[:2]))
+    assert again.measured == 0
+
+
+def test_stages_are_timed_in_rounds_each_in_turn_with_its_kernels(network: Placed, device: Device) -> None:
+    """So that a machine that becomes slower does so for all."""
+
+    class Recorded(Bench):
+        def timing(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
+            run, name = super().timing(timed, staged), (tuple(stage for _, stage in timed), staged)
+
+            def recorded() -> list[float]:
+                ran.append(name)
+                return run()
+
+            return recorded
+
+    calls = Calls.of(network)
+    bench = Recorded(network, calls, device)
+    stage = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
+    some = [replace(stage, groups=(stage.groups[i], stage.groups[2])) for i in (0, 1)]
+    if device.is_host:
+        some = [s.divided((1, 1), device.threads) for s in some]
+    ran: list[tuple[tuple[Stage, ...], bool]] = []
+    found = bench.seconds(some, 4)
+    assert {s: len(times) for s, times in found.items()} == dict.fromkeys(some, 4)
+    assert ran == 5 * [((s,), staged) for s in some for staged in (True, False)]
 
 
 def test_a_kernel_that_cannot_be_timed_is_named(
@@ -145,9 +280,9 @@ def test_a_kernel_that_cannot_be_timed_is_named(
     with pytest.raises(BadInput, match=f"{calls.kernels[0].name}.*cannot be timed"):
         MeasuredCosts(calls, bench, device, store).seconds(Stage(((0,),)))
     assert Stager(device, store, 10, Output(as_json=False))(network) is network
-    said = capfd.readouterr().err.strip()
+    *progress, said = capfd.readouterr().err.strip().splitlines()
     assert said.startswith("no stages: ")
-    assert "\n" not in said
+    assert all(line.startswith("stages: ") for line in progress)  # on a machine that is busy
 
 
 def test_networks_are_told_apart_by_their_shapes(tmp_path: Path, network: Placed, device: Device) -> None:

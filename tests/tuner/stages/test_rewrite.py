@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 import tvm_ffi
 
+from templates.template import search_space
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.test_placed import placed as placed_on
-from tests.tuner.stages.networks import Delays, Machine, branches, lowered
+from tests.tuner.stages.networks import RUNS, Delays, Machine, branches, lowered
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.graph import Placed
+from tuner.graph import Place, Placed, lower_placed
 from tuner.stages import Schedule, Stage, check, greedy, sequential
 from tuner.stages.blocks import blocks
 from tuner.stages.calls import Calls
 from tuner.stages.operators import numbers
-
-RUNS = int(os.environ.get("EDGETUNE_STAGE_RUNS", "30"))
 
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])
@@ -67,6 +66,29 @@ def test_held_up_queues_change_nothing(network: Placed, device: Device, make) ->
     """EDGETUNE_STAGE_RUNS: how often."""
     machine, plain = Machine(network, device, make(Calls.of(network))), Machine(network, device)
     delays = Delays(device, seed=1)
+    for run in range(RUNS):
+        given = inputs(run)
+        for one, other in zip(machine.run_delayed(delays, given), plain.run(given), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert delays.count > RUNS
+
+
+def test_several_launches_and_their_workspace_in_a_group(tmp_path: Path, device: Device) -> None:
+    """Winograd's: of every stream another, or the groups would write each other's."""
+    graph = branches(tmp_path)
+    configs = {}
+    for step in graph.tuned:
+        space = search_space(step.workload, device.target, only=["gpu.conv2d_winograd"])
+        config = None if space is None else space.sample(Random(0))
+        if config is not None:
+            configs[step.workload] = config
+    assert configs
+    placed = lower_placed(graph, [Place(device.target, configs)], [0] * len(graph.steps))
+    calls = Calls.of(placed)
+    winograd = {i for i, call in enumerate(calls.kernels) if "winograd" in call.name}
+    schedule = by_branch(calls)
+    assert any(sum(not winograd.isdisjoint(group) for group in stage.groups) > 1 for stage in schedule)
+    machine, plain, delays = Machine(placed, device, schedule), Machine(placed, device), Delays(device, seed=4)
     for run in range(RUNS):
         given = inputs(run)
         for one, other in zip(machine.run_delayed(delays, given), plain.run(given), strict=True):

@@ -20,7 +20,6 @@ from tuner.stages import (
     Stage,
     check,
     greedy,
-    in_order,
     search,
     sequential,
     total,
@@ -119,6 +118,9 @@ def test_one_group_a_branch_where_that_is_free() -> None:
         def estimate(self, stage: Stage) -> float | None:
             return None
 
+        def known(self, stage: Stage) -> bool:
+            return True
+
         def prepare(self, stages: Sequence[Stage]) -> None:
             pass
 
@@ -152,6 +154,19 @@ def test_limits_are_kept_and_what_they_cut_is_reported() -> None:
     assert free.seconds <= found.seconds
 
 
+@pytest.mark.parametrize("lengths", [(8, 8, 8), (8,) * 8])
+def test_limits_are_on_operators_where_chains_are_scheduled_as_one(lengths: tuple[int, ...]) -> None:
+    class Parallel(Drawn):
+        def seconds(self, stage: Stage) -> float:
+            return 0.01 + max(map(len, stage.groups))
+
+    graph = branches(*lengths)
+    found = search(graph, Parallel(0), Options(Limits(2, 3), most=5000))
+    check(graph, found.schedule)
+    assert max(len(group) for stage in found.schedule for group in stage.groups) == 3
+    assert max(len(stage.groups) for stage in found.schedule) == 2
+
+
 def test_a_block_that_is_too_wide_is_narrowed() -> None:
     found = search(branches(*[3] * 8), Drawn(2), Options(most=20_000))
     (block,) = found.blocks
@@ -171,32 +186,30 @@ def test_where_time_is_up_only_what_is_known_is_used() -> None:
     assert found.seconds <= min(found.sequential_seconds, found.greedy_seconds)
 
 
-def _operators(*reads: Sequence[int]) -> list[Operator]:
-    return [Operator(f"o{i}", tuple(r)) for i, r in enumerate(reads)]
+def test_where_time_is_up_all_that_is_known_is_used() -> None:
+    """What a repeated block measured, or an earlier run."""
+    good = Stage(((1, 2), (3, 4)))
+
+    class Known(Drawn):
+        def seconds(self, stage: Stage) -> float:
+            return 1e-3 if stage == good else super().seconds(stage)
+
+        def known(self, stage: Stage) -> bool:
+            return stage == good
+
+    costs = Known(3, optimistic=True)
+    found = search(branches(2, 2), costs, may_go_on=lambda: False)
+    assert not found.finished
+    assert good in found.schedule
+    known = {good, *greedy(branches(2, 2))}
+    assert all(stage in known for stage in costs.asked if len(stage.groups) > 1)
 
 
-def test_operators_in_any_order_are_sorted() -> None:
-    graph, order = in_order(_operators([2], [0], []))
-    assert order == (2, 0, 1)
-    assert [o.reads for o in graph.operators] == [(), (0,), (1,)]
-
-
-@pytest.mark.parametrize(
-    ("operators", "words"),
-    [
-        (_operators([], [0, 3], [1], [2]), ("'o1'", "'o2'", "'o3'", "cycle")),
-        (_operators([0]), ("'o0'", "cycle")),
-        (_operators([], [7]), ("'o1'", "not there")),
-        ([Operator("print", effects=True)], ("'print'", "side effects")),
-    ],
-)
-def test_a_graph_that_cannot_be_scheduled_is_refused_in_one_line(
-    operators: list[Operator], words: tuple[str, ...]
-) -> None:
-    with pytest.raises(BadInput) as error:
-        in_order(operators)
-    assert all(word in str(error.value) for word in words)
-    assert "\n" not in str(error.value)
+def test_operators_that_are_not_in_order_are_refused_in_one_line() -> None:
+    """So is a cycle: one of its operators reads a later one."""
+    operators = (Operator("first"), Operator("early", (0, 2)), Operator("late", (1,)))
+    with pytest.raises(BadInput, match="'early': reads 2, which does not come before it"):
+        OperatorGraph(operators)
 
 
 def test_a_cost_that_cannot_be_measured_is_named() -> None:
