@@ -21,8 +21,9 @@ import tempfile
 import time
 from typing import Any
 
+from board_agent.condition import condition
 from board_agent.defaults import TURN_SECONDS
-from board_agent.facts import condition, facts
+from board_agent.facts import facts
 from board_agent.line import Alone, Visitor
 from board_agent.sandbox import adopt_orphans, end_children
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send

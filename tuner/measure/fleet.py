@@ -26,7 +26,7 @@ from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
 from tuner.measure.building import Building
 from tuner.measure.contract import Candidate
 from tuner.measure.drift import Drift, Interval
-from tuner.measure.jobs import CompareJob, ExecutorSettings, RunDone, RunJob
+from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
 from tuner.measure.laboratory import Laboratory
 from tuner.measure.local import LocalRunner
 from tuner.measure.processes import ProcessServer
@@ -121,7 +121,7 @@ class Fleet:
         done = self._on_a_board(lambda lab: lab.run(job))
         return (RunDone((), done, None, 0), Interval()) if isinstance(done, Failure) else done
 
-    def compare(self, job: CompareJob, call_seconds: float) -> tuple[tuple[float, ...], ...] | Failure:
+    def compare(self, job: CompareJob, call_seconds: float) -> CompareDone | Failure:
         """See Laboratory.compare: all of it on one board."""
         return self._on_a_board(lambda lab: lab.compare(job, call_seconds))
 

@@ -23,6 +23,7 @@ from tuning_db.record import FailureKind
 
 PLUGIN = "tests.tuner.measure.misbehaving"
 DEVICE = f"board:{NAME}"
+WARM = str(Path(__file__).parents[2] / "board_agent" / "warm_board.py")
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +181,39 @@ def test_a_candidate_that_takes_the_board_away_is_blamed(board, runner) -> None:
     assert bad.failure.kind is FailureKind.RUN
     assert "a board was lost 2 times over it" in bad.failure.message
     assert good.ok
+
+
+@pytest.fixture
+def warm(board, tmp_path: Path) -> Iterator[Path]:
+    """The folder that is /sys of a board named "warm"."""
+    assert board
+    agent = Agent(tmp_path, [WARM, str(tmp_path / "sys")])
+    try:
+        agent.pair(Boards(), "warm")
+        yield tmp_path / "sys/class/thermal"
+    finally:
+        agent.stop()
+
+
+def write(path: Path, text: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def test_what_is_measured_on_a_board_that_is_slowed_down_is_marked(warm: Path) -> None:
+    """And has its temperature with it, whether it was measured alone or compared with others."""
+    write(warm / "thermal_zone0/temp", 81000)
+    write(warm / "cooling_device0/type", "thermal-cpufreq-0")
+    write(warm / "cooling_device0/cur_state", 0)
+    tiles = [candidate("good", tile) for tile in (1, 8)]
+    with BoardRunner(open_device("board:warm", 1), MeasureOptions(plugins=(PLUGIN,))) as runner:
+        cool = [*runner.measure(tiles), *runner.compare(tiles)]
+        write(warm / "cooling_device0/cur_state", 2)
+        hot = [*runner.measure(tiles), *runner.compare(tiles)]
+    assert [t.throttled for t in (*cool, *hot)] == [False] * 4 + [True] * 4
+    assert {t.versions["condition"] for t in (*cool, *hot)} == {"81 C"}
+    assert {t.versions["throttled"] for t in hot} == {"thermal-cpufreq-0 (cooling_device0) is at 2"}
+    assert [len(t.times) for t in hot[2:]] == [runner.options.compare_rounds] * 2
 
 
 @pytest.mark.usefixtures("board")
