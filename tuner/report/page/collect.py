@@ -19,7 +19,7 @@ from tuner.report.page.names import device_text, flop_or_none, knobs_text, workl
 from tuner.report.page.reuse import reuse_view
 from tuner.report.page.scan import Pair, Pass, scan, thinned
 from tuning_db import schema
-from tuning_db.record import DeviceKey
+from tuning_db.record import CONDITION, DeviceKey
 from tuning_db.store import Store
 
 FORMAT = 1
@@ -87,6 +87,7 @@ def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int]) -> di
             "knobs": knobs_text(best.config.knobs),
             "error": best.error,
             "marked": best.throttled,
+            "condition": best.versions.get(CONDITION, ""),
             "searcher": best.searcher,
         },
     }
