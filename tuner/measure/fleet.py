@@ -36,8 +36,8 @@ _T = TypeVar("_T")
 # Seconds that all boards may be away: a reboot takes a minute or two, somebody who looks after it longer.
 PATIENCE_SECONDS = 900.0
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)  # before each probe of a lost board, by its faults since a good trial
-# Times that boards go away while the same candidate is measured, before that candidate is to blame.
-_LOSSES = 2
+# Times that boards go away while the same candidate runs, or whatever is done for it, before it is to blame.
+_LOSSES, _ALL_LOSSES = 2, 5
 _TRANSFER_SECONDS = 120.0
 _ASKED_AGAIN = ": it is asked again until it answers"
 _WATCH_SECONDS = 0.5  # between looks at boards that have nothing to do
@@ -135,8 +135,8 @@ class Fleet:
             self._given_up.clear()
 
     def _on_a_board(self, measure: Callable[[Laboratory], _T]) -> _T | Failure:
-        losses = 0
-        while losses < _LOSSES:
+        losses = running = 0
+        while running < _LOSSES and losses < _ALL_LOSSES:
             lab = self._next()
             try:
                 done = measure(lab)
@@ -145,7 +145,7 @@ class Fleet:
                 self._admit(lab)
                 continue
             except DeviceLost as lost:
-                losses += lost.running
+                losses, running = losses + 1, running + lost.running
                 message = str(lost)
                 self._faults[lab] += 1
                 self._lose(lab, lost)
@@ -157,6 +157,8 @@ class Fleet:
             self._faults[lab] = 0
             self._give_back(lab)
             return done
+        if running < _LOSSES:  # it need not be its fault
+            return Failure(FailureKind.DEVICE_LOST, f"a board was lost {losses} times before it could run: {message}")
         return Failure(FailureKind.RUN, f"a board was lost {_LOSSES} times over it: {message}")
 
     def _next(self) -> Laboratory:

@@ -78,6 +78,10 @@ class Laboratory:
                 problem = self._receive(_START_SECONDS).problem
             except _Lost as lost:
                 problem = lost.failure.message
+            except TurnOver:
+                raise
+            except DeviceLost as lost:  # over a kernel that is known to be good
+                raise DeviceLost(str(lost)) from lost
             if problem is not None:
                 self._discard()  # or the next start would take it for one that works
                 raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")

@@ -70,6 +70,8 @@ class RemotePlace:
     def __init__(self, settings: ExecutorSettings, waits: Callable[[Standing], object]) -> None:
         board, on_board = place_on_board(settings.device)
         self._seconds = settings.run_seconds
+        # What a candidate can do harm in. Where it comes as source, loading is compiling it, by the board's driver.
+        self._running = (*_RUNNING, "load") if form_of(settings.device) == "launches" else _RUNNING
         self._last = 0
         self.throttled, self.condition = "", ""
         self.dropped: list[int] = []
@@ -107,7 +109,7 @@ class RemotePlace:
                 del self.dropped[: len(tensors)], self.dropped_functions[: len(functions)]
             return self._link.ask(message, parts, seconds)
         except BoardGone as error:
-            running = message["do"] in _RUNNING and not message.get("reference")
+            running = message["do"] in self._running and not message.get("reference")
             raise DeviceLost(str(error), running) from error
 
     def alive(self) -> None:

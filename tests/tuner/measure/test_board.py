@@ -23,7 +23,8 @@ from tuning_db.record import FailureKind
 
 PLUGIN = "tests.tuner.measure.misbehaving"
 DEVICE = f"board:{NAME}"
-WARM = str(Path(__file__).parents[2] / "board_agent" / "warm_board.py")
+_AGENTS = Path(__file__).parents[2] / "board_agent"
+FRAGILE, WARM = str(_AGENTS / "fragile_board.py"), str(_AGENTS / "warm_board.py")
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,26 @@ def test_a_candidate_that_takes_the_board_away_is_blamed(board, runner) -> None:
     assert bad.failure.kind is FailureKind.RUN
     assert "a board was lost 2 times over it" in bad.failure.message
     assert good.ok
+
+
+def test_a_run_goes_on_though_a_candidate_takes_the_board_away_before_it_runs(
+    board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is lost while a library is loaded may be anything's fault; but not for ever."""
+    assert board
+    monkeypatch.setattr("tuner.measure.fleet._PAUSES", (0.1,))
+    agent = Agent(tmp_path, [FRAGILE, "load", "pause"])
+    try:
+        agent.pair(Boards(), "fragile")
+        with BoardRunner(open_device("board:fragile", 1), MeasureOptions(plugins=(PLUGIN,))) as runner:
+            first, bad, good = runner.measure([candidate("good"), candidate("run_hang"), candidate("good", 2)])
+            losses = runner._laboratory.losses
+    finally:
+        agent.stop()
+    assert first.ok
+    assert good.ok
+    assert (bad.failure.kind, losses) == (FailureKind.DEVICE_LOST, 5)
+    assert "lost 5 times before it could run" in bad.failure.message
 
 
 @pytest.fixture
