@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.board_agent.support import Agent, eventually
@@ -20,6 +22,7 @@ SOURCE = """
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 static int reads(const char* path) { char c; int f = open(path, O_RDONLY); return f >= 0 && read(f, &c, 1) == 1; }
 static int writes(const char* path) {
@@ -47,10 +50,20 @@ static int fills(void) {
     for (int i = 0; i < 1200; ++i) if (write(f, block, sizeof block) != sizeof block) return 0;
     return 1;
 }
+static int speaks(void) {  /* as if it answered, and no further */
+    struct stat of;
+    for (int f = 3; f < 64; ++f) if (fstat(f, &of) == 0 && S_ISSOCK(of.st_mode)) write(f, "edt1", 4);
+    return pause();
+}
+static int stops_later(void) {  /* when it has answered */
+    if (fork() == 0) { usleep(300000); kill(getppid(), SIGSTOP); _exit(0); }
+    return -1;
+}
 int __tvm_ffi_main(void* self, const void* arguments, int count, void* result) {
     signal(SIGXFSZ, SIG_IGN);
-    if (%(attempt)s) _exit(42);
-    _exit(7);
+    int did = (%(attempt)s);
+    if (did < 0) return 0;
+    _exit(did ? 42 : 7);
 }
 """
 
@@ -116,8 +129,16 @@ def test_connect_out(served, tmp_path: Path, contained: set[str]) -> None:
 def test_fork_without_end(served, tmp_path: Path, contained: set[str]) -> None:
     assert "processes" in contained
     assert f"status {COULD_NOT}" in outcome(served[1], candidate("forks()", tmp_path))
-    left = subprocess.run(["pgrep", "-fc", "board_agent.bench"], capture_output=True, text=True, check=False)
-    eventually(lambda: int(left.stdout) < 4)
+    eventually(lambda: not benches_of(served[0]))
+
+
+def benches_of(agent: Agent) -> list[psutil.Process]:
+    """Processes of an agent that run kernels, and what those started."""
+    found = []
+    for process in psutil.Process(agent.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if "board_agent.bench" in process.cmdline() else []
+    return found
 
 
 def test_kill_or_look_into_the_session(served, tmp_path: Path, contained: set[str]) -> None:
@@ -131,13 +152,29 @@ def test_fill_the_disk(served, tmp_path: Path) -> None:
     assert f"status {COULD_NOT}" in outcome(served[1], candidate("fills()", tmp_path))
 
 
-def test_never_return(served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempt", ["pause()", "speaks()"])
+def test_never_return(served, tmp_path: Path, attempt: str) -> None:
     eventually(lambda: can_be_used(served[1]))
     with Link(served[1]) as link:
         link.ask({"do": "start", "settings": SETTINGS})
-        link.ask({"do": "load", "id": 1}, [candidate("pause()", tmp_path)])
+        link.ask({"do": "load", "id": 1}, [candidate(attempt, tmp_path)])
         with pytest.raises(NotAnswered, match="within 3 s"):
             link.ask({"do": "call", "function": 1, "arguments": []}, seconds=3)
+        link.ask({"do": "start", "settings": SETTINGS})
+
+
+def test_stop_listening(served, tmp_path: Path) -> None:
+    """The session gives up a request that its process does not take, and its host hears of it as it does otherwise."""
+    eventually(lambda: can_be_used(served[1]))
+    with Link(served[1]) as link:
+        link.ask({"do": "start", "settings": SETTINGS})
+        link.ask({"do": "load", "id": 1}, [candidate("stops_later()", tmp_path)])
+        link.ask({"do": "call", "function": 1, "arguments": []})
+        eventually(lambda: any(p.status() == psutil.STATUS_STOPPED for p in benches_of(served[0])))
+        given = {"id": 2, "shape": [1 << 22], "dtype": "float32", "part": 0}
+        with pytest.raises(NotAnswered, match="within 9 s"):
+            link.ask({"do": "put", "tensors": [given]}, [bytes(4 << 22)], seconds=9)  # longer than a silence may be
+        link.ask({"do": "start", "settings": SETTINGS})
 
 
 def test_crash(served, tmp_path: Path) -> None:
