@@ -2,7 +2,8 @@
 
 A kernel is machine code from a host that this board trusts to use it, not to own it. Layers, each as far as the system
 has it: no network (a namespace of its own), an unprivileged user, files by Landlock (Linux 5.13; TCP from 6.7, signals
-and abstract sockets from 6.12), limits on processes, memory and sizes of files. `confine` says which hold; the host sees that list.
+and abstract sockets from 6.12), limits on processes, memory and sizes of files. `confine` says which hold; the host
+sees that list.
 """
 
 from __future__ import annotations
