@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,16 @@ def facts(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
         "cpu_ids": [described.get("CPU implementer", ""), described.get("CPU part", "")],
         "cpu_flags": sorted((described.get("flags") or described.get("Features") or "").split()),
         "emulated": emulated(procfs),
+        "tvm": tvm_version(),
     }
+
+
+def tvm_version() -> str:
+    """Of what runs libraries here; empty where TVM is not installed. It is not imported for that."""
+    try:
+        return version("apache-tvm")
+    except PackageNotFoundError:
+        return ""
 
 
 def _cpuinfo(procfs: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tests.board_agent.support import NAME, Agent, eventually, paired_agent
 from tests.tuner.measure.misbehaving import candidate
 from tuner.devices import open_device
 from tuner.devices.board import Board, Boards
+from tuner.devices.board.boards import MOST_FAULTS
 from tuner.errors import BadInput
 from tuner.measure import BoardRunner, LocalRunner, MeasureOptions
 from tuning_db.record import FailureKind
@@ -163,7 +164,7 @@ def test_a_candidate_that_takes_the_board_away_is_blamed(board, runner) -> None:
     agent, _ = board
     ended = threading.Event()
     assert next(runner.measure([candidate("good")])).ok
-    idle = waits_in(bench_of(agent))
+    idle, faults = waits_in(bench_of(agent)), Boards().record(NAME).faults
 
     def watchdog() -> None:
         while not ended.wait(0.2):
@@ -179,6 +180,7 @@ def test_a_candidate_that_takes_the_board_away_is_blamed(board, runner) -> None:
     finally:
         ended.set()
         dog.join()
+    assert Boards().record(NAME).faults == faults, "it was the candidate's fault, not the board's"
     assert bad.failure.kind is FailureKind.RUN
     assert "a board was lost 2 times over it" in bad.failure.message
     assert good.ok
@@ -287,6 +289,32 @@ def test_a_run_goes_on_with_the_other_boards(three: list[Agent]) -> None:
         three[1].start()
         assert all(t.ok for t in fleet.measure([candidate("good", 4)] * 12))
         assert len(fleet.compare([candidate("good", tile) for tile in (1, 8)])) == 2
+
+
+def test_a_board_in_quarantine_waits_while_others_measure(three: list[Agent]) -> None:
+    before = three[1].log().count("turn begins")
+    for _ in range(MOST_FAULTS):
+        Boards().note_fault("b")
+    notices: list[str] = []
+    with BoardRunner(open_device("board:a+b", 1), MeasureOptions(plugins=(PLUGIN,)), notices.append) as fleet:
+        assert all(t.ok for t in fleet.measure([candidate("good")] * 6))
+        assert any(n.startswith("board b is in quarantine for ") and "tune board ping b" in n for n in notices), notices
+        assert three[1].log().count("turn begins") == before
+        Boards().forgive("b")
+        eventually(lambda: "board b measures for this run now" in notices)
+        three[1].stop(signal.SIGKILL)
+        eventually(lambda: Boards().record("b").faults == 1)
+        three[1].start()
+
+
+def test_a_board_in_quarantine_measures_where_there_is_no_other(three: list[Agent]) -> None:
+    assert three
+    for _ in range(MOST_FAULTS):
+        Boards().note_fault("c")
+    with BoardRunner(open_device("board:c", 1), MeasureOptions(plugins=(PLUGIN,))) as runner:
+        assert next(runner.measure([candidate("good")])).ok
+    assert Boards().record("c").quarantine > 0
+    Boards().forgive("c")
 
 
 @pytest.mark.usefixtures("three")
