@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from board_agent.backend import Backend, NotCompiled, Unusable, open_backend
-from board_agent.sandbox import confine, leave_network, limit_memory
+from board_agent.sandbox import cap_memory, confine, end_first, leave_network, limit_memory
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
+from board_agent.topology import memory_bytes
 from board_agent.wire import Frame, Gone, receive, send
 
+_MEMORY_SHARE = 0.75  # of the board's, that one request may take, whatever the host says
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _DTYPES = frozenset(
     ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
@@ -185,9 +187,12 @@ def main() -> None:
     held = ["network"] if leave_network() else []
     try:
         backend = open_backend(settings["device"], settings["form"], settings["threads"], settings.get("cpus"))
+        end_first()
         held += confine(str(folder))
-        most = int(settings["memory_bytes"])
+        installed = memory_bytes()
+        most = min(int(settings["memory_bytes"]), int(_MEMORY_SHARE * installed))
         backend.start(folder, settings)
+        cap_memory(installed)
     except Unusable as error:
         send(connection, {"failed": str(error)})
         return

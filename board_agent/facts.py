@@ -1,9 +1,10 @@
-"""What the board is, and how it feels: clocks, temperature, memory. Readers take the roots they read from."""
+"""What the board is. Readers take the roots they read from."""
 
 from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +28,16 @@ def facts(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
         "cpu_ids": [described.get("CPU implementer", ""), described.get("CPU part", "")],
         "cpu_flags": sorted((described.get("flags") or described.get("Features") or "").split()),
         "emulated": emulated(procfs),
+        "tvm": tvm_version(),
     }
 
 
-def condition(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
-    """What changes: "mhz" of each core (kernel's word), degrees Celsius by sensor, how often cores were throttled since
-    boot, free bytes. What the system does not tell is not there."""
-    cores = sysfs / "devices/system/cpu"
-    found: dict[str, Any] = {"free_bytes": _free(procfs)}
-    mhz = {p.parent.parent.name: int(v) / 1000 for p, v in _numbers(cores, "cpu[0-9]*/cpufreq/scaling_cur_freq")}
-    degrees = {p.parent.name: int(v) / 1000 for p, v in _numbers(sysfs / "class/thermal", "thermal_zone*/temp")}
-    throttled = [int(v) for _, v in _numbers(cores, "cpu[0-9]*/thermal_throttle/*_throttle_count")]
-    for name, value in (("mhz", mhz), ("degrees", degrees), ("throttled", sum(throttled) if throttled else None)):
-        if value not in ({}, None):
-            found[name] = value
-    return found
-
-
-def was_throttled(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether the system slowed a core down between two conditions: it counted so, or a clock fell by a tenth."""
-    if after.get("throttled", 0) > before.get("throttled", 0):
-        return True
-    earlier = before.get("mhz", {})
-    return any(mhz < 0.9 * earlier.get(core, 0) for core, mhz in after.get("mhz", {}).items())
-
-
-def _numbers(folder: Path, pattern: str) -> list[tuple[Path, str]]:
-    found = []
-    for path in sorted(folder.glob(pattern)):
-        try:
-            text = path.read_text().strip()
-        except OSError:  # a sensor that is asleep
-            continue
-        if text.lstrip("-").isdigit():
-            found.append((path, text))
-    return found
+def tvm_version() -> str:
+    """Of what runs libraries here; empty where TVM is not installed. It is not imported for that."""
+    try:
+        return version("apache-tvm")
+    except PackageNotFoundError:
+        return ""
 
 
 def _cpuinfo(procfs: Path) -> dict[str, str]:
@@ -71,14 +47,6 @@ def _cpuinfo(procfs: Path) -> dict[str, str]:
         name, _, value = line.partition(":")
         found.setdefault(name.strip(), value.strip())
     return found
-
-
-def _free(procfs: Path) -> int:
-    for line in (procfs / "meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return 0
 
 
 def emulated(procfs: Path = PROCFS) -> bool:

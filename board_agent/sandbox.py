@@ -1,8 +1,9 @@
 """What the process that runs kernels may still do. Start at `confine`.
 
 A kernel is machine code from a host that this board trusts to use it, not to own it. Layers, each as far as the system
-has it: no network (a namespace of its own), an unprivileged user, files by Landlock (Linux 5.13; TCP from 6.7), limits
-on processes, memory and sizes of files. `confine` says which hold; the host sees that list.
+has it: no network (a namespace of its own), an unprivileged user, files by Landlock (Linux 5.13; TCP from 6.7, signals
+and abstract sockets from 6.12), limits on processes, memory and sizes of files. `confine` says which hold; the host
+sees that list.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _RULE_PATH = 1
 _EXECUTE, _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 0, 1 << 2, 1 << 3, 1 << 1
 _FILES = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14}
 _TCP_SINCE, _TCP = 4, 3  # bind and connect
+_SCOPES_SINCE, _SCOPES = 6, 3  # abstract Unix sockets, and signals
 # Libraries, the interpreter, what drivers and NumPy look up; nothing of a user's.
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/etc", "/proc", "/sys", "/dev", "/run")
 
@@ -87,7 +89,7 @@ def leave_network() -> bool:
 
 def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
     """Give up all that a kernel does not need; `folder` stays writable and `readable` may be read. Which layers hold:
-    "user", "files", "tcp", "processes". There is no way back."""
+    "user", "files", "tcp", "scope", "processes". There is no way back."""
     held, parent = [], os.getppid()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
@@ -130,7 +132,9 @@ def _landlock(folder: str, readable: Sequence[str]) -> list[str]:
         return []
     files = sum(bits for since, bits in _FILES.items() if version >= since)
     tcp = _TCP if version >= _TCP_SINCE else 0
-    attributes = struct.pack("=QQ", files, tcp) if tcp else struct.pack("=Q", files)
+    scopes = _SCOPES if version >= _SCOPES_SINCE else 0
+    fields = [files, tcp, scopes] if scopes else [files, tcp] if tcp else [files]
+    attributes = struct.pack(f"={len(fields)}Q", *fields)
     ruleset = _libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     if ruleset < 0:
         return []
@@ -143,7 +147,7 @@ def _landlock(folder: str, readable: Sequence[str]) -> list[str]:
             return []
     finally:
         os.close(ruleset)
-    return ["files", "tcp"] if tcp else ["files"]
+    return ["files", *(["tcp"] if tcp else []), *(["scope"] if scopes else [])]
 
 
 def _allow(ruleset: int, path: str, access: int) -> None:
@@ -158,13 +162,30 @@ def _allow(ruleset: int, path: str, access: int) -> None:
         os.close(place)
 
 
+def cap_memory(installed_bytes: int) -> None:
+    """Never let this process map more than the board's memory beyond what it has mapped now. There is no way back."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _mapped_bytes() + installed_bytes
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def end_first() -> None:
+    """Where memory runs out, let the system end this process and what it starts before all others."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
 def limit_memory(more_bytes: int) -> None:
     """Let this process map at most `more_bytes` beyond what it has mapped now."""
-    with open("/proc/self/statm") as file:
-        mapped = int(file.read().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = mapped + more_bytes
+    limit = _mapped_bytes() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _mapped_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def resident_bytes() -> int:

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from board_agent.wire import Gone, WireError, send
 
 _STRANGERS = 8  # connections for which there is always room: each is a small process for ten seconds
 _MOST_CHILDREN = MOST + _STRANGERS
+_PAUSE = 0.5  # seconds, where the system has no room for another connection
 _IDLE, _INTERVAL, _PROBES = 4, 2, 3  # a host that is gone is noticed after ten seconds
 
 
@@ -60,6 +62,10 @@ class Agent:
                     connection, peer = self._listener.accept()
                 except socket.timeout:
                     continue
+                except OSError as error:  # no memory, too many files: connections end, and there is room again
+                    _complain("a connection could not be taken", error)
+                    time.sleep(_PAUSE)
+                    continue
                 if len(self._children) >= _MOST_CHILDREN:
                     connection.close()
                     continue
@@ -71,7 +77,12 @@ class Agent:
 
     def _fork(self, connection: socket.socket, peer: str) -> None:
         agent = os.getpid()
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:
+            _complain(f"{peer}: no process for it", error)
+            connection.close()
+            return
         if child:
             self._children.add(child)
             connection.close()
@@ -115,6 +126,10 @@ class Agent:
             done, _ = os.waitpid(child, os.WNOHANG)
             if done:
                 self._children.discard(child)
+
+
+def _complain(what: str, error: OSError) -> None:
+    print(f"{what}: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def check_scratch(folder: str) -> None:

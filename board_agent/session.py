@@ -19,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import Any, Sequence
 
+from board_agent.condition import condition
 from board_agent.defaults import TURN_SECONDS
-from board_agent.facts import condition, facts
+from board_agent.facts import facts
 from board_agent.line import Alone, Visitor
 from board_agent.sandbox import adopt_orphans, end_children
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
@@ -33,6 +34,7 @@ _LINE_SECONDS = 0.5  # between looks whose turn it is: each takes others' cores 
 _MOMENT = 2.0  # seconds that a session which just ended may need to clear up
 _MOST_TURNS = 5  # that a host is given which has not come to measuring
 MOST_BYTES = 1 << 30  # of one message from a host
+_SAID_BYTES = 4096  # of what the process said last: a candidate may have said a lot
 _PREFIX = "edgetune-board-"
 BENCH = ["-m", "board_agent.bench"]  # what Python runs for kernels; a simulated board has another
 _MEASURES = ("call", "repeat", "compare")
@@ -73,8 +75,10 @@ class Bench:
         shutil.rmtree(self.folder, ignore_errors=True)
         status = self._process.returncode if early is None else early
         said = ""
-        with contextlib.suppress(OSError), open(self._log, errors="replace") as log:
-            said = next((line.strip() for line in reversed(log.readlines()) if line.strip()), "")
+        with contextlib.suppress(OSError), open(self._log, "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _SAID_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "")
         how = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"{how}: {said[-200:]}" if said else how
 
@@ -88,6 +92,75 @@ def _environment(folder: str) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # Python 3.8 has archives as they were named
     }
+
+
+class _HostLeft(Exception):
+    """It was told that the board is alive, and is not there."""
+
+
+class _Late(Exception):
+    """The process did not do its part within the limit."""
+
+
+class _Timed:
+    """A bench's socket, as frames are sent and received through one: not longer than `limit` seconds, whatever the
+    process does with its end. Meanwhile the host hears that the board is alive, and is looked after."""
+
+    def __init__(self, bench: Bench, host: Any, limit: float) -> None:
+        self._bench, self._host = bench, host
+        now = time.monotonic()
+        self._end, self._alive = now + limit, now + ALIVE_SECONDS
+        bench.socket.setblocking(False)
+
+    def sendall(self, data: Any) -> None:
+        left = memoryview(data)
+        while left:
+            self._wait(sending=True)
+            with contextlib.suppress(BlockingIOError):
+                left = left[self._bench.socket.send(left) :]
+
+    def recv(self, size: int) -> bytes:
+        self._wait(sending=False)
+        return self._bench.socket.recv(size)
+
+    def _wait(self, sending: bool) -> None:
+        """Until the process has read, or written, something."""
+        ours = [self._bench.socket]
+        while (now := time.monotonic()) < self._end:
+            pause = min(self._end - now, _LOOK_SECONDS)
+            readable, writable, _ = select.select([self._host, *ours[sending:]], ours if sending else [], [], pause)
+            if self._host in readable:  # it has nothing to say now: it left
+                raise _HostLeft
+            self._alive = _say_alive(self._host, self._alive)
+            if writable or self._bench.socket in readable:
+                return
+            if self._bench.ended:
+                raise Gone("the process ended")
+        raise _Late
+
+
+class _Coming:
+    """A host's connection, while a request comes from there: the host hears that it does, or it would take a board for
+    gone to which it has sent much through a slow link."""
+
+    def __init__(self, host: Any) -> None:
+        self._host, self._alive = host, time.monotonic() + ALIVE_SECONDS
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self._host.recv(size)
+        self._alive = _say_alive(self._host, self._alive)
+        return data
+
+
+def _say_alive(host: Any, due: float) -> float:
+    """If it is due; when it is the next time. Raises _HostLeft."""
+    if time.monotonic() < due:
+        return due
+    try:
+        send(host, {"alive": True})
+    except Gone as gone:
+        raise _HostLeft from gone
+    return time.monotonic() + ALIVE_SECONDS
 
 
 class Turn:
@@ -126,7 +199,7 @@ class Session:
         self._over = False  # a turn ended, and the host was not told yet
 
     def serve(self) -> None:
-        """Raises Gone when the host leaves, WireError if it does not keep to the protocol."""
+        """Raises Gone or _HostLeft when the host leaves, WireError if it does not keep to the protocol."""
         try:
             send(self._host, {"agent": VERSION, "facts": facts(), "line": self._visitor.look()._asdict()})
             while True:
@@ -144,7 +217,7 @@ class Session:
         """The next one. A host that has no request when its turn is over loses the board too."""
         while not _decrypted(self._host) and not select.select([self._host], [], [], 1.0)[0]:
             self._end_turn()
-        return receive(self._host, MOST_BYTES)
+        return receive(_Coming(self._host), MOST_BYTES)
 
     def _end_turn(self) -> None:
         """If it is over."""
@@ -173,9 +246,7 @@ class Session:
         if action == "stop":
             return self._lost()
         before = condition() if action in _MEASURES else None
-        with contextlib.suppress(Gone):  # noticed when its answer is read
-            send(self._bench.socket, message, parts)
-        answer, more = self._awaited(float(limit))
+        answer, more = self._awaited(float(limit), message, parts)
         if before is not None:
             answer["conditions"] = [before, condition()]
         return answer, more
@@ -211,28 +282,21 @@ class Session:
         self._visitor.log("turn begins")
         return {}
 
-    def _awaited(self, limit: float) -> Frame:
-        """What the process answers, within the limit; meanwhile the host hears that the board is alive."""
+    def _awaited(self, limit: float, message: dict[str, Any] | None = None, parts: Sequence[bytes] = ()) -> Frame:
+        """What the process answers, to a message if there is one, all of it within the limit; meanwhile the host hears
+        that the board is alive."""
         assert self._bench is not None
-        now = time.monotonic()
-        end, alive = now + limit, now + ALIVE_SECONDS
-        while now < end:
-            ready, _, _ = select.select([self._bench.socket, self._host], [], [], min(end - now, _LOOK_SECONDS))
-            now = time.monotonic()
-            if self._bench.socket in ready:
-                try:
-                    return receive(self._bench.socket, MOST_BYTES)
-                except (Gone, WireError):
-                    return self._lost()
-            if self._host in ready:  # it has nothing to say now: it left
-                raise Gone("the host went away while a kernel ran")
-            if self._bench.ended:
-                return self._lost()
-            if now >= alive:
-                send(self._host, {"alive": True})
-                alive = now + ALIVE_SECONDS
-        answer, _ = self._lost()
-        return {**answer, "late": limit}, []
+        bench = _Timed(self._bench, self._host, limit)
+        try:
+            if message is not None:
+                with contextlib.suppress(Gone):  # noticed when its answer is read
+                    send(bench, message, parts)
+            return receive(bench, MOST_BYTES)
+        except (Gone, WireError):
+            return self._lost()
+        except _Late:
+            answer, _ = self._lost()
+            return {**answer, "late": limit}, []
 
     def _lost(self) -> Frame:
         assert self._bench is not None
@@ -247,7 +311,7 @@ def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float) -> N
     os.chmod(scratch, 0o711)  # an unprivileged process finds its own folder in it
     try:
         Session(host, scratch, visitor, turn_seconds).serve()
-    except Gone:
+    except (Gone, _HostLeft):
         pass
     except WireError as error:
         with contextlib.suppress(Gone, WireError):

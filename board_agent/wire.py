@@ -17,7 +17,7 @@ OBJECT_BYTES = 1 << 20
 PARTS = 256
 _HEAD = struct.Struct(">4sII")
 _LENGTH = struct.Struct(">Q")
-_PIECE = 1 << 20
+_PIECE = 1 << 16  # at a time: what a peer waits for, as long as it waits, comes through a slow link too
 
 Frame = Tuple[Dict[str, Any], List[bytes]]
 

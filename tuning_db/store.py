@@ -56,8 +56,9 @@ from tuning_db.keys import Ids, Keys, insert_into
 from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload, tolerance_of
 from tuning_db.rows import Batch, batches, from_row, microseconds, moment, to_row
 
-__all__ = ["DatabaseError", "InFlight", "Stats", "Store", "open_db"]
+__all__ = ["AGAIN", "DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
+AGAIN = "/again"
 _BATCH = 5000
 # These say nothing about the config: an earlier time of it stays valid.
 _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
@@ -65,7 +66,8 @@ _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
 @dataclass(frozen=True)
 class InFlight:
-    """A config whose measurement began and did not end. `owner` is HOST:PID of the process that began it."""
+    """A config whose measurement began and did not end. `owner` is HOST:PID of the process that began it, with AGAIN
+    behind it where one that did so before died meanwhile."""
 
     workload: Workload
     device: DeviceKey
@@ -215,15 +217,22 @@ class Store:
     # Writing
 
     def begin(
-        self, workload: Workload, device: DeviceKey, configs: Sequence[Config], started: datetime | None = None
+        self,
+        workload: Workload,
+        device: DeviceKey,
+        configs: Sequence[Config],
+        started: datetime | None = None,
+        again: bool = False,
     ) -> None:
-        """Note in the journal that these configs are about to be measured: one commit. `started`: now by default."""
+        """Note in the journal that these configs are about to be measured: one commit. `started`: of the first (now by
+        default), the others a microsecond later each, in their order; `again`: see InFlight."""
         started_us = microseconds(started or datetime.now(UTC))
-        owner = f"{platform.node()}:{os.getpid()}"
+        owner = f"{platform.node()}:{os.getpid()}{AGAIN if again else ''}"
         with self.writing() as connection:
             ids = Ids(connection).of(workload, device)
-            by_key = sorted(configs, key=lambda c: c.key)  # two processes with the same ones cannot wait for each other
-            rows = [{**ids, "config": c.key, "owner": owner, "started": started_us} for c in by_key]
+            # Two processes with the same ones cannot wait for each other.
+            by_key = sorted(enumerate(configs, started_us), key=lambda pair: pair[1].key)
+            rows = [{**ids, "config": c.key, "owner": owner, "started": when} for when, c in by_key]
             if rows:
                 insert = insert_into(connection, schema.in_flight)
                 keys = [schema.in_flight.c[n] for n in ("workload_id", "device_id", "config")]

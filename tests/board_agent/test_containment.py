@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from board_agent.topology import memory_bytes
 from tests.board_agent.support import Agent, eventually
 from tests.board_agent.test_access import can_be_used
 from tuner.devices.board import Board, KernelDied, Link, NotAnswered
@@ -18,8 +26,14 @@ SOURCE = """
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 static int reads(const char* path) { char c; int f = open(path, O_RDONLY); return f >= 0 && read(f, &c, 1) == 1; }
 static int writes(const char* path) {
@@ -47,10 +61,48 @@ static int fills(void) {
     for (int i = 0; i < 1200; ++i) if (write(f, block, sizeof block) != sizeof block) return 0;
     return 1;
 }
+static int maps(double bytes) {  /* addresses, not memory */
+    return mmap(0, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+}
+static int lifts(double bytes) {
+    struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_AS, &all) != 0) {
+        getrlimit(RLIMIT_AS, &all);
+        all.rlim_cur = all.rlim_max;
+        setrlimit(RLIMIT_AS, &all);
+    }
+    return maps(bytes);
+}
+static int says(const char* path, const char* text) {
+    char found[64] = {0};
+    int f = open(path, O_RDONLY);
+    return f >= 0 && read(f, found, 63) > 0 && strcmp(found, text) == 0;
+}
+static int connects_by_name(const char* name) {  /* of an abstract socket */
+    struct sockaddr_un to = {AF_UNIX};
+    strcpy(to.sun_path + 1, name);
+    return connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr*)&to,
+                   offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name)) == 0;
+}
+static int connects_by_path(const char* path) {
+    struct sockaddr_un to = {AF_UNIX};
+    strcpy(to.sun_path, path);
+    return connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr*)&to, sizeof to) == 0;
+}
+static int speaks(void) {  /* as if it answered, and no further */
+    struct stat of;
+    for (int f = 3; f < 64; ++f) if (fstat(f, &of) == 0 && S_ISSOCK(of.st_mode)) write(f, "edt1", 4);
+    return pause();
+}
+static int stops_later(void) {  /* when it has answered */
+    if (fork() == 0) { usleep(300000); kill(getppid(), SIGSTOP); _exit(0); }
+    return -1;
+}
 int __tvm_ffi_main(void* self, const void* arguments, int count, void* result) {
     signal(SIGXFSZ, SIG_IGN);
-    if (%(attempt)s) _exit(42);
-    _exit(7);
+    int did = (%(attempt)s);
+    if (did < 0) return 0;
+    _exit(did ? 42 : 7);
 }
 """
 
@@ -62,11 +114,11 @@ def candidate(attempt: str, folder: Path) -> bytes:
     return library.read_bytes()
 
 
-def outcome(board: Board, library: bytes, seconds: float = 30.0) -> str:
+def outcome(board: Board, library: bytes, seconds: float = 30.0, settings: dict[str, Any] = SETTINGS) -> str:
     """How the process that ran it ended."""
     eventually(lambda: can_be_used(board))
     with Link(board) as link:
-        link.ask({"do": "start", "settings": SETTINGS})
+        link.ask({"do": "start", "settings": settings})
         link.ask({"do": "load", "id": 1}, [library])
         with pytest.raises(KernelDied) as died:
             link.ask({"do": "call", "function": 1, "arguments": []}, seconds=seconds)
@@ -116,8 +168,16 @@ def test_connect_out(served, tmp_path: Path, contained: set[str]) -> None:
 def test_fork_without_end(served, tmp_path: Path, contained: set[str]) -> None:
     assert "processes" in contained
     assert f"status {COULD_NOT}" in outcome(served[1], candidate("forks()", tmp_path))
-    left = subprocess.run(["pgrep", "-fc", "board_agent.bench"], capture_output=True, text=True, check=False)
-    eventually(lambda: int(left.stdout) < 4)
+    eventually(lambda: not benches_of(served[0]))
+
+
+def benches_of(agent: Agent) -> list[psutil.Process]:
+    """Processes of an agent that run kernels, and what those started."""
+    found = []
+    for process in psutil.Process(agent.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if "board_agent.bench" in process.cmdline() else []
+    return found
 
 
 def test_kill_or_look_into_the_session(served, tmp_path: Path, contained: set[str]) -> None:
@@ -127,17 +187,79 @@ def test_kill_or_look_into_the_session(served, tmp_path: Path, contained: set[st
     assert f"status {COULD_NOT}" in outcome(served[1], candidate("traces()", tmp_path))
 
 
+def test_take_more_memory_than_the_board_has(served, tmp_path: Path) -> None:
+    """Neither by lifting the limit nor where the host allows it."""
+    installed = memory_bytes()
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate(f"lifts({1.5 * installed})", tmp_path))
+    generous = {**SETTINGS, "memory_bytes": 1 << 50}
+    for share, end in ((0.5, DID), (0.9, COULD_NOT)):
+        attempt = candidate(f"maps({share * installed})", tmp_path)
+        assert f"status {end}" in outcome(served[1], attempt, settings=generous)
+
+
+def test_who_is_ended_first_where_memory_runs_out(served, tmp_path: Path) -> None:
+    asked = """says("/proc/self/oom_score_adj", "1000\\n")"""
+    assert f"status {DID}" in outcome(served[1], candidate(asked, tmp_path))
+
+
+def test_connect_to_an_abstract_socket(served, tmp_path: Path, contained: set[str]) -> None:
+    if not contained & {"network", "scope"}:
+        pytest.skip("this system has neither network namespaces nor Landlock for abstract sockets")
+    name = f"edgetune-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        assert f"status {COULD_NOT}" in outcome(served[1], candidate(f'connects_by_name("{name}")', tmp_path))
+        if "scope" in contained:
+            assert "PermissionError" in confined(f"socket.socket(socket.AF_UNIX).connect('\\0{name}')", tmp_path)
+
+
+def confined(statement: str, folder: Path) -> str:
+    """What a process says that is confined in the network that it came from."""
+    text = f"import socket; from board_agent.sandbox import confine; confine({str(folder)!r}); {statement}"
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False).stderr
+
+
+def test_what_is_not_contained_is_told(served, tmp_path: Path) -> None:
+    """A Unix socket with a path, that everybody may write to: SECURITY.md says so, and has to be changed with this."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{folder}/open"
+        listener.bind(path)
+        listener.listen()
+        os.chmod(folder, 0o755)
+        os.chmod(path, 0o777)
+        assert f"status {DID}" in outcome(served[1], candidate(f'connects_by_path("{path}")', tmp_path))
+    told = " ".join((Path(__file__).parents[2] / "SECURITY.md").read_text().split())
+    assert "Unix sockets with a path" in told
+
+
 def test_fill_the_disk(served, tmp_path: Path) -> None:
     assert f"status {COULD_NOT}" in outcome(served[1], candidate("fills()", tmp_path))
 
 
-def test_never_return(served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempt", ["pause()", "speaks()"])
+def test_never_return(served, tmp_path: Path, attempt: str) -> None:
     eventually(lambda: can_be_used(served[1]))
     with Link(served[1]) as link:
         link.ask({"do": "start", "settings": SETTINGS})
-        link.ask({"do": "load", "id": 1}, [candidate("pause()", tmp_path)])
+        link.ask({"do": "load", "id": 1}, [candidate(attempt, tmp_path)])
         with pytest.raises(NotAnswered, match="within 3 s"):
             link.ask({"do": "call", "function": 1, "arguments": []}, seconds=3)
+        link.ask({"do": "start", "settings": SETTINGS})
+
+
+def test_stop_listening(served, tmp_path: Path) -> None:
+    """The session gives up a request that its process does not take, and its host hears of it as it does otherwise."""
+    eventually(lambda: can_be_used(served[1]))
+    with Link(served[1]) as link:
+        link.ask({"do": "start", "settings": SETTINGS})
+        link.ask({"do": "load", "id": 1}, [candidate("stops_later()", tmp_path)])
+        link.ask({"do": "call", "function": 1, "arguments": []})
+        eventually(lambda: any(p.status() == psutil.STATUS_STOPPED for p in benches_of(served[0])))
+        given = {"id": 2, "shape": [1 << 22], "dtype": "float32", "part": 0}
+        with pytest.raises(NotAnswered, match="within 9 s"):
+            link.ask({"do": "put", "tensors": [given]}, [bytes(4 << 22)], seconds=9)  # longer than a silence may be
+        link.ask({"do": "start", "settings": SETTINGS})
 
 
 def test_crash(served, tmp_path: Path) -> None:

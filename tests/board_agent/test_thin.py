@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from templates.template import search_space
 from tests.board_agent.support import Agent
 from tests.board_agent.thin import thin_python
 from tests.templates.workloads import WORKLOADS
+from tests.tuner.measure.misbehaving_gpu import candidate as misbehaving
 from tuner.devices import Device, open_device
 from tuner.devices.board import Boards, Link, NotCompiled
 from tuner.devices.gpu import list_gpus
 from tuner.errors import BadInput
 from tuner.measure import Candidate, LocalRunner, MeasureOptions, open_runner
+from tuning_db.record import FailureKind
 from vision_ops.argsort import Argsort
 from vision_ops.nms import Nms
 
+FRAGILE = str(Path(__file__).parent / "fragile_board.py")
 THIN = "board:thin/opencl:0"
 MEASURED = {
     "convolution": WORKLOADS["conv3x3"],
@@ -94,6 +98,24 @@ def test_a_kernel_that_its_compiler_refuses_is_told_and_the_next_one_runs() -> N
         assert answer["seconds"] > 0
         _, (data,) = link.ask({"do": "get", "tensor": 3})
         np.testing.assert_array_equal(np.frombuffer(data, np.float32), np.arange(8) + 3)
+
+
+def test_a_kernel_that_takes_the_board_away_while_it_is_compiled_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.measure.fleet._PAUSES", (0.1,))
+    fragile = Agent(tmp_path, [FRAGILE, "load", "#define for while"], python=thin_python())
+    try:
+        fragile.pair(Boards(), "fragile")
+        device = open_device("board:fragile/opencl:0")
+        with open_runner(device, MeasureOptions(plugins=("tests.tuner.measure.misbehaving_gpu",))) as runner:
+            trials = list(runner.measure([misbehaving("right"), misbehaving("endless"), misbehaving("right", 1)]))
+    finally:
+        fragile.stop()
+    assert [t.ok for t in trials] == [True, False, True]
+    failure = trials[1].failure
+    assert failure is not None
+    assert (failure.kind, "lost 2 times over it" in failure.message) == (FailureKind.RUN, True)
 
 
 def test_what_it_does_not_have_is_one_line() -> None:

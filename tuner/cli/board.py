@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,41 +80,42 @@ def pair(
 
 @app.command("list", epilog=examples("tune board list", "tune board list --json"))
 def list_boards(as_json: JsonOption = False) -> None:
-    """List the boards that this host knows, who answers, and who measures there."""
+    """List the boards that this host knows, who answers, who measures there, and which went away of late."""
     from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
 
     with Output(as_json) as out:
+        boards = Boards()
         table, rows = Table(box=None), []
         for title in ("board", "address", "state", "machine", "cores"):
             table.add_column(title)
-        for board in Boards():
-            facts, state = {}, "ready"
+        for board in boards:
+            facts, state, record = {}, "ready", boards.record(board.name)
             try:
                 with Link(board, seconds=3.0) as link:
                     facts = link.facts
                     state = str(link.standing) if link.standing.measures else "ready"
             except (BoardGone, BoardBusy) as error:
                 state = str(error).partition(": ")[2]
+            state = f"{state}; {record}" if record.faults else state
             cores = str(len(facts.get("cpus", ()))) if facts else "-"
             table.add_row(board.name, f"{board.address}:{board.port}", state, _machine(facts), cores)
-            rows.append(
-                {"name": board.name, "address": board.address, "port": board.port, "state": state, "facts": facts}
-            )
+            place = {"name": board.name, "address": board.address, "port": board.port}
+            rows.append({**place, "state": state, **asdict(record), "facts": facts})
         out.show(table if rows else "no boards: `tune board pair NAME` makes one known")
         out.result({"boards": rows})
 
 
 @app.command(epilog=examples("tune board ping kitchen", "tune board ping kitchen --json"))
 def ping(name: NameArgument, as_json: JsonOption = False) -> None:
-    """See that a board answers and can run kernels, what it is, and how it feels."""
+    """See that a board answers and can run kernels, what it is, and how it feels; its faults are forgotten then."""
     from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
 
     with Output(as_json) as out:
-        began, busy = time.perf_counter(), None
+        boards, began, busy = Boards(), time.perf_counter(), None
         started: dict[str, Any] = {}
         kinds: dict[str, str] = {}
         try:
-            with Link(Boards()[name]) as link:
+            with Link(boards[name]) as link:
                 connected = time.perf_counter() - began
                 condition, _ = link.ask({"do": "condition"})
                 facts = link.facts
@@ -127,19 +129,19 @@ def ping(name: NameArgument, as_json: JsonOption = False) -> None:
             raise BadInput(str(error)) from error
         if not started and busy is None:
             raise BadInput(f"board {name}: it answers, but cannot run kernels: {'; '.join(kinds.values())}")
+        record = boards.record(name)
+        boards.forgive(name)
         contained = ", ".join(started.get("contained", ())) or "nothing: see SECURITY.md"
+        found = {"connect_seconds": connected, "facts": facts, "condition": condition, "busy": busy, "devices": kinds}
         rows = {
             "connected in": f"{1e3 * connected:.0f} ms",
-            "machine": f"{_machine(facts)}, {facts['cpu_name'] or facts['cpu_ids'][1] or 'unknown'}",
-            "cores": str(len(facts["cpus"])),
-            "free memory": f"{condition['free_bytes'] / 2**20:.0f} MiB",
+            **about(facts, condition),
             **kinds,
             "kernels are kept from": contained if busy is None else f"not asked now: {busy}",
-            **{f"{k} C": f"{v:.0f}" for k, v in condition.get("degrees", {}).items()},
+            **({"forgotten": str(record)} if record.faults else {}),
         }
         out.show(_facts_table(rows))
-        found = {"connect_seconds": connected, "facts": facts, "condition": condition, "busy": busy, "devices": kinds}
-        out.result({**found, **started})
+        out.result({**found, **asdict(record), **started})
 
 
 def _tried(link: Any, name: str, device: str) -> tuple[str, dict[str, Any]]:
@@ -155,6 +157,49 @@ def _tried(link: Any, name: str, device: str) -> tuple[str, dict[str, Any]]:
     except (KernelDied, RuntimeError) as error:
         return str(error), {}
     return ", ".join(described.get("devices", ["ready"])), started
+
+
+def about(facts: dict[str, Any], condition: dict[str, Any]) -> dict[str, str]:
+    """What a board is and how it feels, in lines for a person."""
+    from board_agent.condition import why_throttled
+
+    slowed = [why for cores in (facts["cpus"], None) if (why := why_throttled(condition, condition, cores))]
+    clocks = {**condition.get("mhz", {}), **condition.get("gpu_mhz", {})}
+    limits = {**condition.get("limits", {}), **condition.get("gpu_limits", {})}
+    return {
+        "machine": f"{_machine(facts)}, {facts['cpu_name'] or facts['cpu_ids'][1] or 'unknown'}",
+        "key": _key(facts),
+        "TVM": _tvm(facts),
+        "cores": str(len(facts["cpus"])),
+        "free memory": f"{condition['free_bytes'] / 2**20:.0f} MiB",
+        **{f"{k} MHz": f"{v:.0f}" + (f" of {limits[k][1]:.0f}" if k in limits else "") for k, v in clocks.items()},
+        **{f"{k} C": f"{v:.0f}" for k, v in condition.get("degrees", {}).items()},
+        "slowed down": "; ".join(slowed) or "no, as far as its system tells",
+    }
+
+
+def _key(facts: dict[str, Any]) -> str:
+    """Of its CPU in a tuning database, with all cores."""
+    from tvm.target import Target
+
+    from tuner.devices.remote import cpu_of, key_of
+
+    threads = len(facts["cpus"])
+    try:
+        key = key_of(facts, Target(cpu_of(facts, threads)), threads)
+    except BadInput as error:
+        return f"none: {error}"
+    return f"{key.kind}, {key.family}, {key.model}, {threads} threads"
+
+
+def _tvm(facts: dict[str, Any]) -> str:
+    """Its version there, and whether libraries that are built here are for another one."""
+    from board_agent.facts import tvm_version
+
+    there, here = facts.get("tvm"), tvm_version()
+    if not there:
+        return "none: its CPU needs it, its GPU does not" if there == "" else "an older agent does not say"
+    return there if there == here else f"{there}, and {here} here: install apache-tvm=={here} there"
 
 
 def _machine(facts: dict[str, Any]) -> str:

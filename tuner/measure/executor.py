@@ -144,14 +144,16 @@ class Executor:
         except BaseException as problem:
             failure = Failure(_kind_of(problem), describe(problem, self._settings.memory_bytes))
             return RunDone((), failure, error, resident_bytes())
-        return RunDone(tuple(times), None, error, resident_bytes(), self._place.throttled)
+        place = self._place
+        return RunDone(tuple(times), None, error, resident_bytes(), place.throttled, place.condition)
 
     def _compare(self, job: CompareJob) -> CompareDone:
         kept = max(_COLD_KEPT, len(job.candidates))
         loaded = [self._load(c, lib, kept) for c, lib in zip(job.candidates, job.libraries, strict=True)]
         runs = [(function, call.arguments) for function, call in loaded]
         order = [i for _ in range(job.rounds) for i in self._rng.sample(range(len(runs)), len(runs))]
-        return CompareDone(tuple(map(tuple, self._place.compare(runs, order))))
+        times = tuple(map(tuple, self._place.compare(runs, order)))
+        return CompareDone(times, self._place.throttled, self._place.condition)
 
 
 def _kind_of(problem: BaseException) -> FailureKind:

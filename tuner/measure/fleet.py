@@ -1,9 +1,10 @@
 """Equal boards that measure the candidates of one run between them, and may go away and come back. Start at
 `BoardRunner`.
 
-A board that is lost is in quarantine until a kernel that is known to be good runs there again; the candidate that it
-had goes to another board, or to the same one when it is back. One that is lost again and again is tried less and less
-often. Where others measure on a board, the run waits in line there, and goes on with the boards that it has.
+A board that is lost is left out until a kernel that is known to be good runs there again; the candidate that it had
+goes to another board, or to the same one when it is back. One that is lost again and again is tried less and less
+often, and after some faults, in whichever runs of this host, it is in quarantine: it is left out while others measure
+for the run. Where others measure on a board, the run waits in line there, and goes on with the boards that it has.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tuner.devices import boards_of, called
-from tuner.devices.board import Standing
+from tuner.devices import boards_of, called, place_on_board
+from tuner.devices.board import Boards, Standing
 from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
 from tuner.measure.building import Building
 from tuner.measure.contract import Candidate
 from tuner.measure.drift import Drift, Interval
-from tuner.measure.jobs import CompareJob, ExecutorSettings, RunDone, RunJob
+from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
 from tuner.measure.laboratory import Laboratory
 from tuner.measure.local import LocalRunner
 from tuner.measure.processes import ProcessServer
@@ -36,11 +37,12 @@ _T = TypeVar("_T")
 # Seconds that all boards may be away: a reboot takes a minute or two, somebody who looks after it longer.
 PATIENCE_SECONDS = 900.0
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)  # before each probe of a lost board, by its faults since a good trial
-# Times that boards go away while the same candidate is measured, before that candidate is to blame.
-_LOSSES = 2
+# Times that boards go away while the same candidate runs, or whatever is done for it, before it is to blame.
+_LOSSES, _ALL_LOSSES = 2, 5
 _TRANSFER_SECONDS = 120.0
 _ASKED_AGAIN = ": it is asked again until it answers"
 _WATCH_SECONDS = 0.5  # between looks at boards that have nothing to do
+_QUARANTINE_SECONDS = 1.0  # between looks whether a board's is over: a person may end it
 _NOTICE_SECONDS = 30.0  # between lines that say the same
 
 
@@ -83,6 +85,7 @@ class Fleet:
         self._states = dict.fromkeys(self._labs.values(), _State.COMING)
         self._changed = threading.Condition()
         self._faults = dict.fromkeys(self._labs, 0)
+        self._boards = Boards()
         self._free: queue.Queue[Laboratory] = queue.Queue()
         self._error: Exception | None = None
         self.losses = 0
@@ -121,7 +124,7 @@ class Fleet:
         done = self._on_a_board(lambda lab: lab.run(job))
         return (RunDone((), done, None, 0), Interval()) if isinstance(done, Failure) else done
 
-    def compare(self, job: CompareJob, call_seconds: float) -> tuple[tuple[float, ...], ...] | Failure:
+    def compare(self, job: CompareJob, call_seconds: float) -> CompareDone | Failure:
         """See Laboratory.compare: all of it on one board."""
         return self._on_a_board(lambda lab: lab.compare(job, call_seconds))
 
@@ -135,8 +138,9 @@ class Fleet:
             self._given_up.clear()
 
     def _on_a_board(self, measure: Callable[[Laboratory], _T]) -> _T | Failure:
-        losses = 0
-        while losses < _LOSSES:
+        losses = running = 0
+        suspected: list[Laboratory] = []
+        while running < _LOSSES and losses < _ALL_LOSSES:
             lab = self._next()
             try:
                 done = measure(lab)
@@ -145,9 +149,10 @@ class Fleet:
                 self._admit(lab)
                 continue
             except DeviceLost as lost:
-                losses += lost.running
+                losses, running = losses + 1, running + lost.running
                 message = str(lost)
-                self._faults[lab] += 1
+                suspected += [lab] if lost.running else []
+                self._note_fault(lab)
                 self._lose(lab, lost)
                 self._admit(lab)
                 continue
@@ -157,6 +162,10 @@ class Fleet:
             self._faults[lab] = 0
             self._give_back(lab)
             return done
+        if running < _LOSSES:  # it need not be its fault
+            return Failure(FailureKind.DEVICE_LOST, f"a board was lost {losses} times before it could run: {message}")
+        for lab in suspected:  # it was no fault of theirs
+            self._boards.forgive(self._board_of(lab), 1)
         return Failure(FailureKind.RUN, f"a board was lost {_LOSSES} times over it: {message}")
 
     def _next(self) -> Laboratory:
@@ -184,6 +193,13 @@ class Fleet:
             self._states[self._labs[lab]] = state
             self._changed.notify_all()
 
+    def _board_of(self, lab: Laboratory) -> str:
+        return place_on_board(self._labs[lab])[0]
+
+    def _note_fault(self, lab: Laboratory) -> None:
+        self._faults[lab] += 1
+        self._boards.note_fault(self._board_of(lab))
+
     def _lose(self, lab: Laboratory, problem: Exception, told: bool = True) -> None:
         self.losses += 1
         if told:
@@ -199,7 +215,7 @@ class Fleet:
                     try:
                         lab.look()
                     except DeviceLost as lost:
-                        self._faults[lab] += 1
+                        self._note_fault(lab)
                         self._lose(lab, lost)
                         self._admit(lab)
                     else:
@@ -232,6 +248,7 @@ class Fleet:
         while not self._closed.is_set():
             if faults:
                 self._closed.wait(_PAUSES[min(faults, len(_PAUSES)) - 1])
+            self._sit_out(lab)
             try:
                 lab.start()
             except TurnOver:  # before it was ready
@@ -250,6 +267,21 @@ class Fleet:
                 return
             self._welcome(lab)
             return
+
+    def _sit_out(self, lab: Laboratory) -> None:
+        """A board's quarantine, while another measures for this run or may come to."""
+        board, waited = self._board_of(lab), False
+        while (record := self._boards.record(board)).quarantine and not self._closed.is_set():
+            self._set(lab, _State.AWAY)
+            alone = set(self._states.values()) == {_State.AWAY}
+            if not waited and not alone:
+                self._tell(self._labs[lab], f"board {board} is {record}: `tune board ping {board}` ends it")
+            waited = True
+            if alone:
+                break
+            self._closed.wait(_QUARANTINE_SECONDS)
+        if waited:
+            self._set(lab, _State.COMING)
 
     def _welcome(self, lab: Laboratory) -> None:
         name = self._labs[lab]

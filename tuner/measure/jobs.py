@@ -107,21 +107,24 @@ class Prepared:
 
 @dataclass(frozen=True)
 class RunDone:
-    """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value; `throttled`:
-    the device was slowed down meanwhile."""
+    """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value; `throttled` and
+    `condition`: see place.Place."""
 
     times: tuple[float, ...]
     failure: Failure | None
     error: float | None
     resident_bytes: int
-    throttled: bool = False
+    throttled: str = ""
+    condition: str = ""
 
 
 @dataclass(frozen=True)
 class CompareDone:
-    """`times`: for each candidate, seconds per call in each round."""
+    """`times`: for each candidate, seconds per call in each round; `throttled` and `condition`: see place.Place."""
 
     times: tuple[tuple[float, ...], ...]
+    throttled: str = ""
+    condition: str = ""
 
 
 @dataclass(frozen=True)

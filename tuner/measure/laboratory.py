@@ -78,6 +78,10 @@ class Laboratory:
                 problem = self._receive(_START_SECONDS).problem
             except _Lost as lost:
                 problem = lost.failure.message
+            except TurnOver:
+                raise
+            except DeviceLost as lost:  # over a kernel that is known to be good
+                raise DeviceLost(str(lost)) from lost
             if problem is not None:
                 self._discard()  # or the next start would take it for one that works
                 raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")
@@ -116,7 +120,7 @@ class Laboratory:
             self._discard()
         return done
 
-    def compare(self, job: CompareJob, call_seconds: float) -> tuple[tuple[float, ...], ...] | Failure:
+    def compare(self, job: CompareJob, call_seconds: float) -> CompareDone | Failure:
         """Seconds per call for each candidate in each round, or why there are none. `call_seconds`: what one call of
         every candidate takes, all together."""
         try:
@@ -128,7 +132,7 @@ class Laboratory:
             done: CompareDone = self._receive(self._run_seconds * len(job.candidates) + calls_seconds)
         except _Lost as lost:
             return Failure(lost.failure.kind, f"while compared with others: {lost.failure.message}")
-        return done.times
+        return done
 
     def _prepare(self, workload: Workload) -> Worker:
         """The worker with the workload's operands ready, so that a run's deadline covers the candidate alone."""

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from tuner.measure.ray_builders import RayBuilders
 from tuner.measure.scratch import Scratch, disk_problem
 from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
 from tuner.versions import versions
-from tuning_db.record import THROTTLED, Failure, Trial, Workload
+from tuning_db.record import CONDITION, THROTTLED, Failure, Trial, Workload
 
 _PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
 _MEMORY_BYTES = (512 << 20, 4 << 30)  # least and most that one candidate may allocate by default
@@ -216,7 +216,8 @@ class LocalRunner(Runner):
             if isinstance(result, Failure):
                 trials[i] = replace(trials[i], times=(), failure=result)
             else:
-                trials[i] = replace(trials[i], times=result[place])
+                told = self._versions_with(result.throttled, result.condition)
+                trials[i] = replace(trials[i], times=result.times[place], versions=told)
         return trials
 
     def _build(self, candidates: Sequence[Candidate], libraries: Sequence[Path], ahead: bool = False) -> Building:
@@ -263,11 +264,16 @@ class LocalRunner(Runner):
             times=done.times,
             failure=done.failure,
             error=done.error,
-            versions={**self._versions, THROTTLED: "yes"} if done.throttled else self._versions,
+            versions=self._versions_with(done.throttled, done.condition),
         )
         if trial.ok and not trial.throttled and repetition is None:  # else it is only the check before a comparison
             self._open.append((trial, interval))
         return trial
+
+    def _versions_with(self, throttled: str, condition: str) -> Mapping[str, str]:
+        """What a trial notes beside its times."""
+        told = {THROTTLED: throttled, CONDITION: condition}
+        return {**self._versions, **{name: text for name, text in told.items() if text}}
 
     def disturbed(self) -> list[Trial]:
         """See contract.Runner.disturbed."""

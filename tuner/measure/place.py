@@ -26,11 +26,13 @@ class Place(Protocol):
     """Tensors on a device, functions of built candidates, and the time that calls take there. Tensors are the
     device's own: only their shape and dtype can be read. Arguments come from a function, since weights take turns.
 
-    `throttled`: the device was slowed down by its system during the last `repeat`, where it tells.
+    `throttled`: what slowed the device down during the last `repeat` or `compare`, where it tells; empty: nothing did.
+    `condition`: its clocks and temperature around that, in short.
     Raises DeviceLost where the device cannot be reached any more, and whatever the device raises.
     """
 
-    throttled: bool
+    throttled: str
+    condition: str
 
     def alive(self) -> None:
         """See whether the device is still there, while there is nothing to do on it."""
@@ -79,7 +81,7 @@ class LocalPlace:
     """What all devices of this machine have in common. `pool`: what runs a CPU's parallel loops (None: TVM does)."""
 
     pool: Pool | None = None
-    throttled = False
+    throttled = condition = ""
 
     def __init__(self, device: Any) -> None:
         self.device = device

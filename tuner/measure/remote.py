@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from tvm.target import Target
 
-from board_agent.facts import was_throttled
+from board_agent.condition import in_short, why_throttled
 from board_agent.timing import Repetition
 from tuner.devices import alike, flush_every, form_of, gpu_key_of, key_of, place_on_board
 from tuner.devices.board import BoardBusy, BoardGone, Boards, Link, Standing
 from tuner.errors import BadInput, DeviceLost
 from tuner.measure.jobs import ExecutorSettings
 
-_THROTTLED_TRIES = 3  # of a measurement in which the board slowed down
+_THROTTLED_TRIES = 3  # of a measurement or comparison in which the board slowed down
 _RUNNING = ("call", "repeat", "compare")
 _PREPARE_SECONDS = 120.0  # what sending and storing operands may take on a board
 
@@ -64,13 +64,16 @@ class _Function:
 class RemotePlace:
     """See place.Place. Every method may raise DeviceLost, and KernelDied where a kernel ended the process it ran in.
 
-    `throttled`: the board slowed down during the last repeated measurement, however often it was tried."""
+    `throttled`: the board slowed down during the last measurement, however often it was tried; `condition`: its clocks
+    and temperature before and after."""
 
     def __init__(self, settings: ExecutorSettings, waits: Callable[[Standing], object]) -> None:
         board, on_board = place_on_board(settings.device)
         self._seconds = settings.run_seconds
+        # What a candidate can do harm in. Where it comes as source, loading is compiling it, by the board's driver.
+        self._running = (*_RUNNING, "load") if form_of(settings.device) == "launches" else _RUNNING
         self._last = 0
-        self.throttled = False
+        self.throttled, self.condition = "", ""
         self.dropped: list[int] = []
         self.dropped_functions: list[int] = []
         started = {
@@ -86,6 +89,7 @@ class RemotePlace:
             self._link.start(started, _PREPARE_SECONDS, waits)
             described, _ = self._link.ask({"do": "describe"})
             check_is_like(self._link.facts, described, settings)
+            self._cores = self._link.facts["cpus"][: settings.threads] if on_board == "cpu" else None
         except (BoardGone, BoardBusy) as error:
             raise DeviceLost(str(error)) from error
         if settings.pool is not None:
@@ -105,7 +109,7 @@ class RemotePlace:
                 del self.dropped[: len(tensors)], self.dropped_functions[: len(functions)]
             return self._link.ask(message, parts, seconds)
         except BoardGone as error:
-            running = message["do"] in _RUNNING and not message.get("reference")
+            running = message["do"] in self._running and not message.get("reference")
             raise DeviceLost(str(error), running) from error
 
     def alive(self) -> None:
@@ -156,12 +160,19 @@ class RemotePlace:
         before: int = 0,
     ) -> list[float]:
         how = {"repetition": asdict(repetition), "best_seconds": best_seconds, "before": before}
+        answer = self._measured({"do": "repeat", **_run(function, arguments), **how}, self._seconds)
+        return [float(t) for t in answer["times"]]
+
+    def _measured(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer, of a time in which the board did not slow down, if there is one."""
         for _ in range(_THROTTLED_TRIES):
-            answer, _ = self._ask({"do": "repeat", **_run(function, arguments), **how}, seconds=self._seconds)
-            self.throttled = was_throttled(*answer["conditions"])
+            answer, _ = self._ask(message, seconds=seconds)
+            before, after = answer["conditions"]
+            self.throttled = why_throttled(before, after, self._cores)
+            self.condition = in_short(before, after, self._cores)
             if not self.throttled:
                 break
-        return [float(t) for t in answer["times"]]
+        return dict(answer)
 
     def steady(
         self, function: _Function, arguments: Callable[[], Sequence[Any]], repetition: Repetition, before: int
@@ -175,7 +186,7 @@ class RemotePlace:
     ) -> list[list[float]]:
         asked = [list(_run(function, arguments).values()) for function, arguments in runs]
         seconds = self._seconds * len(runs)
-        answer, _ = self._ask({"do": "compare", "runs": asked, "order": list(order)}, seconds=seconds)
+        answer = self._measured({"do": "compare", "runs": asked, "order": list(order)}, seconds)
         return [[float(t) for t in times] for times in answer["times"]]
 
 

@@ -1,45 +1,99 @@
-"""The database's journal of what is in flight, seen from a session: take back what is not going to end."""
+"""The database's journal of what is in flight, seen from a session: take back what is not going to end, and find out
+what ended the session that was at it.
+
+On this machine a candidate may take the session down with it: it hangs the system, or lets it start again. So the one
+that a dead session was measuring is measured again alone, before anything else of its task; where the session dies then
+too, it is to blame, and has failed.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 
 import psutil
 
-from tuning_db.record import Config, DeviceKey, Workload
-from tuning_db.store import Store
+from templates.template import template_named
+from tuning_db.claims import process_of
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
+from tuning_db.store import AGAIN, InFlight, Store
+
+_CLOCK_SECONDS = 60.0  # by which two dates of one clock may differ: it is set now and then
 
 
-def release_dead(store: Store, device: DeviceKey) -> int:
-    """Take entries out of the journal whose process is gone from this machine (it was killed): their configs may be
-    measured again. Returns how many there were."""
-    dead = [e for e in store.in_flight() if e.device == device and is_gone(e.owner)]
+def release_dead(store: Store, device: DeviceKey, on_this_machine: bool) -> dict[Workload, list[Config]]:
+    """Take entries out of the journal whose process is gone from this machine: their configs may be measured again.
+    Returns those that were being measured. One that was so for the second time is recorded as failed instead.
+
+    `on_this_machine`: the device is, or a candidate would not take the session down."""
+    dead = [e for e in store.in_flight() if e.device == device and is_gone(process_of(e.owner), e.started)]
+    suspects = _under_measurement(store, dead) if on_this_machine else []
+    for entry in [e for e in suspects if e.owner.endswith(AGAIN)]:
+        store.add(_blamed(entry))
+        suspects.remove(entry)
+        dead.remove(entry)
     if dead:
         store.abandon(dead)
-    return len(dead)
+    found: dict[Workload, list[Config]] = defaultdict(list)
+    for entry in suspects:
+        found[entry.workload].append(entry.config)
+    return dict(found)
 
 
-def is_gone(process: str) -> bool:
-    """Whether HOST:PID was a process of this machine that ended."""
+def _under_measurement(store: Store, dead: Iterable[InFlight]) -> list[InFlight]:
+    """The first that each process left: candidates are measured in their order. One that ran before was compared."""
+    first: dict[str, InFlight] = {}
+    for entry in sorted(dead, key=lambda e: e.started):
+        first.setdefault(entry.owner, entry)
+    return [e for e in first.values() if not _has_run(store, e)]
+
+
+def _has_run(store: Store, entry: InFlight) -> bool:
+    return any(t.config == entry.config for t in store.trials(entry.workload, entry.device, ok=True))
+
+
+def _blamed(entry: InFlight) -> Trial:
+    why = "the session that measured it died, twice: it is not measured again"
+    try:
+        version = template_named(entry.config.template).version
+    except KeyError:  # of a plug-in that is not here now
+        version = 0
+    return Trial(entry.workload, entry.device, entry.config, version, failure=Failure(FailureKind.DEVICE_LOST, why))
+
+
+def is_gone(process: str, since: datetime | None = None) -> bool:
+    """Whether HOST:PID was a process of this machine that ended. `since`: when it was there; one that began later has
+    its number by chance, as after a start of the system."""
     host, _, pid = process.rpartition(":")
     if host != platform.node() or not pid.isdecimal() or int(pid) == os.getpid():
         return False
     try:
-        return psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE  # its parent has not noticed, and may never
+        found = psutil.Process(int(pid))
+        if since is not None and found.create_time() > since.timestamp() + _CLOCK_SECONDS:
+            return True
+        return found.status() == psutil.STATUS_ZOMBIE  # its parent has not noticed, and may never
     except psutil.NoSuchProcess:
         return True
 
 
-def release(store: Store, device: DeviceKey, workload: Workload, configs: Collection[Config]) -> None:
-    """Take configs out of the journal that this process began and will not finish."""
-    owner = f"{platform.node()}:{os.getpid()}"
-    keys = {c.key for c in configs}
-    ours = [
-        e
-        for e in store.in_flight()
-        if e.owner == owner and e.device == device and e.workload == workload and e.config.key in keys
-    ]
-    if ours:
-        store.abandon(ours)
+@contextmanager
+def journalled(
+    store: Store, device: DeviceKey, workload: Workload, configs: Sequence[Config], again: bool = False
+) -> Iterator[None]:
+    """These configs are in the journal until there are trials of them, or it is over. `again`: see Store.begin."""
+    store.begin(workload, device, configs, again=again)
+    try:
+        yield
+    finally:
+        owner, keys = f"{platform.node()}:{os.getpid()}", {c.key for c in configs}
+        left = [
+            e
+            for e in store.in_flight()
+            if process_of(e.owner) == owner and e.device == device and e.workload == workload and e.config.key in keys
+        ]
+        if left:
+            store.abandon(left)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Literal
 
 from templates.template import search_space, template_named
-from tuner.devices import Device
+from tuner.devices import Device, is_board
 from tuner.errors import BadInput, NothingMeasured, SearchFailed
 from tuner.measure.contract import Candidate, Runner
 from tuner.search import DEFAULT, FALLBACK, Searcher, check_searcher, make_searcher
@@ -23,7 +23,7 @@ from tuner.session.budget import FLOOR, Allowance, Budget, allowance
 from tuner.session.experience import Library
 from tuner.session.final import finalists
 from tuner.session.gain import most_promising
-from tuner.session.journal import release, release_dead
+from tuner.session.journal import journalled, release_dead
 from tuner.session.report import Progress, SessionReport, Stopped, finite, gflops_of, task_report
 from tuner.session.sharing import LEASE_SECONDS, Sharing
 from tuner.session.task import Task, TaskState, is_current
@@ -104,7 +104,8 @@ class _Session:
         self._started = self._charged = clock()
         self._failures: Counter[str] = Counter()
         self._preset = budget.per_task
-        self._states = [self._state(t, only, exact) for t in tasks]
+        suspects = release_dead(store, device.key, not is_board(device.name))
+        self._states = [self._state(t, only, exact, suspects.get(t.workload, ())) for t in tasks]
         self._tunable = [s for s in self._states if s.space is not None]
         self._sharing = share(self._tunable)
         self._left = self._allowance(budget)
@@ -113,11 +114,12 @@ class _Session:
         self._library = Library(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
         self._remarks: list[str] = []
 
-    def _state(self, task: Task, only: Sequence[str] | None, exact: bool) -> TaskState:
+    def _state(self, task: Task, only: Sequence[str] | None, exact: bool, suspects: Sequence[Config]) -> TaskState:
         space = search_space(task.workload, self._device.target, only, exact)
         templates = {s.template for s in space.spaces} if space else set()
         recorded = self._store.trials(task.workload, self._device.key)
-        return TaskState(task, space, [t for t in recorded if is_current(t, templates)])
+        again = [c for c in suspects if c.template in templates]
+        return TaskState(task, space, [t for t in recorded if is_current(t, templates)], suspects=again)
 
     def _allowance(self, budget: Budget) -> Allowance:
         spent = efforts_of(self._store, [s.task.workload for s in self._tunable], self._device.key)
@@ -129,7 +131,6 @@ class _Session:
 
     def run(self) -> SessionReport:
         try:
-            release_dead(self._store, self._device.key)
             with self._sharing:
                 stopped = self._search()
                 # Now these tasks are known to a session, and bring no share of the budget again. Those that an
@@ -181,6 +182,9 @@ class _Session:
             self._started, self._charged = self._started + waited, self._charged + waited
 
     def _search_batch(self, state: TaskState) -> None:
+        if state.suspects:
+            self._measure(state, [state.suspects.pop()], again=True)
+            return
         assert state.space is not None
         if state.searcher is None:
             seed = task_seed(self._seed, state.task)
@@ -220,22 +224,20 @@ class _Session:
         ]
         return [trial.config for s in siblings for trial in s.standing()[:most]]
 
-    def _measure(self, state: TaskState, configs: Sequence[Config]) -> list[Trial]:
-        """Measure and record; fewer trials than configs where the time is up."""
+    def _measure(self, state: TaskState, configs: Sequence[Config], again: bool = False) -> list[Trial]:
+        """Measure and record; fewer trials than configs where the time is up. `again`: a session died over them."""
         workload, trials = state.task.workload, list[Trial]()
-        self._store.begin(workload, self._device.key, configs)
-        try:
-            candidates = [Candidate(workload, c) for c in configs]
-            with _closing(self._runner.measure(candidates, finite(state.best_seconds))) as measured:
-                for trial in measured:
-                    trials.append(self._record(state, trial, "search"))
-                    if self._elapsed >= self._left.search_seconds:
-                        break
-        finally:
-            self._mark_disturbed()
-            self._charge(state)
-            if len(trials) < len(configs):
-                release(self._store, self._device.key, workload, configs[len(trials) :])
+        with journalled(self._store, self._device.key, workload, configs, again):
+            try:
+                candidates = [Candidate(workload, c) for c in configs]
+                with _closing(self._runner.measure(candidates, finite(state.best_seconds))) as measured:
+                    for trial in measured:
+                        trials.append(self._record(state, trial, "search"))
+                        if self._elapsed >= self._left.search_seconds:
+                            break
+            finally:
+                self._mark_disturbed()
+                self._charge(state)
         return trials
 
     def _record(self, state: TaskState, trial: Trial, phase: Literal["search", "compare"]) -> Trial:
@@ -300,13 +302,15 @@ class _Session:
         return finalists(state, self._advice(state, 1)) if self._elapsed < self._left.seconds else []
 
     def _compare_once(self, state: TaskState, configs: Sequence[Config]) -> None:
-        trials = self._runner.compare([Candidate(state.task.workload, c) for c in configs])
-        self._mark_disturbed()
-        if any(t.ok for t in trials):
-            for trial in trials:
-                self._record(state, trial, "compare")
-        else:  # the comparison failed, not its candidates, which ran before
-            state.comparison_failure = str(trials[0].failure and trials[0].failure.message)
+        workload = state.task.workload
+        with journalled(self._store, self._device.key, workload, configs):
+            trials = self._runner.compare([Candidate(workload, c) for c in configs])
+            self._mark_disturbed()
+            if any(t.ok for t in trials):
+                for trial in trials:
+                    self._record(state, trial, "compare")
+            else:  # the comparison failed, not its candidates, which ran before
+                state.comparison_failure = str(trials[0].failure and trials[0].failure.message)
         self._charge(state)
 
     def _all_remarks(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import vision_ops  # noqa: F401  (registers the built-in templates and operators
 from templates.template import search_space
 from tuner.devices import Device
 from tuner.measure import Candidate, Runner
+from tuner.session.journal import journalled
 from tuner.session.task import is_current
 from tuning_db.record import FailureKind, Trial, Workload, tolerance_of
 from tuning_db.store import Store
@@ -84,7 +85,8 @@ def sample(bests: Sequence[Trial], count: int, seed: int) -> list[Trial]:
 def remeasure(bests: Sequence[Trial], store: Store, runner: Runner, seed: int = 0) -> Iterator[Remeasured]:
     """Measure each once more, and add what comes out to the history. Raises DatabaseError if it cannot be stored."""
     for stored in bests:
-        (trial,) = runner.measure([Candidate(stored.workload, stored.config)])
-        now = replace(trial, seed=seed, searcher=SEARCHER)
-        store.add(now)
+        with journalled(store, stored.device, stored.workload, [stored.config]):
+            (trial,) = runner.measure([Candidate(stored.workload, stored.config)])
+            now = replace(trial, seed=seed, searcher=SEARCHER)
+            store.add(now)
         yield Remeasured(stored, now)

@@ -55,6 +55,7 @@ class TaskState:
     incumbent: Config | None = field(init=False)  # the best before this session
     comparison_failure: str | None = None
     skipped: bool = False  # a person has asked for it
+    suspects: list[Config] = field(default_factory=list)  # over which a session may have died
     repeats: int = field(init=False, default=0)  # trials of known configs since the last new one
     _tried: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the first trial
     _latest: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the one that counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -9,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from board_agent.facts import tvm_version
 from tests.board_agent.support import Agent, free_port
 from tests.tuner.cli.conftest import TUNE, Done, run_tune
-from tuner.devices.board import Boards, Link
+from tuner.cli.board import _tvm
+from tuner.devices.board import Boards, Link, Record
+from tuner.devices.board.boards import MOST_FAULTS
 
+WARM = str(Path(__file__).parents[2] / "board_agent" / "warm_board.py")
 CONV = ("conv2d", "--shape", "1,16,14,14,16,3,3", "--padding", 1, "--threads", 1, "--trials", 6)
 
 
@@ -107,6 +112,53 @@ def test_a_port_that_is_taken_does_not_use_up_the_code(home: Path) -> None:
             assert next(board.stdout).startswith("paired with")
             board.terminate()
         assert pairing.wait() == 0
+
+
+def test_ping_shows_a_person_how_the_board_feels(agent: Agent, home: Path) -> None:
+    """A board that is slowed down, of another TVM; and its faults are forgotten when it answers."""
+    agent.stop()
+    sys = home / "sys"
+    for path, text in {
+        "class/thermal/thermal_zone0/temp": "81000",
+        "class/thermal/cooling_device0/type": "thermal-cpufreq-0",
+        "class/thermal/cooling_device0/cur_state": "2",
+        "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "600000",
+        "devices/system/cpu/cpu0/cpufreq/scaling_max_freq": "1200000",
+        "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "1800000",
+    }.items():
+        (sys / path).parent.mkdir(parents=True, exist_ok=True)
+        (sys / path).write_text(f"{text}\n")
+    warm = Agent(home, [WARM, str(sys)])
+    warm.port = agent.port
+    warm.start()
+    try:
+        for _ in range(MOST_FAULTS):
+            Boards().note_fault("pi")
+        (listed,) = tune("board", "list", "--json", cwd=home).json()["boards"]
+        assert (listed["faults"], listed["quarantine"] > 0) == (MOST_FAULTS, True)
+        assert "ready; in quarantine for " in tune("board", "list", cwd=home).out.replace("\n", " ")
+        pinged = tune("board", "ping", "pi", cwd=home).out
+    finally:
+        warm.stop()
+    shown = dict(line.strip().split(maxsplit=2)[::2] for line in pinged.splitlines() if line.split()[1:2] == ["MHz"])
+    assert shown == {"cpu0": "600 of 1800"}
+    for text in (
+        "thermal_zone0 C",
+        "81",
+        "thermal-cpufreq-0 (cooling_device0) is at 2",
+        tvm_version(),
+        f"cpu, {os.uname().machine}",
+    ):
+        assert text in pinged, pinged
+    assert "in quarantine for" in pinged
+    assert Boards().record("pi") == Record()
+
+
+def test_a_board_of_another_tvm_is_told() -> None:
+    facts = {"tvm": "0.1"}
+    assert _tvm(facts) == f"0.1, and {tvm_version()} here: install apache-tvm=={tvm_version()} there"
+    assert _tvm({"tvm": tvm_version()}) == tvm_version()
+    assert _tvm({"tvm": ""}).startswith("none")
 
 
 def test_others_see_who_measures(agent: Agent, home: Path) -> None:

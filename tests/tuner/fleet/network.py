@@ -1,4 +1,5 @@
-"""Boards as network namespaces: each with a link of its own to this host, that can be cut, and a small disk.
+"""Boards as network namespaces: each with a link of its own to this host, that can be cut, a small disk, and a clock
+that can be set where EDGETUNE_TEST_FAKETIME names libfaketimeMT.so.1 (or Debian's libfaketime is installed).
 
 Needs root, iproute2 and a kernel that lets network namespaces be made: `why_not` says what is missing.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,11 +17,18 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 from tuner.devices.board import Board, Boards, Pairing
+from tuner.devices.board.packing import write_agent
 
 PORT = 9190
 DISK = "64m"
+_MODULE = ("-m", "board_agent.serve")
+_FAKETIME = os.environ.get(
+    "EDGETUNE_TEST_FAKETIME", f"/usr/lib/{os.uname().machine}-linux-gnu/faketime/libfaketimeMT.so.1"
+)
+CLOCKS = Path(_FAKETIME).exists()  # can be set
 
 
 def run(*words: object) -> None:
@@ -44,8 +53,23 @@ def why_not() -> str | None:
     return None
 
 
+def write_other_agent(path: Path, version: int | None = None) -> None:
+    """The agent as one file, which may be of another version of the protocol."""
+    write_agent(path)
+    with ZipFile(path) as made:
+        files = {name: made.read(name) for name in made.namelist()}
+    if version is not None:
+        wire = re.sub(rb"(?m)^VERSION = \d+", b"VERSION = %d" % version, files["board_agent/wire.py"])
+        files["board_agent/wire.py"] = wire
+    with ZipFile(path, "w") as changed:
+        for name, content in files.items():
+            changed.writestr(name, content)
+
+
 class Namespace:
-    """A board: an agent in a namespace, on a disk of its own."""
+    """A board: an agent in a namespace, on a disk of its own. `program`: what Python is to run as its agent."""
+
+    program: tuple[str, ...] = _MODULE
 
     def __init__(self, name: str, number: int, folder: Path) -> None:
         self.name, self._space, self._link = name, f"edgetune-{name}", f"et{number}"
@@ -54,6 +78,7 @@ class Namespace:
         self._folder.mkdir(parents=True)
         self.disk = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/tmp"))  # where everybody may enter
         self._process: subprocess.Popen[str] | None = None
+        self.set_clock("+0")
         run("mount", "-t", "tmpfs", "-o", f"size={DISK},mode=1777", "tmpfs", self.disk)
         run("ip", "netns", "add", self._space)
         run("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
@@ -69,16 +94,27 @@ class Namespace:
     def mend(self) -> None:
         run("ip", "link", "set", self._link, "up")
 
+    def set_clock(self, by: str) -> None:
+        """Its date, from now on, by so much from ours, such as "+10y"; nothing happens where clocks cannot be set."""
+        (self._folder / "clock").write_text(by)
+
+    def _clock(self) -> dict[str, str]:
+        """The environment of a process with that clock. What counts seconds counts on, as it does on a real board."""
+        if not CLOCKS:
+            return {}
+        alone = dict.fromkeys(("FAKETIME_DONT_FAKE_MONOTONIC", "FAKETIME_NO_CACHE", "NO_FAKE_STAT"), "1")
+        return {**alone, "LD_PRELOAD": _FAKETIME, "FAKETIME_TIMESTAMP_FILE": str(self._folder / "clock")}
+
     def start(self, *more: str) -> None:
         """Returns when the agent listens."""
-        agent = ["-m", "board_agent.serve", "--address", "0.0.0.0", "--folder", str(self._folder / "agent"), *more]
+        agent = [*self.program, "--address", "0.0.0.0", "--folder", str(self._folder / "agent"), *more]
         with open(self._folder / "agent.log", "a") as log:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self._space, sys.executable, *agent],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "TMPDIR": str(self.disk), "PYTHONPATH": os.pathsep.join(sys.path)},
+                env={**os.environ, "TMPDIR": str(self.disk), "PYTHONPATH": os.pathsep.join(sys.path), **self._clock()},
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -101,6 +137,19 @@ class Namespace:
             self._process.send_signal(signal.SIGKILL)
             self._ended()
 
+    def upgrade(self, version: int | None = None) -> None:
+        """The agent ends, and another copy of it comes in its place, of another version of the protocol or the same."""
+        self.kill_agent()
+        write_other_agent(self.disk / "agent.pyz", version)
+        self.program = (str(self.disk / "agent.pyz"),)
+        self.start()
+
+    def downgrade(self) -> None:
+        """The agent ends, and comes back as it was at first."""
+        self.kill_agent()
+        self.program = _MODULE
+        self.start()
+
     def kill_bench(self) -> None:
         """The process that runs kernels."""
         for pid in self._pids():
@@ -115,6 +164,7 @@ class Namespace:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._ended()
+        self.program = _MODULE
         for left in self.disk.iterdir():
             shutil.rmtree(left, ignore_errors=True)
 

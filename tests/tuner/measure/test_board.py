@@ -17,12 +17,15 @@ from tests.board_agent.support import NAME, Agent, eventually, paired_agent
 from tests.tuner.measure.misbehaving import candidate
 from tuner.devices import open_device
 from tuner.devices.board import Board, Boards
+from tuner.devices.board.boards import MOST_FAULTS
 from tuner.errors import BadInput
 from tuner.measure import BoardRunner, LocalRunner, MeasureOptions
 from tuning_db.record import FailureKind
 
 PLUGIN = "tests.tuner.measure.misbehaving"
 DEVICE = f"board:{NAME}"
+_AGENTS = Path(__file__).parents[2] / "board_agent"
+FRAGILE, WARM = str(_AGENTS / "fragile_board.py"), str(_AGENTS / "warm_board.py")
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +164,7 @@ def test_a_candidate_that_takes_the_board_away_is_blamed(board, runner) -> None:
     agent, _ = board
     ended = threading.Event()
     assert next(runner.measure([candidate("good")])).ok
-    idle = waits_in(bench_of(agent))
+    idle, faults = waits_in(bench_of(agent)), Boards().record(NAME).faults
 
     def watchdog() -> None:
         while not ended.wait(0.2):
@@ -177,9 +180,63 @@ def test_a_candidate_that_takes_the_board_away_is_blamed(board, runner) -> None:
     finally:
         ended.set()
         dog.join()
+    assert Boards().record(NAME).faults == faults, "it was the candidate's fault, not the board's"
     assert bad.failure.kind is FailureKind.RUN
     assert "a board was lost 2 times over it" in bad.failure.message
     assert good.ok
+
+
+def test_a_run_goes_on_though_a_candidate_takes_the_board_away_before_it_runs(
+    board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is lost while a library is loaded may be anything's fault; but not for ever."""
+    assert board
+    monkeypatch.setattr("tuner.measure.fleet._PAUSES", (0.1,))
+    agent = Agent(tmp_path, [FRAGILE, "load", "pause"])
+    try:
+        agent.pair(Boards(), "fragile")
+        with BoardRunner(open_device("board:fragile", 1), MeasureOptions(plugins=(PLUGIN,))) as runner:
+            first, bad, good = runner.measure([candidate("good"), candidate("run_hang"), candidate("good", 2)])
+            losses = runner._laboratory.losses
+    finally:
+        agent.stop()
+    assert first.ok
+    assert good.ok
+    assert (bad.failure.kind, losses) == (FailureKind.DEVICE_LOST, 5)
+    assert "lost 5 times before it could run" in bad.failure.message
+
+
+@pytest.fixture
+def warm(board, tmp_path: Path) -> Iterator[Path]:
+    """The folder that is /sys of a board named "warm"."""
+    assert board
+    agent = Agent(tmp_path, [WARM, str(tmp_path / "sys")])
+    try:
+        agent.pair(Boards(), "warm")
+        yield tmp_path / "sys/class/thermal"
+    finally:
+        agent.stop()
+
+
+def write(path: Path, text: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def test_what_is_measured_on_a_board_that_is_slowed_down_is_marked(warm: Path) -> None:
+    """And has its temperature with it, whether it was measured alone or compared with others."""
+    write(warm / "thermal_zone0/temp", 81000)
+    write(warm / "cooling_device0/type", "thermal-cpufreq-0")
+    write(warm / "cooling_device0/cur_state", 0)
+    tiles = [candidate("good", tile) for tile in (1, 8)]
+    with BoardRunner(open_device("board:warm", 1), MeasureOptions(plugins=(PLUGIN,))) as runner:
+        cool = [*runner.measure(tiles), *runner.compare(tiles)]
+        write(warm / "cooling_device0/cur_state", 2)
+        hot = [*runner.measure(tiles), *runner.compare(tiles)]
+    assert [t.throttled for t in (*cool, *hot)] == [False] * 4 + [True] * 4
+    assert {t.versions["condition"] for t in (*cool, *hot)} == {"81 C"}
+    assert {t.versions["throttled"] for t in hot} == {"thermal-cpufreq-0 (cooling_device0) is at 2"}
+    assert [len(t.times) for t in hot[2:]] == [runner.options.compare_rounds] * 2
 
 
 @pytest.mark.usefixtures("board")
@@ -232,6 +289,32 @@ def test_a_run_goes_on_with_the_other_boards(three: list[Agent]) -> None:
         three[1].start()
         assert all(t.ok for t in fleet.measure([candidate("good", 4)] * 12))
         assert len(fleet.compare([candidate("good", tile) for tile in (1, 8)])) == 2
+
+
+def test_a_board_in_quarantine_waits_while_others_measure(three: list[Agent]) -> None:
+    before = three[1].log().count("turn begins")
+    for _ in range(MOST_FAULTS):
+        Boards().note_fault("b")
+    notices: list[str] = []
+    with BoardRunner(open_device("board:a+b", 1), MeasureOptions(plugins=(PLUGIN,)), notices.append) as fleet:
+        assert all(t.ok for t in fleet.measure([candidate("good")] * 6))
+        assert any(n.startswith("board b is in quarantine for ") and "tune board ping b" in n for n in notices), notices
+        assert three[1].log().count("turn begins") == before
+        Boards().forgive("b")
+        eventually(lambda: "board b measures for this run now" in notices)
+        three[1].stop(signal.SIGKILL)
+        eventually(lambda: Boards().record("b").faults == 1)
+        three[1].start()
+
+
+def test_a_board_in_quarantine_measures_where_there_is_no_other(three: list[Agent]) -> None:
+    assert three
+    for _ in range(MOST_FAULTS):
+        Boards().note_fault("c")
+    with BoardRunner(open_device("board:c", 1), MeasureOptions(plugins=(PLUGIN,))) as runner:
+        assert next(runner.measure([candidate("good")])).ok
+    assert Boards().record("c").quarantine > 0
+    Boards().forgive("c")
 
 
 @pytest.mark.usefixtures("three")

@@ -1,6 +1,6 @@
 """Boards across the network, from the host. Start at `boards`; `pairing` makes one known, `link` talks to it."""
 
-from tuner.devices.board.boards import Board, Boards
+from tuner.devices.board.boards import Board, Boards, Record
 from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link, NotAnswered, NotCompiled, Standing
 from tuner.devices.board.pairing import Pairing
 
@@ -14,5 +14,6 @@ __all__ = [
     "NotAnswered",
     "NotCompiled",
     "Pairing",
+    "Record",
     "Standing",
 ]

@@ -1,18 +1,21 @@
-"""The boards that this host is paired with: a folder for each, with its address and the two certificates."""
+"""The boards that this host is paired with: a folder for each, with its address, both certificates and its faults."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from board_agent.keys import NAME
 from tuner.errors import BadInput
 
-_ADDRESS, _OURS, _THEIRS = "board.json", "host.pem", "board.pem"
+_ADDRESS, _OURS, _THEIRS, _FAULTS = "board.json", "host.pem", "board.pem", "faults.json"
+MOST_FAULTS = 5  # within so many seconds: a board that has more is in quarantine after the last one
+FAULT_SECONDS, QUARANTINE_SECONDS = 600.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,25 @@ class Board:
         return f"{self.name} ({self.address}:{self.port})"
 
 
-class Boards:
-    """Kept in `folder` (default: the user's configuration)."""
+@dataclass(frozen=True)
+class Record:
+    """`faults`: of late, in all runs of this host; `quarantine`: seconds that are left of it."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    faults: int = 0
+    quarantine: float = 0.0
+
+    def __str__(self) -> str:
+        """Such as "in quarantine for 240 s, after 5 faults"."""
+        many = f"{self.faults} fault{'' if self.faults == 1 else 's'}"
+        return f"in quarantine for {self.quarantine:.0f} s, after {many}" if self.quarantine else many
+
+
+class Boards:
+    """Kept in `folder` (default: the user's configuration). `clock` gives the date, in seconds: faults are remembered
+    from run to run."""
+
+    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         self._folder = folder or base / "edgetune" / "boards"
 
@@ -70,7 +88,37 @@ class Boards:
             with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(content)
             made.replace(place / part)
+        self.forgive(name)
         return self[name]
+
+    def note_fault(self, name: str) -> None:
+        """It went away while it was measuring for this host."""
+        self._write_faults(name, [*self._faults(name), self._clock()])
+
+    def forgive(self, name: str, count: int | None = None) -> None:
+        """Forget its last faults (None: all)."""
+        self._write_faults(name, self._faults(name)[:-count] if count else [])
+
+    def record(self, name: str) -> Record:
+        """What there is to say of a board's faults now."""
+        faults = self._faults(name)
+        if len(faults) < MOST_FAULTS:
+            return Record(len(faults))
+        return Record(len(faults), max(0.0, faults[-1] + QUARANTINE_SECONDS - self._clock()))
+
+    def _faults(self, name: str) -> list[float]:
+        """When the last ones were; not those of a time to come, as a clock that was set shows them."""
+        path, now = self._folder / name / _FAULTS, self._clock()
+        known = [float(when) for when in json.loads(path.read_text())] if path.exists() else []
+        return [when for when in known if now - FAULT_SECONDS < when <= now]
+
+    def _write_faults(self, name: str, faults: list[float]) -> None:
+        path = self._folder / name / _FAULTS
+        if not path.parent.is_dir():  # forgotten meanwhile
+            return
+        made = path.with_name(f"{_FAULTS}.{os.getpid()}")
+        made.write_text(json.dumps(faults))
+        made.replace(path)
 
     def forget(self, name: str) -> None:
         """Raises BadInput for a board that is not known."""

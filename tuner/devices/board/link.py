@@ -20,7 +20,7 @@ from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 from tuner.devices.board.boards import Board
 from tuner.errors import TurnOver
 
-SILENCE_SECONDS = 7.0  # three signs of life that did not come
+SILENCE_SECONDS = 7.0  # three signs of life that did not come, or a piece of a request that did not go
 _MOST_BYTES = 1 << 30
 
 

@@ -20,7 +20,7 @@ from tuner.report.page.names import device_text, distinct_texts, flop_or_none, k
 from tuner.report.page.reuse import layer_view, reuse_view
 from tuner.report.page.scan import Pair, Pass, scan, thinned
 from tuning_db import schema
-from tuning_db.record import DeviceKey
+from tuning_db.record import CONDITION, DeviceKey
 from tuning_db.store import Store
 
 FORMAT = 1
@@ -89,6 +89,7 @@ def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int], text:
             "knobs": knobs_text(best.config.knobs),
             "error": best.error,
             "marked": best.throttled,
+            "condition": best.versions.get(CONDITION, ""),
             "searcher": best.searcher,
         },
     }

@@ -40,6 +40,7 @@ function overview(data, view) {
     { title: "trials", number: true, get: (t) => t.trials },
     { title: "failures", number: true, get: (t) => t.failures },
     { title: "marked", get: (t) => (t.best?.marked ? "yes" : "") },
+    { title: "clocks", get: (t) => t.best?.condition ?? "" },
     { title: "knobs", get: (t) => t.best?.knobs },
   ];
   return [

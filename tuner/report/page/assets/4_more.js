@@ -53,7 +53,7 @@ function drift(data, view) {
     const repeats = [again(false, "not marked"), again(true, "marked")].filter((s) => s.points.length);
     return [
       el("h3", null, name),
-      el("p", { class: d.marked ? "warn" : "soft" }, `${d.marked.toLocaleString("en")} trials are marked: measured while the device did not keep its speed (its clock fell, or a kernel that never changes changed its time by more than a tenth). `,
+      el("p", { class: d.marked ? "warn" : "soft" }, `${d.marked.toLocaleString("en")} trials are marked: measured while the device did not keep its speed (its system slowed it down, or a kernel that never changes changed its time by more than a tenth). `,
         `From ${when(d.began)} to ${when(d.ended)}.`),
       chart(`rate-${d.device}`, `Trials a minute on ${name}`, { title: "seconds since the first trial" }, { title: "trials a minute" },
         [{ name: "all", line: true, marks: false, points: points(0, "trials") }, { name: "marked", line: true, marks: false, points: points(1, "marked trials") }], view, { height: 220 }),

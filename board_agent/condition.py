@@ -1,0 +1,190 @@
+"""How the board feels: clocks, temperature, memory, and whether its system slows it down. Start at `condition` and
+`why_throttled`.
+
+A core that has nothing to do is slow too, and so is one that was slowed down all the time: what tells is not that a
+clock fell, but that something keeps it low. Readers take the roots they read from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Sequence
+
+from board_agent.facts import PROCFS
+from board_agent.topology import SYSFS
+
+_CPUS = "devices/system/cpu"
+# What slows a processor down, by its type; fans and screens are cooling devices too. Those of Jetsons are named after
+# the GPU's generation.
+_CPU_COOLERS = ("cpu", "processor", "powerclamp")
+_GPUS = ("gpu", "mali", "ga10b", "gv11b", "gp10b", "gm20b")
+_GPU_COOLERS = (*_GPUS, "devfreq")
+_GPU_REASONS = (  # Intel's drivers, i915 and xe: 1 while it is so
+    "card[0-9]*/gt/gt*/throttle_reason_thermal",
+    "card[0-9]*/gt/gt*/throttle_reason_prochot",
+    "card[0-9]*/device/tile*/gt*/freq*/throttle/reason_thermal",
+    "card[0-9]*/device/tile*/gt*/freq*/throttle/reason_prochot",
+)
+_PI = "devices/platform/soc*/soc*firmware/get_throttled"  # what a Raspberry Pi's firmware does on its own
+_PI_NOW, _PI_EVER = 0xF, 0xF0000
+_HELD_SHARE = 0.9  # of its limit, which a clock that is held there keeps at least
+_TURBO = ("intel", "amd", "acpi", "pcc")  # drivers whose limit is that of one core alone
+
+
+def condition(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
+    """What changes, as far as the system tells it. Of cores and of GPUs: "mhz" and "gpu_mhz" (kernel's word), and in
+    "limits" and "gpu_limits" the highest that is allowed now, and ever; "held": cores whose clock is to stay at its
+    limit. "degrees" Celsius by sensor; "hot": one is where the system begins to slow down. "cooling": state of what
+    slows cores or GPUs down now, and whom; "throttled": how often cores were since boot, "firmware": a Raspberry Pi's
+    flags. "free_bytes" is always there."""
+    cores = sysfs / _CPUS
+    counts = [value for _, value in _numbers(cores, "cpu[0-9]*/thermal_throttle/*_throttle_count")]
+    found: dict[str, Any] = {
+        "mhz": {p.parent.parent.name: v / 1000 for p, v in _numbers(cores, "cpu[0-9]*/cpufreq/scaling_cur_freq")},
+        "limits": _limits(cores),
+        "held": [p.parent.name for p in sorted(cores.glob("cpu[0-9]*/cpufreq")) if _is_held(p)],
+        "degrees": {p.parent.name: v / 1000 for p, v in _numbers(sysfs / "class/thermal", "thermal_zone*/temp")},
+        "hot": any(_is_hot(zone) for zone in sysfs.glob("class/thermal/thermal_zone*")),
+        "cooling": _cooling(sysfs),
+        "throttled": sum(counts) if counts else None,
+        "firmware": next((int(_text(p) or "0", 16) for p in sorted(sysfs.glob(_PI))), None),
+        **_gpus(sysfs),
+    }
+    told = {name: value for name, value in found.items() if value not in ({}, [], None, False)}
+    return {"free_bytes": _free(procfs), **told}
+
+
+def why_throttled(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int] | None) -> str:
+    """What slowed down, between two conditions, what measured: these cores, or the GPU (None). Empty: nothing did, that
+    the system tells."""
+    grew = after.get("throttled", 0) - before.get("throttled", 0)
+    if grew > 0:
+        return f"cores were throttled {grew} times"
+    both = (before, after)
+    for name, (state, kind, whom) in [item for c in both for item in c.get("cooling", {}).items()]:
+        if state > 0 and kind == ("gpu" if cores is None else "cpu") and (not whom or set(whom) & set(cores or whom)):
+            return f"{name} is at {state}"
+    earlier, later = (c.get("firmware", 0) for c in both)
+    if (earlier | later) & _PI_NOW or later & ~earlier & _PI_EVER:
+        return f"the firmware's flags are {later:#x}"
+    return _why_limited(before, after, cores) or _why_below(after, cores)
+
+
+def in_short(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int] | None) -> str:
+    """Clocks of what measured (the slowest), and the highest temperature: before, and after where it differs, such as
+    "1416 MHz, 51>58 C". Empty where the system does not tell."""
+    parts = []
+    for unit, name in (("MHz", "gpu_mhz" if cores is None else "mhz"), ("C", "degrees")):
+        values = []
+        for told in (before.get(name, {}), after.get(name, {})):
+            if unit == "MHz":
+                mhz = [v for k, v in told.items() if cores is None or k in _names(cores)]
+                values += [f"{min(mhz):.0f}"] if mhz else []
+            else:
+                values += [f"{max(told.values()):.0f}"] if told else []
+        if values:
+            parts.append(f"{'>'.join(dict.fromkeys(values))} {unit}")
+    return ", ".join(parts)
+
+
+def _why_limited(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int] | None) -> str:
+    """Somebody may want a low limit, for clocks that do not change; the system's own comes and goes, or comes with
+    heat."""
+    of = "gpu_limits" if cores is None else "limits"
+    for name, (allowed, most) in after.get(of, {}).items():
+        if cores is not None and name not in _names(cores):
+            continue
+        earlier, _ = before.get(of, {}).get(name, (allowed, most))
+        if earlier != allowed:
+            return f"the limit of {name} went from {earlier:g} to {allowed:g} MHz"
+        if allowed < most and (before.get("hot") or after.get("hot")):
+            return f"{name} is hot and limited to {allowed:g} of {most:g} MHz"
+    return ""
+
+
+def _why_below(after: dict[str, Any], cores: Sequence[int] | None) -> str:
+    for name in set(_names(cores or ())).intersection(
+        after.get("held", ()), after.get("mhz", {}), after.get("limits", {})
+    ):
+        mhz, (allowed, _) = after["mhz"][name], after["limits"][name]
+        if mhz < _HELD_SHARE * allowed:
+            return f"{name} runs at {mhz:g} of {allowed:g} MHz"
+    return ""
+
+
+def _names(cores: Sequence[int]) -> list[str]:
+    return [f"cpu{core}" for core in cores]
+
+
+def _limits(cores: Path) -> dict[str, list[float]]:
+    allowed = {p.parent: v for p, v in _numbers(cores, "cpu[0-9]*/cpufreq/scaling_max_freq")}
+    most = {p.parent: v for p, v in _numbers(cores, "cpu[0-9]*/cpufreq/cpuinfo_max_freq")}
+    return {p.parent.name: [v / 1000, most[p] / 1000] for p, v in allowed.items() if p in most}
+
+
+def _is_held(cpufreq: Path) -> bool:
+    driver = _text(cpufreq / "scaling_driver")
+    return _text(cpufreq / "scaling_governor") == "performance" and not driver.startswith(_TURBO)
+
+
+def _is_hot(zone: Path) -> bool:
+    """At a trip point where the system slows something down."""
+    now = [v for _, v in _numbers(zone, "temp")]
+    passive = [p for p in zone.glob("trip_point_*_type") if _text(p) == "passive"]
+    trips = [v for p in passive for _, v in _numbers(zone, p.name.replace("_type", "_temp"))]
+    return any(0 < trip <= temperature for trip in trips for temperature in now)
+
+
+def _cooling(sysfs: Path) -> dict[str, tuple[int, str, list[int]]]:
+    """State, whether it is the cores' or the GPU's, and which cores' (none: it does not say)."""
+    found: dict[str, tuple[int, str, list[int]]] = {}
+    for path, state in _numbers(sysfs / "class/thermal", "cooling_device*/cur_state"):
+        name = _text(path.parent / "type")
+        if any(word in name.lower() for word in _CPU_COOLERS):
+            one = name.rpartition("cpufreq-")[2]  # of the first core of those with that clock
+            found[f"{name} ({path.parent.name})"] = state, "cpu", _related(sysfs, one) if one.startswith("cpu") else []
+        elif any(word in name.lower() for word in _GPU_COOLERS):
+            found[f"{name} ({path.parent.name})"] = state, "gpu", []
+    for pattern in _GPU_REASONS:
+        for path, state in _numbers(sysfs / "class/drm", pattern):
+            found[str(path.relative_to(sysfs / "class/drm"))] = state, "gpu", []
+    return found
+
+
+def _related(sysfs: Path, core: str) -> list[int]:
+    return [int(n) for n in _text(sysfs / _CPUS / core / "cpufreq/related_cpus").split()]
+
+
+def _gpus(sysfs: Path) -> dict[str, dict[str, Any]]:
+    mhz: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for device in sorted(sysfs.glob("class/devfreq/*")):
+        if not any(word in device.name for word in _GPUS):
+            continue  # memory has a clock too
+        for _, hertz in _numbers(device, "cur_freq"):
+            mhz[device.name] = hertz / 1e6
+        steps = [int(n) for n in _text(device / "available_frequencies").split()]
+        for _, hertz in _numbers(device, "max_freq"):
+            limits[device.name] = [hertz / 1e6, max([hertz, *steps]) / 1e6]
+    return {"gpu_mhz": mhz, "gpu_limits": limits}
+
+
+def _numbers(folder: Path, pattern: str) -> list[tuple[Path, int]]:
+    found = [(path, _text(path)) for path in sorted(folder.glob(pattern))]
+    return [(path, int(text)) for path, text in found if text.lstrip("-").isdigit()]
+
+
+def _text(path: Path) -> str:
+    """Empty where it is not there, or a sensor is asleep."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _free(procfs: Path) -> int:
+    for line in (procfs / "meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return 0
