@@ -172,6 +172,7 @@ def pack(folder: str, bundle: str, described: dict[str, Any], results: str) -> N
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Measure what the bundle holds, those left over from before alone, and pack the results; the exit status."""
     parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", default="results.zip", metavar="RESULTS")
     given = parser.parse_args(arguments)

@@ -153,4 +153,5 @@ def _reason(error: Exception) -> str:
 
 
 def open_backend(number: int, _threads: int, _cpus: Sequence[int] | None) -> Cuda:
+    """The `number`-th CUDA device; threads and CPUs are another backend's."""
     return Cuda(number)

@@ -77,6 +77,7 @@ class Hosts:
 
 
 def server_context() -> ssl.SSLContext:
+    """TLS 1.3 and nothing older, without certificates yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context

@@ -203,4 +203,5 @@ def _reason(error: Exception) -> str:
 
 
 def open_backend(number: int, _threads: int, _cpus: Sequence[int] | None) -> OpenCL:
+    """The `number`-th OpenCL device, GPUs first; threads and CPUs are another backend's."""
     return OpenCL(number)

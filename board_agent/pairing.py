@@ -26,6 +26,8 @@ class PairingError(Exception):
 
 @dataclass(frozen=True)
 class Code:
+    """Where a host waits to be paired, its secret, and the first bytes of its certificate's SHA-256."""
+
     address: str
     port: int
     secret: bytes

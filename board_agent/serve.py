@@ -157,6 +157,7 @@ def watch(connection: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Serve hosts until interrupted, or print this machine's facts; the exit status."""
     parser = argparse.ArgumentParser(prog="tune board serve", description=__doc__.splitlines()[0])
     parser.add_argument("--address", default="127.0.0.1", help="to listen on (default: this machine alone can connect)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0: any (default: {PORT})")

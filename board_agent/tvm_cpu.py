@@ -21,6 +21,8 @@ ENTRY = "main"  # of every library that is built for measuring
 
 
 class TvmCpu(Backend):
+    """Kernels on the processors `cpus`, one thread on each; tensors are TVM's."""
+
     def __init__(self, cpus: Sequence[int]) -> None:
         self._cpus = cpus
         self._pool: Pool | None = None
@@ -57,6 +59,7 @@ class TvmCpu(Backend):
 
 
 def open_backend(_number: int, threads: int, cpus: Sequence[int] | None) -> TvmCpu:
+    """The CPU with `threads` threads, on these processors or the first usable ones."""
     found = list(usable_cpus()[:threads] if cpus is None else cpus)
     os.environ["TVM_NUM_THREADS"], os.environ["TVM_BIND_THREADS"] = str(threads), "0"
     return TvmCpu(found)

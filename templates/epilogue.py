@@ -18,6 +18,7 @@ OPERANDS = ("bias", "add")
 
 
 def token(name: str, *numbers: float) -> str:
+    """A step of an epilogue with its numbers, as `parse` reads it."""
     return ":".join([name, *(repr(float(n)) for n in numbers)])
 
 

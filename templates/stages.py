@@ -46,6 +46,7 @@ def stored_as(value: Any, dtype: str) -> Any:
 
 
 def zero(dtype: str = "float32") -> Any:
+    """0 as a constant of TVM's."""
     return tirx.const(0.0, dtype)
 
 

@@ -225,6 +225,8 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
+    """Why a trial has no time: of what kind, and one message."""
+
     kind: FailureKind
     message: str
 

@@ -33,6 +33,7 @@ def microseconds(when: datetime) -> int:
 
 
 def moment(count: int) -> datetime:
+    """The time that is `count` microseconds behind 1970-01-01 UTC."""
     return _EPOCH + count * _MICROSECOND
 
 

@@ -59,6 +59,8 @@ class Argsort(View):
 
 
 class ArgsortOperator(Operator):
+    """`Argsort` with its reference: NumPy's stable argsort."""
+
     view = Argsort
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

@@ -52,6 +52,7 @@ def stored(cells: Cells, row: Any, at: Any) -> Box:
 
 
 def store(cells: Cells, row: Any, at: Any, box: Box) -> None:
+    """Write a prepared box into a row's fields."""
     for field, value in enumerate(box.fields):
         cells[row, field, at] = value
 
@@ -85,6 +86,7 @@ def numpy_prepared(raw: np.ndarray, centre: bool) -> Box:
 
 
 def numpy_overlap(a: Box, b: Box, threshold: float) -> np.ndarray:
+    """As `overlap`, for the reference: whether the intersection over the union exceeds the threshold."""
     with np.errstate(all="ignore"):
         width = np.minimum(a.right, b.right) - np.maximum(a.left, b.left)
         height = np.minimum(a.bottom, b.bottom) - np.maximum(a.top, b.top)

@@ -39,6 +39,8 @@ class Compact(View):
 
 
 class CompactOperator(Operator):
+    """`Compact` with its reference in NumPy."""
+
     view = Compact
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

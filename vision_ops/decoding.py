@@ -11,23 +11,28 @@ from vision_ops.kernels import Cells
 
 
 def number(value: float) -> Any:
+    """A float32 constant."""
     return tirx.const(value, "float32")
 
 
 def clipped(value: Any, low: float, high: float) -> Any:
+    """A float32 held between two numbers."""
     return tirx.max(tirx.min(value, number(high)), number(low))
 
 
 def sigmoid(value: Any) -> Any:
+    """Of a float32."""
     return number(1.0) / (number(1.0) + tirx.exp(-value))
 
 
 def store_corners(cells: Cells, at: tuple[Any, ...], corners: tuple[Any, Any, Any, Any]) -> None:
+    """Write left, top, right and bottom behind `at`."""
     for i, corner in enumerate(corners):
         cells[(*at, i)] = corner
 
 
 def numpy_sigmoid(values: np.ndarray) -> np.ndarray:
+    """In float64."""
     with np.errstate(over="ignore"):
         out: np.ndarray = 1 / (1 + np.exp(-values.astype(np.float64)))
     return out

@@ -119,6 +119,7 @@ def inside(index: Any, size: int) -> Any:
 
 @contextmanager
 def when(condition: Any) -> Iterator[None]:
+    """What is emitted inside runs where the condition holds."""
     with T.If(condition), T.Then():
         yield
 

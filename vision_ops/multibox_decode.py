@@ -58,6 +58,8 @@ class MultiboxDecode(View):
 
 
 class MultiboxDecodeOperator(Operator):
+    """`MultiboxDecode` with its reference in NumPy."""
+
     view = MultiboxDecode
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

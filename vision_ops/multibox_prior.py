@@ -60,6 +60,8 @@ def prior_shapes(sizes: Sequence[float], ratios: Sequence[float], height: int, w
 
 
 class MultiboxPriorOperator(Operator):
+    """`MultiboxPrior` with its reference in NumPy."""
+
     view = MultiboxPrior
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

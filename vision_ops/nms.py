@@ -64,6 +64,8 @@ class Nms(View):
 
 
 class NmsOperator(Operator):
+    """`Nms` with its reference: one box after the other, in order."""
+
     view = Nms
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

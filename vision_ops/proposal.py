@@ -68,6 +68,8 @@ class Proposal(View):
 
 
 class ProposalOperator(Operator):
+    """`Proposal` with its reference in NumPy."""
+
     view = Proposal
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

@@ -100,6 +100,8 @@ def _weights(part: np.ndarray, mode: str, a: float) -> np.ndarray:
 
 
 class ResizeOperator(Operator):
+    """`Resize` with its reference in NumPy."""
+
     view = Resize
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

@@ -44,6 +44,8 @@ class RoiAlign(Regions):
 
 
 class RoiAlignOperator(RegionOperator):
+    """`RoiAlign` with its reference, sample by sample."""
+
     view = RoiAlign
 
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

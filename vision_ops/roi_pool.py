@@ -31,6 +31,8 @@ class RoiPool(Regions):
 
 
 class RoiPoolOperator(RegionOperator):
+    """`RoiPool` with its reference, bin by bin."""
+
     view = RoiPool
 
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -44,6 +44,8 @@ class Scan(View):
 
 
 class ScanOperator(Operator):
+    """`Scan` with its reference: NumPy's accumulate."""
+
     view = Scan
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

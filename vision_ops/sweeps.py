@@ -44,6 +44,7 @@ class Rows:
 
 
 def identity(kind: str, dtype: str) -> Any:
+    """What changes nothing in a sum, a product or a maximum of this dtype."""
     if kind == "max":
         return np.iinfo(dtype).min if np.issubdtype(np.dtype(dtype), np.integer) else -np.inf
     return {"sum": 0, "product": 1}[kind]

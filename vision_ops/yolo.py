@@ -59,6 +59,8 @@ class YoloDecode(View):
 
 
 class YoloDecodeOperator(Operator):
+    """`YoloDecode` with its reference in NumPy."""
+
     view = YoloDecode
 
     def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:

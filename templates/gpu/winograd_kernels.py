@@ -124,6 +124,7 @@ def winograd_compute(p: WinogradProblem, epilogue: tuple[str, ...], covered: int
 
 
 def schedule_winograd(p: WinogradProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
+    """The scheduled function: transforms of input and output, and the products between them."""
     sch = new_schedule(func)
     _schedule_output(p, sch, k)
     _schedule_input(sch, k)

@@ -116,6 +116,7 @@ def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
 
 
 def show(comparison: Comparison, out: Output) -> None:
+    """Print what was skipped and why, the operators' table and the peers'."""
     from tuner.report.tables import comparison_table, operator_table
 
     for name, reason in comparison.skipped.items():

@@ -208,6 +208,7 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def threads_text(count: int) -> str:
+    """How many threads, in words: "1 thread"."""
     return f"{count} thread{'' if count == 1 else 's'}"
 
 

@@ -1,5 +1,5 @@
-"""Every command and option as Markdown, from the commands themselves: `reference`, which the manual shows
-(docs/hooks.py)."""
+"""Every command and option as Markdown, from the commands themselves: the manual's page of options, which
+`python -m tuner.cli.reference > docs/options.md` writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,22 @@ import typer
 from tuner.cli.examples import examples_of
 from tuner.cli.main import app
 
+_HEAD = """# Every option
+
+Written by `python -m tuner.cli.reference > docs/options.md`.
+
+Exit status of every command: 0 done, 2 bad input or usage, 3 nothing could be measured, 4 a result failed verification,
+130 interrupted (all that was measured is kept).
+"""
+
+
+def page() -> str:
+    """The whole of docs/options.md."""
+    return f"{_HEAD}\n{reference().rstrip()}\n"
+
 
 def reference() -> str:
+    """All commands with their options, defaults and examples, those of groups behind the group."""
     return "\n".join(_described("tune", typer.main.get_command(app)))
 
 
@@ -53,5 +67,10 @@ def _examples(command: Any) -> Iterator[str]:
 def _row(name: str, param: Any) -> str:
     text = " ".join((param.help or "").split()).replace("|", "\\|")
     default = param.default
-    shown = "" if default in (None, (), [], "", False) or param.required or callable(default) else f"`{default}`"
+    nothing = default is False or default in (None, (), [], "")
+    shown = "" if nothing or param.required or callable(default) else f"`{default}`"
     return f"| `{name}` | {text} | {'needed' if param.required else shown} |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

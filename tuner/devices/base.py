@@ -33,6 +33,7 @@ class Device:
 
     @property
     def is_host(self) -> bool:
+        """Whether it is a CPU, here or on a board."""
         return self.key.kind == "cpu"
 
     @property
@@ -41,6 +42,7 @@ class Device:
         return f"{self.name} ({self.key.model})"
 
     def tvm_device(self) -> tvm.runtime.Device:
+        """TVM's device of this name; see `runtime_device`."""
         return runtime_device(self.name)
 
 

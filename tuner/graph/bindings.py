@@ -21,6 +21,7 @@ def operands(value: Any) -> list[Any]:
 
 
 def operands_of(expr: Any) -> list[Any]:
+    """The leaves of an expression that may be a tuple, or an element of one."""
     if isinstance(expr, relax.Tuple):
         return [leaf for item in expr.fields for leaf in operands_of(item)]
     if isinstance(expr, relax.TupleGetItem):

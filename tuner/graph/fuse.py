@@ -84,14 +84,17 @@ class FusedGraph:
 
     @property
     def anchors(self) -> tuple[AnchorStep, ...]:
+        """Convolutions and dense layers, in order."""
         return tuple(s for s in self.steps if isinstance(s, AnchorStep))
 
     @property
     def tuned(self) -> tuple[TunedStep, ...]:
+        """What a template computes: anchors and other operators, in order."""
         return tuple(s for s in self.steps if isinstance(s, TunedStep))
 
     @property
     def parameters(self) -> tuple[Var, ...]:
+        """Inputs of the main function, in order."""
         return tuple(self.model.module["main"].params)
 
     @property

@@ -158,6 +158,7 @@ def read_from_elsewhere(steps: Sequence[Step]) -> tuple[Var, ...]:
 
 
 def parameter_for(var: Var, layout: Layout) -> Var:
+    """A parameter for `var` under its own name, in a layout."""
     if not layout.block:
         return relax.Var(var.name, var.ty)
     return relax.Var(var.name, relax.TensorType(layout.shape([int(s) for s in var.ty.shape]), var.ty.dtype))

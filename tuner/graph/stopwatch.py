@@ -38,6 +38,7 @@ class Stopwatch:
         return [median(self._seconds[i]) for i in range(len(self.calls))]
 
     def instrument(self, function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
+        """What the virtual machine calls before and after each function."""
         if name.startswith(_OF_THE_MACHINE):
             return VMInstrumentReturnKind.NO_OP
         device = arguments[-1].device

@@ -33,6 +33,7 @@ _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_database(path: Path) -> bool:
+    """Whether a folder is one that MetaSchedule has written."""
     return (path / WORKLOADS).is_file() and (path / RECORDS).is_file()
 
 

@@ -28,6 +28,7 @@ class Processor:
 
     @property
     def is_host(self) -> bool:
+        """Whether it is a CPU."""
         return self.key["kind"] == "cpu"
 
 
@@ -69,12 +70,14 @@ class Operator:
         return 1 + max((part.result for part in self.parts), default=0)
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON; `from_dict` reads it."""
         config = self.config.as_dict() if self.config is not None else None
         parts = [asdict(part) for part in self.parts]
         return {**self.__dict__, "workload": self.workload.as_dict(), "config": config, "parts": parts}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Operator:
+        """As `as_dict` wrote it. Raises KeyError, TypeError or ValueError for anything else."""
         config = Config.from_dict(data["config"]) if data["config"] is not None else None
         parts = tuple(Part(**part) for part in data["parts"])
         return cls(**{**data, "workload": Workload.from_dict(data["workload"]), "config": config, "parts": parts})
@@ -109,9 +112,11 @@ class Manifest:
 
     @property
     def computes_on_host(self) -> bool:
+        """Whether a CPU computes any of it."""
         return any(processor.is_host for processor in self.devices)
 
     def to_json(self) -> str:
+        """As it is stored in a module's folder."""
         data = {
             **self.__dict__,
             "kind": KIND,

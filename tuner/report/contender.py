@@ -41,6 +41,7 @@ class Spec:
 
 
 def main(argument: str) -> None:
+    """Open a peer and time it whenever the parent process asks; `argument`: a `Spec` as JSON."""
     spec = Spec(**json.loads(argument))
     replies = isolate(spec.cpus)
 

@@ -53,6 +53,7 @@ def rejections(report: CompileReport) -> list[str]:
 
 
 def compile_summary(report: CompileReport) -> str:
+    """How many configs compile, by which compilers, and why others do not, in a sentence."""
     counts = verdicts([found for check in report.tasks for found in check.reports])
     ok = counts.pop(str(Verdict.OK), 0)
     tried = ok + sum(counts.values())

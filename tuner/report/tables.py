@@ -59,6 +59,7 @@ def failures_text(failures: Mapping[str, int]) -> str:
 
 
 def short_config(config: Config | None) -> str:
+    """The template of a config without its device, "-" for none."""
     return "-" if config is None else config.template.partition(".")[2] or config.template
 
 

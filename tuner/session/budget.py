@@ -69,6 +69,7 @@ class Budget:
 
     @property
     def per_task(self) -> Preset:
+        """What each task may have, by the preset."""
         if self.preset is not None:
             return PRESETS[self.preset]
         return PRESETS["normal"] if self.trials is None and self.seconds is None else _LIMITED

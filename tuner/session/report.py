@@ -69,6 +69,7 @@ class TaskReport:
     reason: str | None
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return {
             "name": self.name,
             "workload": self.workload.as_dict(),
@@ -104,14 +105,17 @@ class SessionReport:
 
     @property
     def new_trials(self) -> int:
+        """Configs that this session has measured."""
         return sum(t.new_trials for t in self.tasks)
 
     @property
     def trials(self) -> int:
+        """With those that the database had before."""
         return sum(t.trials for t in self.tasks)
 
     @property
     def trials_per_second(self) -> float:
+        """Of this session's wall time; 0 where it took none."""
         return self.new_trials / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -134,6 +138,7 @@ class SessionReport:
         return self._total([t.best_seconds for t in self.tasks])
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return {
             "device": self.device.as_dict(),
             "searcher": self.searcher,
@@ -154,6 +159,7 @@ class SessionReport:
 
 
 def finite(seconds: float) -> float | None:
+    """Seconds, None where nothing was measured."""
     return seconds if math.isfinite(seconds) else None
 
 

@@ -46,6 +46,7 @@ class OperatorGraph:
 
     @cached_property
     def all(self) -> int:
+        """The set of all operators, a bit for each."""
         return (1 << len(self.operators)) - 1
 
     @cached_property

@@ -30,6 +30,8 @@ _ITEMS = 16  # of a group of the epilogue
 
 
 class ClBlastTemplate(VendorTemplate):
+    """CLBlast as one more config of an operator."""
+
     first_calls = 3  # the first compiles the library's kernels
 
     def __init__(self, op: str) -> None:

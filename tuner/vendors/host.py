@@ -63,6 +63,8 @@ class Library(ABC):
 
 
 class HostTemplate(VendorTemplate):
+    """A library for the CPU as one more config of an operator."""
+
     first_calls = 4 * COPIES  # by then every copy has been met and prepared
 
     def __init__(self, library: Library, op: str) -> None:

@@ -36,6 +36,8 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 
 
 class OneDnn(Library):
+    """oneDNN as torch brings it. Raises ImportError where torch was built without."""
+
     name = "onednn"
     version = f"torch {torch.__version__}"
     exact = False  # it may choose Winograd

@@ -17,6 +17,8 @@ from tuning_db.record import Workload
 
 
 class OnnxRuntime(Library):
+    """onnxruntime's CPU kernels: a session of one operator."""
+
     name = "onnxruntime"
     version = onnxruntime.__version__
 

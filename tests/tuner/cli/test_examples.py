@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import typer
 
 from tests.tuner.cli.conftest import run_tune
+from tests.tuner.cli.usage import COMMANDS, parsed
 from tuner.cli.completion import NETWORKS, PEERS, PROFILES, SEARCHERS
 from tuner.cli.examples import examples, examples_of
-from tuner.cli.main import app
 
-ROOT = typer.main.get_command(app)
 NAMES = {"--searcher": SEARCHERS, "--against": PEERS, "--target": PROFILES, "--network": NETWORKS}
 WIDTH = 78  # of a terminal with 80 columns, what typer leaves to an epilog
-
-
-def _commands(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    yield words, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _commands((*words, name), inner)
-
-
-COMMANDS = dict(_commands((), ROOT))
-
-
-def _parsed(words: list[str]) -> tuple[str, ...]:
-    """The names of the command that these words run. Raises what `tune` would say of their usage."""
-    command, context, path = ROOT, None, ()
-    while True:
-        context = command.make_context(path[-1] if path else "tune", list(words), parent=context)
-        if not hasattr(command, "commands"):
-            return path
-        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
-        path = (*path, name)
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "tune")
@@ -49,7 +26,7 @@ def test_every_command_has_examples_that_it_understands(path):
         assert len(line) <= WIDTH, line
         program, *words = shlex.split(line)
         assert program == "tune"
-        ran = _parsed(words)
+        ran = parsed(words)
         assert ran[: len(path)] == path, line
         for option, value in pairwise(words):
             for name in value.split(",") if option in NAMES else ():
@@ -60,7 +37,7 @@ def test_what_is_no_usage_is_no_example():
     usage_error = typer.BadParameter.__mro__[1]
     for line in ("model", "model m.onnx --trails 5", "modle m.onnx", "model m.onnx --trials 0", "db best more"):
         with pytest.raises(usage_error):
-            _parsed(shlex.split(line))
+            parsed(shlex.split(line))
 
 
 @pytest.mark.parametrize("path", [(), ("op",), ("replay",), ("explain",), ("db",), ("board", "serve")])

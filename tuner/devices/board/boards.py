@@ -32,6 +32,7 @@ class Board:
 
     @property
     def title(self) -> str:
+        """Its name, address and port, for a person."""
         return f"{self.name} ({self.address}:{self.port})"
 
 

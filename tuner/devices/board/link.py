@@ -159,6 +159,7 @@ class Link:
             raise BoardGone(f"board {self._title}: {_why(error)}") from error
 
     def close(self) -> None:
+        """End the connection; the board is then free for others."""
         self._socket.close()
 
 

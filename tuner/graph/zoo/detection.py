@@ -15,10 +15,12 @@ THRESHOLD = 0.01
 
 
 def ints(b: GraphBuilder, *values: int) -> str:
+    """The name of an int64 constant, a vector of these."""
     return b.constant(np.array(values, np.int64))
 
 
 def floats(b: GraphBuilder, values: float | np.ndarray) -> str:
+    """The name of a float32 constant."""
     return b.constant(np.asarray(values, np.float32))
 
 
@@ -34,6 +36,7 @@ def rows(b: GraphBuilder, x: str, batch: int, length: int) -> str:
 
 
 def joined(b: GraphBuilder, values: Sequence[str], axis: int) -> str:
+    """Values behind one another along an axis."""
     return b.node("Concat", values, axis=axis)
 
 

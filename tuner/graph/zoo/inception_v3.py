@@ -9,6 +9,7 @@ EPSILON = 1e-3
 
 
 def build(b: GraphBuilder, batch: int) -> str:
+    """The name of the output (batch, 1000)."""
     x = b.input("data", (batch, 3, 299, 299))
     x = _conv(b, x, "Conv2d_1a_3x3", 32, 3, 2)
     x = _conv(b, x, "Conv2d_2a_3x3", 32, 3)

@@ -10,6 +10,7 @@ BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),
 
 
 def build(b: GraphBuilder, batch: int) -> str:
+    """The name of the output (batch, 1000)."""
     x = features(b, b.input("data", (batch, 3, 224, 224)))[-1]
     return b.dense(b.flatten(b.global_average_pool(x)), "output", 1000)
 

@@ -23,10 +23,12 @@ class Value:
 
 
 def mobile(b: GraphBuilder, batch: int) -> str:
+    """NASNet-A (4 @ 1056): the name of the output."""
     return _Network(b).build(batch, size=224, stem=32, features=1056, repeats=4, skips=False)
 
 
 def large(b: GraphBuilder, batch: int) -> str:
+    """NASNet-A (6 @ 4032): the name of the output."""
     return _Network(b).build(batch, size=331, stem=96, features=4032, repeats=6, skips=True)
 
 

@@ -12,6 +12,7 @@ NODES, NEIGHBOURS, REWIRED = 32, 4, 0.75
 
 
 def small(b: GraphBuilder, batch: int) -> str:
+    """RandWire-WS, C 78: the name of the output (batch, 1000)."""
     x = b.conv(b.input("data", (batch, 3, 224, 224)), "conv1", 39, 3, 2, 1)
     x = b.conv(b.relu(b.batch_norm(x, "conv1.bn")), "conv2", 78, 3, 2, 1)
     x = b.batch_norm(x, "conv2.bn")
@@ -19,6 +20,7 @@ def small(b: GraphBuilder, batch: int) -> str:
 
 
 def regular(b: GraphBuilder, batch: int) -> str:
+    """RandWire-WS, C 109: the name of the output (batch, 1000)."""
     x = b.conv(b.input("data", (batch, 3, 224, 224)), "conv1", 54, 3, 2, 1)
     x = b.batch_norm(x, "conv1.bn")
     return _build(b, x, (109, 218, 436, 872), (NODES // 2, *(NODES,) * 3))

@@ -9,6 +9,7 @@ BLOCKS = 2
 
 
 def build(b: GraphBuilder, batch: int) -> str:
+    """The name of the output (batch, 1000)."""
     x = b.input("data", (batch, 3, 224, 224))
     x = b.relu(b.batch_norm(b.conv(x, "conv1", 64, 7, 2, 3), "bn1"))
     x = b.max_pool(x, 3, 2, 1)

@@ -10,6 +10,7 @@ EXPANSION = 4
 
 
 def build(b: GraphBuilder, batch: int) -> str:
+    """The name of the output (batch, 1000)."""
     x = features(b, b.input("data", (batch, 3, 224, 224)))[-1][-1]
     return b.dense(b.flatten(b.global_average_pool(x)), "dense0", 1000)
 

@@ -10,6 +10,7 @@ MODULES = (None, (16, 64), (16, 64), (32, 128), None, (32, 128), (48, 192), (48,
 
 
 def build(b: GraphBuilder, batch: int) -> str:
+    """The name of the output (batch, 1000)."""
     x = b.input("data", (batch, 3, 224, 224))
     x = b.relu(b.conv(x, "features.0", 96, 7, 2, bias=True))
     for i, module in enumerate(MODULES, 2):

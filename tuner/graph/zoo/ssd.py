@@ -23,11 +23,13 @@ BACKGROUND = 16.0  # how much more likely random heads find nothing than an obje
 
 
 def mobilenet(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
+    """SSD on MobileNet 1.0, for images of `size` pixels a side: the names of the outputs."""
     maps = mobilenet_v1.features(b, b.input("data", (batch, 3, size, size)))
     return _detector(b, [maps[10], maps[12]], batch, size, magnitude=1.0)
 
 
 def resnet50_v1(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
+    """SSD on ResNet-50 v1, for images of `size` pixels a side: the names of the outputs."""
     stages = resnet50.features(b, b.input("data", (batch, 3, size, size)))
     return _detector(b, [stages[2][-1], stages[3][-1]], batch, size, magnitude=3.4)
 

@@ -25,6 +25,7 @@ SPREAD, ANYTHING, KIND = 0.2, -8.0, -4.0
 
 
 def build(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
+    """For images of `size` pixels a side: the names of the outputs."""
     x = _layer(b, b.input("data", (batch, 3, size, size)), "stem", 32, 3)
     maps = []
     for i, (channels, blocks) in enumerate(STAGES):

@@ -41,6 +41,7 @@ class KernelReport:
         return max(self.kernel.local_bytes, taken or 0)
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return {**asdict(self.kernel), "compiled": asdict(self.resources) if self.resources else None}
 
 
@@ -63,6 +64,7 @@ class CandidateReport:
         return features(self.kernels)
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return {
             "config": self.config.as_dict(),
             "verdict": str(self.verdict),

@@ -11,6 +11,7 @@ _NODE = 4  # GPUs to a node, in both papers
 
 
 def is_recurrent(network: Network) -> bool:
+    """Whether any operator is an LSTM."""
     return any(o.kind == "lstm" for o in network.operators)
 
 

@@ -64,6 +64,7 @@ class Network:
 
     @property
     def flop(self) -> float:
+        """Operations of one forward step."""
         return sum(o.flop for o in self.operators)
 
     @property

@@ -47,6 +47,7 @@ class Roofline:
     memory: float = 0.8
 
     def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+        """Of a part; its `work` is what counts, its share does not matter."""
         busy = max(work.flop / (self.compute * device.flops), work.bytes / (self.memory * device.bandwidth))
         return busy + device.overhead
 

@@ -89,9 +89,11 @@ class Simulator:
 
     @property
     def strategy(self) -> Strategy:
+        """The config of every operator, as it now is."""
         return tuple(self._configs)
 
     def strategy_at(self, operator: int) -> Config:
+        """The config of one operator, by its index."""
         return self._configs[operator]
 
     @property
@@ -107,6 +109,7 @@ class Simulator:
 
     @property
     def tasks(self) -> int:
+        """How many tasks are on devices and links."""
         return sum(len(p.exe) for p in self._patterns)
 
     def _over(self, memory: np.ndarray) -> float:

@@ -34,6 +34,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
+        """When the last task ends."""
         return max((span.end for span in self.spans), default=0) * self.tick
 
     def busy(self) -> dict[str, float]:

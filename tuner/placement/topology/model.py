@@ -151,6 +151,7 @@ class Topology:
         return found
 
     def link(self, source: int, target: int) -> Link:
+        """From one device to another, by their indices. Raises KeyError where there is none."""
         return self._links[self.devices[source].name, self.devices[target].name]
 
     def among(self, names: Sequence[str]) -> Topology:

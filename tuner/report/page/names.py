@@ -55,4 +55,5 @@ def device_text(device: DeviceKey) -> str:
 
 
 def knobs_text(knobs: Mapping[str, Any]) -> str:
+    """All knobs as "name=value, ...", none as "-"."""
     return ", ".join(f"{name}={value}" for name, value in knobs.items()) or "-"

@@ -19,7 +19,9 @@ class Peer(Protocol):
     module: str  # the Python package that has to be there
     install: str  # how to get it
 
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """Its name and version, for a person."""
+        ...
 
     def open(self, source: Path, threads: int) -> Inference:
         """Load the ONNX file `source` (a module's folder for ours) for `threads` threads. The result may be called

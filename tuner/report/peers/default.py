@@ -11,6 +11,8 @@ from tuner.report.peers.base import Inference
 
 
 class TvmDefault:
+    """TVM's default pipeline: no tuning, no schedules of ours."""
+
     name = "default"
     module = "tvm"
     install = "pip install edgetune"

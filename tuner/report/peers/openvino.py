@@ -11,6 +11,8 @@ from tuner.report.peers.base import Inference
 
 
 class OpenVino:
+    """OpenVINO's CPU plug-in, held to float32."""
+
     name = "openvino"
     module = "openvino"
     install = "pip install openvino"

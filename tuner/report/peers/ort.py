@@ -11,6 +11,8 @@ from tuner.report.peers.base import Inference
 
 
 class OnnxRuntime:
+    """onnxruntime's CPU provider."""
+
     name = "ort"
     module = "onnxruntime"
     install = "pip install onnxruntime"

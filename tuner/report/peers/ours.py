@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class Ours:
+    """A module that was built here."""
+
     name = "edgetune"
     module = "tuner"
     install = "pip install edgetune"

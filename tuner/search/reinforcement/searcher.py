@@ -87,6 +87,7 @@ class ReinforcementSearcher(Basis):
             player.first = player.first or seconds
 
     def propose(self, n: int) -> list[Config]:
+        """From episodes that are played in parallel; what they leave open is random."""
         weights = self._weights()
         batch = self._opening(n, weights)
         if len(batch) < n and any(p.first and p.actions for p in self._players.values()):

@@ -14,6 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
+    """From nothing to trials with their keys."""
     if op.get_bind().dialect.name == "sqlite":
         op.execute("PRAGMA application_id = 0x65647475")
     _create_keys()

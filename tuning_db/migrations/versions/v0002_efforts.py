@@ -14,6 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
+    """How long each workload was tuned for on each device."""
     op.create_table(
         "efforts",
         sa.Column("workload_id", _Id, sa.ForeignKey("workloads.id"), primary_key=True),

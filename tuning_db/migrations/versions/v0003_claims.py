@@ -14,6 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
+    """Which run is at a workload, and until when its claim holds."""
     op.create_table(
         "claims",
         sa.Column("workload_id", _Id, sa.ForeignKey("workloads.id"), primary_key=True),

@@ -14,6 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
+    """What somebody who watches wants of runs."""
     op.create_table(
         "wishes",
         sa.Column("id", _Id, primary_key=True),
