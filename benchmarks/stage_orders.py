@@ -101,8 +101,10 @@ def order(
     turns: int,
     random: Random,
 ) -> dict[str, Any]:
-    """Random schedules: what their stages take together, and what they take, in turns."""
+    """Random schedules: what their stages take together, and what they take, in turns; without those that cannot be on
+    the device (CUDA has kernels that must be alone)."""
     costs.prepare([stage for schedule in made for stage in schedule])
+    made = [schedule for schedule in made if math.isfinite(total(costs, schedule))]
     predicted = [total(costs, schedule) for schedule in made]
     launched = [tuple(map(costs.divided, schedule)) for schedule in made]
     times = in_turns(lambda i: bench.schedule_seconds(launched[i], RUNS), len(made), turns, random)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -155,6 +156,7 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     _, from_database = searched(graph, again, feasible(None, device, merging), widest, options)
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
     costs.prepare(list(chain.from_iterable(schedules.values())))
+    schedules = {way: s for way, s in schedules.items() if math.isfinite(total(costs, s))}  # greedy may not be there
     divided = {way: tuple(map(costs.divided, schedule)) for way, schedule in schedules.items()}
     return {
         "operators": len(graph),
