@@ -139,7 +139,8 @@ function graph(module, id, layers, stages) {
     const layer = node.operator === null ? null : layers[node.operator], { x, y } = at[i];
     const name = node.kind === "output" ? "outputs" : node.kind === "copy" ? "copy" : node.name;
     const on = module.devices[node.device].short, told = module.devices.length > 1 ? [on] : [];
-    const second = layer ? [...told, time(layer.measured ?? layer.seconds), layer.layout].filter(Boolean).join(", ")
+    const layout = layer?.layout?.replace(/^(.+) -> \1$/, "$1");
+    const second = layer ? [...told, time(layer.measured ?? layer.seconds), layout].filter(Boolean).join(", ")
       : node.kind === "copy" ? `to ${on}` : [...told, node.kind].join(", ");
     svg.append(draw("rect", { class: `node ${node.kind} c${node.device % 7}`, x: x - box / 2, y: y - 19, width: box, height: 38, rx: node.kind === "kernel" ? 4 : 16, "data-node": i, "data-kind": node.kind, "data-device": node.device, "data-stage": node.stage, "data-group": node.group }),
       draw("text", { x, y: y - 3, "text-anchor": "middle", class: node.kind === "copy" ? "oncolour" : null }, clip(name, 26)),
