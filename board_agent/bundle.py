@@ -8,37 +8,53 @@ on where it was interrupted.
 from __future__ import annotations
 
 import argparse
-import hashlib
+import contextlib
+import errno
 import json
 import os
+import shutil
+import signal
 import socket
 import sys
 import tempfile
 import threading
-import time
 import zipfile
-from typing import Any, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
+from board_agent.condition import in_short, why_throttled
 from board_agent.facts import facts
+from board_agent.journal import Journal, packed_results
 from board_agent.line import Alone
-from board_agent.session import Session
-from board_agent.wire import Gone, receive, send
+from board_agent.pace import WARM_CALLS, WINDOW, Pace
+from board_agent.serve import check_scratch
+from board_agent.session import Session, sweep
+from board_agent.wire import receive, send
 
+FORMAT = 2  # of a bundle and its results
 MANIFEST = "bundle/manifest.json"
 BLOBS = "bundle/blobs/"
-RESULTS = "results.jsonl"
-OUTPUTS = "outputs/"
 _MOST_BYTES = 1 << 30
 _PREPARE_SECONDS = 300.0
+_SCRATCH = "edgetune-board-"  # as session.sweep knows them
+_THROTTLED_TRIES = 3  # of a measurement in which the device slowed down
+_MOST_BEGUN = 2  # times, none of which came to a result
 _FAILED = ("died", "failed", "refused", "unfit", "late", "not_compiled")
+_FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]  # as drivers' compilers say it
+_LOST = f"the device went down each time it ran, {_MOST_BEGUN} times"
 
 
 class Failed(Exception):
     """What a candidate, or the device, answered instead of a result."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
-        super().__init__(str(answer))
+        super().__init__(str(next(iter(answer.values()))))
         self.answer = answer
+
+
+class Stopped(Exception):
+    """Measuring cannot go on, and no candidate is to blame; one line says why."""
 
 
 class Device:
@@ -46,21 +62,24 @@ class Device:
 
     def __init__(self, scratch: str) -> None:
         self._ours, theirs = socket.socketpair()
-        self._theirs = theirs
-        self._thread = threading.Thread(target=self._serve, args=(scratch,))
+        self._theirs, self._left = theirs, False
+        self._thread = threading.Thread(target=self._serve, args=(scratch,), daemon=True)
         self._thread.start()
         receive(self._ours, _MOST_BYTES)  # its greeting
 
     def _serve(self, scratch: str) -> None:
-        try:
-            Session(self._theirs, scratch, Alone()).serve()
-        except Gone:
-            self._theirs.close()
+        with self._theirs:
+            try:
+                Session(self._theirs, scratch, Alone()).serve()
+            except Exception:
+                if not self._left:  # in which case it had nobody to serve any more
+                    raise
 
     def __enter__(self) -> Device:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._left = True
         self._ours.close()
         self._thread.join()
 
@@ -76,99 +95,210 @@ class Device:
 
 
 class Run:
-    """One bundle on one device. Tensors are sent once for each process that runs kernels."""
+    """One bundle on one device. What candidates in a row read is sent once for each process that runs kernels.
+    `seconds`: what the reference kernel took when it was last measured. Methods raise Stopped."""
 
-    def __init__(self, bundle: zipfile.ZipFile, device: Device) -> None:
-        self._bundle, self._device = bundle, device
-        self.manifest: dict[str, Any] = json.loads(bundle.read(MANIFEST))
-        self._sent: dict[str, int] = {}
+    def __init__(
+        self, bundle: zipfile.ZipFile, manifest: dict[str, Any], device: Device, seconds: float | None
+    ) -> None:
+        self._bundle, self._device, self._manifest = bundle, device, manifest
+        self._sent: dict[str, int] = {}  # numbers of the tensors that are there
+        self._last = 0
         self._started = False
+        self._reference: dict[str, Any] = {}  # its call,
+        self._kept: set[str] = set()  # and its tensors
+        self._pace = Pace(self._reference_times, seconds)
+        settings = manifest["settings"]  # which cores measure: none, where it is a GPU
+        self._cores = facts()["cpus"][: settings["threads"]] if settings["device"] == "cpu" else None
         self.described: dict[str, Any] = {}  # what the device's driver says of it
 
-    def start(self) -> None:
-        """Open the device and see that it can run a kernel that is known to be good. Raises Failed."""
-        self._device.ask({"do": "start", "settings": self.manifest["settings"]})
-        self._sent, self._started = {}, True
-        self.described = self._device.ask({"do": "describe"})[0]
-        self._tried(self.manifest["preflight"])
-        self._device.ask({"do": "ready"})
+    def ready(self, measure: bool = False) -> float | None:
+        """See that there is a process that runs kernels; seconds of the reference kernel where it was measured: if that
+        was due, or is asked for."""
+        if self._started and not (measure or self._pace.is_due()):
+            return None
+        if self._started:
+            with contextlib.suppress(Failed):  # a candidate may have written where it should not
+                return self._pace.measure()
+        self._start()
+        try:
+            return self._pace.measure()
+        except Failed as failed:
+            raise _unfit(failed) from failed
 
-    def _number(self, tensor: dict[str, Any], again: bool) -> int:
-        """A tensor of a candidate; `again`: it is written to, so that every candidate has its own."""
-        key = json.dumps([tensor, again], sort_keys=True)
-        if key not in self._sent or again:
-            number = self._sent.get(key, len(self._sent) + 1)
-            given = {k: v for k, v in tensor.items() if k != "blob"}
-            parts = [self._bundle.read(BLOBS + tensor["blob"])] if "blob" in tensor else []
-            place = {"part": 0} if parts else {}
-            self._device.ask({"do": "put", "tensors": [{**given, **place, "id": number}]}, parts)
-            self._sent[key] = number
-        return self._sent[key]
+    def _start(self) -> None:
+        """Open the device and see that it can run a kernel that is known to be good."""
+        preflight = self._manifest["preflight"]
+        try:
+            self._device.ask({"do": "start", "settings": self._manifest["settings"]})
+            self._sent, self._kept = {}, set()
+            self.described = self._device.ask({"do": "describe"})[0]
+        except Failed as failed:
+            raise Stopped(str(failed)) from failed
+        try:
+            self._reference, found = self._tried(preflight, 0)
+            self._kept = set(self._sent)
+            self._device.ask({"do": "ready"})
+        except Failed as failed:
+            raise _unfit(failed) from failed
+        if found != [self._bundle.read(BLOBS + preflight["expected"])]:
+            raise Stopped("a kernel that adds numbers computed something else on this device")
+        self._started = True
 
-    def _tried(self, candidate: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-        """Loads a candidate, calls it once, and returns its call and what it computed."""
-        self._device.ask({"do": "load", "id": 1}, [self._bundle.read(BLOBS + candidate["library"])])
+    def _reference_times(self) -> list[float]:
+        how = {"repetition": asdict(WINDOW), "before": WARM_CALLS, "reference": True}
+        seconds = self._manifest["seconds"]
+        return self._device.ask({"do": "repeat", **self._reference, **how}, seconds=seconds)[0]["times"]
+
+    def _numbers(self, candidate: dict[str, Any]) -> list[int]:
+        """A candidate's tensors, in place of those of the one before. Those that it writes to are its own."""
+        written = [i in candidate["outputs"] for i, _ in enumerate(candidate["arguments"])]
+        keys = [json.dumps([t, w], sort_keys=True) for t, w in zip(candidate["arguments"], written)]
+        gone = [key for key in self._sent if key not in self._kept and key not in keys]
+        self._device.ask({"do": "drop", "tensors": [self._sent.pop(key) for key in gone], "functions": []})
+        for key, tensor, own in zip(keys, candidate["arguments"], written):
+            if key not in self._sent or own:
+                self._last += key not in self._sent
+                number = self._sent.setdefault(key, self._last)
+                given = {k: v for k, v in tensor.items() if k != "blob"}
+                parts = [self._bundle.read(BLOBS + tensor["blob"])] if "blob" in tensor else []
+                place = {"part": 0} if parts else {}
+                self._device.ask({"do": "put", "tensors": [{**given, **place, "id": number}]}, parts)
+        return [self._sent[key] for key in keys]
+
+    def _tried(self, candidate: dict[str, Any], function: int) -> tuple[dict[str, Any], list[bytes]]:
+        """Loads a candidate as `function`, calls it once, and returns its call and what it computed. Raises Failed."""
+        self._device.ask({"do": "load", "id": function}, [self._bundle.read(BLOBS + candidate["library"])])
         outputs = candidate["outputs"]
-        numbers = [self._number(tensor, i in outputs) for i, tensor in enumerate(candidate["arguments"])]
-        call = {"function": 1, "arguments": numbers}
+        numbers = self._numbers(candidate)
+        call = {"function": function, "arguments": numbers}
         fill = [[numbers[i], value] for i, value in zip(outputs, candidate["fill"])]
-        self._device.ask({"do": "call", **call, "fill": fill}, seconds=self.manifest["seconds"])
+        self._device.ask({"do": "call", **call, "fill": fill}, seconds=self._manifest["seconds"])
         found = [self._device.ask({"do": "get", "tensor": numbers[i]})[1][0] for i in outputs]
         return call, found
 
     def measure(self, candidate: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-        """A line of the results, and what the candidate computed."""
+        """The result of a candidate, and what it computed. Once more where the device slowed down meanwhile."""
         outputs: list[bytes] = []
         try:
-            if not self._started:
-                self.start()
-            call, outputs = self._tried(candidate)
-            how = {"repetition": self.manifest["repetition"], "before": candidate["before"]}
-            answer, _ = self._device.ask({"do": "repeat", **call, **how}, seconds=self.manifest["seconds"])
+            call, outputs = self._tried(candidate, 1)
+            how = {"repetition": self._manifest["repetition"], "before": candidate["before"]}
+            for _ in range(_THROTTLED_TRIES):
+                answer, _ = self._device.ask({"do": "repeat", **call, **how}, seconds=self._manifest["seconds"])
+                before, after = answer["conditions"]
+                throttled = why_throttled(before, after, self._cores)
+                if not throttled:
+                    break
         except Failed as failed:
             self._started = False  # the next one gets a process of its own
+            if "unfit" in failed.answer or any(text in str(failed) for text in _FULL):
+                raise Stopped(str(failed)) from failed
             return {"failed": failed.answer}, outputs
-        return {"times": answer["times"], "conditions": answer["conditions"]}, outputs
+        condition = in_short(before, after, self._cores)
+        return {"times": answer["times"], "throttled": throttled, "condition": condition}, outputs
 
 
-def known(path: str) -> set[str]:
-    """The candidates that have a line in the results so far."""
-    if not os.path.exists(path):
-        return set()
-    with open(path) as file:
-        return {json.loads(line)["candidate"] for line in file if line.endswith("\n")}
+def _unfit(failed: Failed) -> Stopped:
+    return Stopped(f"a kernel that is known to be good cannot be run on this device: {failed}")
 
 
-def measured(run: Run, folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every candidate that has no line yet, and its line when it is written."""
-    lines = os.path.join(folder, RESULTS)
-    done = known(lines)
-    for place, candidate in enumerate(run.manifest["candidates"], 1):
-        if candidate["name"] in done:
+class Outcome(NamedTuple):
+    """How many candidates have a result, how many of them failed, and how many were measured by this very run."""
+
+    candidates: int
+    failed: int
+    measured: int
+
+
+def carry_out(bundle: str, results: str, say: Callable[[str], object]) -> Outcome:
+    """Measure what a bundle holds and has no result yet, and write the archive of all results. `say` is told how it
+    goes, a line each. Raises Stopped; after that, or an interrupt, the next call goes on."""
+    with _opened(bundle) as archive:
+        manifest = json.loads(archive.read(MANIFEST))
+        if manifest["format"] != FORMAT:
+            raise Stopped(f"{bundle}: made by another version of edgetune: python3 {bundle} measures it")
+        folder = f"{results}.{manifest['name']}.partial"
+        try:
+            known = packed_results(results, manifest["name"])
+            if known is None:
+                return _carried_out(archive, manifest, folder, results, say)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            why = f"{error.filename or folder}: {error.strerror}" if error.strerror else str(error)
+            raise Stopped(f"{why}: the same command goes on") from error
+    say(f"{results} is here already: to measure once more, give another -o")
+    return _outcome(known, 0)
+
+
+def _outcome(results: Iterable[dict[str, Any]], measured: int) -> Outcome:
+    failed = [("failed" in line) for line in results]
+    return Outcome(len(failed), sum(failed), measured)
+
+
+def end_by_interrupt() -> None:
+    """Being asked to end, as when the system goes down, is an interrupt: no candidate is to blame for it."""
+    for asked in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(asked) == signal.SIG_DFL:
+            signal.signal(asked, signal.default_int_handler)
+
+
+def _carried_out(
+    bundle: zipfile.ZipFile, manifest: dict[str, Any], folder: str, results: str, say: Callable[[str], object]
+) -> Outcome:
+    with contextlib.ExitStack() as stack:
+        check_scratch(tempfile.gettempdir())
+        sweep(tempfile.gettempdir())
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-"))
+        os.chmod(scratch, 0o711)
+        journal = stack.enter_context(Journal(folder))
+        run = Run(bundle, manifest, stack.enter_context(Device(scratch)), journal.reference)
+        known = len(journal.results)
+        if known:
+            say(f"{known} of {len(manifest['candidates'])} have results: going on")
+        _measure(run, manifest["candidates"], journal, say)
+        journal.pack(results, manifest["name"], {**facts(), "described": run.described})
+        found = list(journal.results.values())
+    shutil.rmtree(folder)
+    return _outcome(found, len(found) - known)
+
+
+def _measure(run: Run, candidates: list[dict[str, Any]], journal: Journal, say: Callable[[str], object]) -> None:
+    """Every candidate that has no result; at the end the reference kernel, which ends the last interval of it."""
+    known, begun = journal.results, journal.begun
+    for place, candidate in enumerate(candidates, 1):
+        name = candidate["name"]
+        if name in known:
             continue
-        line, outputs = run.measure(candidate)
-        digests = [hashlib.sha256(data).hexdigest() for data in outputs]
-        for digest, data in zip(digests, outputs):
-            path = os.path.join(folder, digest)
-            if not os.path.exists(path):
-                with open(path + ".new", "wb") as file:
-                    file.write(data)
-                os.replace(path + ".new", path)
-        with open(lines, "a") as file:
-            file.write(
-                json.dumps({"candidate": candidate["name"], "at": time.time(), **line, "outputs": digests}) + "\n"
-            )
-        yield place, line
+        if begun[name] >= _MOST_BEGUN:
+            result: dict[str, Any] = {"failed": {"lost": _LOST}}
+            journal.add_result(name, result, [])
+        else:
+            _look(run, journal)
+            with journal.attempt(name):
+                result, outputs = run.measure(candidate)
+                journal.add_result(name, result, outputs)
+        failed = str(next(iter(result["failed"].values())))[:100] if "failed" in result else ""
+        said = f"failed: {failed}" if failed else f"{1e6 * min(result['times']):.1f} us"
+        say(f"{place} of {len(candidates)}: {said}")
+    _look(run, journal, True)
 
 
-def pack(folder: str, bundle: str, described: dict[str, Any], results: str) -> None:
-    """The archive of all results."""
-    with zipfile.ZipFile(results + ".new", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bundle.txt", bundle)
-        archive.writestr("facts.json", json.dumps({**facts(), "described": described}))
-        for name in sorted(os.listdir(folder)):
-            archive.write(os.path.join(folder, name), name if name == RESULTS else OUTPUTS + name)
-    os.replace(results + ".new", results)
+def _look(run: Run, journal: Journal, measure: bool = False) -> None:
+    """Whether the device keeps its speed."""
+    seconds = run.ready(measure)
+    if seconds is not None:
+        journal.add_reference(seconds)
+
+
+def _opened(bundle: str) -> zipfile.ZipFile:
+    try:
+        archive = zipfile.ZipFile(bundle)
+        archive.getinfo(MANIFEST)
+    except OSError as error:
+        raise Stopped(f"{bundle}: {error.strerror}") from error
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise Stopped(f"{bundle}: not a bundle: `tune bundle make` writes one") from error
+    return archive
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -176,28 +306,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", default="results.zip", metavar="RESULTS")
     given = parser.parse_args(arguments)
-    with zipfile.ZipFile(sys.argv[0]) as bundle, tempfile.TemporaryDirectory() as scratch:
-        os.chmod(scratch, 0o711)
-        folder = given.output + ".partial"
-        os.makedirs(folder, exist_ok=True)
-        with Device(scratch) as device:
-            run = Run(bundle, device)
-            try:
-                run.start()
-            except Failed as failed:
-                print(f"{parser.prog}: {next(iter(failed.answer.values()))}", file=sys.stderr)
-                return 2
-            count = len(run.manifest["candidates"])
-            for place, line in measured(run, folder):
-                said = f"{1e6 * min(line['times']):.1f} us" if "times" in line else str(line["failed"])[:100]
-                print(f"{place} of {count}: {said}", file=sys.stderr, flush=True)
-        pack(folder, run.manifest["name"], run.described, given.output)
-    print(f"wrote {given.output}: take it back to the host, and there: tune bundle import {parser.prog} {given.output}")
+    try:
+        carry_out(sys.argv[0], given.output, lambda line: print(line, file=sys.stderr, flush=True))
+    except Stopped as stopped:
+        print(f"{parser.prog}: {stopped}", file=sys.stderr)
+        return 2
+    command = f"tune bundle import {parser.prog} {given.output}"
+    print(f"{given.output} has all results: take it back to the host, and there: {command}")
     return 0
 
 
 def run() -> None:
     """`main` as a program of its own."""
+    end_by_interrupt()
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.board_agent.bundles import copied, make_bundle
+
 TESTS = Path(__file__).parent
 # One group a file: what they compute depends on nothing else.
 BESIDE = tuple(
@@ -32,3 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         beside = any(folder in item.path.parents for folder in BESIDE)
         item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS)) if beside else "in order"))
+
+
+@pytest.fixture(scope="session")
+def made_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tests.board_agent.bundles.make_bundle: not to be written to."""
+    folder = tmp_path_factory.mktemp("bundle")
+    make_bundle(folder)
+    return folder
+
+
+@pytest.fixture
+def bundle(made_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle of a small network for this machine, in a folder of the test's own."""
+    return copied(made_bundle, tmp_path)

@@ -10,6 +10,7 @@ import typer
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    INTERRUPTED,
     DbOption,
     ExactOption,
     JsonOption,
@@ -30,7 +31,11 @@ _DRIVERS = {"opencl": "pyopencl", "cuda": "pycuda"}  # what the agent drives kin
 app = typer.Typer(
     no_args_is_help=True,
     help="Tune a device that cannot be reached, by files.",
-    epilog=examples("tune bundle make resnet18.onnx --facts facts.json", "tune bundle import bundle.pyz results.zip"),
+    epilog=examples(
+        "tune bundle make resnet18.onnx --facts facts.json",
+        "tune bundle run bundle.pyz",
+        "tune bundle import bundle.pyz results.zip",
+    ),
 )
 
 FactsOption = Annotated[
@@ -92,6 +97,36 @@ def make(
         out.result({"file": str(output), "candidates": count, "device": made_for.key.as_dict()})
 
 
+@app.command(epilog=examples("tune bundle run bundle.pyz", "tune bundle run bundle.pyz -o results.zip"))
+def run(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `tune bundle make` wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RESULTS", help="The file to write.")] = Path(
+        "results.zip"
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Measure on this machine what a bundle holds, as `python3 BUNDLE` does where edgetune is not installed. It goes on
+    where it was interrupted."""
+    from board_agent.bundle import Stopped, carry_out, end_by_interrupt
+
+    check_file(bundle, "what `tune bundle make` wrote")
+    check_parent_writable(output)
+    end_by_interrupt()
+    with Output(as_json) as out:
+        try:
+            outcome = carry_out(str(bundle), str(output), out.remark)
+        except Stopped as stopped:
+            raise BadInput(str(stopped)) from stopped
+        except KeyboardInterrupt:
+            out.remark("interrupted: the same command goes on")
+            raise typer.Exit(INTERRUPTED) from None
+        out.show(
+            f"{output} has the results of {outcome.candidates} candidates, {outcome.failed} of which failed; on the "
+            f"host: tune bundle import {bundle.name} {output.name}"
+        )
+        out.result({"file": str(output), **outcome._asdict()})
+
+
 @app.command(
     "import",
     epilog=examples(
@@ -109,12 +144,17 @@ def import_results(
     from tuning_db.store import open_db
 
     with Output(as_json) as out:
-        trials = list(read_results(bundle, results))
+        found = read_results(bundle, results)
         with open_db(db) as store:
-            added = store.add_many(trials)
-        failed = sum(not trial.ok for trial in trials)
-        out.show(f"{results}: {len(trials)} trials, {failed} of them failures; {len(trials) - added} were known")
-        out.result({"trials": len(trials), "failures": failed, "added": added, "known": len(trials) - added})
+            added = store.add_many(found.trials)
+        count, failed = len(found.trials), sum(not trial.ok for trial in found.trials)
+        marked = sum(trial.throttled for trial in found.trials)
+        out.show(f"{results}: {count} trials, {failed} of them failures; {count - added} were known")
+        if found.remark is not None:
+            out.remark(found.remark)
+        if marked:
+            out.remark(f"{marked} trials are marked: the device did not keep its speed while they were measured")
+        out.result({"trials": count, "failures": failed, "marked": marked, "added": added, "known": count - added})
 
 
 def _device(facts: Path, name: str, threads: int | None) -> Any:

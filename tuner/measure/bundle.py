@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,17 @@ from tvm.target import Target
 
 import board_agent
 from board_agent import bundle as agent
+from board_agent import journal
 from templates.template import template_named
 from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, place_on_board
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
+from tuner.measure.drift import Drift, Interval
 from tuner.measure.operands import AnchorOperands, WorkloadOperands, operands_of, unwritten, verdict
-from tuner.measure.toolchain import preflight_data
-from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
+from tuner.measure.toolchain import preflight_data, preflight_result
+from tuner.versions import versions
+from tuning_db.record import CONDITION, THROTTLED, Config, DeviceKey, Failure, FailureKind, Trial, Workload
 
-FORMAT = 1
 _MAIN = "from board_agent.bundle import run\nrun()\n"
 
 
@@ -122,15 +125,17 @@ def write_bundle(
     built: Sequence[tuple[Candidate, Path]],
     preflight: Path,
     options: MeasureOptions,
+    clock: Callable[[], float] = time.time,
 ) -> None:
     """Everything that measuring some built candidates needs, as one file that Python 3.8 runs. `preflight`: the built
-    kernel that is known to be good. Raises OSError if the file cannot be written."""
+    kernel that is known to be good. Raises OSError if the file cannot be written: then there is none."""
     workloads = _Workloads(device.target, options.seed, options.cold_bytes or 2 * device.cache_bytes)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with _whole(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         blobs = _Blobs(archive)
         candidates = [_described(c, library, workloads, blobs) for c, library in built]
         manifest = {
-            "format": FORMAT,
+            "format": agent.FORMAT,
+            "made": clock(),
             "name": hashlib.sha256(json.dumps(candidates, sort_keys=True).encode()).hexdigest()[:16],
             "settings": {
                 "device": place_on_board(device.name)[1],
@@ -143,7 +148,7 @@ def write_bundle(
             "seed": options.seed,
             "target": str(device.target),
             "device": device.key.as_dict(),
-            "versions": {"tvm": version("apache-tvm")},
+            "versions": versions(),
             "repetition": asdict(options.repetition),
             "preflight": _preflight(preflight, device.threads, blobs),
             "candidates": candidates,
@@ -154,10 +159,27 @@ def write_bundle(
             archive.write(file, f"board_agent/{file.name}")
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that has its name when all of it is there."""
+    part = path.with_name(f"{path.name}.new")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def _preflight(library: Path, threads: int, blobs: _Blobs) -> dict[str, Any]:
     data = preflight_data(threads)
     arguments = [blobs.tensor(_Written(array)) for array in (data, np.zeros_like(data))]
-    return {"library": blobs.add(library.read_bytes()), "arguments": arguments, "outputs": [1], "fill": [0.0]}
+    return {
+        "library": blobs.add(library.read_bytes()),
+        "arguments": arguments,
+        "outputs": [1],
+        "fill": [0.0],
+        "expected": blobs.add(preflight_result(data).tobytes()),
+    }
 
 
 def _described(candidate: Candidate, library: Path, workloads: _Workloads, blobs: _Blobs) -> dict[str, Any]:
@@ -177,38 +199,79 @@ def _described(candidate: Candidate, library: Path, workloads: _Workloads, blobs
     }
 
 
-def read_results(bundle: Path, results: Path) -> Iterator[Trial]:
-    """The trials of a bundle's results, each checked as if it had been measured from here.
+@dataclass(frozen=True)
+class Results:
+    """`trials`: each as if it had been measured from here; `remark`: a line on the device's speed, where it is
+    known."""
+
+    trials: tuple[Trial, ...]
+    remark: str | None
+
+
+def read_results(bundle: Path, results: Path) -> Results:
+    """The trials of a bundle's results, checked. What was measured while the device did not keep its speed is marked.
 
     Raises BadInput for files that are none, or do not belong together, and for results of another kind of device.
     """
     manifest, lines, outputs, key = _opened(bundle, results)
     workloads = _Workloads(Target(manifest["target"]), int(manifest["seed"]), 0)
     candidates = {c["name"]: c for c in manifest["candidates"]}
+    drift = Drift(key.model, lambda _: None)
+    found: list[tuple[Trial, Interval]] = []
     for line in lines:
-        said = candidates.get(line["candidate"])
-        if said is None:
-            raise BadInput(f"{results}: {line['candidate'][:60]!r} is not in {bundle}")
-        candidate = Candidate(Workload.from_dict(said["workload"]), Config.from_dict(said["config"]))
-        times, failure, error = _judged(line, workloads.call(candidate), candidate.workload, outputs)
-        yield Trial(
-            candidate.workload,
-            key,
-            candidate.config,
-            int(said["version"]),
-            times=times,
-            failure=failure,
-            error=error,
-            versions=manifest["versions"],
-            created=datetime.fromtimestamp(float(line["at"]), UTC),
-        )
+        if "reference" in line:
+            drift.add(float(line["reference"]))
+        elif "candidate" in line:
+            said = candidates.get(line["candidate"])
+            if said is None:
+                raise BadInput(f"{results}: {line['candidate'][:60]!r} is not in {bundle}")
+            try:
+                found.append((_trial(line, said, manifest, key, workloads, outputs), drift.interval))
+            except (KeyError, ValueError) as error:
+                raise BadInput(f"{results}: {line['candidate'][:60]!r}: not a result: {error}") from error
+    return Results(tuple(_marked(trial, interval) for trial, interval in found), drift.summary)
+
+
+def _trial(
+    line: Mapping[str, Any],
+    said: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    key: DeviceKey,
+    workloads: _Workloads,
+    outputs: Mapping[str, bytes],
+) -> Trial:
+    candidate = Candidate(Workload.from_dict(said["workload"]), Config.from_dict(said["config"]))
+    times, failure, error = _judged(line, workloads.call(candidate), candidate.workload, outputs)
+    told = {THROTTLED: line["throttled"], CONDITION: line["condition"]} if times else {}
+    return Trial(
+        candidate.workload,
+        key,
+        candidate.config,
+        int(said["version"]),
+        times=times,
+        failure=failure,
+        error=error,
+        versions={**manifest["versions"], **{name: str(text) for name, text in told.items() if text}},
+        # A device without a clock of its own lives in 1970, and what is measured later has to count.
+        created=datetime.fromtimestamp(max(float(line["at"]), float(manifest["made"])), UTC),
+    )
+
+
+def _marked(trial: Trial, interval: Interval) -> Trial:
+    if not trial.ok or trial.throttled or not interval.is_disturbed:
+        return trial
+    return replace(trial, versions={**trial.versions, THROTTLED: "drift"})
 
 
 def _judged(
     line: Mapping[str, Any], call: Any, workload: Workload, outputs: Mapping[str, bytes]
 ) -> tuple[tuple[float, ...], Failure | None, float | None]:
     if "failed" in line:
-        kinds = {"late": FailureKind.RUN_TIMEOUT, "not_compiled": FailureKind.COMPILE}
+        kinds = {
+            "late": FailureKind.RUN_TIMEOUT,
+            "not_compiled": FailureKind.COMPILE,
+            "lost": FailureKind.DEVICE_LOST,
+        }
         kind = next((kind for key, kind in kinds.items() if key in line["failed"]), FailureKind.RUN)
         said = next(str(value) for value in line["failed"].values())
         return (), Failure(kind, said), None
@@ -225,18 +288,20 @@ def _opened(bundle: Path, results: Path) -> tuple[dict[str, Any], list[dict[str,
         with zipfile.ZipFile(bundle) as archive:
             manifest = json.loads(archive.read(agent.MANIFEST))
         with zipfile.ZipFile(results) as archive:
-            name = archive.read("bundle.txt").decode()
-            facts = json.loads(archive.read("facts.json"))
-            lines = [json.loads(line) for line in archive.read(agent.RESULTS).splitlines()]
+            name = archive.read(journal.BUNDLE).decode()
+            facts = json.loads(archive.read(journal.FACTS))
+            lines = [json.loads(line) for line in archive.read(journal.LINES).splitlines()]
             outputs = {
-                path.removeprefix(agent.OUTPUTS): archive.read(path)
+                path.removeprefix(journal.OUTPUTS): archive.read(path)
                 for path in archive.namelist()
-                if path.startswith(agent.OUTPUTS)
+                if path.startswith(journal.OUTPUTS)
             }
     except FileNotFoundError as error:
         raise BadInput(f"{error.filename}: No such file or directory") from error
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise BadInput(f"{bundle} or {results}: not a bundle and its results: {error}") from error
+    if manifest["format"] != agent.FORMAT:
+        raise BadInput(f"{bundle}: made by another version of edgetune: import it with that, or make another")
     if name != manifest["name"]:
         raise BadInput(f"{results}: these are the results of another bundle than {bundle}")
     wanted = DeviceKey.from_dict(manifest["device"])

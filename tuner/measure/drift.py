@@ -7,34 +7,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
-from board_agent.timing import Repetition
+from board_agent.pace import WARM_CALLS, WINDOW, Pace, is_change
 from tuner.errors import DeviceLost
 from tuner.measure.jobs import CompareJob, ExecutorSettings
 from tuner.measure.messages import describe
 from tuner.measure.place import Place
 from tuner.measure.toolchain import preflight_data, preflight_result
 
-CHANGE = 0.1  # of its time, beyond which measurements before and after do not compare
-_SECONDS = 5.0  # between measurements of the reference,
-_SHARE = 0.005  # or more, so that they take no more than this of the time
 _COMPARE_SECONDS = 1.0  # before a comparison, which ends the search of a task
-_TRIES, _PAUSE = 4, 0.02  # of a measurement that tells of a change: others' short work is none
-_WARM_CALLS = 5
-_WINDOW = Repetition(least=40, most=200, seconds=0.005, precision=0.01)
 
 
 class Reference:
     """The preflight kernel, loaded where candidates run."""
 
     def __init__(self, settings: ExecutorSettings, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._place, self._clock = settings, place, clock
-        self._seconds = settings.reference_seconds
-        self._due = 0.0
-        self._measured = clock()
+        self._settings, self._place = settings, place
+        self._pace = Pace(self._times, settings.reference_seconds, clock)
 
     def problem(self) -> str | None:
         """Run it for the first time, which starts the thread pool. One line if it cannot be loaded or computes
@@ -52,31 +43,16 @@ class Reference:
         except Exception as error:
             return describe(error)
 
+    def _times(self) -> list[float]:
+        return self._place.steady(self._function, self._arguments, WINDOW, WARM_CALLS)
+
     def is_due(self, job: object) -> bool:
         """Whether to measure it before this job."""
-        now = self._clock()
-        return now >= self._due or (isinstance(job, CompareJob) and now - self._measured >= _COMPARE_SECONDS)
+        return self._pace.is_due() or (isinstance(job, CompareJob) and self._pace.age >= _COMPARE_SECONDS)
 
     def measure(self) -> float:
-        """Seconds per call: as last time, or the least of a few measurements that all say otherwise. Raises what the
-        place raises."""
-        found = list[float]()
-        for attempt in range(_TRIES):
-            if attempt:
-                time.sleep(_PAUSE)
-            began = self._clock()
-            found.append(median(self._place.steady(self._function, self._arguments, _WINDOW, _WARM_CALLS)))
-            if self._seconds is not None and not is_change(found[-1] / self._seconds):
-                break
-        self._seconds = found[-1] if len(found) < _TRIES else min(found)
-        self._measured = self._clock()
-        self._due = self._measured + max(_SECONDS, (self._measured - began) / _SHARE)
-        return self._seconds
-
-
-def is_change(ratio: float) -> bool:
-    """Of a time to an earlier one."""
-    return not 1 / (1 + CHANGE) <= ratio <= 1 + CHANGE
+        """Seconds per call, see Pace.measure. Raises what the place raises."""
+        return self._pace.measure()
 
 
 @dataclass(eq=False)

@@ -31,7 +31,7 @@ from tuner.measure.laboratory import Laboratory
 from tuner.measure.pool import BuilderPool
 from tuner.measure.processes import ProcessServer
 from tuner.measure.ray_builders import RayBuilders
-from tuner.measure.scratch import Scratch, disk_problem
+from tuner.measure.scratch import Scratch
 from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
 from tuner.versions import versions
 from tuning_db.record import CONDITION, THROTTLED, Failure, Trial, Workload
@@ -140,7 +140,7 @@ class LocalRunner(Runner):
         """Build a kernel that is known to be good. Raises BadInput if it cannot be built."""
         library = self._new_library()
         (failure,) = self._pool.build([BuildJob(None, str(library))])
-        self._check_disk(failure)
+        self._scratch.check_disk(failure)
         if failure is not None:
             raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
         return library
@@ -223,7 +223,7 @@ class LocalRunner(Runner):
     def _build(self, candidates: Sequence[Candidate], libraries: Sequence[Path], ahead: bool = False) -> Building:
         """All of them built, or (`ahead`) being built."""
         jobs = [BuildJob(c, str(library)) for c, library in zip(candidates, libraries, strict=True)]
-        building = Building(self._ray or self._pool, jobs, self._check_disk)
+        building = Building(self._ray or self._pool, jobs, self._scratch.check_disk)
         if ahead:
             building.start()
             return building
@@ -233,11 +233,6 @@ class LocalRunner(Runner):
             self._pool.build([WarmJob(job.library) for i, job in enumerate(jobs) if building.failure(i) is None])
         self.spent.build_seconds += time.perf_counter() - started
         return building
-
-    def _check_disk(self, failure: Failure | None) -> None:
-        problem = disk_problem(failure)
-        if problem is not None:
-            raise BadInput(f"{self._scratch.path.parent}: {problem}: free some space there or set TMPDIR")
 
     def _measure_one(
         self,

@@ -38,6 +38,12 @@ class Scratch:
         except OSError as error:
             raise BadInput(f"{base}: cannot be used for temporary files ({error.strerror}): set TMPDIR") from error
 
+    def check_disk(self, failure: Failure | None) -> None:
+        """Raises BadInput where the disk is why a build failed."""
+        problem = disk_problem(failure)
+        if problem is not None:
+            raise BadInput(f"{self.path.parent}: {problem}: free some space there or set TMPDIR")
+
     def close(self) -> None:
         """Remove the folder and all in it. More calls do nothing."""
         if self._lock >= 0:

@@ -35,15 +35,18 @@ class Workshop(Closing):
         self._libraries = 0
 
     def build(self, candidates: Sequence[Candidate]) -> list[Path | Failure]:
-        """The library of each candidate, or why there is none."""
+        """The library of each candidate, or why there is none. Raises BadInput where the disk is full."""
         jobs = [BuildJob(candidate, str(self._next())) for candidate in candidates]
         failures = self._pool.build(jobs)
+        for failure in failures:
+            self._scratch.check_disk(failure)
         return [Path(job.library) if failure is None else failure for job, failure in zip(jobs, failures, strict=True)]
 
     def preflight(self) -> Path:
         """A kernel that is known to be good. Raises BadInput if it cannot be built."""
         library = self._next()
         (failure,) = self._pool.build([BuildJob(None, str(library))])
+        self._scratch.check_disk(failure)
         if failure is not None:
             raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
         return library

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from templates.template import search_space
+from templates.template import search_space, template_named
 from tuner.devices import Device
+from tuner.errors import NothingMeasured
 from tuner.measure.bundle import write_bundle
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.workshop import Workshop
 from tuner.search import make_searcher
 from tuner.session.loop import task_seed
 from tuner.session.task import Task, is_current
-from tuning_db.record import Failure
+from tuner.versions import versions
+from tuning_db.record import Failure, Trial
 from tuning_db.store import Store
 
 
@@ -30,7 +32,9 @@ def make_bundle(
 ) -> int:
     """Write a bundle with up to `configs` new configs of every task; how many candidates it holds. A searcher goes on
     from what the store has of the device: a bundle that is made after one was imported searches where that ended.
-    `progress` is told each task and how many of its candidates were built. Raises BadInput and OSError."""
+    Configs that cannot be built become trials of the store at once. `progress` is told each task and how many of its
+    candidates were built. Raises BadInput, OSError, DatabaseError if the store cannot be written, and NothingMeasured
+    where no candidate is left: then there is no file."""
     options = MeasureOptions(seed=seed)
     built: list[tuple[Candidate, Path]] = []
     with Workshop(device, options) as workshop:
@@ -45,8 +49,29 @@ def make_bundle(
             candidates = [Candidate(task.workload, config) for config in proposed]
             made = workshop.build(candidates)
             found = [(c, m) for c, m in zip(candidates, made, strict=True) if not isinstance(m, Failure)]
+            store.add_many(
+                _failed(c, m, device, seed, searcher)
+                for c, m in zip(candidates, made, strict=True)
+                if isinstance(m, Failure)
+            )
             built += found
             if progress is not None:
                 progress(task, len(found))
+        if not built:
+            raise NothingMeasured("there is nothing to measure: no config is left that was not tried and can be built")
         write_bundle(path, device, built, preflight, options)
     return len(built)
+
+
+def _failed(candidate: Candidate, failure: Failure, device: Device, seed: int, searcher: str) -> Trial:
+    """The trial of a candidate that cannot be built."""
+    return Trial(
+        candidate.workload,
+        device.key,
+        candidate.config,
+        template_named(candidate.config.template).version,
+        failure=failure,
+        seed=seed,
+        searcher=searcher,
+        versions=versions(),
+    )

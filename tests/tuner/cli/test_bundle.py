@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -11,51 +11,40 @@ from pathlib import Path
 
 import pytest
 
+from tests.board_agent.bundles import FROM, names, on_the_device
 from tests.board_agent.thin import thin_python
-from tests.tuner.cli.conftest import Done, run_tune
-
-FROM = ("--facts", "facts.json", "--configs", 3, "--threads", 1)
-
-
-def candidates(bundle: Path) -> set[str]:
-    with zipfile.ZipFile(bundle) as archive:
-        return {c["name"] for c in json.loads(archive.read("bundle/manifest.json"))["candidates"]}
-
-
-def on_the_device(*words: object, cwd: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    """With nothing of the project on its path: only Python, NumPy and TVM's wheel."""
-    command = [python, *map(str, words)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, tiny: Path) -> Path:
-    """A bundle of a small network, made from this machine's facts."""
-    assert run_tune("board", "agent", "-o", "agent.pyz", cwd=tmp_path).status == 0
-    facts = on_the_device("agent.pyz", "--facts", cwd=tmp_path)
-    (tmp_path / "facts.json").write_text(facts.stdout)
-    made = run_tune("bundle", "make", tiny, *FROM, "-o", "b.pyz", "--json", cwd=tmp_path)
-    assert made.status == 0, made.err
-    assert made.json()["candidates"] > 3
-    return tmp_path / "b.pyz"
+from tests.tuner.cli.conftest import TUNE, Done, run_tune
 
 
 def imported(bundle: Path, results: str = "r.zip", *words: object) -> Done:
     return run_tune("bundle", "import", bundle, results, *words, cwd=bundle.parent)
 
 
-def test_there_and_back(bundle: Path, tiny: Path) -> None:
-    folder = bundle.parent
-    done = on_the_device(bundle.name, "-o", "r.zip", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith("tune bundle import b.pyz r.zip")  # which is what is run now
-    first = imported(bundle, "r.zip", "--json").json()
-    assert (first["failures"], first["known"]) == (0, 0)
-    assert first["added"] == first["trials"] > 3
-    assert imported(bundle, "r.zip", "--json").json()["added"] == 0  # nothing is counted twice
-    again = run_tune("bundle", "make", tiny, *FROM, "--json", cwd=folder)
-    assert again.json()["candidates"] > 0
-    assert candidates(bundle).isdisjoint(candidates(folder / "bundle.pyz"))  # it goes on where the first ended
+@pytest.mark.parametrize("how", ["python3", "tune bundle run"])
+def test_there_and_back_twice_in_one_folder(bundle: Path, how: str) -> None:
+    """With the names that are the default: the second bundle goes on where the first ended."""
+    folder, tried = bundle.parent, set[str]()
+    bundle.rename(folder / "bundle.pyz")
+    for again in (True, False):
+        there = names(folder / "bundle.pyz")
+        if how == "python3":
+            done = on_the_device("bundle.pyz", cwd=folder)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.rstrip().endswith(
+                "tune bundle import bundle.pyz results.zip"
+            )  # which is what is run now
+        else:
+            found = run_tune("bundle", "run", "bundle.pyz", "--json", cwd=folder).json()
+            assert found == {"file": "results.zip", "candidates": len(there), "failed": 0, "measured": len(there)}
+        assert not list(folder.glob("*.partial"))
+        first = run_tune("bundle", "import", "bundle.pyz", "results.zip", "--json", cwd=folder).json()
+        assert (first["failures"], first["known"], first["added"]) == (0, 0, len(there))
+        assert tried.isdisjoint(there)
+        tried.update(there)
+        if again:
+            assert run_tune("bundle", "make", "tiny.onnx", *FROM, cwd=folder).status == 0
+    found = run_tune("bundle", "import", "bundle.pyz", "results.zip", "--json", cwd=folder).json()
+    assert (found["added"], found["known"]) == (0, len(there))  # nothing is counted twice
 
 
 def test_there_and_back_for_opencl_without_tvm(tmp_path: Path, tiny: Path) -> None:
@@ -70,6 +59,10 @@ def test_there_and_back_for_opencl_without_tvm(tmp_path: Path, tiny: Path) -> No
     assert done.returncode == 0, done.stderr
     found = run_tune("bundle", "import", "b.pyz", "r.zip", "--json", cwd=tmp_path).json()
     assert (found["failures"], found["added"]) == (0, made.json()["candidates"])
+    assert run_tune(*make, "--device", "opencl:0", cwd=tmp_path).status == 0
+    done = on_the_device("b.pyz", "-o", "r.zip", cwd=tmp_path, python=python)  # the second, into the same file
+    assert done.returncode == 0, done.stderr
+    assert run_tune("bundle", "import", "b.pyz", "r.zip", "--json", cwd=tmp_path).json()["known"] == 0
     for device, line in (
         ("opencl:99", "no device opencl:99 (there: opencl:0 ("),
         ("gpu", "give cpu, opencl:N or cuda:N"),
@@ -79,26 +72,35 @@ def test_there_and_back_for_opencl_without_tvm(tmp_path: Path, tiny: Path) -> No
         assert line in refused.err
 
 
-def test_a_device_that_cannot_run_a_bundle_says_so_and_blames_no_candidate(bundle: Path) -> None:
-    done = on_the_device(bundle.name, "-o", "r.zip", cwd=bundle.parent, python=thin_python())
-    assert done.returncode == 2
-    assert "No module named 'tvm'" in done.stderr
-    assert not (bundle.parent / "r.zip").exists()
-
-
-def test_an_interrupted_run_goes_on(bundle: Path) -> None:
-    folder = bundle.parent
-    whole = candidates(bundle)
-    with subprocess.Popen(
-        [sys.executable, bundle, "-o", "r.zip"], cwd=folder, stderr=subprocess.PIPE, text=True
-    ) as run:
+@pytest.mark.parametrize("how", ["python3", "tune bundle run"])
+def test_an_interrupted_run_goes_on(bundle: Path, how: str) -> None:
+    folder, whole = bundle.parent, set(names(bundle))
+    command = [sys.executable, bundle.name] if how == "python3" else [str(TUNE), "bundle", "run", bundle.name]
+    with subprocess.Popen([*command, "-o", "r.zip"], cwd=folder, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         assert next(run.stderr).startswith("1 of")
-        run.terminate()
-    left = (folder / "r.zip.partial" / "results.jsonl").read_text().count("\n")
-    done = on_the_device(bundle.name, "-o", "r.zip", cwd=folder)
-    assert done.stderr.count(" of ") == len(whole) - left
+        run.send_signal(signal.SIGINT)
+        *_, last = run.stderr
+    assert (run.returncode, last) == (130, "interrupted: the same command goes on\n")
+    (partial,) = folder.glob("r.zip.*.partial")
+    left = (partial / "results.jsonl").read_text().count('"candidate"')
+    assert 1 <= left < len(whole)
+    done = subprocess.run([*command, "-o", "r.zip"], cwd=folder, capture_output=True, text=True, check=True)
+    assert f"{left} of {len(whole)} have results: going on" in done.stderr
     assert imported(bundle, "r.zip", "--json").json()["trials"] == len(whole)
+
+
+def test_what_is_no_bundle_is_one_line(bundle: Path) -> None:
+    folder = bundle.parent
+    for words, why in (
+        (("agent.pyz",), "not a bundle"),
+        (("tiny.onnx",), "not a bundle"),
+        (("nowhere.pyz",), "no such file"),
+        (("b.pyz", "-o", "nowhere/r.zip"), "does not exist"),
+    ):
+        done = run_tune("bundle", "run", *words, cwd=folder)
+        assert (done.status, why in done.error) == (2, True), done.err
+    assert not list(folder.glob("*.partial"))
 
 
 def test_a_wrong_result_is_found_out(bundle: Path) -> None:
