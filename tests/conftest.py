@@ -1,8 +1,4 @@
-"""Holds for all tests: an interrupt interrupts, however the tests were started, and nothing has a time limit.
-
-Two processes may share the tests (pytest-xdist: `-n 2 --dist loadgroup`). What measures, has boards or fills disks
-stays in one of them, in its order, and only what computes the same whatever runs beside it is done by the other.
-"""
+"""Holds for all tests: an interrupt interrupts, however the tests were started, and nothing has a time limit."""
 
 from __future__ import annotations
 
@@ -14,12 +10,6 @@ from hypothesis import settings
 
 from tests.board_agent.bundles import copied, make_bundle
 
-TESTS = Path(__file__).parent
-# One group a file: what they compute depends on nothing else.
-BESIDE = tuple(
-    TESTS / folder for folder in ("templates", "vision_ops", "tuner/graph", "tuner/placement", "tuner/search")
-)
-
 
 def pytest_configure() -> None:
     """A shell's background job ignores SIGINT, and its children inherit that: tests of interrupts would wait for
@@ -28,12 +18,6 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.register_profile("edgetune", deadline=None)  # machines are shared and noisy
     settings.load_profile("edgetune")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        beside = any(folder in item.path.parents for folder in BESIDE)
-        item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS)) if beside else "in order"))
 
 
 @pytest.fixture(scope="session")
