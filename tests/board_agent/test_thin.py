@@ -24,7 +24,7 @@ from tuning_db.record import FailureKind
 from vision_ops.argsort import Argsort
 from vision_ops.nms import Nms
 
-FRAGILE = str(Path(__file__).parent / "fragile_board.py")
+FRAGILE = ("-m", "tests.board_agent.fragile_board")  # it is not installed there
 THIN = "board:thin/opencl:0"
 MEASURED = {
     "convolution": WORKLOADS["conv3x3"],
@@ -104,7 +104,7 @@ def test_a_kernel_that_takes_the_board_away_while_it_is_compiled_is_to_blame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.measure.fleet._PAUSES", (0.1,))
-    fragile = Agent(tmp_path, [FRAGILE, "load", "#define for while"], python=thin_python())
+    fragile = Agent(tmp_path, [*FRAGILE, "load", "#define for while"], python=thin_python())
     try:
         fragile.pair(Boards(), "fragile")
         device = open_device("board:fragile/opencl:0")
