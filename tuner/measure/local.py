@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +76,7 @@ class LocalRunner(Runner):
         self._scratch = Scratch()
         self._libraries = 0
         self._open: list[tuple[Trial, Interval]] = []  # trials of which it is not known yet whether they are disturbed
+        self._counting = threading.Lock()  # of what several threads add to
         self._ray: RayBuilders | None = None
         # What builds here, beside builders elsewhere, must not do so while something is measured here.
         self._alone = threading.Lock() if device.name == "cpu" else nullcontext()
@@ -149,11 +150,12 @@ class LocalRunner(Runner):
         self._libraries += 1
         return self._scratch.path / f"k{self._libraries}.so"
 
-    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         """See contract.Runner.measure."""
-        best: dict[Workload, float | None] = {candidates[0].workload: best_seconds} if candidates else {}
-        for start in range(0, len(candidates), self._batch):
-            batch = candidates[start : start + self._batch]
+        wanted = list(candidates)
+        best: dict[Workload, float | None] = {wanted[0].workload: best_seconds} if wanted else {}
+        for start in range(0, len(wanted), self._batch):
+            batch = wanted[start : start + self._batch]
             libraries = [self._new_library() for _ in batch]
             try:
                 with closing(self._build(batch, libraries, ahead=self._overlaps())) as building:
@@ -253,8 +255,6 @@ class LocalRunner(Runner):
             job = RunJob(candidate, str(library), repetition or self.options.repetition, best_seconds)
             with self._alone:
                 done, interval = self._laboratory.run(job)
-        self.spent.trials += 1
-        self.spent.run_seconds += time.perf_counter() - started
         trial = Trial(
             workload=candidate.workload,
             device=self.device.key,
@@ -265,15 +265,20 @@ class LocalRunner(Runner):
             error=done.error,
             versions={**self._versions, THROTTLED: "yes"} if done.throttled else self._versions,
         )
-        if trial.ok and not trial.throttled and repetition is None:  # else it is only the check before a comparison
-            self._open.append((trial, interval))
+        with self._counting:
+            self.spent.trials += 1
+            self.spent.run_seconds += time.perf_counter() - started
+            if trial.ok and not trial.throttled and repetition is None:  # else it is only the check of a comparison
+                self._open.append((trial, interval))
         return trial
 
     def disturbed(self) -> list[Trial]:
         """See contract.Runner.disturbed."""
-        found = [trial for trial, interval in self._open if interval.is_disturbed]
-        self._open = [(trial, interval) for trial, interval in self._open if interval.ratio is None]
-        return found
+        with self._counting:
+            over = [interval.ratio is not None for _, interval in self._open]
+            ended = [found for found, is_over in zip(self._open, over, strict=True) if is_over]
+            self._open = [found for found, is_over in zip(self._open, over, strict=True) if not is_over]
+        return [trial for trial, interval in ended if interval.is_disturbed]
 
     def remarks(self) -> list[str]:
         """See contract.Runner.remarks."""
