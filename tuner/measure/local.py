@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from board_agent.timing import Repetition
+from templates.space import SearchSpace
 from templates.template import template_named
 from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
@@ -31,8 +32,10 @@ from tuner.measure.laboratory import Laboratory
 from tuner.measure.pool import BuilderPool
 from tuner.measure.processes import ProcessServer
 from tuner.measure.ray_builders import RayBuilders
+from tuner.measure.ray_search import RaySearchers
 from tuner.measure.scratch import Scratch, disk_problem
 from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
+from tuner.search import Searcher, make_searcher
 from tuner.versions import versions
 from tuning_db.record import THROTTLED, Failure, Trial, Workload
 
@@ -78,6 +81,7 @@ class LocalRunner(Runner):
         self._open: list[tuple[Trial, Interval]] = []  # trials of which it is not known yet whether they are disturbed
         self._counting = threading.Lock()  # of what several threads add to
         self._ray: RayBuilders | None = None
+        self._searchers: RaySearchers | None = None
         # What builds here, beside builders elsewhere, must not do so while something is measured here.
         self._alone = threading.Lock() if device.name == "cpu" else nullcontext()
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
@@ -85,6 +89,7 @@ class LocalRunner(Runner):
             self._start(linker)
             if self.options.ray is not None:
                 self._ray = self._join_ray(linker)
+                self._searchers = self._on_nodes(self._ray, self.options.ray)
         except BaseException:
             self.close()
             raise
@@ -133,6 +138,14 @@ class LocalRunner(Runner):
         joined = RayBuilders(self._server, self._pool, settings, self.options, self.notice, self._alone)
         self._batch = max(self._batch, joined.slots * _BATCH_PER_BUILDER)
         return joined
+
+    def _on_nodes(self, joined: RayBuilders, address: str) -> RaySearchers:
+        return RaySearchers(self._server, address, self.options.plugins, lambda: joined.elsewhere, self.notice)
+
+    def make_searcher(self, spec: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
+        """See tuner.search.make_searcher: one that computes on another machine, where builders are on others."""
+        make = make_searcher if self._searchers is None else self._searchers.make
+        return make(spec, space, seed, history)
 
     def _open_laboratory(self, settings: ExecutorSettings) -> Any:
         return Laboratory(self._server, settings, self.options.run_seconds, notice=self.notice)
@@ -300,6 +313,8 @@ class LocalRunner(Runner):
 
     def close(self) -> None:
         """See contract.Runner.close."""
+        if self._searchers is not None:
+            self._searchers.close()
         if self._ray is not None:
             self._ray.close()
         self._server.close()
