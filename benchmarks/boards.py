@@ -1,11 +1,21 @@
 """How a run grows with its boards: trials per second on 1 to 64 of them, and what the host spends.
 
-    python benchmarks/boards.py [--boards 1 4 16 64] [--seconds 1.0] [--trials 12] [--json]
+    python benchmarks/boards.py [--boards 1 4 16 64] [--seconds 1.0] [--trials 60] [--json]
 
-Boards are simulated (benchmarks/simulated_board.py): real agents, real TLS, a real kernel checked here against its
-reference, but a measurement that takes --seconds, as one of a convolution with its repetitions does. What builds
-candidates is left out: it is the same on any number of boards and grows with the host's cores. "scaling": trials per
-second over those of one board times the number of boards; "host cores": what the host's processes computed, per second.
+Boards replay recorded spaces (benchmarks/spaces, eight workloads of a Zen 5 core; benchmarks/replayed_board.py): each
+answers a candidate with its recorded times, after as long as measuring it took when it was recorded, made longer by a
+factor that makes --seconds of the space's median, as on a slow board; one that takes too long is ended by the agent.
+Agents, TLS and what runs kernels are real processes, all on this machine.
+
+The host does what a tuning run does, by tuner.session.tune: a searcher (`auto`) proposes, candidates are noted in the
+journal of a new SQLite file, every board's worker makes the workload's operands and its float64 reference, packs
+weights, sends them and a library, fetches the output and checks it, and every trial is committed. Left out: building (a
+stand-in of a library's size is sent; builds grow with the host's cores or with Ray, not with boards), and the
+comparison of the best at the end, which is one board's.
+
+"scaling": trials per second over those of the first row's boards times their ratio; "busy": share of the boards' time
+in which they measured; "host cores": what the host's processes computed, per second. From the call of `tune` to the
+last trial of the search.
 """
 
 from __future__ import annotations
@@ -19,30 +29,46 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import psutil
+import replayed_templates
+from replayed_board import stand_in, write
 
-from templates.template import search_space
-from templates.workloads import Dense
-from tuner.devices import open_device
+from templates import reference
+from templates.template import anchor_template
+from tuner.devices import Device, open_device
 from tuner.devices.board import Boards, Pairing
-from tuner.measure import BoardRunner, Candidate, MeasureOptions, Repetition
-from tuner.measure.jobs import BuildJob, RunJob
+from tuner.measure import BoardRunner, MeasureOptions
+from tuner.measure.jobs import BuildJob
+from tuner.measure.pool import BuildStopped, Done
+from tuner.session import Budget, Progress, Task, tune
+from tuning_db.record import Failure, Workload
+from tuning_db.store import open_db
 
-AGENT = Path(__file__).with_name("simulated_board.py")
-WORKLOAD = Dense(rows=1, in_features=64, out_features=64).workload(("bias", "relu"))
+AGENT = Path(__file__).with_name("replayed_board.py")
+OPTIONS = MeasureOptions(plugins=("replayed_templates",))
+LIBRARY_BYTES = 40_000
+TASKS = [Task(known.workload, 1, f"task {i}") for i, known in enumerate(replayed_templates.SPACES)]
 
 
-def start_board(stack: ExitStack, folder: Path, name: str, seconds: float) -> None:
+def start_board(stack: ExitStack, folder: Path, name: str) -> None:
     """Returns when it is paired and listens."""
     with Pairing(Boards(), name, "127.0.0.1") as pairing:
-        command = [sys.executable, AGENT, str(seconds), "--port", "0", "--pair", str(pairing.code)]
+        command = [sys.executable, AGENT, folder, "--port", "0", "--pair", str(pairing.code)]
         process = stack.enter_context(
-            subprocess.Popen([*map(str, command), "--folder", str(folder / name)], stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*map(str, command), "--folder", str(folder / name)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,  # another machine: it has its own share of the processor
+            )
         )
         stack.callback(process.terminate)
         found: list[Any] = []
@@ -72,30 +98,94 @@ def _of_a_board(process: psutil.Process) -> bool:
     return any(str(AGENT) in " ".join(parent.cmdline()) for parent in process.parents())
 
 
-def measure(names: list[str], trials: int) -> dict[str, float]:
+class StandIns:
+    """In the place of builders: writes what stands for each candidate's library. `seconds`: of measuring a candidate,
+    by its key."""
+
+    def __init__(self, folder: Path, device: Device, seconds: float) -> None:
+        self._device, self._folder = device, folder
+        self.seconds: dict[str, float] = {}
+        self._outputs: dict[tuple[Workload, str], str] = {}
+        answers = []
+        for known in replayed_templates.SPACES:
+            factor = seconds / median(r.run_seconds for r in known.records.values())
+            for config in known.configs:
+                found, key = known.records[config.key], known.workload.key + config.key
+                assert not isinstance(found.result, Failure), "boards are not told to fail"
+                self.seconds[key] = found.run_seconds * factor
+                answers.append((key, self.seconds[key], found.result))
+            self._write_outputs(known.workload, {space.template for space in known.spaces})
+        write(folder, answers)
+
+    def _write_outputs(self, workload: Workload, names: set[str]) -> None:
+        expected = reference.reference(workload, reference.random_operands(workload, OPTIONS.seed))
+        for name in names:
+            out = anchor_template(name).layouts(workload, self._device.target).out
+            file = self._outputs[workload, name] = f"out{len(self._outputs)}"
+            np.save(self._folder / f"{file}.npy", out.pack(expected.astype(workload.dtype)))
+
+    def build(
+        self, jobs: Sequence[BuildJob], done: Done | None = None, stop: threading.Event | None = None
+    ) -> list[Failure | None]:
+        for place, job in enumerate(jobs):
+            assert job.candidate is not None
+            if stop is not None and stop.is_set():
+                raise BuildStopped
+            workload, config = job.candidate.workload, replayed_templates.original(job.candidate.config)
+            made = stand_in(workload.key + config.key, self._outputs[workload, config.template], LIBRARY_BYTES)
+            Path(job.library).write_bytes(made)
+            if done is not None:
+                done(place, None)
+        return [None] * len(jobs)
+
+
+class Watch:
+    """When the search measured, and what the host had computed when it ended: then it interrupts the run."""
+
+    def __init__(self) -> None:
+        self.began, self._spent = time.perf_counter(), cpu_seconds()
+        self.times: list[float] = []
+        self.host_cores = self.measuring = 0.0
+        self.failed = 0
+
+    def show(self, progress: Progress) -> None:
+        if progress.phase == "compare":
+            self.host_cores = (cpu_seconds() - self._spent) / (time.perf_counter() - self.began)
+            raise KeyboardInterrupt
+        self.times.append(time.perf_counter())
+        self.failed += not progress.last.ok
+
+    @property
+    def seconds(self) -> float:
+        return self.times[-1] - self.began
+
+
+def measure(names: list[str], trials: int, stand_ins: StandIns) -> dict[str, float]:
     device = open_device("board:" + "+".join(names), 1)
-    options = MeasureOptions(repetition=Repetition(most=2))
-    with BoardRunner(device, options) as runner, ThreadPoolExecutor(len(names)) as pool:
-        (config,) = search_space(WORKLOAD, device.target).seed_configs()[:1]
-        candidate, library = Candidate(WORKLOAD, config), runner._new_library()
-        (failure,) = runner._pool.build([BuildJob(candidate, str(library))])
-        assert failure is None, failure
-        job = RunJob(candidate, str(library), options.repetition, None)
-        list(pool.map(runner._laboratory.run, [job] * len(names)))  # operands are there
-        began, spent = time.perf_counter(), cpu_seconds()
-        done = [done for done, _ in pool.map(runner._laboratory.run, [job] * (trials * len(names)))]
-        seconds, used = time.perf_counter() - began, cpu_seconds() - spent
-    failed = [d.failure for d in done if d.failure is not None]
-    if failed:
-        sys.exit(f"a trial failed: {failed[0]}")
-    return {"boards": len(names), "trials_per_second": len(done) / seconds, "host_cores": used / seconds}
+    with tempfile.TemporaryDirectory() as own, open_db(Path(own) / "t.db") as store:
+        with BoardRunner(device, OPTIONS, lambda text: print(text, file=sys.stderr)) as runner:
+            runner._pool = stand_ins  # type: ignore[assignment]
+            watch = Watch()
+            budget = Budget(trials=trials * len(names), preset="exhaustive")
+            tune(TASKS, device, store, runner, "auto", budget, 0, watch.show, only=replayed_templates.names())
+        keys = [t.workload.key + replayed_templates.original(t.config).key for t in store.trials() if t.ok]
+    measuring = sum(stand_ins.seconds[key] for key in keys[: len(watch.times)])
+    return {
+        "boards": len(names),
+        "trials": len(watch.times),
+        "failed": watch.failed,
+        "seconds": watch.seconds,
+        "trials_per_second": len(watch.times) / watch.seconds,
+        "busy": measuring / watch.seconds / len(names),
+        "host_cores": watch.host_cores,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--boards", nargs="+", type=int, default=[1, 4, 16, 64])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one measurement")
-    parser.add_argument("--trials", type=int, default=12, help="per board")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a measurement, in the median")
+    parser.add_argument("--trials", type=int, default=60, help="per board")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
     options = parser.parse_args()
     rows: list[dict[str, float]] = []
@@ -103,16 +193,18 @@ def main() -> None:
         os.environ["XDG_CONFIG_HOME"] = folder
         names = [f"s{i}" for i in range(max(options.boards))]
         for name in names:
-            start_board(stack, Path(folder), name, options.seconds)
+            start_board(stack, Path(folder), name)
+        stand_ins = StandIns(Path(folder), open_device(f"board:{names[0]}", 1), options.seconds)
         for count in options.boards:
-            row = measure(names[:count], options.trials)
+            row = measure(names[:count], options.trials, stand_ins)
             first = rows[0] if rows else row
             alone = first["trials_per_second"] / first["boards"]
             row["scaling"] = row["trials_per_second"] / (alone * count)
             rows.append(row)
             print(
-                f"{count:3d} boards: {row['trials_per_second']:6.2f} trials/s, {row['scaling']:.2f} of linear, host "
-                f"{row['host_cores']:.2f} cores",
+                f"{count:3d} boards: {row['trials_per_second']:6.2f} trials/s, {row['scaling']:.2f} of linear, busy "
+                f"{row['busy']:.2f}, host {row['host_cores']:.2f} cores; {row['trials']:.0f} trials in "
+                f"{row['seconds']:.0f} s, {row['failed']:.0f} failed; load {os.getloadavg()[0]:.1f}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -21,22 +21,27 @@ _MICRO = 1_000_000
 
 
 class Claims:
-    """What one owner claims on one device: one workload at a time. An owner is HOST:PID/X, where X tells it from others
-    of that process. Every method raises DatabaseError if the database cannot be written."""
+    """What one owner claims on one device. An owner is HOST:PID/X, where X tells it from others of that process. Every
+    method raises DatabaseError if the database cannot be written."""
 
     def __init__(self, store: Store, device: DeviceKey, owner: str, seconds: float) -> None:
         """`seconds`: how long a claim holds unless it is renewed."""
         self._store, self._device, self._owner = store, device, owner
         self._lease = int(seconds * _MICRO)
 
-    def take(self, workload: Workload, is_dead: Callable[[str], bool] | None = None) -> bool:
-        """Claim a workload, and give back the one that was claimed before; False if another owner has it now.
+    def take(
+        self,
+        workload: Workload,
+        is_dead: Callable[[str], bool] | None = None,
+        keep: Collection[Workload] = (),
+    ) -> bool:
+        """Claim a workload, and give back all that were claimed before but `keep`; False if another owner has it now.
         `is_dead` knows of owners whose lease need not run out.
 
         What an owner that died had in flight is taken out of the journal.
         """
         with self._store.writing() as connection:
-            connection.execute(self._given_back())
+            connection.execute(self._given_back(keep))
             ids = Ids(connection).of(workload, self._device)
             here = claims.c.workload_id == ids["workload_id"], claims.c.device_id == ids["device_id"]
             new = insert_into(connection, claims).on_conflict_do_nothing()
@@ -61,15 +66,19 @@ class Claims:
         with self._store.writing() as connection:
             connection.execute(self._given_back())
 
-    def _given_back(self) -> Update:
-        return update(claims).where(claims.c.owner == self._owner).values(owner=None, expires=0)
+    def _given_back(self, keep: Collection[Workload] = ()) -> Update:
+        kept = select(workloads.c.id).where(workloads.c.key.in_([w.key for w in keep]))
+        mine = claims.c.owner == self._owner, claims.c.workload_id.not_in(kept)
+        return update(claims).where(*mine).values(owner=None, expires=0)
 
-    def renew(self) -> bool:
-        """Hold on to what is claimed for another lease; False if the lease ran out and another has taken it."""
+    def renew(self) -> set[str]:
+        """Hold on to what is claimed for another lease; the workloads' keys. Of what is not among them the lease ran
+        out, and another has taken it."""
         with self._store.writing() as connection:
             until = database_now(connection) + self._lease
-            mine = update(claims).where(claims.c.owner == self._owner)
-            return connection.execute(mine.values(expires=until)).rowcount > 0
+            mine = claims.c.owner == self._owner
+            connection.execute(update(claims).where(mine).values(expires=until))
+            return set(connection.scalars(select(workloads.c.key).select_from(claims.join(workloads)).where(mine)))
 
     def of_others(self) -> dict[str, str]:
         """Whose claims hold now, by the workload's key."""

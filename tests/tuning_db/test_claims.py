@@ -36,6 +36,18 @@ def test_one_of_two_has_a_task_until_it_gives_it_back(store: Store) -> None:
     assert one.of_others() == two.of_others() == {}
 
 
+def test_several_are_had_at_a_time_by_keeping_them(store: Store) -> None:
+    one, two = Claims(store, LAPTOP, "host:1/a", LONG), Claims(store, LAPTOP, "host:2/b", LONG)
+    assert one.take(CONV)
+    assert one.take(DENSE, keep=[CONV])
+    assert one.renew() == {CONV.key, DENSE.key}
+    assert not two.take(CONV)
+    assert not two.take(DENSE)
+    assert one.take(DENSE)  # and CONV is not kept
+    assert one.renew() == {DENSE.key}
+    assert two.take(CONV)
+
+
 def test_another_device_is_another_task(store: Store) -> None:
     one, two = Claims(store, LAPTOP, "host:1/a", LONG), Claims(store, BOARD, "host:2/b", LONG)
     assert one.take(CONV)

@@ -154,6 +154,16 @@ def vars_of(t: Trial) -> dict[str, object]:
     return {name: getattr(t, name) for name in Trial.__dataclass_fields__}
 
 
+def test_trials_that_are_added_together_leave_the_journal(store: Store) -> None:
+    store.begin(CONV, LAPTOP, [config(1), config(2), config(3)])
+    one, two = trial(1), trial(2, None)
+    assert store.add(one)
+    assert store.add_together([one, two, trial(4, workload=DENSE)]) == [False, True, True]
+    assert store.add_together([]) == []
+    assert [e.config for e in store.in_flight()] == [config(3)]
+    assert list(store.trials()) == [one, two, *store.trials(DENSE)]
+
+
 def test_the_journal_holds_what_began_and_did_not_end(url: str) -> None:
     with open_db(url) as store:
         store.begin(CONV, LAPTOP, [config(1), config(2), config(3)], started=NOON)

@@ -84,7 +84,9 @@ PluginOption = Annotated[
 ]
 RayOption = Annotated[
     str | None,
-    typer.Option("--ray", metavar="ADDRESS", help="Build on a Ray cluster: HOST:PORT, or auto (this machine's)."),
+    typer.Option(
+        "--ray", metavar="ADDRESS", help="Build and search on a Ray cluster: HOST:PORT, or auto (this machine's)."
+    ),
 ]
 MemoryOption = Annotated[
     int | None,

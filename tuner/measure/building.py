@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from tuner.measure.jobs import BuildJob
-from tuner.measure.pool import Builders
+from tuner.measure.pool import Builders, BuildStopped
 from tuning_db.record import Failure
 
 
 class Building:
-    """Call `run` or `start`, once, and `close` at the end. `check` is shown every outcome, and may raise."""
+    """Call `run`, `start` or `ahead`, once, and `close` at the end. `check` is shown every outcome, and may raise."""
 
     def __init__(self, builders: Builders, jobs: Sequence[BuildJob], check: Callable[[Failure | None], object]) -> None:
         self.jobs = tuple(jobs)
         self._builders, self._check = builders, check
         self._outcomes: list[Future[Failure | None]] = [Future() for _ in jobs]
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._ahead, name="building", daemon=True)
+        self._thread = threading.Thread(target=self.ahead, name="building", daemon=True)
 
     def run(self) -> None:
         """All of them, now. Raises what the builders and `check` raise."""
@@ -33,6 +33,11 @@ class Building:
         """Why a job failed, or None where its library is there; awaited. Raises BuildStopped after `close`."""
         return self._outcomes[place].result()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether every outcome is known."""
+        return all(outcome.done() for outcome in self._outcomes)
+
     def close(self) -> None:
         """Stop what is not done. More calls do nothing."""
         self._stop.set()
@@ -43,8 +48,11 @@ class Building:
         self._check(failure)
         self._outcomes[place].set_result(failure)
 
-    def _ahead(self) -> None:
+    def ahead(self) -> None:
+        """All of them, in a thread of the caller's. What is raised, `failure` raises."""
         try:
+            if self._stop.is_set():
+                raise BuildStopped
             self._builders.build(self.jobs, self._done, self._stop)
         except BaseException as error:  # whoever waits for a build hears of it
             for outcome in self._outcomes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -65,10 +65,16 @@ class Closing(Protocol):
 
 class Runner(Closing, Protocol):
     """Measures candidates. A candidate's failure is part of its trial; an exception means that measuring itself is
-    impossible (BadInput) or wrong. Not to be shared between threads."""
+    impossible (BadInput) or wrong. Not to be shared between threads.
 
-    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
-        """One trial per candidate, in order, each as soon as it is known.
+    `width`: candidates that it measures at a time; `ready`: trials that `measure` gives without waiting for them."""
+
+    width: int = 1
+    ready: int = 0
+
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+        """One trial per candidate, each as soon as it is known; in order, where `width` is 1. Where it is more,
+        candidates are asked for as there is room for them, some time before they are measured.
 
         `best_seconds`: the best known time of the first candidate's workload; clearly slower candidates are given up
         early. Times found on the way count as well. Closing the iterator stops what is under way.

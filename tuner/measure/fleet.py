@@ -13,11 +13,12 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
 from tuner.measure.building import Building
 from tuner.measure.contract import Candidate
 from tuner.measure.drift import Drift, Interval
-from tuner.measure.jobs import CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
+from tuner.measure.jobs import BuildJob, CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
 from tuner.measure.laboratory import Laboratory
 from tuner.measure.local import LocalRunner
 from tuner.measure.processes import ProcessServer
@@ -44,6 +45,7 @@ _ASKED_AGAIN = ": it is asked again until it answers"
 _WATCH_SECONDS = 0.5  # between looks at boards that have nothing to do
 _QUARANTINE_SECONDS = 1.0  # between looks whether a board's is over: a person may end it
 _NOTICE_SECONDS = 30.0  # between lines that say the same
+_LEAST_RESERVE = 4  # candidates that are built, or being built, beside those that boards have
 
 
 class _State(Enum):
@@ -307,48 +309,102 @@ class BoardRunner(LocalRunner):
     def _overlaps(self) -> bool:
         return True  # a board is not this machine
 
-    def _measured(
-        self,
-        batch: Sequence[Candidate],
-        libraries: Sequence[Path],
-        building: Building,
-        best: dict[Workload, float | None],
-    ) -> Iterator[Trial]:
-        fleet = self._laboratory
-        if len(fleet) == 1:
-            yield from super()._measured(batch, libraries, building, best)
+    _under_way: _UnderWay | None = None
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return len(self._laboratory)
+
+    @property
+    def ready(self) -> int:  # type: ignore[override]
+        return 0 if self._under_way is None else self._under_way.ready
+
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+        """See contract.Runner.measure."""
+        if self.width == 1:
+            yield from super().measure(candidates, best_seconds)
             return
         began, before = time.perf_counter(), self.spent.run_seconds
-        pool = ThreadPoolExecutor(len(fleet))
-        waiting: list[Future[Trial]] = [
-            pool.submit(self._measure_with, candidate, library, building, i, best)
-            for i, (candidate, library) in enumerate(zip(batch, libraries, strict=True))
-        ]
+        under_way = self._under_way = _UnderWay(self.width)
+        wanted, best = iter(candidates), dict[Workload, float | None]()
+        reserve = max(_LEAST_RESERVE, self.width // 2)
         try:
-            for future in waiting:
-                trial = future.result()
+            while True:
+                while len(under_way) <= self.width + reserve and (batch := list(islice(wanted, reserve))):
+                    if not best:
+                        best[batch[0].workload] = best_seconds
+                    self._begin(batch, best, under_way)
+                if not under_way:
+                    return
+                trial = under_way.next()
                 if trial.ok:
                     best[trial.workload] = min(best.get(trial.workload) or trial.seconds, trial.seconds)
                 yield trial
         finally:
-            building.close()  # or those that wait for a build would wait for all of it
-            with fleet.given_up():
-                pool.shutdown(cancel_futures=True)
+            with self._laboratory.given_up():
+                self._remove(under_way.close())
             self.spent.run_seconds = before + time.perf_counter() - began  # not the sum over boards
 
-    def _measure_with(
-        self,
-        candidate: Candidate,
-        library: Path,
-        building: Building,
-        place: int,
-        best: dict[Workload, float | None],
-    ) -> Trial:
+    def _begin(self, batch: Sequence[Candidate], best: dict[Workload, float | None], under_way: _UnderWay) -> None:
+        """Let a batch be built after the others, and measured when it is."""
+        jobs = [BuildJob(candidate, str(self._new_library())) for candidate in batch]
+        building = Building(self._ray or self._pool, jobs, self._scratch.check_disk)
+        under_way.build(building)
+        for place, job in enumerate(jobs):
+            under_way.measure(Path(job.library), partial(self._measure_with, job, building, place, best))
+
+    def _measure_with(self, job: BuildJob, building: Building, place: int, best: dict[Workload, float | None]) -> Trial:
         """With the best time that is known when it begins."""
-        failure = building.failure(place)
-        return self._measure_one(candidate, library, failure, best.get(candidate.workload))
+        assert job.candidate is not None
+        library, failure = Path(job.library), building.failure(place)
+        try:
+            return self._measure_one(job.candidate, library, failure, best.get(job.candidate.workload))
+        finally:
+            self._remove([library])
 
     def close(self) -> None:
         if self._laboratory is not None:
             self._laboratory.close()
         super().close()
+
+
+class _UnderWay:
+    """Batches that are built one after the other, and their candidates, `width` of which are measured at a time."""
+
+    def __init__(self, width: int) -> None:
+        self._measuring, self._builds = ThreadPoolExecutor(width), ThreadPoolExecutor(1)
+        self._buildings: list[Building] = []
+        self._libraries: dict[Future[Trial], Path] = {}
+        self._done: queue.SimpleQueue[Future[Trial]] = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._libraries)
+
+    @property
+    def ready(self) -> int:
+        """How many have ended."""
+        return self._done.qsize()
+
+    def build(self, building: Building) -> None:
+        self._buildings = [*(b for b in self._buildings if not b.is_done), building]
+        self._builds.submit(building.ahead)
+
+    def measure(self, library: Path, trial: Callable[[], Trial]) -> None:
+        future = self._measuring.submit(trial)
+        self._libraries[future] = library
+        future.add_done_callback(self._done.put)
+
+    def next(self) -> Trial:
+        """The next that ends. Raises what measuring raises."""
+        future = self._done.get()
+        trial = future.result()
+        del self._libraries[future]
+        return trial
+
+    def close(self) -> list[Path]:
+        """End what is under way; the libraries that it may have left."""
+        for building in self._buildings:
+            building.close()  # or those that wait for a build would wait for all of it
+        self._builds.shutdown()
+        self._measuring.shutdown(cancel_futures=True)
+        return list(self._libraries.values())

@@ -12,13 +12,14 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from board_agent.timing import Repetition
+from templates.space import SearchSpace
 from templates.template import template_named
 from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
@@ -31,8 +32,10 @@ from tuner.measure.laboratory import Laboratory
 from tuner.measure.pool import BuilderPool
 from tuner.measure.processes import ProcessServer
 from tuner.measure.ray_builders import RayBuilders
+from tuner.measure.ray_search import RaySearchers
 from tuner.measure.scratch import Scratch
 from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
+from tuner.search import Searcher, make_searcher
 from tuner.versions import versions
 from tuning_db.record import CONDITION, THROTTLED, Failure, Trial, Workload
 
@@ -76,7 +79,9 @@ class LocalRunner(Runner):
         self._scratch = Scratch()
         self._libraries = 0
         self._open: list[tuple[Trial, Interval]] = []  # trials of which it is not known yet whether they are disturbed
+        self._counting = threading.Lock()  # of what several threads add to
         self._ray: RayBuilders | None = None
+        self._searchers: RaySearchers | None = None
         # What builds here, beside builders elsewhere, must not do so while something is measured here.
         self._alone = threading.Lock() if device.name == "cpu" else nullcontext()
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
@@ -84,6 +89,7 @@ class LocalRunner(Runner):
             self._start(linker)
             if self.options.ray is not None:
                 self._ray = self._join_ray(linker)
+                self._searchers = self._on_nodes(self._ray, self.options.ray)
         except BaseException:
             self.close()
             raise
@@ -133,6 +139,14 @@ class LocalRunner(Runner):
         self._batch = max(self._batch, joined.slots * _BATCH_PER_BUILDER)
         return joined
 
+    def _on_nodes(self, joined: RayBuilders, address: str) -> RaySearchers:
+        return RaySearchers(self._server, address, self.options.plugins, lambda: joined.elsewhere, self.notice)
+
+    def make_searcher(self, spec: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
+        """See tuner.search.make_searcher: one that computes on another machine, where builders are on others."""
+        make = make_searcher if self._searchers is None else self._searchers.make
+        return make(spec, space, seed, history)
+
     def _open_laboratory(self, settings: ExecutorSettings) -> Any:
         return Laboratory(self._server, settings, self.options.run_seconds, notice=self.notice)
 
@@ -149,11 +163,12 @@ class LocalRunner(Runner):
         self._libraries += 1
         return self._scratch.path / f"k{self._libraries}.so"
 
-    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         """See contract.Runner.measure."""
-        best: dict[Workload, float | None] = {candidates[0].workload: best_seconds} if candidates else {}
-        for start in range(0, len(candidates), self._batch):
-            batch = candidates[start : start + self._batch]
+        wanted = list(candidates)
+        best: dict[Workload, float | None] = {wanted[0].workload: best_seconds} if wanted else {}
+        for start in range(0, len(wanted), self._batch):
+            batch = wanted[start : start + self._batch]
             libraries = [self._new_library() for _ in batch]
             try:
                 with closing(self._build(batch, libraries, ahead=self._overlaps())) as building:
@@ -249,8 +264,6 @@ class LocalRunner(Runner):
             job = RunJob(candidate, str(library), repetition or self.options.repetition, best_seconds)
             with self._alone:
                 done, interval = self._laboratory.run(job)
-        self.spent.trials += 1
-        self.spent.run_seconds += time.perf_counter() - started
         trial = Trial(
             workload=candidate.workload,
             device=self.device.key,
@@ -261,8 +274,11 @@ class LocalRunner(Runner):
             error=done.error,
             versions=self._versions_with(done.throttled, done.condition),
         )
-        if trial.ok and not trial.throttled and repetition is None:  # else it is only the check before a comparison
-            self._open.append((trial, interval))
+        with self._counting:
+            self.spent.trials += 1
+            self.spent.run_seconds += time.perf_counter() - started
+            if trial.ok and not trial.throttled and repetition is None:  # else it is only the check of a comparison
+                self._open.append((trial, interval))
         return trial
 
     def _versions_with(self, throttled: str, condition: str) -> Mapping[str, str]:
@@ -272,9 +288,11 @@ class LocalRunner(Runner):
 
     def disturbed(self) -> list[Trial]:
         """See contract.Runner.disturbed."""
-        found = [trial for trial, interval in self._open if interval.is_disturbed]
-        self._open = [(trial, interval) for trial, interval in self._open if interval.ratio is None]
-        return found
+        with self._counting:
+            over = [interval.ratio is not None for _, interval in self._open]
+            ended = [found for found, is_over in zip(self._open, over, strict=True) if is_over]
+            self._open = [found for found, is_over in zip(self._open, over, strict=True) if not is_over]
+        return [trial for trial, interval in ended if interval.is_disturbed]
 
     def remarks(self) -> list[str]:
         """See contract.Runner.remarks."""
@@ -296,6 +314,8 @@ class LocalRunner(Runner):
 
     def close(self) -> None:
         """See contract.Runner.close."""
+        if self._searchers is not None:
+            self._searchers.close()
         if self._ray is not None:
             self._ray.close()
         self._server.close()

@@ -115,6 +115,11 @@ class RayBuilders(Closing):
         return any(node.here for node in self._nodes.values())
 
     @property
+    def elsewhere(self) -> tuple[tuple[str, str], ...]:
+        """The nodes on other machines, by id and name."""
+        return tuple((node.node, node.name) for node in list(self._nodes.values()) if not node.here)
+
+    @property
     def slots(self) -> int:
         return sum(node.slots for node in self._nodes.values())
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tuner.measure.contract import Candidate
 from tuner.measure.jobs import BuilderSettings
-from tuning_db.record import Failure
+from tuning_db.record import Config, Failure
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,55 @@ class Settled:
 @dataclass(frozen=True)
 class Alive:
     """Said every second while something is waited for."""
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """`libraries`: the versions of what searchers compute with, by name."""
+
+    address: str
+    plugins: tuple[str, ...]
+    libraries: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Calls of a searcher, pickled, the last of which is answered; `before`: how many calls went before them. `nodes`:
+    where it may be done, by id and name."""
+
+    searcher: int
+    before: int
+    calls: bytes
+    nodes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """The answer: configs, and what the searcher went on without; or why it cannot go on."""
+
+    configs: tuple[Config, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """In the place of an answer: the calls before were not made there. All of them are needed."""
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """No node can search, and why the last one that was tried could not (None: there was none)."""
+
+    why: str | None
+
+
+@dataclass(frozen=True)
+class SearchOn:
+    """A node searches from now on; `instead`: another was lost."""
+
+    name: str
+    instead: bool
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import logging
 import os
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -44,18 +46,27 @@ _PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)  # before a lost node is tried again, by 
 
 def main(connection: Connection, settings: LinkSettings) -> None:
     """Join the cluster and serve the tuner until it says Bye, or is gone (EOFError)."""
+    with joined(connection, settings.address) as ray:
+        if ray is not None:
+            Cluster(ray, connection, settings).serve()
+
+
+@contextmanager
+def joined(connection: Connection, address: str) -> Iterator[Any]:
+    """Ray, while this process is in the cluster; None where it cannot be, and the tuner was told."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.chdir("/")  # Ray's workers look for modules in folders of the name that this process is in
     import ray
 
     try:
-        ray.init(settings.address, log_to_driver=False, logging_level=logging.CRITICAL)
+        ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:
         connection.send(NotJoined(" ".join(str(error).split())))
+        yield None
         return
     try:
-        Cluster(ray, connection, settings).serve()
+        yield ray
     finally:
         ray.shutdown()
 
@@ -226,7 +237,7 @@ class Cluster:
                 answer = self._ray.get(call, timeout=_FETCH_SECONDS)
             except self._ray.exceptions.RayError as error:
                 self._asked[call] = asked  # lost with the node
-                self._lose(asked.node, _reason(error))
+                self._lose(asked.node, reason(error))
                 continue
             self._take(asked, answer)
         now = time.monotonic()
@@ -266,7 +277,7 @@ class Cluster:
             self._connection.send(Settled(waiting))
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """A line for what Ray says in many, in colours."""
     line = last_meaningful_line(str(error))
     return line if "Error" in line else f"{type(error).__name__}: {line}" if line else describe(error)

@@ -66,7 +66,7 @@ class ReplayRunner(Runner):
         """Virtual seconds since the start."""
         return self._now
 
-    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         for candidate in candidates:
             yield self._trial(candidate)
 

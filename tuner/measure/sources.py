@@ -1,4 +1,4 @@
-"""What has to be the same on machines that build for each other, beside the versions (`tuner.versions`)."""
+"""What has to be the same on machines that build and search for each other, beside the versions (`tuner.versions`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-_BUILDING = ("templates", "vision_ops", "tuner.measure")  # what decides which library comes of a candidate
+# What decides which library comes of a candidate, and what a searcher proposes.
+_DECIDING = ("templates", "vision_ops", "tuner.measure", "tuner.search")
 
 
 def source_digest() -> str:
     """Of the sources that libraries are made by: two states of a checkout have the same version."""
     digest = hashlib.sha256()
-    for package in _BUILDING:
+    for package in _DECIDING:
         spec = importlib.util.find_spec(package)
         assert spec is not None
         assert spec.origin is not None

@@ -12,7 +12,7 @@ from tuner.measure.bundle import write_bundle
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.workshop import Workshop
 from tuner.search import make_searcher
-from tuner.session.loop import task_seed
+from tuner.session.proposing import task_seed
 from tuner.session.task import Task, is_current
 from tuner.versions import versions
 from tuning_db.record import Failure, Trial

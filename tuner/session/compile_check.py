@@ -17,7 +17,7 @@ from templates.template import search_space
 from tuner.devices.profiles import Profile
 from tuner.measure.contract import Candidate
 from tuner.measure.offline import CandidateReport, OfflineRunner, Verdict
-from tuner.session.loop import task_seed
+from tuner.session.proposing import task_seed
 from tuner.session.task import Task
 from tuning_db.record import Config
 

@@ -28,7 +28,7 @@ def expected_gain(state: TaskState, typical_seconds: float) -> float:
     `typical_seconds`: what is assumed of a task that has no time yet.
     """
     best = state.best_seconds if math.isfinite(state.best_seconds) else typical_seconds
-    promise = slope(state.curve) + OPTIMISM / max(1, state.tried) ** 1.5
+    promise = slope(state.curve) + OPTIMISM / max(1, state.begun) ** 1.5
     return promise * best * state.task.occurrences
 
 

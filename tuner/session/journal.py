@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -80,20 +80,23 @@ def is_gone(process: str, since: datetime | None = None) -> bool:
         return True
 
 
+def release(store: Store, device: DeviceKey, workload: Workload, configs: Collection[Config]) -> None:
+    """Take configs out of the journal that this process began and will not finish."""
+    owner, keys = f"{platform.node()}:{os.getpid()}", {c.key for c in configs}
+    left = [
+        e
+        for e in store.in_flight()
+        if process_of(e.owner) == owner and e.device == device and e.workload == workload and e.config.key in keys
+    ]
+    if left:
+        store.abandon(left)
+
+
 @contextmanager
-def journalled(
-    store: Store, device: DeviceKey, workload: Workload, configs: Sequence[Config], again: bool = False
-) -> Iterator[None]:
-    """These configs are in the journal until there are trials of them, or it is over. `again`: see Store.begin."""
-    store.begin(workload, device, configs, again=again)
+def journalled(store: Store, device: DeviceKey, workload: Workload, configs: Sequence[Config]) -> Iterator[None]:
+    """These configs are in the journal until there are trials of them, or it is over."""
+    store.begin(workload, device, configs)
     try:
         yield
     finally:
-        owner, keys = f"{platform.node()}:{os.getpid()}", {c.key for c in configs}
-        left = [
-            e
-            for e in store.in_flight()
-            if process_of(e.owner) == owner and e.device == device and e.workload == workload and e.config.key in keys
-        ]
-        if left:
-            store.abandon(left)
+        release(store, device, workload, configs)

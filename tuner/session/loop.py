@@ -6,7 +6,6 @@ from the recorded trials and from the seconds of effort per task (tuning_db.effo
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,27 +15,28 @@ from typing import Literal
 
 from templates.template import search_space, template_named
 from tuner.devices import Device, is_board
-from tuner.errors import BadInput, NothingMeasured, SearchFailed
+from tuner.errors import BadInput, NothingMeasured
 from tuner.measure.contract import Candidate, Runner
-from tuner.search import DEFAULT, FALLBACK, Searcher, check_searcher, make_searcher
+from tuner.search import DEFAULT, check_searcher, make_searcher
 from tuner.session.budget import FLOOR, Allowance, Budget, allowance
 from tuner.session.experience import Library
 from tuner.session.final import finalists
 from tuner.session.gain import most_promising
-from tuner.session.journal import journalled, release_dead
+from tuner.session.journal import journalled, release, release_dead
+from tuner.session.proposing import Making, Proposer
 from tuner.session.report import Progress, SessionReport, Stopped, finite, gflops_of, task_report
 from tuner.session.sharing import LEASE_SECONDS, Sharing
 from tuner.session.task import Task, TaskState, is_current
 from tuning_db.effort import add_effort, efforts_of
 from tuning_db.marks import mark_throttled
-from tuning_db.record import Config, Trial
+from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
 # Enough to keep a few cores building at a time. On recorded spaces without seeds, a search that hears of its trials
 # after every 8 needs a fifth fewer of them than after every 16; 4 are no better.
 BATCH = 8
-# How many of its best configs a task hands to those that differ in the epilogue alone.
-ADVICE = 3
+# Trials that are committed together at most.
+TOGETHER = 32
 
 
 def tune(
@@ -53,6 +53,7 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
     lease_seconds: float = LEASE_SECONDS,
     notice: Callable[[str], None] | None = None,
+    make: Making = make_searcher,
 ) -> SessionReport:
     """Tune the tasks on the device, going on from what the store has, within the budget (see tuner.session.budget).
 
@@ -60,23 +61,18 @@ def tune(
     see tuner.session.sharing.Sharing).
 
     `runner` measures on `device`. `exact` forbids templates that round differently from the direct algorithm; `only`
-    names the templates that may be used. `clock` gives seconds. An interrupt (KeyboardInterrupt) ends the session: the
-    report says so, and all that was measured is in the store. Raises BadInput for an unknown searcher or template,
-    NothingMeasured if no task has a time at the end, DatabaseError if the store cannot be written.
+    names the templates that may be used. `clock` gives seconds; `make` makes searchers. An interrupt
+    (KeyboardInterrupt) ends the session: the report says so, and all that was measured is in the store. Raises BadInput
+    for an unknown searcher or template, NothingMeasured if no task has a time at the end, DatabaseError if the store
+    cannot be written.
     """
 
     def share(states: Sequence[TaskState]) -> Sharing:
         return Sharing(store, device.key, states, lease_seconds, notice)
 
     budget = budget or Budget()
-    session = _Session(tasks, device, store, runner, searcher, budget, seed, progress, exact, only, clock, share)
+    session = _Session(tasks, device, store, runner, searcher, budget, seed, progress, exact, only, clock, share, make)
     return session.run()
-
-
-def task_seed(seed: int, task: Task) -> int:
-    """Tasks of one session do not search in step."""
-    digest = hashlib.sha256(f"{seed}/{task.workload.key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big")
 
 
 class _Session:
@@ -94,6 +90,7 @@ class _Session:
         only: Sequence[str] | None,
         clock: Callable[[], float],
         share: Callable[[Sequence[TaskState]], Sharing],
+        make: Making,
     ) -> None:
         _check_names(searcher, only)
         if len({t.workload for t in tasks}) < len(tasks):
@@ -111,8 +108,8 @@ class _Session:
         self._left = self._allowance(budget)
         self._tried_before = sum(s.tried for s in self._tunable)
         ops = {s.task.workload.op for s in self._tunable}
-        self._library = Library(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
-        self._remarks: list[str] = []
+        library = Library(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
+        self._proposer = Proposer(self._tunable, library, device.target, searcher, seed, make)
 
     def _state(self, task: Task, only: Sequence[str] | None, exact: bool, suspects: Sequence[Config]) -> TaskState:
         space = search_space(task.workload, self._device.target, only, exact)
@@ -152,7 +149,7 @@ class _Session:
     @property
     def _trials_left(self) -> float:
         """Of the budget: what others measure meanwhile counts too."""
-        return self._left.trials - (sum(s.tried for s in self._tunable) - self._tried_before)
+        return self._left.trials - (sum(s.begun for s in self._tunable) - self._tried_before)
 
     def _open_tasks(self) -> list[TaskState]:
         return [s for s in self._tunable if s.is_open(self._preset)]
@@ -172,7 +169,7 @@ class _Session:
             if state is None:
                 self._sharing.wait()
             elif state.is_open(self._preset):
-                self._search_batch(state)
+                self._measure(state)
 
     def _heed_wishes(self) -> None:
         """The time of a pause does not count."""
@@ -181,75 +178,90 @@ class _Session:
             waited = self._clock() - began
             self._started, self._charged = self._started + waited, self._charged + waited
 
-    def _search_batch(self, state: TaskState) -> None:
-        if state.suspects:
-            self._measure(state, [state.suspects.pop()], again=True)
-            return
-        assert state.space is not None
-        if state.searcher is None:
-            seed = task_seed(self._seed, state.task)
-            state.searcher = make_searcher(self._searcher, state.space, seed, state.trials)
-            state.searcher.suggest(self._library.foreign(state.task.workload, state.space, self._device.target))
-        size = min(BATCH, self._trials_left)
-        if self._preset.trials is not None:
-            size = min(size, self._preset.trials - state.tried)
-        if state.below_floor:
-            size = min(size, FLOOR - state.tried)
-        state.searcher.learn_from(self._library.nearest(state, self._tunable))
-        state.searcher.suggest(self._advice(state, ADVICE))
-        configs = self._proposals(state, state.searcher, int(size))
-        if not configs:
-            state.exhausted = True
-            return
-        state.searcher.observe(self._measure(state, configs))
-
-    def _proposals(self, state: TaskState, searcher: Searcher, n: int) -> list[Config]:
-        """Where a library that the searcher uses fails, the task goes on with another searcher."""
+    def _measure(self, first: TaskState) -> None:
+        """Measure and record a batch of the task; where the runner measures many at a time, batches of this and of
+        other tasks, one after the other, until the runner has to be empty."""
+        known: list[Trial] = []
         try:
-            return searcher.propose(n)
-        except SearchFailed as error:
-            assert state.space is not None
-            self._remarks.append(f"{state.task.name}: {self._searcher} failed ({error}); going on with {FALLBACK}")
-            state.searcher = make_searcher(FALLBACK, state.space, task_seed(self._seed, state.task), state.trials)
-            return state.searcher.propose(n)
+            with _closing(self._runner.measure(self._candidates(first), finite(first.best_seconds))) as measured:
+                for trial in measured:
+                    known.append(trial)
+                    if not self._runner.ready or len(known) == TOGETHER:  # one commit for all that ended meanwhile
+                        self._record(known, "search")
+                    if self._elapsed >= self._left.search_seconds:
+                        break
+        finally:
+            self._record(known, "search")
+            self._mark_disturbed()
+            self._charge(first)
+            self._release()
+        for state in self._tunable:
+            self._proposer.observe(state)
 
-    def _advice(self, state: TaskState, most: int) -> list[Config]:
-        """The best configs of tasks that differ in the epilogue alone, up to `most` of each: what is good for one is
-        good for all, nearly."""
-        anchor = state.task.workload
-        siblings = [
-            s
-            for s in self._tunable
-            if s is not state and (s.task.workload.op, s.task.workload.attrs) == (anchor.op, anchor.attrs)
-        ]
-        return [trial.config for s in siblings for trial in s.standing()[:most]]
+    def _candidates(self, first: TaskState) -> Iterator[Candidate]:
+        """Of a batch, each noted in the journal; of the next one when the runner has room for it, of the task that
+        promises most by then."""
+        state: TaskState | None = first
+        while state is not None:
+            # A candidate over which a session may have died is measured alone.
+            again = bool(state.suspects)
+            configs = [state.suspects.pop()] if again else self._next_batch(state)
+            if configs:
+                self._store.begin(state.task.workload, self._device.key, configs, again=again)
+                state.pending |= {c.key: c for c in configs}
+            else:
+                state.exhausted = True
+            yield from (Candidate(state.task.workload, c) for c in configs)
+            state = self._next_task(state) if self._runner.width > 1 else None
 
-    def _measure(self, state: TaskState, configs: Sequence[Config], again: bool = False) -> list[Trial]:
-        """Measure and record; fewer trials than configs where the time is up. `again`: a session died over them."""
-        workload, trials = state.task.workload, list[Trial]()
-        with journalled(self._store, self._device.key, workload, configs, again):
-            try:
-                candidates = [Candidate(workload, c) for c in configs]
-                with _closing(self._runner.measure(candidates, finite(state.best_seconds))) as measured:
-                    for trial in measured:
-                        trials.append(self._record(state, trial, "search"))
-                        if self._elapsed >= self._left.search_seconds:
-                            break
-            finally:
-                self._mark_disturbed()
-                self._charge(state)
-        return trials
+    def _next_task(self, last: TaskState) -> TaskState | None:
+        """Whose batch is next while others are measured; None where what is under way has to end first."""
+        self._mark_disturbed()
+        self._charge(last)
+        used_up = self._trials_left <= 0 or self._elapsed >= self._left.search_seconds
+        if used_up or self._sharing.is_wished_to_pause():
+            return None
+        state = self._sharing.hold_one(self._open_tasks(), most_promising)
+        self._sharing.catch_up()
+        return state if state is not None and state.is_open(self._preset) else None
 
-    def _record(self, state: TaskState, trial: Trial, phase: Literal["search", "compare"]) -> Trial:
-        trial = replace(trial, seed=self._seed, searcher=self._searcher)
-        if self._store.add(trial):
-            self._sharing.recorded(state)
-        state.add(trial)
-        if trial.failure is not None:
-            self._failures[str(trial.failure.kind)] += 1
+    def _next_batch(self, state: TaskState) -> list[Config]:
+        """What to measure of a task next; nothing where its space is exhausted."""
+        # Half of what is measured at a time: a search that went on for each single trial would take a core for itself.
+        size = min(max(BATCH, self._runner.width // 2), self._trials_left)
+        if self._preset.trials is not None:
+            size = min(size, self._preset.trials - state.begun)
+        if state.below_floor:
+            size = min(size, FLOOR - state.begun)
+        return self._proposer.batch(state, int(size))
+
+    def _release(self) -> None:
+        """Take back what was begun and will not be measured: the time is up, or an interrupt came."""
+        for state in self._tunable:
+            if state.pending:
+                release(self._store, self._device.key, state.task.workload, list(state.pending.values()))
+                state.pending.clear()
+
+    def _state_of(self, workload: Workload) -> TaskState:
+        return next(s for s in self._states if s.task.workload == workload)
+
+    def _record(self, measured: list[Trial], phase: Literal["search", "compare"]) -> None:
+        """Commit trials together, and empty the list."""
+        trials = [replace(t, seed=self._seed, searcher=self._searcher) for t in measured]
+        measured.clear()  # whatever happens, they are not committed again
+        new = self._store.add_together(trials) if trials else []
+        for trial, is_new in zip(trials, new, strict=True):
+            state = self._state_of(trial.workload)
+            if is_new:
+                self._sharing.recorded(state)
+            state.add(trial)
+            if phase == "search":
+                state.unobserved.append(trial)
+            if trial.failure is not None:
+                self._failures[str(trial.failure.kind)] += 1
         if self._progress is not None:
-            self._progress(self._progress_of(state, trial, phase))
-        return trial
+            for trial in trials:
+                self._progress(self._progress_of(self._state_of(trial.workload), trial, phase))
 
     def _mark_disturbed(self) -> None:
         """Mark what was measured while the device changed its speed."""
@@ -299,7 +311,7 @@ class _Session:
 
     def _finalists(self, state: TaskState) -> list[Config]:
         """Whom to compare; nobody when the time is up."""
-        return finalists(state, self._advice(state, 1)) if self._elapsed < self._left.seconds else []
+        return finalists(state, self._proposer.advice(state, 1)) if self._elapsed < self._left.seconds else []
 
     def _compare_once(self, state: TaskState, configs: Sequence[Config]) -> None:
         workload = state.task.workload
@@ -307,20 +319,13 @@ class _Session:
             trials = self._runner.compare([Candidate(workload, c) for c in configs])
             self._mark_disturbed()
             if any(t.ok for t in trials):
-                for trial in trials:
-                    self._record(state, trial, "compare")
+                self._record(trials, "compare")
             else:  # the comparison failed, not its candidates, which ran before
                 state.comparison_failure = str(trials[0].failure and trials[0].failure.message)
         self._charge(state)
 
     def _all_remarks(self) -> tuple[str, ...]:
         """What failed and was done without."""
-        parts = [
-            f"{s.task.name}: {self._searcher} goes on without {part}, which failed: {why}"
-            for s in self._tunable
-            if s.searcher is not None
-            for part, why in s.searcher.failures.items()
-        ]
         failed = [
             f"{s.task.name}: the best were not measured against each other: {s.comparison_failure}"
             for s in self._tunable
@@ -328,7 +333,7 @@ class _Session:
         ]
         skipped = [f"{s.task.name}: skipped, by `tune watch`" for s in self._tunable if s.skipped]
         shared = [f"{n} more trials are other runs', at the same time"] if (n := self._sharing.from_others) else []
-        return (*self._remarks, *parts, *failed, *skipped, *shared)
+        return (*self._proposer.remarks(), *failed, *skipped, *shared)
 
     def _report(self, stopped: Stopped) -> SessionReport:
         report = SessionReport(

@@ -1,8 +1,9 @@
 """Sessions that tune for the same device in one database at the same time, in processes here or on other hosts: each
-works on a task that no other is at, and learns what the others have found. Start at `Sharing`.
+works on tasks that no other is at, and learns what the others have found. Start at `Sharing`.
 
-A session claims one task at a time (tuning_db.claims) and renews the claim from a thread, so that a candidate which
-takes long costs it nothing. A session that finds all tasks claimed which are left waits: they may need it yet.
+A session claims the task that it proposes configs for (tuning_db.claims), keeps those whose configs are still measured,
+and renews its claims from a thread, so that a candidate which takes long costs it nothing. A session that finds all
+tasks claimed which are left waits: they may need it yet.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Sharing:
         self._wishes = Wishes(store, device)
         self._notice = notice or (lambda _: None)
         self._noticed = False
-        self._held: TaskState | None = None
+        self._held: list[TaskState] = []
+        self._changing = threading.Lock()  # what is held, and the claims that it stands for
         self._counts = {s.task.workload.key: len(s.trials) for s in states}  # what differs is read again
         self._ended = threading.Event()
         self._failure: DatabaseError | None = None
@@ -63,15 +65,16 @@ class Sharing:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ended.set()
         self._heart.join()
-        if self._held is not None:
+        if self._held:
             self._claims.give_back()
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):
-            if self._held is not None:
+            if self._held:
                 try:
-                    if not self._claims.renew():  # this machine slept, and others have taken over
-                        self._held = None
+                    with self._changing:
+                        kept = self._claims.renew()  # not all where this machine slept, and others have taken over
+                        self._held = [s for s in self._held if s.task.workload.key in kept]
                 except DatabaseError as error:  # the session hears of it when it goes on
                     self._failure = error
                     return
@@ -81,14 +84,15 @@ class Sharing:
         self._counts[state.task.workload.key] += 1
 
     def hold(self, state: TaskState) -> bool:
-        """Whether the task is this session's now, until it holds another."""
+        """Whether the task is this session's now, until it holds another and nothing of this one is measured."""
         if self._failure is not None:
             raise self._failure
-        if state is not self._held:
-            self._held = None
-            if not self._claims.take(state.task.workload, _is_dead):
-                return False
-            self._held = state
+        with self._changing:
+            if state not in self._held:
+                self._held = [s for s in self._held if s.pending]
+                if not self._claims.take(state.task.workload, _is_dead, [s.task.workload for s in self._held]):
+                    return False
+                self._held.append(state)
         return True
 
     def hold_one(self, states: Sequence[TaskState], choose: Callable[[list[TaskState]], TaskState]) -> TaskState | None:
@@ -125,14 +129,18 @@ class Sharing:
         state.add_from_others(new)
         self.from_others += len(new)
 
+    def is_wished_to_pause(self) -> bool:
+        """Leave out what a person wants skipped; whether all runs are to pause."""
+        wishes = self._wishes.made()
+        for state in self._states:
+            state.skipped = state.skipped or state.task.workload.key in wishes.skipped
+        return wishes.paused
+
     def heed(self) -> bool:
         """Leave out what a person wants skipped, and wait while all runs are to pause; whether this one has waited."""
         waited = False
         while True:
-            wishes = self._wishes.made()
-            for state in self._states:
-                state.skipped = state.skipped or state.task.workload.key in wishes.skipped
-            if not wishes.paused:
+            if not self.is_wished_to_pause():
                 return waited
             if not waited:
                 self._notice("paused by `tune watch`: go on by its button, or by `tune watch --resume`")
@@ -141,9 +149,10 @@ class Sharing:
 
     def _rest(self) -> None:
         """A moment, with nothing claimed: others may wait for it."""
-        if self._held is not None:
-            self._held = None
-            self._claims.give_back()
+        with self._changing:
+            if self._held:
+                self._held = []
+                self._claims.give_back()
         time.sleep(_WAIT_SECONDS)
 
     def wait(self) -> None:

@@ -57,9 +57,12 @@ class TaskState:
     skipped: bool = False  # a person has asked for it
     suspects: list[Config] = field(default_factory=list)  # over which a session may have died
     repeats: int = field(init=False, default=0)  # trials of known configs since the last new one
+    pending: dict[str, Config] = field(init=False, default_factory=dict)  # configs that are being measured, by key
+    unobserved: list[Trial] = field(init=False, default_factory=list)  # that the searcher was not told of
     _tried: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the first trial
     _latest: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the one that counts
     _times: Counter[str] = field(init=False, default_factory=Counter)  # by config, trials that succeeded
+    _best: Trial | None = field(init=False, default=None)  # the first of `standing`
     _improved: int = field(init=False, default=0)  # configs tried up to the last significant improvement
     _curve: list[float] = field(init=False, default_factory=list)  # best seconds after each config tried
 
@@ -74,8 +77,10 @@ class TaskState:
     def add(self, trial: Trial) -> None:
         self.trials.append(trial)
         key = trial.config.key
+        self.pending.pop(key, None)
         if trial.ok or key not in self._latest or _is_telling(trial):
             self._latest[key] = trial
+            self._rank(trial)
         self._times[key] += trial.ok
         if key in self._tried:
             self.repeats += 1
@@ -94,6 +99,14 @@ class TaskState:
         for known in (self._tried, self._latest):
             if known[old.config.key] == old:
                 known[old.config.key] = new
+        self._rank(new)
+
+    def _rank(self, latest: Trial) -> None:
+        """Keep the best, of which every trial asks, where a config has another trial that counts."""
+        if self._best is None or latest.config.key == self._best.config.key:
+            self._best = min((t for t in self._latest.values() if t.ok), key=_rank, default=None)
+        elif latest.ok and _rank(latest) < _rank(self._best):
+            self._best = latest
 
     def add_from_others(self, trials: Sequence[Trial]) -> None:
         """Trials that another session has measured since."""
@@ -110,10 +123,14 @@ class TaskState:
         return len(self._tried)
 
     @property
+    def begun(self) -> int:
+        """Those, and what is being measured."""
+        return len(self._tried) + len(self.pending)
+
+    @property
     def best_seconds(self) -> float:
         """Infinity where nothing was measured."""
-        standing = self.standing()
-        return standing[0].seconds if standing else math.inf
+        return math.inf if self._best is None else self._best.seconds
 
     @property
     def first_seconds(self) -> float:
@@ -128,7 +145,7 @@ class TaskState:
     def standing(self) -> list[Trial]:
         """Configs that work, each by the measurement that counts (its latest), the fastest first; behind all others
         those that were measured while the device did not keep its speed."""
-        return sorted((t for t in self._latest.values() if t.ok), key=lambda t: (t.throttled, t.seconds))
+        return sorted((t for t in self._latest.values() if t.ok), key=_rank)
 
     def is_confirmed(self, config: Config) -> bool:
         """Whether the config has been measured more than once."""
@@ -142,12 +159,12 @@ class TaskState:
 
     def is_open(self, preset: Preset) -> bool:
         """Whether there is anything left to search."""
-        capped = preset.trials is not None and self.tried >= preset.trials
+        capped = preset.trials is not None and self.begun >= preset.trials
         return self.space is not None and not (self.exhausted or self.skipped or capped or self.stalled(preset))
 
     @property
     def below_floor(self) -> bool:
-        return self.tried < FLOOR
+        return self.begun < FLOOR
 
     def failures(self) -> Mapping[str, int]:
         """Failed trials by kind, in all sessions."""
@@ -155,6 +172,10 @@ class TaskState:
 
     def first_error(self) -> str | None:
         return next((f"{t.failure.kind}: {t.failure.message}" for t in self.trials if t.failure is not None), None)
+
+
+def _rank(trial: Trial) -> tuple[bool, float]:
+    return trial.throttled, trial.seconds
 
 
 def _is_telling(trial: Trial) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from templates.workloads import Conv2d, Dense
 from tests.tuner.interop import logs
 from tuner.interop.autotvm import device_of, from_record
 from tuning_db.errors import DatabaseError
+from tuning_db.importing import import_log
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind
 from tuning_db.rows import from_record as from_ours
 from tuning_db.rows import to_record
+from tuning_db.store import open_db
 
 CONV = Conv2d(1, 64, 28, 28, 64, (3, 3), (1, 1), (1, 1, 1, 1)).workload()
 
@@ -158,3 +162,20 @@ def read_or_said(record: Any) -> str:
         return from_record(record).config.template[:8]
     except DatabaseError as error:
         return "said" if "\n" not in str(error) else str(error)
+
+
+def test_a_log_that_autotvm_has_written(tmp_path: Path) -> None:
+    """Every line of it becomes a trial, or is refused for what there is no counterpart to."""
+    log = os.environ.get("EDGETUNE_TEST_AUTOTVM_LOG")
+    if log is None:
+        pytest.skip("EDGETUNE_TEST_AUTOTVM_LOG names no log of AutoTVM's, as one of github.com/tlc-pack/tophub")
+    lines = [line for line in Path(log).read_bytes().splitlines(keepends=True) if line[:1] not in (b"#", b"\n")]
+    with open_db(tmp_path / "t.db") as store:
+        report = import_log(store, lines, lambda data, _: from_record(data))
+        again = import_log(store, lines, lambda data, _: from_record(data))
+        trials = list(store.trials())
+    assert report.added > 0
+    assert report.added + report.known + len(report.bad) == len(lines)
+    assert [bad for bad in report.bad if "damaged" in bad.reason or not bad.reason] == []
+    assert (again.added, again.bad) == (0, report.bad)
+    assert len(trials) == report.added

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 import templates  # noqa: F401  registers the templates
 from templates.template import all_templates
@@ -32,6 +33,34 @@ def latency(candidate: Candidate) -> float:
     return (
         math.inf if number % 7 == 0 else 1e-6 * candidate.workload.attrs.get("kernel", (1,))[0] * (1 + number / 2**32)
     )
+
+
+class WideReplay(ReplayRunner):
+    """Measures `width` candidates at a time, and asks for half as many more ahead; what it was asked last ends first.
+    `most`: how many were under way at a time, `tasks` of so many workloads."""
+
+    most = tasks = 0
+
+    def __init__(self, device: Device, width: int) -> None:
+        super().__init__(device.key, computed(latency), VERSIONS)
+        self.width = width
+        self._under_way: list[Candidate] = []
+        self._given = 0
+
+    @property
+    def ready(self) -> int:  # type: ignore[override]
+        return self._given % 5
+
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
+        wanted, self._under_way = iter(candidates), []
+        while True:
+            self._under_way += islice(wanted, self.width + self.width // 2 - len(self._under_way))
+            if not self._under_way:
+                return
+            self.most = max(self.most, len(self._under_way))
+            self.tasks = max(self.tasks, len({c.workload for c in self._under_way}))
+            self._given += 1
+            yield from super().measure([self._under_way.pop()])
 
 
 def replayed(
