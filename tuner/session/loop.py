@@ -319,7 +319,8 @@ class _Session:
             trials = self._runner.compare([Candidate(workload, c) for c in configs])
             self._mark_disturbed()
             if any(t.ok for t in trials):
-                self._record(trials, "compare")
+                for trial in trials:
+                    self._record([trial], "compare")
             else:  # the comparison failed, not its candidates, which ran before
                 state.comparison_failure = str(trials[0].failure and trials[0].failure.message)
         self._charge(state)

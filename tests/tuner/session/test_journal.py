@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -45,9 +45,10 @@ class Killer(ReplayRunner):
         super().__init__(device.key, computed(latency), VERSIONS)
         self.bad, self.batches = bad, list[list[Config]]()
 
-    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None):
-        self.batches.append([c.config for c in candidates])
-        for candidate in candidates:
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None):
+        batch = list(candidates)
+        self.batches.append([c.config for c in batch])
+        for candidate in batch:
             if candidate.config == self.bad:
                 os._exit(9)  # as a machine that starts again: no `finally` runs
             yield from super().measure([candidate], best_seconds)
@@ -124,9 +125,10 @@ class Watched(ReplayRunner):
         self.journal.append(({c.config.key for c in candidates}, {e.config.key for e in self._store.in_flight()}))
         return super().compare(candidates)
 
-    def measure(self, candidates: Sequence[Candidate], best_seconds: float | None = None):
-        self.journal.append(({c.config.key for c in candidates}, {e.config.key for e in self._store.in_flight()}))
-        yield from super().measure(candidates, best_seconds)
+    def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None):
+        batch = list(candidates)
+        self.journal.append(({c.config.key for c in batch}, {e.config.key for e in self._store.in_flight()}))
+        yield from super().measure(batch, best_seconds)
 
 
 def test_whatever_is_measured_is_in_the_journal_before(device: Device, store: Store) -> None:
