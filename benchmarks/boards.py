@@ -13,9 +13,11 @@ weights, sends them and a library, fetches the output and checks it, and every t
 stand-in of a library's size is sent; builds grow with the host's cores or with Ray, not with boards), and the
 comparison of the best at the end, which is one board's.
 
-"scaling": trials per second over those of the first row's boards times their ratio; "busy": share of the boards' time
-in which they measured; "host cores": what the host's processes computed, per second. From the call of `tune` to the
-last trial of the search.
+"scaling": trials per second over those of the first row's boards times their ratio; "alike": the same as if the first
+row's trials were measured as long as this row's (a search that has come further measures others); "busy": share of the
+boards' time in which they measured; "host cores": what the host's processes computed, per second of the search. Trials
+count from the call of `tune` until as few are left as there are boards: a search ends once, however long it is, with
+boards that have nothing to do while others measure what is slow.
 """
 
 from __future__ import annotations
@@ -145,19 +147,13 @@ class Watch:
     def __init__(self) -> None:
         self.began, self._spent = time.perf_counter(), cpu_seconds()
         self.times: list[float] = []
-        self.host_cores = self.measuring = 0.0
-        self.failed = 0
+        self.host_cores = 0.0
 
     def show(self, progress: Progress) -> None:
         if progress.phase == "compare":
             self.host_cores = (cpu_seconds() - self._spent) / (time.perf_counter() - self.began)
             raise KeyboardInterrupt
         self.times.append(time.perf_counter())
-        self.failed += not progress.last.ok
-
-    @property
-    def seconds(self) -> float:
-        return self.times[-1] - self.began
 
 
 def measure(names: list[str], trials: int, stand_ins: StandIns) -> dict[str, float]:
@@ -168,15 +164,18 @@ def measure(names: list[str], trials: int, stand_ins: StandIns) -> dict[str, flo
             watch = Watch()
             budget = Budget(trials=trials * len(names), preset="exhaustive")
             tune(TASKS, device, store, runner, "auto", budget, 0, watch.show, only=replayed_templates.names())
-        keys = [t.workload.key + replayed_templates.original(t.config).key for t in store.trials() if t.ok]
-    measuring = sum(stand_ins.seconds[key] for key in keys[: len(watch.times)])
+        searched = list(store.trials())[: len(watch.times) - len(names)]
+    seconds = watch.times[len(searched) - 1] - watch.began
+    keys = (t.workload.key + replayed_templates.original(t.config).key for t in searched)
+    measuring = sum(min(stand_ins.seconds[key], OPTIONS.run_seconds) for key in keys)
     return {
         "boards": len(names),
-        "trials": len(watch.times),
-        "failed": watch.failed,
-        "seconds": watch.seconds,
-        "trials_per_second": len(watch.times) / watch.seconds,
-        "busy": measuring / watch.seconds / len(names),
+        "trials": len(searched),
+        "failed": sum(not t.ok for t in searched),
+        "seconds": seconds,
+        "trials_per_second": len(searched) / seconds,
+        "busy": measuring / seconds / len(names),
+        "measuring_seconds": measuring / len(searched),
         "host_cores": watch.host_cores,
     }
 
@@ -198,18 +197,22 @@ def main() -> None:
         for count in options.boards:
             row = measure(names[:count], options.trials, stand_ins)
             first = rows[0] if rows else row
-            alone = first["trials_per_second"] / first["boards"]
-            row["scaling"] = row["trials_per_second"] / (alone * count)
+            alone = first["boards"] / first["trials_per_second"]
+            row["scaling"] = row["trials_per_second"] / count * alone
+            alike = alone - first["measuring_seconds"] + row["measuring_seconds"]
+            row["alike"] = row["trials_per_second"] / count * alike
             rows.append(row)
             print(
-                f"{count:3d} boards: {row['trials_per_second']:6.2f} trials/s, {row['scaling']:.2f} of linear, busy "
-                f"{row['busy']:.2f}, host {row['host_cores']:.2f} cores; {row['trials']:.0f} trials in "
+                f"{count:3d} boards: {row['trials_per_second']:6.2f} trials/s, {row['scaling']:.2f} of linear "
+                f"({row['alike']:.2f} for trials alike), busy {row['busy']:.2f}, host "
+                f"{row['host_cores']:.2f} cores; {row['trials']:.0f} trials in "
                 f"{row['seconds']:.0f} s, {row['failed']:.0f} failed; load {os.getloadavg()[0]:.1f}",
                 file=sys.stderr,
                 flush=True,
             )
     if options.json:
         summary = {f"scaling_{r['boards']:.0f}": r["scaling"] for r in rows}
+        summary |= {f"alike_{r['boards']:.0f}": r["alike"] for r in rows}
         summary |= {f"host_cores_{r['boards']:.0f}": r["host_cores"] for r in rows}
         print(json.dumps({"summary": summary, "rows": rows, "machine": {"platform": platform.platform()}}))
 
