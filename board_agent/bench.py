@@ -5,7 +5,6 @@ It may die of a candidate at any time; the session above it says so to the host 
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import os
@@ -18,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from board_agent.backend import Backend, NotCompiled, Unusable, open_backend
+from board_agent.disk import FULL
 from board_agent.sandbox import cap_memory, confine, end_first, leave_network, limit_memory
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
 from board_agent.topology import memory_bytes
 from board_agent.wire import Frame, Gone, receive, send
 
 _MEMORY_SHARE = 0.75  # of the board's, that one request may take, whatever the host says
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _DTYPES = frozenset(
     ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 )
@@ -77,7 +76,7 @@ class Bench:
         except MemoryError:
             return {"failed": "out of memory"}, []
         except OSError as error:
-            if error.errno in _FULL:  # no candidate's fault
+            if error.errno in FULL:  # no candidate's fault
                 return {"unfit": f"{self._folder.parent}: {error.strerror}: free some space there"}, []
             return {"failed": _line(error)}, []
         except Exception as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -23,13 +22,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from board_agent.condition import in_short, why_throttled
+from board_agent.condition import steady_answer
+from board_agent.disk import full_disk
 from board_agent.facts import facts
 from board_agent.journal import Journal, packed_results
 from board_agent.line import Alone
 from board_agent.pace import WARM_CALLS, WINDOW, Pace
 from board_agent.serve import check_scratch
-from board_agent.session import Session, sweep
+from board_agent.session import PREFIX, Session, sweep
+from board_agent.topology import usable_cpus
 from board_agent.wire import receive, send
 
 FORMAT = 2  # of a bundle and its results
@@ -37,11 +38,8 @@ MANIFEST = "bundle/manifest.json"
 BLOBS = "bundle/blobs/"
 _MOST_BYTES = 1 << 30
 _PREPARE_SECONDS = 300.0
-_SCRATCH = "edgetune-board-"  # as session.sweep knows them
-_THROTTLED_TRIES = 3  # of a measurement in which the device slowed down
 _MOST_BEGUN = 2  # times, none of which came to a result
 _FAILED = ("died", "failed", "refused", "unfit", "late", "not_compiled")
-_FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]  # as drivers' compilers say it
 _LOST = f"the device went down each time it ran, {_MOST_BEGUN} times"
 
 
@@ -109,7 +107,7 @@ class Run:
         self._kept: set[str] = set()  # and its tensors
         self._pace = Pace(self._reference_times, seconds)
         settings = manifest["settings"]  # which cores measure: none, where it is a GPU
-        self._cores = facts()["cpus"][: settings["threads"]] if settings["device"] == "cpu" else None
+        self._cores = usable_cpus()[: settings["threads"]] if settings["device"] == "cpu" else None
         self.described: dict[str, Any] = {}  # what the device's driver says of it
 
     def ready(self, measure: bool = False) -> float | None:
@@ -183,18 +181,15 @@ class Run:
         try:
             call, outputs = self._tried(candidate, 1)
             how = {"repetition": self._manifest["repetition"], "before": candidate["before"]}
-            for _ in range(_THROTTLED_TRIES):
-                answer, _ = self._device.ask({"do": "repeat", **call, **how}, seconds=self._manifest["seconds"])
-                before, after = answer["conditions"]
-                throttled = why_throttled(before, after, self._cores)
-                if not throttled:
-                    break
+            asked, seconds = {"do": "repeat", **call, **how}, self._manifest["seconds"]
+            answer, throttled, condition = steady_answer(
+                lambda: self._device.ask(asked, seconds=seconds)[0], self._cores
+            )
         except Failed as failed:
             self._started = False  # the next one gets a process of its own
-            if "unfit" in failed.answer or any(text in str(failed) for text in _FULL):
+            if "unfit" in failed.answer or full_disk(str(failed)):
                 raise Stopped(str(failed)) from failed
             return {"failed": failed.answer}, outputs
-        condition = in_short(before, after, self._cores)
         return {"times": answer["times"], "throttled": throttled, "condition": condition}, outputs
 
 
@@ -248,7 +243,7 @@ def _carried_out(
     with contextlib.ExitStack() as stack:
         check_scratch(tempfile.gettempdir())
         sweep(tempfile.gettempdir())
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-"))
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-"))
         os.chmod(scratch, 0o711)
         journal = stack.enter_context(Journal(folder))
         run = Run(bundle, manifest, stack.enter_context(Device(scratch)), journal.reference)

@@ -8,7 +8,7 @@ clock fell, but that something keeps it low. Readers take the roots they read fr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from board_agent.facts import PROCFS
 from board_agent.topology import SYSFS
@@ -27,6 +27,7 @@ _GPU_REASONS = (  # Intel's drivers, i915 and xe: 1 while it is so
 )
 _PI = "devices/platform/soc*/soc*firmware/get_throttled"  # what a Raspberry Pi's firmware does on its own
 _PI_NOW, _PI_EVER = 0xF, 0xF0000
+_TRIES = 3  # of a measurement or comparison in which the device slowed down
 _HELD_SHARE = 0.9  # of its limit, which a clock that is held there keeps at least
 _TURBO = ("intel", "amd", "acpi", "pcc")  # drivers whose limit is that of one core alone
 
@@ -68,6 +69,19 @@ def why_throttled(before: dict[str, Any], after: dict[str, Any], cores: Sequence
     if (earlier | later) & _PI_NOW or later & ~earlier & _PI_EVER:
         return f"the firmware's flags are {later:#x}"
     return _why_limited(before, after, cores) or _why_below(after, cores)
+
+
+def steady_answer(ask: Callable[[], dict[str, Any]], cores: Sequence[int] | None) -> tuple[dict[str, Any], str, str]:
+    """The answer to a measurement, which has the conditions before and after it; asked again, a few times, where these
+    cores or the GPU (None) slowed down meanwhile. With why they did so the last time, too, and those conditions in
+    short."""
+    for _ in range(_TRIES):
+        answer = ask()
+        before, after = answer["conditions"]
+        why = why_throttled(before, after, cores)
+        if not why:
+            break
+    return answer, why, in_short(before, after, cores)
 
 
 def in_short(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int] | None) -> str:

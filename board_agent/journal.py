@@ -16,6 +16,8 @@ import zipfile
 from collections import Counter
 from typing import Any, Iterator, Sequence
 
+from board_agent.disk import whole_file
+
 LINES = "results.jsonl"
 OUTPUTS = "outputs/"
 BUNDLE = "bundle.txt"
@@ -89,14 +91,14 @@ class Journal:
         for digest, data in zip(digests, outputs):
             path = os.path.join(self._folder, digest)
             if not os.path.exists(path):
-                with _whole(path) as file:
+                with whole_file(path) as file:
                     file.write(data)
         self._add({"candidate": name, **result, "outputs": digests})
 
     def pack(self, archive: str, bundle: str, facts: dict[str, Any]) -> None:
         """Write all to an archive. `bundle`: what the candidates came in."""
         outputs = {digest for line in self.results.values() for digest in line["outputs"]}
-        with _whole(archive) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        with whole_file(archive) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr(BUNDLE, bundle)
             packed.writestr(FACTS, json.dumps(facts))
             packed.write(os.path.join(self._folder, LINES), LINES)
@@ -113,24 +115,3 @@ def packed_results(archive: str, bundle: str) -> list[dict[str, Any]] | None:
             return found if packed.read(BUNDLE).decode() == bundle else None
     except (FileNotFoundError, ValueError, KeyError, zipfile.BadZipFile):
         return None
-
-
-@contextlib.contextmanager
-def _whole(path: str) -> Iterator[Any]:
-    """A file that has its name when all of it is on the disk."""
-    part = path + ".new"
-    try:
-        with open(part, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(part)  # what fitted would only keep the disk full
-        raise
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -35,7 +35,7 @@ _MOMENT = 2.0  # seconds that a session which just ended may need to clear up
 _MOST_TURNS = 5  # that a host is given which has not come to measuring
 MOST_BYTES = 1 << 30  # of one message from a host
 _SAID_BYTES = 4096  # of what the process said last: a candidate may have said a lot
-_PREFIX = "edgetune-board-"
+PREFIX = "edgetune-board-"
 BENCH = ["-m", "board_agent.bench"]  # what Python runs for kernels; a simulated board has another
 _MEASURES = ("call", "repeat", "compare")
 _FREE = ("condition", "start")  # what needs no turn
@@ -307,7 +307,7 @@ class Session:
 def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float) -> None:
     """Serve one connected host, in a scratch folder of its own that goes with it."""
     adopt_orphans()
-    scratch = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base)
+    scratch = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base)
     os.chmod(scratch, 0o711)  # an unprivileged process finds its own folder in it
     try:
         Session(host, scratch, visitor, turn_seconds).serve()
@@ -329,8 +329,8 @@ def sweep(base: str) -> None:
     """Remove the folders of sessions that died without doing so; other users' are left alone."""
     for name in os.listdir(base):
         path = os.path.join(base, name)
-        session = name[len(_PREFIX) :].partition("-")[0]
-        if name.startswith(_PREFIX) and session.isdigit() and not os.path.exists(f"/proc/{session}"):
+        session = name[len(PREFIX) :].partition("-")[0]
+        if name.startswith(PREFIX) and session.isdigit() and not os.path.exists(f"/proc/{session}"):
             with contextlib.suppress(OSError):
                 if os.stat(path).st_uid == os.getuid():
                     shutil.rmtree(path, ignore_errors=True)

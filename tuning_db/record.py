@@ -272,3 +272,9 @@ class Trial:
     def seconds(self) -> float:
         """Median seconds per call; infinity for a failure, so that trials sort by merit."""
         return median(self.times) if self.times else float("inf")
+
+
+def with_conditions(versions: Mapping[str, str], throttled: str, condition: str) -> dict[str, str]:
+    """`versions` of a trial, with what else it notes there (see `Trial`); an empty text is not noted."""
+    told = {THROTTLED: throttled, CONDITION: condition}
+    return {**versions, **{name: text for name, text in told.items() if text}}

@@ -26,6 +26,7 @@ from tests.board_agent.bundles import (
 )
 from tests.board_agent.support import eventually
 from tests.board_agent.thin import thin_python
+from tests.disks import small_file_system
 
 FOREVER = {"least": 10**9, "most": 10**9, "seconds": 1e9}
 
@@ -50,15 +51,8 @@ def small_disk() -> Iterator[Path]:
     """A file system of a quarter of a megabyte, which everybody can get at."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
-        folder = Path(name, "disk")
-        folder.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True)
-        if mounted.returncode:
-            pytest.skip("mounting a small file system needs root")
-        try:
+        with small_file_system(Path(name, "disk"), "256k") as folder:
             yield folder
-        finally:
-            subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_device_that_cannot_run_a_bundle_says_so_and_blames_no_candidate(bundle: Path) -> None:

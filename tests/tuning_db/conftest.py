@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.disks import small_file_system
 from tests.tuning_db.backends import BACKENDS, new_database
 from tuning_db.store import Store, open_db
 
@@ -32,12 +32,5 @@ def store(url: str) -> Iterator[Store]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with small_file_system(tmp_path / "disk", "1m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)

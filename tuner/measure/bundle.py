@@ -11,8 +11,7 @@ import hashlib
 import json
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from tvm.target import Target
 import board_agent
 from board_agent import bundle as agent
 from board_agent import journal
+from board_agent.disk import whole_file
 from templates.template import template_named
 from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, place_on_board
 from tuner.errors import BadInput
@@ -32,7 +32,7 @@ from tuner.measure.drift import Drift, Interval
 from tuner.measure.operands import AnchorOperands, WorkloadOperands, operands_of, unwritten, verdict
 from tuner.measure.toolchain import preflight_data, preflight_result
 from tuner.versions import versions
-from tuning_db.record import CONDITION, THROTTLED, Config, DeviceKey, Failure, FailureKind, Trial, Workload
+from tuning_db.record import THROTTLED, Config, DeviceKey, Failure, FailureKind, Trial, Workload, with_conditions
 
 _MAIN = "from board_agent.bundle import run\nrun()\n"
 
@@ -130,7 +130,7 @@ def write_bundle(
     """Everything that measuring some built candidates needs, as one file that Python 3.8 runs. `preflight`: the built
     kernel that is known to be good. Raises OSError if the file cannot be written: then there is none."""
     workloads = _Workloads(device.target, options.seed, options.cold_bytes or 2 * device.cache_bytes)
-    with _whole(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+    with whole_file(str(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         blobs = _Blobs(archive)
         candidates = [_described(c, library, workloads, blobs) for c, library in built]
         manifest = {
@@ -157,17 +157,6 @@ def write_bundle(
         archive.writestr("__main__.py", _MAIN)
         for file in sorted(Path(board_agent.__file__).parent.glob("*.py")):
             archive.write(file, f"board_agent/{file.name}")
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that has its name when all of it is there."""
-    part = path.with_name(f"{path.name}.new")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _preflight(library: Path, threads: int, blobs: _Blobs) -> dict[str, Any]:
@@ -242,7 +231,7 @@ def _trial(
 ) -> Trial:
     candidate = Candidate(Workload.from_dict(said["workload"]), Config.from_dict(said["config"]))
     times, failure, error = _judged(line, workloads.call(candidate), candidate.workload, outputs)
-    told = {THROTTLED: line["throttled"], CONDITION: line["condition"]} if times else {}
+    told = (str(line["throttled"]), str(line["condition"])) if times else ("", "")
     return Trial(
         candidate.workload,
         key,
@@ -251,7 +240,7 @@ def _trial(
         times=times,
         failure=failure,
         error=error,
-        versions={**manifest["versions"], **{name: str(text) for name, text in told.items() if text}},
+        versions=with_conditions(manifest["versions"], *told),
         # A device without a clock of its own lives in 1970, and what is measured later has to count.
         created=datetime.fromtimestamp(max(float(line["at"]), float(manifest["made"])), UTC),
     )

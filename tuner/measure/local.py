@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from tuner.measure.scratch import Scratch
 from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
 from tuner.search import Searcher, make_searcher
 from tuner.versions import versions
-from tuning_db.record import CONDITION, THROTTLED, Failure, Trial, Workload
+from tuning_db.record import Failure, Trial, Workload, with_conditions
 
 _PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
 _MEMORY_BYTES = (512 << 20, 4 << 30)  # least and most that one candidate may allocate by default
@@ -231,7 +231,7 @@ class LocalRunner(Runner):
             if isinstance(result, Failure):
                 trials[i] = replace(trials[i], times=(), failure=result)
             else:
-                told = self._versions_with(result.throttled, result.condition)
+                told = with_conditions(self._versions, result.throttled, result.condition)
                 trials[i] = replace(trials[i], times=result.times[place], versions=told)
         return trials
 
@@ -272,7 +272,7 @@ class LocalRunner(Runner):
             times=done.times,
             failure=done.failure,
             error=done.error,
-            versions=self._versions_with(done.throttled, done.condition),
+            versions=with_conditions(self._versions, done.throttled, done.condition),
         )
         with self._counting:
             self.spent.trials += 1
@@ -280,11 +280,6 @@ class LocalRunner(Runner):
             if trial.ok and not trial.throttled and repetition is None:  # else it is only the check of a comparison
                 self._open.append((trial, interval))
         return trial
-
-    def _versions_with(self, throttled: str, condition: str) -> Mapping[str, str]:
-        """What a trial notes beside its times."""
-        told = {THROTTLED: throttled, CONDITION: condition}
-        return {**self._versions, **{name: text for name, text in told.items() if text}}
 
     def disturbed(self) -> list[Trial]:
         """See contract.Runner.disturbed."""

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from tvm.target import Target
 
-from board_agent.condition import in_short, why_throttled
+from board_agent.condition import steady_answer
 from board_agent.timing import Repetition
 from tuner.devices import alike, flush_every, form_of, gpu_key_of, key_of, place_on_board
 from tuner.devices.board import BoardBusy, BoardGone, Boards, Link, Standing
 from tuner.errors import BadInput, DeviceLost
 from tuner.measure.jobs import ExecutorSettings
 
-_THROTTLED_TRIES = 3  # of a measurement or comparison in which the board slowed down
 _RUNNING = ("call", "repeat", "compare")
 _PREPARE_SECONDS = 120.0  # what sending and storing operands may take on a board
 
@@ -165,14 +164,10 @@ class RemotePlace:
 
     def _measured(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer, of a time in which the board did not slow down, if there is one."""
-        for _ in range(_THROTTLED_TRIES):
-            answer, _ = self._ask(message, seconds=seconds)
-            before, after = answer["conditions"]
-            self.throttled = why_throttled(before, after, self._cores)
-            self.condition = in_short(before, after, self._cores)
-            if not self.throttled:
-                break
-        return dict(answer)
+        answer, self.throttled, self.condition = steady_answer(
+            lambda: dict(self._ask(message, seconds=seconds)[0]), self._cores
+        )
+        return answer
 
     def steady(
         self, function: _Function, arguments: Callable[[], Sequence[Any]], repetition: Repetition, before: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from board_agent.disk import full_disk
 from tuner.errors import BadInput
 from tuning_db.record import Failure
 
@@ -75,7 +75,5 @@ def sweep(base: Path, now: float) -> None:
 
 
 def disk_problem(failure: Failure | None) -> str | None:
-    """What is wrong with the disk, where that is why a build failed: no candidate's fault. LLVM aborts on it and the
-    linker prints it: only the text tells."""
-    problems = map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-    return next((p for p in problems if failure is not None and p in failure.message), None)
+    """What is wrong with the disk, where that is why a build failed: no candidate's fault."""
+    return None if failure is None else full_disk(failure.message)

@@ -14,11 +14,8 @@ import pytest
 
 from tests.browser import SIZES, Opened, needs_chromium, opened
 from tests.tuner.session.support import CONV, POINT, SMALL, replayed
-from tests.tuner.stages.networks import branches
 from tests.tuning_db import made
 from tuner.devices import open_device
-from tuner.graph.choice import Planned
-from tuner.module import build_placed
 from tuner.report.live import Live, LiveServer
 from tuner.session import Budget
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
@@ -55,14 +52,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened_store
 
 
-@pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("watched")
-    graph = branches(folder)
-    build_placed(graph, [open_device("cpu", 1)], Planned([0] * len(graph.steps)), folder / "out")
-    return folder / "out"
-
-
 def _faster(store: Store) -> Trial:
     """A trial that is a new best of a task."""
     known = min((t for t in store.trials() if t.ok), key=lambda t: t.seconds)
@@ -85,8 +74,8 @@ def _bests(store: Store) -> list[float]:
     return sorted(trial.seconds for trial in found if trial)
 
 
-def test_its_numbers_are_the_databases_and_follow_it(store: Store, module: Path):
-    with served(store, module) as link, opened(link) as page:
+def test_its_numbers_are_the_databases_and_follow_it(store: Store, untuned: Path):
+    with served(store, untuned) as link, opened(link) as page:
         for trial in (None, _faster(store)):
             if trial is not None:
                 _follow(page, lambda added=trial: store.add(added))
@@ -186,8 +175,8 @@ def test_it_can_be_loaded_again_in_its_tab_alone(store: Store):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_every_screen_and_keeps_nobody_out(store: Store, module: Path, size: str, scheme: str):
-    with served(store, module) as link, opened(link, size, color_scheme=scheme) as page:
+def test_it_fits_every_screen_and_keeps_nobody_out(store: Store, untuned: Path, size: str, scheme: str):
+    with served(store, untuned) as link, opened(link, size, color_scheme=scheme) as page:
         assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.keep_screenshot(f"watch-{size}-{scheme}")
         assert page.serious_faults() == []

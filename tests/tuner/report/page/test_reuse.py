@@ -6,14 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.browser import needs_chromium, opened
-from tests.tuner.stages.networks import branches
 from tests.tuning_db import made
-from tuner.devices import open_device
-from tuner.graph.choice import Planned
-from tuner.module import build_placed
 from tuner.report.page import collect, render
 from tuner.report.page.names import device_text, workload_text
 from tuning_db import shipped
@@ -23,21 +17,12 @@ from tuning_db.store import open_db
 NOWHERE = "no device: its template's default"
 
 
-@pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built without a database, for one thread of the CPU."""
-    folder = tmp_path_factory.mktemp("reused")
-    graph = branches(folder)
-    build_placed(graph, [open_device("cpu", 1)], Planned([0] * len(graph.steps)), folder / "out")
-    return folder / "out"
-
-
-def _changed(module: Path, folder: Path, layers: dict[int, dict[str, Any]]) -> Path:
+def _changed(untuned: Path, folder: Path, layers: dict[int, dict[str, Any]]) -> Path:
     """The module with a manifest that says other things of some layers, by their places; all others are timed."""
     folder.mkdir()
-    manifest = json.loads((module / "manifest.json").read_text())
+    manifest = json.loads((untuned / "manifest.json").read_text())
     for file in manifest["files"]:
-        (folder / file).write_bytes((module / file).read_bytes())
+        (folder / file).write_bytes((untuned / file).read_bytes())
     for place, operator in enumerate(manifest["operators"]):
         timed = {"source": "device", "seconds": 1e-3 * (place + 1), "error": 1e-6}
         operator.update(layers.get(place, timed))
@@ -55,15 +40,15 @@ def _of(trial: Trial, source: str) -> dict[str, Any]:
 
 
 @needs_chromium
-def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counted(module: Path, tmp_path: Path):
-    key = json.loads((module / "manifest.json").read_text())["devices"][0]["key"]
+def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counted(untuned: Path, tmp_path: Path):
+    key = json.loads((untuned / "manifest.json").read_text())["devices"][0]["key"]
     device = DeviceKey.from_dict(key)
     relative = DeviceKey(device.kind, device.family, "a relative", dict(device.attrs))
     sent = next(t for t in shipped.trials() if t.device.kind == "cpu")
     near = made.trial(3, 1e-3, device=relative)
     default = {"source": "default", "seconds": None, "error": None}
     layers = {0: _of(sent, "shipped family"), 1: _of(near, "family"), 2: default}
-    changed = _changed(module, tmp_path / "changed", layers)
+    changed = _changed(untuned, tmp_path / "changed", layers)
     with open_db(tmp_path / "t.db") as store:
         store.add_many([near, made.trial(4, 1e-4, device=relative)])  # a faster one since: not what the layer has
         data = collect(store, [changed])
@@ -94,7 +79,7 @@ def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counte
         assert page.complaints == []
 
 
-def test_a_module_whose_layers_were_all_measured_reuses_nothing(module: Path, tmp_path: Path):
+def test_a_module_whose_layers_were_all_measured_reuses_nothing(untuned: Path, tmp_path: Path):
     with open_db(tmp_path / "t.db") as store:
-        data = collect(store, [_changed(module, tmp_path / "changed", {})])
+        data = collect(store, [_changed(untuned, tmp_path / "changed", {})])
     assert data["reuse"] == []
