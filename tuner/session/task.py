@@ -99,7 +99,7 @@ class TaskState:
         for known in (self._tried, self._latest):
             if known[old.config.key] == old:
                 known[old.config.key] = new
-        self._rank(new)
+        self._rank(self._latest[old.config.key])
 
     def _rank(self, latest: Trial) -> None:
         """Keep the best, of which every trial asks, where a config has another trial that counts."""
