@@ -7,8 +7,9 @@ Logs and merges do not carry it: trials from elsewhere cost nothing here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 
-from sqlalchemy import select
+from sqlalchemy import Connection, inspect, select
 
 from tuning_db.keys import Ids, insert_into
 from tuning_db.record import DeviceKey, Workload
@@ -16,28 +17,53 @@ from tuning_db.schema import devices, efforts, workloads
 from tuning_db.store import Store
 
 
-def add_effort(store: Store, seconds: Mapping[Workload, float], device: DeviceKey) -> None:
-    """Add seconds to what each workload had before, in one commit. Zero marks a workload as known to a session.
+@dataclass(frozen=True)
+class Effort:
+    """Wall seconds spent on a workload: in all, and what of them went to building, and to checking and timing. The
+    rest is the search's own, comparing with the database, and what was spent before databases kept the parts."""
+
+    seconds: float = 0.0
+    build_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+
+_PARTS = tuple(f.name for f in fields(Effort))
+
+
+def add_effort(store: Store, more: Mapping[Workload, Effort], device: DeviceKey) -> None:
+    """Add to what each workload had before, in one commit. Nothing (`Effort()`) marks a workload as known to a session.
 
     Raises DatabaseError if the database cannot be written.
     """
-    if not seconds:
+    if not more:
         return
     with store.writing() as connection:
         ids = Ids(connection)
-        ids.add((workload, device) for workload in seconds)
+        ids.add((workload, device) for workload in more)
         # In the order of the keys, so that two processes cannot wait for each other.
-        rows = [{**ids.of(w, device), "seconds": seconds[w]} for w in sorted(seconds, key=lambda w: w.key)]
+        rows = [{**ids.of(w, device), **asdict(e)} for w, e in sorted(more.items(), key=lambda i: i[0].key)]
         insert = insert_into(connection, efforts)
-        total = efforts.c.seconds + insert.excluded.seconds
-        upsert = insert.on_conflict_do_update(index_elements=list(efforts.primary_key), set_={"seconds": total})
+        totals = {name: efforts.c[name] + insert.excluded[name] for name in _PARTS}
+        upsert = insert.on_conflict_do_update(index_elements=list(efforts.primary_key), set_=totals)
         connection.execute(upsert, rows)
 
 
-def efforts_of(store: Store, wanted: Iterable[Workload], device: DeviceKey) -> dict[Workload, float]:
-    """Seconds spent on each workload so far; those that no session has known are left out."""
-    query = select(workloads.c.key, efforts.c.seconds).select_from(efforts.join(workloads).join(devices))
+def efforts_of(store: Store, wanted: Iterable[Workload], device: DeviceKey) -> dict[Workload, Effort]:
+    """What was spent on each workload so far; those that no session has known are left out."""
+    parts = (efforts.c[name] for name in _PARTS)
+    query = select(workloads.c.key, *parts).select_from(efforts.join(workloads).join(devices))
     with store.reading() as connection:
         rows = connection.execute(query.where(devices.c.key == device.key)).all()
-    found = {row.key: row.seconds for row in rows}
+    found = {row.key: Effort(*row[1:]) for row in rows}
     return {w: found[w.key] for w in wanted if w.key in found}
+
+
+def efforts_by_id(connection: Connection) -> dict[tuple[int, int], Effort]:
+    """All of them, by the ids of workload and device. A database that is read as an older edgetune left it has less."""
+    inspector = inspect(connection)
+    if not inspector.has_table(efforts.name):
+        return {}
+    kept = {column["name"] for column in inspector.get_columns(efforts.name)}
+    parts = [name for name in _PARTS if name in kept]
+    query = select(efforts.c.workload_id, efforts.c.device_id, *(efforts.c[name] for name in parts))
+    return {(row[0], row[1]): Effort(**dict(zip(parts, row[2:], strict=True))) for row in connection.execute(query)}

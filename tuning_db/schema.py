@@ -31,6 +31,7 @@ REVISIONS = (
     "v0002",
     "v0003",
     "v0004",
+    "v0005",
 )  # every schema this code can read or bring up to date, oldest first; the last one is current
 APPLICATION_ID = 0x65647475  # "edtu", in the header of an SQLite file: this file is ours
 
@@ -97,6 +98,8 @@ efforts = Table(
     Column("workload_id", _Id, ForeignKey("workloads.id"), primary_key=True),
     Column("device_id", _Id, ForeignKey("devices.id"), primary_key=True),
     Column("seconds", Float(53), nullable=False),  # spent on tuning, all sessions together
+    Column("build_seconds", Float(53), nullable=False, server_default="0"),  # of these; 0 before the database kept it
+    Column("run_seconds", Float(53), nullable=False, server_default="0"),
 )
 
 claims = Table(

@@ -5,8 +5,13 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+from alembic import command
+
+from tests.tuning_db.backends import engine_of
+from tests.tuning_db.test_schema import migrations
 from tuning_db import schema
-from tuning_db.effort import add_effort, efforts_of
+from tuning_db.effort import Effort, add_effort, efforts_by_id, efforts_of
 from tuning_db.maintain import verify
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.store import open_db
@@ -18,15 +23,17 @@ A, B, C = (Workload("dense", {"rows": rows}) for rows in (1, 2, 3))
 
 def test_seconds_add_up_per_workload_and_device(tmp_path: Path) -> None:
     with open_db(tmp_path / "t.db") as store:
-        add_effort(store, {A: 1.5, B: 0.0}, DEVICE)
-        add_effort(store, {A: 2.25}, DEVICE)
-        add_effort(store, {A: 100.0}, OTHER)
+        add_effort(store, {A: Effort(1.5, 1.0, 0.25), B: Effort()}, DEVICE)
+        add_effort(store, {A: Effort(2.25, 1.0, 0.5)}, DEVICE)
+        add_effort(store, {A: Effort(100.0)}, OTHER)
         add_effort(store, {}, DEVICE)
-        assert efforts_of(store, [A, B, C], DEVICE) == {A: 3.75, B: 0.0}
+        assert efforts_of(store, [A, B, C], DEVICE) == {A: Effort(3.75, 2.0, 0.75), B: Effort()}
         assert efforts_of(store, [B], OTHER) == {}
         assert list(verify(store)) == []
     with open_db(tmp_path / "t.db", read_only=True) as store:
-        assert efforts_of(store, [A], OTHER) == {A: 100.0}
+        assert efforts_of(store, [A], OTHER) == {A: Effort(100.0)}
+        with store.reading() as connection:
+            assert sorted(e.seconds for e in efforts_by_id(connection).values()) == [0.0, 3.75, 100.0]
 
 
 def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -38,5 +45,25 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) ->
         connection.execute("UPDATE alembic_version SET version_num = ?", (schema.REVISIONS[0],))
     connection.close()
     with open_db(path) as store:
-        add_effort(store, {A: 1.0}, DEVICE)
-        assert efforts_of(store, [A], DEVICE) == {A: 1.0}
+        add_effort(store, {A: Effort(1.0)}, DEVICE)
+        assert efforts_of(store, [A], DEVICE) == {A: Effort(1.0)}
+
+
+@pytest.mark.parametrize("revision", schema.REVISIONS)
+def test_what_an_older_edgetune_left_is_read_as_it_is(tmp_path: Path, revision: str) -> None:
+    engine = engine_of(str(tmp_path / "old.db"))
+    with engine.begin() as connection:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        has_efforts = revision != schema.REVISIONS[0]
+        if has_efforts:
+            for statement in (
+                "INSERT INTO workloads (id, key, op) VALUES (3, 'w', 'o')",
+                "INSERT INTO devices (id, key, kind, family) VALUES (4, 'd', 'k', 'f')",
+                "INSERT INTO efforts (workload_id, device_id, seconds) VALUES (3, 4, 2.5)",
+            ):
+                connection.exec_driver_sql(statement)
+    engine.dispose()
+    with open_db(tmp_path / "old.db", read_only=True) as store, store.reading() as connection:
+        assert efforts_by_id(connection) == ({(3, 4): Effort(2.5)} if has_efforts else {})

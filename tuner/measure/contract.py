@@ -47,6 +47,15 @@ class MeasureOptions:
     ray: str | None = None
 
 
+@dataclass
+class Spent:
+    """What a runner did so far, in trials and wall seconds. `build_seconds`: those in which nothing was measured."""
+
+    trials: int = 0
+    build_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+
 class Closing(Protocol):
     """Owns processes and files until it is closed, as the end of a `with` block does."""
 
@@ -67,8 +76,10 @@ class Runner(Closing, Protocol):
     """Measures candidates. A candidate's failure is part of its trial; an exception means that measuring itself is
     impossible (BadInput) or wrong. Not to be shared between threads.
 
-    `width`: candidates that it measures at a time; `ready`: trials that `measure` gives without waiting for them."""
+    `width`: candidates that it measures at a time; `ready`: trials that `measure` gives without waiting for them;
+    `spent`: what it did so far, which it keeps up to date."""
 
+    spent: Spent
     width: int = 1
     ready: int = 0
 

@@ -339,11 +339,12 @@ class BoardRunner(LocalRunner):
                 trial = under_way.next()
                 if trial.ok:
                     best[trial.workload] = min(best.get(trial.workload) or trial.seconds, trial.seconds)
+                self.spent.run_seconds = before + time.perf_counter() - began
                 yield trial
         finally:
             with self._laboratory.given_up():
                 self._remove(under_way.close())
-            self.spent.run_seconds = before + time.perf_counter() - began  # not the sum over boards
+            self.spent.run_seconds = before + time.perf_counter() - began
 
     def _begin(self, batch: Sequence[Candidate], best: dict[Workload, float | None], under_way: _UnderWay) -> None:
         """Let a batch be built after the others, and measured when it is."""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.measure.building import Building
-from tuner.measure.contract import Candidate, MeasureOptions, Runner
+from tuner.measure.contract import Candidate, MeasureOptions, Runner, Spent
 from tuner.measure.drift import Interval
 from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob, WarmJob
 from tuner.measure.laboratory import Laboratory
@@ -42,15 +42,6 @@ from tuning_db.record import Failure, Trial, Workload, with_conditions
 _PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
 _MEMORY_BYTES = (512 << 20, 4 << 30)  # least and most that one candidate may allocate by default
 _BATCH_PER_BUILDER = 8
-
-
-@dataclass
-class Spent:
-    """What a runner did so far, in trials and wall seconds. `build_seconds`: those in which nothing was measured."""
-
-    trials: int = 0
-    build_seconds: float = 0.0
-    run_seconds: float = 0.0
 
 
 class LocalRunner(Runner):
@@ -276,7 +267,8 @@ class LocalRunner(Runner):
         )
         with self._counting:
             self.spent.trials += 1
-            self.spent.run_seconds += time.perf_counter() - started
+            if self.width == 1:  # else `measure` knows how long all of them took together
+                self.spent.run_seconds += time.perf_counter() - started
             if trial.ok and not trial.throttled and repetition is None:  # else it is only the check of a comparison
                 self._open.append((trial, interval))
         return trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tuner.measure.contract import Candidate, Runner
+from tuner.measure.contract import Candidate, Runner, Spent
 from tuning_db.record import DeviceKey, Failure, FailureKind, Trial
 
 Answer = Callable[[Candidate], tuple[float, ...] | Failure]
@@ -60,11 +60,11 @@ class ReplayRunner(Runner):
         self._answer = answer
         self._template_versions = template_versions or {}
         self._trial_seconds = trial_seconds
-        self._now = 0.0
+        self.spent = Spent()
 
     def clock(self) -> float:
         """Virtual seconds since the start."""
-        return self._now
+        return self.spent.run_seconds
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         for candidate in candidates:
@@ -75,7 +75,8 @@ class ReplayRunner(Runner):
 
     def _trial(self, candidate: Candidate) -> Trial:
         took = self._trial_seconds
-        self._now += took(candidate) if callable(took) else took
+        self.spent.run_seconds += took(candidate) if callable(took) else took
+        self.spent.trials += 1
         version = self._template_versions.get(candidate.config.template, 1)
         return trial_of(candidate, self._device, version, self._answer(candidate))
 

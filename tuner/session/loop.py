@@ -27,7 +27,7 @@ from tuner.session.proposing import Making, Proposer
 from tuner.session.report import Progress, SessionReport, Stopped, finite, gflops_of, task_report
 from tuner.session.sharing import LEASE_SECONDS, Sharing
 from tuner.session.task import Task, TaskState, is_current
-from tuning_db.effort import add_effort, efforts_of
+from tuning_db.effort import Effort, add_effort, efforts_of
 from tuning_db.marks import mark_throttled
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
@@ -99,6 +99,7 @@ class _Session:
         self._searcher, self._seed = searcher, seed
         self._progress, self._clock = progress, clock
         self._started = self._charged = clock()
+        self._spent = replace(runner.spent)
         self._failures: Counter[str] = Counter()
         self._preset = budget.per_task
         suspects = release_dead(store, device.key, not is_board(device.name))
@@ -122,7 +123,7 @@ class _Session:
         spent = efforts_of(self._store, [s.task.workload for s in self._tunable], self._device.key)
         new = sum(s.task.workload not in spent and not s.tried for s in self._tunable)
         tried = sum(s.tried for s in self._tunable)
-        return allowance(budget, tried, sum(spent.values()), len(self._tunable), new)
+        return allowance(budget, tried, sum(e.seconds for e in spent.values()), len(self._tunable), new)
 
     # The loop
 
@@ -132,7 +133,7 @@ class _Session:
                 stopped = self._search()
                 # Now these tasks are known to a session, and bring no share of the budget again. Those that an
                 # interrupted one has not come to still do.
-                add_effort(self._store, {s.task.workload: 0.0 for s in self._tunable}, self._device.key)
+                add_effort(self._store, {s.task.workload: Effort() for s in self._tunable}, self._device.key)
                 self._compare()
         except KeyboardInterrupt:
             stopped = Stopped.INTERRUPTED
@@ -273,9 +274,10 @@ class _Session:
 
     def _charge(self, state: TaskState) -> None:
         """Put the time since the last charge to the task's account."""
-        now = self._clock()
-        add_effort(self._store, {state.task.workload: now - self._charged}, self._device.key)
-        self._charged = now
+        now, spent = self._clock(), replace(self._runner.spent)
+        build, run = spent.build_seconds - self._spent.build_seconds, spent.run_seconds - self._spent.run_seconds
+        add_effort(self._store, {state.task.workload: Effort(now - self._charged, build, run)}, self._device.key)
+        self._charged, self._spent = now, spent
 
     def _charge_rest(self) -> None:
         """Account for the moments since the last trial too, or the next session would find them left over."""

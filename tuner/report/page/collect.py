@@ -67,7 +67,7 @@ def collect(
 
 def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int], text: str) -> dict[str, Any]:
     workload, device = found.workloads[pair[0]], found.devices[pair[1]]
-    best = store.best(workload, device)
+    best, effort = store.best(workload, device), found.efforts.get(pair)
     return {
         "id": f"{pair[0]}.{pair[1]}",
         "op": workload.op,
@@ -77,7 +77,9 @@ def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int], text:
         "trials": found.trials[pair],
         "configs": found.configs.get(pair, 0),
         "failures": found.failed[pair],
-        "effort": found.efforts.get(pair),
+        "effort": effort and effort.seconds,
+        "building": effort and effort.build_seconds,
+        "running": effort and effort.run_seconds,
         "began": found.began[pair] / 1e6,
         "first": found.first.get(pair),
         "flop": flop_or_none(workload),

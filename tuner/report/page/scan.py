@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from tuning_db import schema
+from tuning_db.effort import Effort, efforts_by_id
 from tuning_db.keys import Keys
 from tuning_db.marks import is_throttled
 from tuning_db.record import DeviceKey, Workload, tolerance_of
@@ -55,7 +56,7 @@ class Pass:
     trials: Counter[Pair] = field(default_factory=Counter)
     failed: Counter[Pair] = field(default_factory=Counter)
     configs: dict[Pair, int] = field(default_factory=dict)
-    efforts: dict[Pair, float] = field(default_factory=dict)
+    efforts: dict[Pair, Effort] = field(default_factory=dict)
     began: dict[Pair, int] = field(default_factory=dict)
     first: dict[Pair, float] = field(default_factory=dict)  # of the first config that ran
     curves: dict[tuple[Pair, str, int | None], Curve] = field(default_factory=lambda: defaultdict(Curve))
@@ -86,7 +87,7 @@ def scan(store: Store) -> Pass:
 
 def _counted(connection: Connection, found: Pass) -> set[int]:
     """What the database counts by itself; returns the digests of configs that were measured more than once."""
-    t, e = schema.trials, schema.efforts
+    t = schema.trials
     pair = (t.c.workload_id, t.c.device_id)
     for row in connection.execute(select(*pair, func.count(t.c.config_digest.distinct())).group_by(*pair)):
         found.configs[row[0], row[1]] = row[2]
@@ -94,8 +95,7 @@ def _counted(connection: Connection, found: Pass) -> set[int]:
     for row in connection.execute(spans):
         found.spans[row[0]] = (row[1], row[2])
         found.bins[row[0]] = [[0, 0] for _ in range(BINS)]
-    for row in connection.execute(select(e.c.workload_id, e.c.device_id, e.c.seconds)):
-        found.efforts[row[0], row[1]] = row[2]
+    found.efforts = efforts_by_id(connection)
     again = select(t.c.config_digest).group_by(*pair, t.c.config_digest).having(func.count() > 1)
     return set(connection.scalars(again))
 
