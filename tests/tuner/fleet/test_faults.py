@@ -86,7 +86,8 @@ def write_network(path: Path) -> None:
 
 
 class Run:
-    """`tune model` on both boards, started again when it was killed. `said`: its lines, and when it said them."""
+    """`tune model` on both boards, started again when it was killed, at `started` for the last time. `said`: its lines,
+    and when it said them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said, self.sessions = folder, list[tuple[float, str]](), 0
@@ -99,7 +100,7 @@ class Run:
         self._process = subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        self.sessions += 1
+        self.sessions, self.started = self.sessions + 1, time.monotonic()
         self._listening = threading.Thread(target=self._listen, args=(self._process,))
         self._listening.start()
 
@@ -156,8 +157,11 @@ class Fault:
         return self.served and (self.kind in _NOTICED or (self.kind == "link" and self.seconds >= NOTICED_SECONDS))
 
 
-def serves(board: Namespace) -> bool:
-    """Whether a run measures on it now, by its own word."""
+def serves(board: Namespace, run: Run) -> bool:
+    """Whether the run measures on it now, by the board's own word. For a while it may still take the run that was
+    killed for alive."""
+    if time.monotonic() - run.started < NOTICED_SECONDS:
+        return False
     try:
         with Link(Boards()[board.name]) as link:
             return bool(link.standing.measures)
@@ -235,7 +239,7 @@ def kinds(rng: random.Random) -> list[str]:
 
 def add_fault(faults: list[Fault], kind: str, board: Namespace, run: Run, rng: random.Random) -> None:
     """Inflict it, and wait for its notice where there has to be one: the next fault may be the same board's."""
-    fault = Fault(kind, board.name, time.monotonic(), serves(board))
+    fault = Fault(kind, board.name, time.monotonic(), serves(board, run))
     for earlier in faults:
         if earlier.board == board.name:
             earlier.until = min(earlier.until, fault.when)
