@@ -84,6 +84,9 @@ class Namespace:
         run("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
         run("ip", "addr", "add", f"{self.host}/24", "dev", self._link)
         run("ip", "link", "set", self._link, "up")
+        # With the link down: or packets to the board took the way to everywhere else, and somebody might answer there.
+        self._nowhere = ("unreachable", f"10.83.{number}.0/24", "metric", "9999")
+        run("ip", "route", "add", *self._nowhere)
         for words in (("link", "set", "lo", "up"), ("addr", "add", f"{self.address}/24", "dev", "eth0")):
             run("ip", "-n", self._space, *words)
         run("ip", "-n", self._space, "link", "set", "eth0", "up")
@@ -201,7 +204,11 @@ class Namespace:
 
     def remove(self) -> None:
         self.kill_agent()
-        for words in (("ip", "netns", "del", self._space), ("umount", "-l", self.disk)):
+        for words in (
+            ("ip", "netns", "del", self._space),
+            ("ip", "route", "del", *self._nowhere),
+            ("umount", "-l", self.disk),
+        ):
             with contextlib.suppress(subprocess.CalledProcessError):
                 run(*words)
         shutil.rmtree(self.disk, ignore_errors=True)

@@ -119,6 +119,11 @@ class Run:
             self._listening.join()
         return status
 
+    def misses(self, board: str) -> bool:
+        """Whether the board is away, by its last word."""
+        words = [line for when, line in self.said if when >= self.started and line.startswith(f"board {board} ")]
+        return bool(words) and _LOST.match(words[-1]) is not None
+
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
@@ -158,9 +163,9 @@ class Fault:
 
 
 def serves(board: Namespace, run: Run) -> bool:
-    """Whether the run measures on it now, by the board's own word. For a while it may still take the run that was
-    killed for alive."""
-    if time.monotonic() - run.started < NOTICED_SECONDS:
+    """Whether the run measures on it now, by the board's own word. For a while that may still mean the run that was
+    killed, and where the run has just said that the board is away, it says the same no second time."""
+    if time.monotonic() - run.started < NOTICED_SECONDS or run.misses(board.name):
         return False
     try:
         with Link(Boards()[board.name]) as link:

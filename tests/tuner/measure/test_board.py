@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -274,7 +275,7 @@ def test_equal_boards_share_a_run(three: list[Agent]) -> None:
     tiles = [candidate("good", tile) for tile in (1, 2, 4, 8)] * 3
     with BoardRunner(open_device("board:a+b+c", 1), MeasureOptions(plugins=(PLUGIN,))) as fleet:
         trials = list(fleet.measure(tiles))
-    assert [t.config for t in trials] == [c.config for c in tiles]
+    assert Counter(t.config for t in trials) == Counter(c.config for c in tiles)  # in the order in which they ended
     assert all(t.ok for t in trials)
     assert {t.device for t in trials} == {open_device("board:a", 1).key}
     assert all("came" in agent.log() for agent in three)

@@ -126,7 +126,7 @@ class Link:
         try:
             send(self._socket, {**message, "seconds": seconds}, parts)
         except (Gone, WireError) as error:
-            raise BoardGone(f"board {self._title}: {error}") from error
+            raise BoardGone(f"board {self._title}: {_why(error)}") from error
         answer, more = self._receive()
         while answer.get("alive") or "waiting" in answer:
             if waits is not None and "waiting" in answer:
@@ -167,10 +167,10 @@ def _why(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, Gone) else error
     if isinstance(cause, TimeoutError):
         return f"silent for more than {SILENCE_SECONDS:g} s"
-    if isinstance(cause, ssl.SSLEOFError):
+    if isinstance(cause, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError):
         return "the connection was closed"
     if isinstance(cause, ssl.SSLError):
         return "it does not know this host, or is another board: pair it again"
     if isinstance(cause, ConnectionRefusedError):
         return "nothing listens there: is `tune board serve` running?"
-    return str(error) or "the connection was closed"
+    return getattr(cause, "strerror", None) or str(error) or "the connection was closed"
