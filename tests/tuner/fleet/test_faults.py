@@ -175,10 +175,11 @@ def serves(board: Namespace, run: Run) -> bool:
 
 
 def slowest_notice(run: Run, faults: list[Fault]) -> dict[str, float]:
-    """Seconds from a fault of a board to the line that says that it is away, the longest of each kind."""
+    """Seconds from a fault of a board to the line that says that it is away, the longest of each kind. A board that was
+    away before is asked again after ever longer pauses."""
     slowest: dict[str, float] = {}
     for fault in faults:
-        if fault.kind not in ("host", "silent") and (after := fault.notice(run)) is not None:
+        if fault.served and fault.kind not in ("host", "silent") and (after := fault.notice(run)) is not None:
             slowest[fault.kind] = max(slowest.get(fault.kind, 0.0), after)
     return slowest
 
