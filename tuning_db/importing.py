@@ -26,7 +26,9 @@ from tuning_db.record import Trial
 from tuning_db.rows import Batch, from_record, to_row
 from tuning_db.store import Store
 
-_LINES = 5000  # that are read at a time, and committed together
+_LINES = 5000  # that are read at a time
+# Committed together at least, as long as more come: they share pages of the indices, where they lie anywhere.
+_TOGETHER = 20_000
 _FEW = 4  # chunks of so many lines are read before processes have started
 _PROCESSES = 4  # more are faster than the database
 
@@ -82,11 +84,16 @@ def _imported(store: Store, parts: Iterable[_Part]) -> ImportReport:
 
     def batches() -> Iterator[Batch]:
         nonlocal count
+        batch: Batch = []
         for part in parts:
             report.bad += part.bad
             count += len(part.batch)
-            if part.batch:
-                yield part.batch
+            batch += part.batch
+            if len(batch) >= _TOGETHER:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
     with _without_collector():
         report.added = store.add_batches(batches())
