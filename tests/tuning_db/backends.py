@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from alembic import command
+from alembic.config import Config
 
+import tuning_db
 from tuning_db import schema
 
 BACKENDS = ("sqlite", "postgresql")
@@ -19,6 +22,20 @@ def engine_of(url: str) -> sqlalchemy.Engine:
     if "://" not in url:
         return sqlalchemy.create_engine(f"sqlite:///{url}")
     return sqlalchemy.create_engine(sqlalchemy.make_url(url).set(drivername="postgresql+psycopg"))
+
+
+def migrations() -> Config:
+    config = Config()
+    config.set_main_option("path_separator", "os")
+    config.set_main_option("script_location", str(Path(tuning_db.__file__).parent / "migrations"))
+    return config
+
+
+def migrate(connection: sqlalchemy.Connection, revision: str) -> None:
+    """To the tables that an edgetune of this revision had."""
+    config = migrations()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def new_database(backend: str, path: Path) -> str:

@@ -6,10 +6,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from alembic import command
 
-from tests.tuning_db.backends import engine_of
-from tests.tuning_db.test_schema import migrations
+from tests.tuning_db.backends import engine_of, migrate
 from tuning_db import schema
 from tuning_db.effort import Effort, add_effort, efforts_by_id, efforts_of
 from tuning_db.maintain import verify
@@ -53,9 +51,7 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) ->
 def test_what_an_older_edgetune_left_is_read_as_it_is(tmp_path: Path, revision: str) -> None:
     engine = engine_of(str(tmp_path / "old.db"))
     with engine.begin() as connection:
-        config = migrations()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        migrate(connection, revision)
         has_efforts = revision != schema.REVISIONS[0]
         if has_efforts:
             for statement in (

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import tuning_db
-from tests.tuning_db.backends import engine_of
+from tests.tuning_db.backends import engine_of, migrate, migrations
 from tests.tuning_db.made import CONV, LAPTOP, trial
 from tuning_db import schema
 from tuning_db.store import Store, open_db
@@ -25,13 +22,6 @@ def test_the_migrations_make_the_tables_that_are_queried(store: Store) -> None:
         assert schema.revision_of(connection) == schema.REVISIONS[-1]
 
 
-def migrations() -> Config:
-    config = Config()
-    config.set_main_option("path_separator", "os")
-    config.set_main_option("script_location", str(Path(tuning_db.__file__).parent / "migrations"))
-    return config
-
-
 def test_every_migration_is_a_known_revision() -> None:
     script = ScriptDirectory.from_config(migrations())
     assert tuple(r.revision for r in reversed(list(script.walk_revisions()))) == schema.REVISIONS
@@ -41,9 +31,7 @@ def test_every_migration_is_a_known_revision() -> None:
 def test_a_database_of_an_older_schema_is_brought_up_to_date(url: str, path: Path, revision: str) -> None:
     engine = engine_of(url)
     with engine.begin() as connection:
-        config = migrations()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        migrate(connection, revision)
         connection.execute(sqlalchemy.insert(schema.workloads).values(key=CONV.key, op=CONV.op))
     before = path.read_bytes() if url == str(path) else None
     with open_db(url, read_only=True) as store:  # it can be read as it is

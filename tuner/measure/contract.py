@@ -49,9 +49,8 @@ class MeasureOptions:
 
 @dataclass
 class Spent:
-    """What a runner did so far, in trials and wall seconds. `build_seconds`: those in which nothing was measured."""
+    """What a runner's work took so far, in wall seconds. `build_seconds`: those in which nothing was measured."""
 
-    trials: int = 0
     build_seconds: float = 0.0
     run_seconds: float = 0.0
 
@@ -77,7 +76,7 @@ class Runner(Closing, Protocol):
     impossible (BadInput) or wrong. Not to be shared between threads.
 
     `width`: candidates that it measures at a time; `ready`: trials that `measure` gives without waiting for them;
-    `spent`: what it did so far, which it keeps up to date."""
+    `spent`: what that took so far, which it keeps up to date."""
 
     spent: Spent
     width: int = 1

@@ -76,7 +76,6 @@ class ReplayRunner(Runner):
     def _trial(self, candidate: Candidate) -> Trial:
         took = self._trial_seconds
         self.spent.run_seconds += took(candidate) if callable(took) else took
-        self.spent.trials += 1
         version = self._template_versions.get(candidate.config.template, 1)
         return trial_of(candidate, self._device, version, self._answer(candidate))
 

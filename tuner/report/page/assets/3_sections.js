@@ -24,8 +24,12 @@ function taskChooser(data, tasks, view, id) {
   return chooser("Task", options, current(tasks, view).id, change, id);
 }
 
+function total(tasks, get) {
+  return tasks.reduce((sum, t) => sum + (get(t) || 0), 0);
+}
+
 function overview(data, view) {
-  const tasks = chosenTasks(data, view), sum = (get) => tasks.reduce((a, t) => a + (get(t) || 0), 0);
+  const tasks = chosenTasks(data, view);
   const columns = [
     { title: "task", get: (t) => t.text },
     { title: "device", get: (t) => data.devices[t.device].name },
@@ -44,8 +48,8 @@ function overview(data, view) {
     { title: "knobs", get: (t) => t.best?.knobs },
   ];
   return [
-    facts([["tasks", tasks.length.toLocaleString("en")], ["trials", sum((t) => t.trials).toLocaleString("en")],
-      ["failures", sum((t) => t.failures).toLocaleString("en")], ["time spent", spent(sum((t) => t.effort))]]),
+    facts([["tasks", tasks.length.toLocaleString("en")], ["trials", total(tasks, (t) => t.trials).toLocaleString("en")],
+      ["failures", total(tasks, (t) => t.failures).toLocaleString("en")], ["time spent", spent(total(tasks, (t) => t.effort))]]),
     el("p", { class: "soft" }, "Best: the fastest verified config, by its latest measurement; first: the first config that ran, ",
       "before tuning. Speeds count the direct algorithm's operations."),
     table("tasks", "tasks", columns, tasks, view),
@@ -87,8 +91,8 @@ function curves(data, view) {
 function effort(data, view) {
   const tasks = chosenTasks(data, view).filter((t) => t.effort).sort((a, b) => b.effort - a.effort);
   if (!tasks.length) return [el("p", null, "This database has no times of sessions (imported trials bring none).")];
-  const sum = (get) => tasks.reduce((a, t) => a + get(t), 0), rest = (t) => Math.max(0, t.effort - t.building - t.running);
-  const whole = sum((t) => t.effort);
+  const rest = (t) => Math.max(0, t.effort - t.building - t.running), whole = total(tasks, (t) => t.effort);
+  const share = (get) => percent(total(tasks, get) / whole);
   const rows = tasks.slice(0, 15).map((t) => ({ name: `${t.text}, ${data.devices[t.device].kind}`, value: t.effort, text: `${spent(t.effort)}` }));
   const columns = [{ title: "task", get: (t) => t.text }, { title: "device", get: (t) => data.devices[t.device].name },
     { title: "time spent", number: true, get: (t) => t.effort, text: (t) => spent(t.effort) },
@@ -99,8 +103,8 @@ function effort(data, view) {
     { title: "trials", number: true, get: (t) => t.trials },
     { title: "a trial", number: true, get: (t) => t.effort / t.trials, text: (t) => time(t.effort / t.trials) }];
   return [
-    el("p", { class: "soft", id: "effort-parts" }, `Wall time of all sessions: ${spent(whole)}, of which building ${percent(sum((t) => t.building) / whole)}, `
-      + `checking and timing ${percent(sum((t) => t.running) / whole)}; the rest (${percent(sum(rest) / whole)}) is the search itself, the database, `
+    el("p", { class: "soft" }, `Wall time of all sessions: ${spent(whole)}, of which building ${share((t) => t.building)}, `
+      + `checking and timing ${share((t) => t.running)}; the rest (${share(rest)}) is the search itself, the database, `
       + "starting up, and what was spent before databases kept these parts",
       tasks.length > 15 ? "; the chart has the 15 tasks that took longest." : "."),
     bars("effort", "Time spent on each task", rows, "seconds"),
