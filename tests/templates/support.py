@@ -12,13 +12,17 @@ from templates.epilogue import operands
 from templates.lowering import lowering_context
 from templates.reference import Operands, random_operands, reference, relative_error
 from templates.template import AnchorTemplate
+from tuner.devices import cpu
 from tuning_db.record import Config, Workload
 
 
 def host_target(mcpu: str | None = None) -> Target:
-    triple = tvm.get_global_func("target.llvm_get_system_triple")()
-    name = mcpu or tvm.get_global_func("target.llvm_get_system_cpu")()
-    return Target({"kind": "llvm", "mcpu": name, "mtriple": triple, "num-cores": 2})
+    """This machine's, or that of a processor of this name."""
+    triple, own = tvm.get_global_func("target.llvm_get_system_triple")(), cpu.host_target(2).attrs
+    options = {"kind": "llvm", "mcpu": mcpu or str(own["mcpu"]), "mtriple": triple, "num-cores": 2}
+    if mcpu is None and "mattr" in own:
+        options["mattr"] = list(own["mattr"])
+    return Target(options)
 
 
 CPU = tvm.cpu()

@@ -8,7 +8,7 @@ import pytest
 import tvm
 
 from tuner.devices import is_emulated, list_devices, open_device, open_devices, usable_cpus
-from tuner.devices.cpu import open_cpu
+from tuner.devices.cpu import hidden_features, open_cpu
 from tuner.errors import BadInput
 
 
@@ -21,6 +21,14 @@ def test_cpu_is_this_machine():
     assert device.key.family.startswith(platform.machine())
     assert device.key.attrs["threads"] == 1
     assert device.tvm_device() == tvm.cpu()
+
+
+def test_code_uses_nothing_that_a_virtual_machine_hides():
+    assert hidden_features("sapphirerapids", {"avx512fp16": False, "avx512f": True, "sse4a": False}) == ["avx512fp16"]
+    assert hidden_features("sapphirerapids", {"avx2": True}) == []
+    target, found = open_device("cpu", 1).target, tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    has = tvm.get_global_func("target.target_has_feature")
+    assert [name for name, there in found.items() if not there and has(name, target)] == []
 
 
 def test_what_an_emulated_processor_measured_never_counts_for_a_real_one(tmp_path):
