@@ -8,6 +8,10 @@ links as they were measured, and devices on the same cores as one processor; "su
 with the same costs. "took" is the median of blocks of runs, "least" the least of them, and "fastest" the one fastest
 run, which other work on the machine disturbs least. How often the blocks of one half of the run order two placements as
 those of the other half (by their medians, or by their fastest runs) is what any model can reach.
+
+With --splits, as many placements are made besides in which a fifth of the convolutions and dense layers are in two
+parts, one on each device, along their channels or rows: what is built of these (slices, parts, concatenations) is
+planned, timed and simulated as any other network. Parts are not tuned.
 """
 
 from __future__ import annotations
@@ -32,18 +36,25 @@ from tuner.devices.sharing import shares_cores
 from tuner.graph import FusedGraph, Place, fuse, load_onnx, lower_placed
 from tuner.graph.choice import rivals
 from tuner.graph.layouts import Node, computing, plan
+from tuner.graph.split import Split
 from tuner.module import OnnxReference, build_placed, load, verify
+from tuner.placement.baselines.whole import whole
 from tuner.placement.costs import Costs
+from tuner.placement.estimated import network_of
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.measured import measured_network
 from tuner.placement.memory import bytes_of
+from tuner.placement.parts import built
 from tuner.placement.simulator import Simulator
+from tuner.placement.soap import Config
 from tuner.placement.topology.here import HOST
 from tuner.report.peers import OURS
 from tuner.stages.network import kernel_seconds
 from tuning_db.store import Store, open_db
 
 CHANGES = (0.02, 0.1, 0.4)  # how often a step is elsewhere than the one before it
+IN_PARTS = 0.2  # how often a step is split that can be
+QUARTERS = 4  # a part has one, two or three
 WITHIN = 0.15
 TRUTHS = ("took", "least", "fastest")
 
@@ -63,6 +74,21 @@ def placements(graph: FusedGraph, nodes: Sequence[Node], count: int, rng: random
         if tuple(chosen.values()) not in seen:
             seen.add(tuple(chosen.values()))
             yield chosen
+
+
+def divided(graph: FusedGraph, where: Sequence[int], rng: random.Random, host: int) -> Split:
+    """A placement of steps on two devices, with some of them in parts."""
+    network, _ = network_of(graph)
+    strategy = []
+    for operator, device in zip(network.operators, where, strict=True):
+        dims = [i for i, axis in enumerate(operator.axes) if axis in "pa" and operator.shape[i] >= QUARTERS]
+        if not dims or rng.random() >= IN_PARTS:
+            strategy.append(whole(operator, device))
+            continue
+        dim, first = rng.choice(dims), rng.randrange(1, QUARTERS)
+        degrees = tuple(QUARTERS if i == dim else 1 for i in range(len(operator.shape)))
+        strategy.append(Config(degrees, (device,) * first + (1 - device,) * (QUARTERS - first)))
+    return built(graph, tuple(strategy), host)
 
 
 def placed(nodes: Sequence[Node], where: dict[int, int]) -> tuple[Node, ...]:
@@ -109,6 +135,29 @@ def kernels_in_networks(graph: FusedGraph, devices: list[Device], best: NetworkP
     return found
 
 
+Scene = tuple[tuple[NetworkPlan, Costs], tuple[NetworkPlan, Costs]]
+
+
+def scene_of(graph: FusedGraph, devices: list[Device], store: Store) -> Scene:
+    """The best plan, and the same nodes with what kernels take in networks that one device computes."""
+    best = planned(graph, devices, store)
+    return best, planned(graph, devices, store, kernels_in_networks(graph, devices, best[0]))
+
+
+def cases(
+    graph: FusedGraph, devices: list[Device], store: Store, given: argparse.Namespace, rng: random.Random
+) -> Iterator[tuple[FusedGraph, dict[int, int], Scene]]:
+    """What is built, where its steps are, and its costs: whole steps first, then with some of them in parts."""
+    scene, first = scene_of(graph, devices, store), len(graph.parameters)
+    for where in placements(graph, scene[0][0].nodes, given.placements, rng):
+        yield graph, where, scene
+    host = next(d for d, device in enumerate(devices) if device.is_host)
+    for where in placements(graph, scene[0][0].nodes, given.splits, rng):
+        split = divided(graph, [where[first + i] for i in range(len(graph.steps))], rng, host)
+        at = {first + i: device for i, device in enumerate(split.placement)}
+        yield split.graph, at, scene_of(split.graph, devices, store)
+
+
 def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each placement."""
     name, devices, rng = given.model, open_devices(given.on.split(",")), random.Random(given.seed)
@@ -122,33 +171,33 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             tune("model", model, "--device", device.name, "--db", database, "--minutes", given.minutes)
         graph, rows, sources = fuse(load_onnx(model)), {}, {}
         with open_db(str(database)) as store:
-            best, _ = planned(graph, devices, store)
-            timed, costs = planned(graph, devices, store, kernels_in_networks(graph, devices, best))
-            for i, where in enumerate(placements(graph, best.nodes, given.placements, rng)):
+            for i, (own, where, scene) in enumerate(cases(graph, devices, store, given, rng)):
+                (best, _), (timed, costs) = scene
                 nodes = placed(best.nodes, where)
                 found = replace(best, nodes=nodes, plan=plan(nodes, best.moving))
                 to = folder / f"{name}-{i}"
-                build_placed(graph, devices, planned_states(graph, nodes, found.plan.states), to, store)
+                build_placed(own, devices, planned_states(own, nodes, found.plan.states), to, store)
                 verify(load(to), OnnxReference(model), seeds=[0])
                 found = timed_anew(found, placed(timed.nodes, where))
                 copies = sum(m.before.device != m.to.device for m in found.plan.moves)
                 rows[str(i)] = {"network": name, "devices": given.on, "second": sum(where.values()), "copies": copies}
-                rows[str(i)] |= {"sum": found.plan.seconds, "simulated": simulated(name, graph, devices, found, costs)}
+                rows[str(i)] |= {"steps": len(own.steps), "parts": own is not graph, "sum": found.plan.seconds}
+                rows[str(i)]["simulated"] = simulated(name, own, devices, found, costs)
                 sources[str(i)] = OURS, to
-                print(f"{name}: placement {i + 1} of {given.placements} is built", file=sys.stderr, flush=True)
+                count = given.placements + given.splits
+                print(f"{name}: placement {i + 1} of {count} is built", file=sys.stderr, flush=True)
         runs, _ = runs_of(sources, inputs_of(folder / f"{name}-0", 0), given.rounds)
     for i, row in rows.items():
         medians, fastest = [median(block) for block in runs[i]], [min(block) for block in runs[i]]
         row |= {"took": median(medians), "least": min(medians), "fastest": min(fastest), "load": os.getloadavg()[0]}
         row["halves"] = [median(medians[half::2]) for half in (0, 1)]
         row["fastest_halves"] = [min(fastest[half::2]) for half in (0, 1)]
-        print(
-            "{network} on {devices}: {second} steps on the second device, {copies} copies: simulated {0:.3f} ms, sum "
-            "{1:.3f}, took {2:.3f}, least {3:.3f}, fastest {4:.3f} (load of the machine {load:.1f})".format(
-                *(1e3 * row[key] for key in ("simulated", "sum", *TRUTHS)), **row
-            ),
-            file=sys.stderr,
+        text = (
+            "{network} on {devices}: {second} of {steps} steps on the second device, {copies} copies: simulated "
+            "{0:.3f} ms, sum {1:.3f}, took {2:.3f}, least {3:.3f}, fastest {4:.3f} (load of the machine {load:.1f})"
         )
+        times = (1e3 * row[key] for key in ("simulated", "sum", *TRUTHS))
+        print(text.format(*times, **row), file=sys.stderr)
         yield row
 
 

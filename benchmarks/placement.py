@@ -5,7 +5,7 @@
     python benchmarks/placement.py --parts soc [--quick] [--profiles deeplens aisage jetson-nano]
                                    [--models squeezenet1.0 ...] [--most-parts 4] [--seed 0] [--json]
     python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
-                                   [--minutes 1] [--rounds 6] [--seed 0] [--folder DIR] [--json]
+                                   [--splits 0] [--minutes 1] [--rounds 6] [--seed 0] [--folder DIR] [--json]
 
 table    the delta algorithm against the full one (paper 002, table 4): a chain of proposals from a random strategy,
          milliseconds of CPU per proposal. "full" is algorithm 1, which builds the task graph from the strategy, from
@@ -272,6 +272,7 @@ def main() -> None:
     parser.add_argument("--model", default="squeezenet1.0", help="measured: of the zoo")
     parser.add_argument("--on", default="opencl:0,cpu", metavar="D,D", help="measured: two devices that are here")
     parser.add_argument("--placements", type=int, default=12, help="measured: how many")
+    parser.add_argument("--splits", type=int, default=0, help="measured: how many with steps in parts, besides")
     parser.add_argument("--minutes", type=float, default=1.0, help="measured: of tuning, for each device")
     parser.add_argument("--rounds", type=int, default=6, help="measured: alternated blocks of runs of each placement")
     parser.add_argument("--seed", type=int, default=0, help="measured: of the placements; soc: of chains and draws")
