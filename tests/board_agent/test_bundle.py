@@ -40,7 +40,11 @@ def ended_in_the_first_candidate(bundle: Path, how: signal.Signals) -> int:
     lines = journal_of(bundle)
     before = lines.read_text().count('"begun"') if lines.exists() else 0
     slow = with_manifest(bundle, "slow.pyz", repetition=FOREVER, seconds=8e4)
-    with subprocess.Popen([sys.executable, slow, "-o", "r.zip"], cwd=bundle.parent, stderr=subprocess.DEVNULL) as run:
+    command = [sys.executable, slow, "-o", "r.zip"]
+    # A run of tests under `nohup` has its children ignore hang-ups, too.
+    with subprocess.Popen(
+        command, cwd=bundle.parent, stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(how, signal.SIG_DFL)
+    ) as run:
         eventually(lambda: run.poll() is not None or (lines.exists() and lines.read_text().count('"begun"') > before))
         run.send_signal(how)
     return run.returncode
