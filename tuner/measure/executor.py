@@ -120,7 +120,10 @@ class Executor:
             operands = self._operands_of(candidate.workload)
             assert isinstance(operands, AnchorOperands)
             packed = operands.packed_weight(template, candidate.config)
+            # The copies are not what the candidate allocates, and of a server's cache they alone may exceed its limit.
+            limit_memory(self._settings.memory_bytes + self._settings.cold_bytes)
             self._cold[key] = self._place.cold(packed, self._settings.cold_bytes)
+            limit_memory(self._settings.memory_bytes)
         self._cold.move_to_end(key)
         return self._cold[key]
 
