@@ -43,7 +43,10 @@ def ended_in_the_first_candidate(bundle: Path, how: signal.Signals) -> int:
     command = [sys.executable, slow, "-o", "r.zip"]
     # A run of tests under `nohup` has its children ignore hang-ups, too.
     with subprocess.Popen(
-        command, cwd=bundle.parent, stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(how, signal.SIG_DFL)
+        command,
+        cwd=bundle.parent,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     ) as run:
         eventually(lambda: run.poll() is not None or (lines.exists() and lines.read_text().count('"begun"') > before))
         run.send_signal(how)
