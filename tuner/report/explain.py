@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import tvm
@@ -27,6 +28,7 @@ from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
 RIVALS = 5
+_NEAREST = 5  # names that are told where none is as it was given
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,9 @@ def workloads_like(store: Store, text: str) -> dict[str, Workload]:
         return {text: names[text]}
     found = {name: workload for name, workload in names.items() if text.lower() in name.lower()}
     if not found:
-        shown = "; ".join(clipped(name) for name in list(names)[:5])
-        raise BadInput(f"no workload of {store.name} is called {text!r}; it has {shown or 'none'}")
+        nearest = "; ".join(clipped(name) for name in get_close_matches(text, names, _NEAREST, cutoff=0.0))
+        known = f"it has, nearest first, {nearest}" if nearest else "it has none"
+        raise BadInput(f"no workload of {store.name} is called {text!r}; {known}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,5 +39,8 @@ def test_each_of_them_can_be_named_and_the_page_tells_them_apart(tmp_path: Path)
         assert [list(workloads_like(store, name).values()) for name in both] == [[w] for w in both.values()]
         assert len(workloads_like(store, "CONV2D")) == 3
         assert {task["text"] for task in collect(store)["tasks"]} == {*both, workload_text(OTHER)}
-        with pytest.raises(BadInput, match="no workload of"):
-            workloads_like(store, "pooling")
+        nearest = re.escape(f"nearest first, {workload_text(OTHER)}; ")
+        with pytest.raises(BadInput, match=f"no workload of .*{nearest}"):
+            workloads_like(store, workload_text(OTHER) + " +none")
+    with open_db(tmp_path / "empty.db") as store, pytest.raises(BadInput, match="it has none"):
+        workloads_like(store, "pooling")
