@@ -12,9 +12,9 @@ table    the delta algorithm against the full one (paper 002, table 4): a chain 
          nothing but cached times of operators (as the paper's); "cached" is the same with cached blocks of the graph,
          which the delta algorithm has too; "simulate" is algorithm 1 on a graph that is there. The full algorithm is
          timed at every tenth proposal; both have to give the same timeline there.
-search   strategies by Markov chains from data parallelism and from the expert's (a third start, a random strategy, takes
-         time from these: what was found was worse), then made locally optimal; against the baselines (paper 002,
-         section 8.2). "optimal": every neighbour was tried and none is faster.
+search   strategies by Markov chains from data parallelism and from the expert's (a random start takes time from
+         these), then made locally optimal; against the baselines (paper 002, section 8.2). "optimal": every neighbour
+         was tried and none is faster.
 optimum  LeNet and two steps of RNNLM on 4 devices: chains against an exhaustive search (paper 002, section 8.4).
 learned  REINFORCE (paper 004, table 2) against its expert's placement, METIS on all devices and on GPUs alone (there
          Scotch and MinCut) and chains, on 2 and 4 K80 with a CPU (needs the extras `rl` and `metis`). Batches:
