@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tuner.devices import called
+from tuner.devices import called, is_board
 from tuner.devices.board import Standing
 from tuner.errors import BadInput, DeviceLost, TurnOver
 from tuner.measure.drift import Drift, Interval
@@ -67,25 +67,38 @@ class Laboratory:
         self._used = False  # the worker ran a candidate, which may have broken something
 
     def start(self) -> Worker:
-        """The worker, started if there is none; on a board that others measure on, when its turn comes. Raises BadInput
-        if it cannot run a kernel that is known to be good."""
+        """The worker, started if there is none; on a board that others measure on, when its turn comes. Where somebody
+        kills it meanwhile it is started once more. Raises BadInput if it cannot run a kernel that is known to be good,
+        DeviceLost if a board cannot."""
         if self._worker is None:
-            env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
-            settings = replace(self._settings, reference_seconds=self.drift.last)
-            self._worker = self._server.spawn("tune-measure", _ENTRY, settings, settings.cpus, env)
-            self._prepared, self._used = None, False
-            try:
-                problem = self._receive(_START_SECONDS).problem
-            except _Lost as lost:
-                problem = lost.failure.message
-            except TurnOver:
-                raise
-            except DeviceLost as lost:  # over a kernel that is known to be good
-                raise DeviceLost(str(lost)) from lost
+            problem = self._problem_of_start()
+            if problem is not None and was_killed(problem):
+                problem = self._problem_of_start()
             if problem is not None:
-                self._discard()  # or the next start would take it for one that works
+                device = self._settings.device
+                if is_board(device):  # others of the run may be able to, and this one later
+                    raise DeviceLost(f"{called(device)} cannot run a kernel that is known to be good: {problem}")
                 raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")
+        assert self._worker is not None
         return self._worker
+
+    def _problem_of_start(self) -> str | None:
+        """Start a worker; one line if it cannot run the kernel, and then there is none."""
+        env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
+        settings = replace(self._settings, reference_seconds=self.drift.last)
+        self._worker = self._server.spawn("tune-measure", _ENTRY, settings, settings.cpus, env)
+        self._prepared, self._used = None, False
+        try:
+            prepared: Prepared = self._receive(_START_SECONDS)
+        except _Lost as lost:
+            return lost.failure.message
+        except TurnOver:
+            raise
+        except DeviceLost as lost:  # over a kernel that is known to be good
+            raise DeviceLost(str(lost)) from lost
+        if prepared.problem is not None:
+            self._discard()  # or the next start would take it for one that works
+        return prepared.problem
 
     @property
     def drifts(self) -> list[Drift]:

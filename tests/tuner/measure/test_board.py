@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -118,6 +118,41 @@ def test_its_process_is_killed_by_somebody(board, runner, fresh: bool) -> None:
         lab.start()
     os.kill(bench_of(agent), signal.SIGKILL)
     assert next(runner.measure([candidate("good")])).ok
+
+
+@contextlib.contextmanager
+def killing(bench: Callable[[], int], most: int) -> Iterator[list[int]]:
+    """Kill what runs kernels as soon as it is there, and `most` - 1 that come in its place; the processes that were
+    killed."""
+    killed, over = list[int](), threading.Event()
+
+    def kill() -> None:
+        while len(killed) < most and not over.wait(0.01):
+            if (pid := bench()) and pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        killer.join()
+
+
+def test_its_process_is_killed_before_it_is_ready(board, runner) -> None:
+    """Such a start is tried again; a second in a row is the board's, which is asked until it can again."""
+    agent, _ = board
+    (lab,) = runner._laboratory._labs
+    for most, losses in ((1, 0), (4, 1)):
+        lab._discard()
+        eventually(lambda: not bench_of(agent))
+        before = runner._laboratory.losses
+        with killing(lambda: bench_of(agent), most) as killed:
+            assert next(runner.measure([candidate("good")])).ok
+        assert len(killed) == most
+        assert runner._laboratory.losses - before >= losses
 
 
 def test_the_agent_goes_away_and_comes_back(board, runner) -> None:
