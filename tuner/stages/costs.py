@@ -25,6 +25,7 @@ from tvm.ir import Call
 from tvm.target import Target
 
 from templates.gpu.lowered import lower, nodes
+from templates.workloads import conv_of
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import kernel_hash
@@ -40,6 +41,7 @@ STAGE = Config("stage", {})
 VERSION = 6  # of how stages are timed: older times are measured again
 # Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
 PROMISE = 0.95
+_FASTER = 1.25  # than the fastest of its members a merged kernel may be: it is larger
 _TICK = 1e-9  # what a driver's clock counts
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known
 _RESIDENT = 2048  # work-items that fill a compute unit of a GPU
@@ -102,11 +104,11 @@ class MeasuredCosts:
 
     def estimate(self, stage: Stage) -> float | None:
         """The longest group, or what the kernels take that would fill the device, whichever is more; corrected by what
-        was measured so far. A merged kernel has all to do that any of its members has."""
+        was measured so far. Of a merged stage see `_least_merged`; what is known of one needs no estimate."""
         if len(stage.groups) == 1 or stage in self._by_stage or not self._can_be(stage):
             return None
         if stage.merged:
-            return PROMISE * max(self._alone(i) for group in stage.groups for i in group)
+            return None if self._is_known(self._workload(stage)) else self._least_merged(stage)
         return self._least(stage) * self._promise()
 
     def divided(self, stage: Stage) -> Stage:
@@ -147,6 +149,18 @@ class MeasuredCosts:
         longest = max(sum(map(self._alone, group)) for group in stage.groups)
         filled = sum(self._alone(i) * self._shares[i] for group in stage.groups for i in group)
         return max(longest, filled)
+
+    def _least_merged(self, stage: Stage) -> float:
+        """A merged kernel has all to do that any of its members has; and the flop of its padded kernels, hardly faster
+        than the fastest of its members has its own where it fills the device."""
+        kernel, merging = self._merged(stage), self._merging
+        assert kernel is not None
+        assert merging is not None
+        members = [i for group in stage.groups for i in group]
+        shares = [1.0 if self._device.is_host else self._shares[i] for i in members]
+        rates = (merging.flop(i) / (self._alone(i) * share) for i, share in zip(members, shares, strict=True))
+        flop = conv_of(kernel.workload).flop
+        return max(PROMISE * max(map(self._alone, members)), flop / (_FASTER * max(rates)))
 
     def _single(self, i: int, threads: int | None = None) -> Stage:
         return Stage(((i,),), threads=(threads or self._device.threads,) if self._device.is_host else ())

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm.ir import Var
 
 from templates.template import AnchorTemplate, Layouts, ScheduleError, template_named
-from templates.workloads import anchor_of
+from templates.workloads import anchor_of, conv_of
 from tuner.devices import Device
 from tuner.graph import AnchorStep, MergedOperator, Part, Placed, PlacedOperator, host_of
 from tuner.graph.choice import Choice, choose_among
@@ -87,6 +87,10 @@ class Merging:
         if numbers not in self._made:
             self._made[numbers] = self._merged([self._members[i] for i in numbers])
         return self._made[numbers]
+
+    def flop(self, i: int) -> float:
+        """Operations of a call that may be merged, by the direct algorithm."""
+        return conv_of(self._members[i].step.workload).flop
 
     def known(self) -> dict[str, str]:
         """The configs that the merges which are worth tuning get, by their workloads, as texts."""

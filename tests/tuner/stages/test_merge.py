@@ -343,6 +343,22 @@ def test_the_search_merges_where_that_is_faster(network: Placed, device: Device,
     assert_equal(Machine(network, device, schedule).run(given), Machine(network, device).run(given))
 
 
+def test_merges_whose_padding_has_too_much_work_are_not_measured(network: Placed, device: Device, store: Store) -> None:
+    """Where all flop take as long: with the largest kernel's size, all members have 1.6 times as many."""
+    costs, merging, _ = costs_of(network, device, store)
+    stage = the_merged_stage(merging)
+    members = {i: Stage(((i,),)) for group in stage.groups for i in group}
+    costs.prepare(list(members.values()))
+    trials = {t.workload.key: t for t in store.trials()}
+    for i, member in members.items():
+        store.add(remembered(trials[costs._workload(member).key], (1e-9 * merging.flop(i),)))
+    costs, _, _ = costs_of(network, device, store)
+    alone = sum(map(costs.seconds, members.values()))
+    assert 1.2 * alone < (costs.estimate(stage) or 0) < 1.3 * alone
+    assert stage not in found_by_search(network, device, store)
+    assert not [t for t in store.trials() if "merged" in t.workload.attrs]
+
+
 def test_plans_are_remembered_until_a_merged_kernel_is_tuned(tmp_path: Path, device: Device, store: Store) -> None:
     graph = three(tmp_path)
     network = lowered(graph, device)
