@@ -26,7 +26,7 @@ from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 PIECE = Config("piece", {})
-VERSION = 2  # of how pieces are timed: older times are measured again
+VERSION = 3  # of how pieces are timed: older times are measured again
 # Of the copies that a link is fitted to, in bytes: from a few numbers to a large activation.
 COPIES = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 

@@ -1,8 +1,8 @@
 """Timing what it takes to go on on another device, between kernels as in a module. Start at `Crossing`.
 
 A copy by itself finds its bytes in the cache of the core that copies, and devices that are awake. Behind a kernel it
-finds them where that kernel's threads left them, the next kernel has to fetch them from where the copy left them, and
-threads that slept are woken.
+finds them where that kernel's threads left them, and writes where nothing was for long; the next kernel has to fetch
+them from where the copy left them, and threads that slept are woken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from tuner.placement.pieces import time_copy
 
 _ADDITIONS = 1 << 21  # of a kernel
 RUNS = 30  # as a small difference between large times is wanted
-_TRIPS = 8  # one after the other in a run: crossings differ much, and a network has many of them in each of its runs
+_TRIPS = 4  # one after the other in a run: crossings differ much, and a network has many of them in each of its runs
+_KERNELS = 8  # that a device is given before the other goes on: behind one alone, threads would hardly fall asleep
+_TOUCHED = 1 << 24  # bytes that a network touches until it writes a tensor again; of small ones they may be fewer
+_MOST_TENSORS = 64
 _FLOAT = 4
 
 
@@ -41,46 +44,58 @@ class Crossing:
         self._count = max(count // _FLOAT, 1) * _FLOAT
         self._places = [device.tvm_device() for device in self._ends]
         ones = np.ones(self._count // _FLOAT, np.float32)
-        self._tensors = [[tvm.runtime.tensor(ones, place) for _ in range(2)] for place in self._places]
+        several = min(max(_TOUCHED // self._count, 3), _MOST_TENSORS)
+        self._tensors = [[tvm.runtime.tensor(ones, place) for _ in range(several)] for place in self._places]
+        self._last = [0, 0]
         self._pool, self._threads = _pool_of(source, target)
         self._kernels = [_kernel(device, self._count // _FLOAT, self._pool) for device in self._ends]
         self._copy = tvm.get_global_func(COPY)
 
     def seconds(self, runs: int = RUNS) -> tuple[float, ...]:
         """Of crossings from the source, in each of `runs` runs of several round trips: a copy by itself, and half of
-        what a trip takes besides its two copies and its kernels, where that is anything. Kernels take what costs have
-        of them: a device's are between events of its queue. The fastest run is compared with the fastest kernels, and
-        so on: what else the machine does is on both sides."""
+        what a trip takes besides its two copies and its kernels, where that is anything. The fastest run is compared
+        with the fastest kernels, and so on: what else the machine does is on both sides, as they take turns."""
         self._run()  # a driver's threads inherit their starter's cores: all of them here
         with ExitStack() as stack:
             if self._pool is not None:
                 self._pool.enter(self._threads, usable_cpus()[0])
                 stack.callback(self._pool.leave)
-            kernels = [sorted(self._alone(end) for _ in range(runs)) for end in range(2)]
             there, back = (sorted(time_copy(*ends, self._count, runs)) for ends in (self._ends, self._ends[::-1]))
-            whole = sorted(self._run() for _ in range(runs))
+            rounds = [(self._run(), self._alone(0), self._alone(1)) for _ in range(runs)]
+        whole, *kernels = map(sorted, zip(*rounds, strict=True))
         each = zip(whole, there, back, *kernels, strict=True)
         spent = ((trip - sum(alone), ours, its) for trip, ours, its, *alone in each)
         return tuple(ours + max(rest / _TRIPS - ours - its, 0.0) / 2 for rest, ours, its in spent)
 
     def _alone(self, end: int) -> float:
-        """One end's kernels of a run, without the other's."""
-        kernel, tensors = self._kernels[end], self._tensors[end]
+        """One end's kernels of a run, without the other's: one behind another, as costs have them. Threads that a
+        kernel wakes because its device was idle are the crossing's doing, and in the trips alone."""
+
+        def launch() -> None:
+            for _ in range(_TRIPS * _KERNELS):
+                self._kernels[end](*self._next(end))
+
         if not self._ends[end].is_host:
-            return sum(timed_call(self._places[end], kernel, *tensors) for _ in range(_TRIPS))
+            return timed_call(self._places[end], tvm.runtime.convert(launch))
         started = time.perf_counter()
-        for _ in range(_TRIPS):
-            kernel(*tensors)
+        launch()
         return time.perf_counter() - started
 
+    def _next(self, end: int) -> tuple[Any, Any]:
+        """The tensor that was written last on a device, and the one that was not for the longest time."""
+        tensors = self._tensors[end]
+        read, self._last[end] = self._last[end], (self._last[end] + 1) % len(tensors)
+        return tensors[read], tensors[self._last[end]]
+
     def _run(self) -> float:
-        (first, made), (received, result) = self._tensors
         started = time.perf_counter()
         for _ in range(_TRIPS):
-            self._kernels[0](first, made)
-            self._copy(made, received)
-            self._kernels[1](received, result)
-            self._copy(result, first)
+            for end in (0, 1):
+                for _ in range(_KERNELS):
+                    read, made = self._next(end)
+                    self._kernels[end](read, made)
+                _, received = self._next(1 - end)
+                self._copy(made, received)
         for place in self._places:
             place.sync()
         return time.perf_counter() - started
