@@ -156,7 +156,7 @@ class MeasuredCosts:
         kernel, merging = self._merged(stage), self._merging
         assert kernel is not None
         assert merging is not None
-        members = [i for group in stage.groups for i in group]
+        members = list(numbers(stage.members))
         shares = [1.0 if self._device.is_host else self._shares[i] for i in members]
         rates = (merging.flop(i) / (self._alone(i) * share) for i, share in zip(members, shares, strict=True))
         flop = conv_of(kernel.workload).flop

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -121,14 +121,14 @@ def test_its_process_is_killed_by_somebody(board, runner, fresh: bool) -> None:
 
 
 @contextlib.contextmanager
-def killing(bench: Callable[[], int], most: int) -> Iterator[list[int]]:
-    """Kill what runs kernels as soon as it is there, and `most` - 1 that come in its place; the processes that were
-    killed."""
+def killing(agent: Agent, most: int) -> Iterator[list[int]]:
+    """Kill what runs kernels on the board as soon as it is there, and `most` - 1 that come in its place; the processes
+    that were killed."""
     killed, over = list[int](), threading.Event()
 
     def kill() -> None:
         while len(killed) < most and not over.wait(0.01):
-            if (pid := bench()) and pid not in killed:
+            if (pid := bench_of(agent)) and pid not in killed:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
@@ -149,7 +149,7 @@ def test_its_process_is_killed_before_it_is_ready(board, runner) -> None:
         lab._discard()
         eventually(lambda: not bench_of(agent))
         before = runner._laboratory.losses
-        with killing(lambda: bench_of(agent), most) as killed:
+        with killing(agent, most) as killed:
             assert next(runner.measure([candidate("good")])).ok
         assert len(killed) == most
         assert runner._laboratory.losses - before >= losses
