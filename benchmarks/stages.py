@@ -5,10 +5,10 @@
                                 [--rounds 25] [--folder DIR] [--quick] [--json]
 
 Each network of the zoo (any: paper 000, table 5, has nasnet_a_large and randwire, not their small variants) is tuned
-for the minutes (0: its kernels are the templates' first), its stages are searched for, and once more with all that was
-measured in the database (`search_seconds_from_database`; the first includes measuring), and the three ways are run as
-modules, in turns, with whole inferences timed; above 1 is ours ahead. On an Nvidia GPU torch runs the same file, too,
-eager, compiled and captured into a CUDA graph (stages_child.py); where torch or CUDA is missing, a line says so.
+for the minutes (0: its kernels are the templates' first), its stages are searched for, and once more with nothing
+measured but what the database has by then (`search_seconds_from_database`), and the three ways are run as modules, in
+turns, with whole inferences timed; above 1 is ours ahead. On an Nvidia GPU torch runs the same file, too, eager,
+compiled and captured into a CUDA graph (stages_child.py); where torch or CUDA is missing, a line says so.
 
 Random schedules that differ in stages of several groups, merged ones by the flip of a coin (all else is one kernel
 after the other; `_unmerged`: others, without merging), are then launched whole, each on the same memory, and compared
@@ -48,13 +48,14 @@ from stage_orders import different, order, random_schedule
 from tuner.devices import Device, open_device
 from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed
 from tuner.graph.choice import choose
-from tuner.stages import Found, Limits, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
+from tuner.stages import Found, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.merge import Merging
 from tuner.stages.plan import compare, feasible
 from tuner.stages.rewrite import staged
+from tuner.stages.search import PATIENCE
 from tuning_db.store import Store, open_db
 
 MODELS = ("squeezenet1.0", "inception_v3", "nasnet_a_mobile", "randwire_small")
@@ -151,9 +152,11 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     compiling = time.perf_counter() - began
     widest = device.threads if device.is_host else None
     costs = MeasuredCosts(calls, bench, device, store, merging=merging)
-    found, seconds = searched(graph, costs, feasible(None, device, merging), widest, options)
+    end = time.monotonic() + 60 * options.search_minutes
+    asked = Options(feasible(None, device, merging), widest=widest, patience=PATIENCE)
+    found, seconds = searched(graph, costs, asked, lambda: time.monotonic() < end)
     again = MeasuredCosts(calls, bench, device, store, merging=merging)
-    _, from_database = searched(graph, again, feasible(None, device, merging), widest, options)
+    _, from_database = searched(graph, again, asked, lambda: False)
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
     costs.prepare(list(chain.from_iterable(schedules.values())))
     schedules = {way: s for way, s in schedules.items() if math.isfinite(total(costs, s))}  # greedy may not be there
@@ -166,6 +169,7 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
         "compile_seconds": compiling,
         "search_seconds": seconds,
         "search_seconds_from_database": from_database,
+        "stages_unmeasured": sum(b.unmeasured for b in found.blocks),
         "stages_measured": costs.measured,
         "stages_measured_again": again.measured,
         "finished": found.finished,
@@ -179,12 +183,11 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
 
 
 def searched(
-    graph: OperatorGraph, costs: MeasuredCosts, limits: Limits | None, widest: int | None, options: argparse.Namespace
+    graph: OperatorGraph, costs: MeasuredCosts, options: Options, may_go_on: Callable[[], bool]
 ) -> tuple[Found, float]:
     """What the search finds, and in how many seconds."""
     began = time.perf_counter()
-    end = time.monotonic() + 60 * options.search_minutes
-    found = search(graph, costs, Options(limits, widest=widest), lambda: time.monotonic() < end)
+    found = search(graph, costs, options, may_go_on)
     return found, time.perf_counter() - began
 
 

@@ -110,17 +110,21 @@ class Stager:
         merged = sum(stage.merged for stage in schedule)
         wide = sum(len(stage.groups) > 1 for stage in schedule) - merged
         alone, together = plan.sequential_seconds * 1e3, plan.seconds * 1e3
-        if plan.schedule is None:
+        graph = " as one CUDA graph" if plan.placed.captured else ""
+        if plan.schedule is None and graph:
+            self.out.show(f"no stages: all kernels{graph} {together:.2f} ms, one after the other {alone:.2f} ms")
+        elif plan.schedule is None:
             self.out.show(f"no stages: one kernel after the other ({alone:.2f} ms) is as fast as any found")
         else:
             times = f"{together:.2f} ms, one kernel after the other {alone:.2f} ms"
-            self.out.show(f"{len(schedule)} stages, {wide} of them of several groups, {merged} merged: {times}")
+            self.out.show(f"{len(schedule)} stages{graph}, {wide} of them of several groups, {merged} merged: {times}")
         for line in plan.cuts:
             self.out.remark(f"stages: {line}")
         if not plan.finished:
             self.out.remark("stages: the search ran out of time; the same command goes on (--stage-minutes)")
         self.result = {
             "stages": [stage.text() for stage in schedule],
+            "captured": plan.placed.captured,
             "seconds": plan.seconds,
             "sequential_seconds": plan.sequential_seconds,
             "finished": plan.finished,

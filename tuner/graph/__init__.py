@@ -5,6 +5,7 @@
 """
 
 from tuner.graph.alone import Alone, lower_alone, lower_transform, runs_on
+from tuner.graph.capture import why_not_captured
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.half import halved
 from tuner.graph.hashes import kernel_hash
@@ -54,5 +55,6 @@ __all__ = [
     "operator_model",
     "runs_on",
     "tasks_of",
+    "why_not_captured",
     "write_old_rules",
 ]

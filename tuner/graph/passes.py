@@ -6,6 +6,7 @@ templates.default.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -18,6 +19,7 @@ from templates.gpu.opaque import host_accesses
 from templates.lowering import lowering_context
 from templates.template import ScheduleError
 from tuner.errors import BadInput
+from tuner.graph.capture import graph_of, with_captured
 from tuner.graph.scans import PortableScans
 
 REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # where a GPU cannot compute an operator
@@ -61,17 +63,24 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     return func
 
 
-def compile_module(module: IRModule, host: Target, devices: int) -> Any:
-    """A relax.VMExecutable of a module that computes on so many devices. `host`: see `lower_placed`."""
+def compile_module(module: IRModule, host: Target, devices: int, capture: Target | None = None) -> Any:
+    """A relax.VMExecutable of a module that computes on so many devices. `host`: see `lower_placed`. `capture`: also
+    have it as a graph on the device of this target (see `capture.with_captured`)."""
     passes = relax.transform
     # TVM plans storage without regard to devices: tensors of two of them would share it. Its pools take over then.
     plan = [passes.StaticPlanBlockMemory()] if devices == 1 else []
+    with_graph, graph = [], []
+    if capture is not None:
+        with_graph = [_pass(lambda module: with_captured(module, capture))]
+        graph = [_pass(graph_of)]
     lowering = tvm.transform.Sequential(
         [
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
+            *with_graph,
             *plan,
+            *graph,
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),
@@ -82,3 +91,7 @@ def compile_module(module: IRModule, host: Target, devices: int) -> Any:
     )
     with host, lowering_context():
         return relax.build(module, host, relax_pipeline=lowering)
+
+
+def _pass(change: Callable[[IRModule], IRModule]) -> Any:
+    return tvm.transform.module_pass(lambda module, _context: change(module), opt_level=0)

@@ -26,6 +26,7 @@ from tvm.target import Target
 
 from templates.template import PLAIN, Layout
 from tuner.graph.bindings import Bindings, operands
+from tuner.graph.capture import CAPTURED
 from tuner.graph.choice import Choice
 from tuner.graph.emit import Forms
 from tuner.graph.fuse import AnchorStep, FusedGraph, Step, TunedStep, reads_of
@@ -73,13 +74,19 @@ class MergedOperator:
 class Placed:
     """`module`: finished; the parameters of its "main" are the model's inputs, each on the device that `inputs` gives
     the index of, then `constants[i]` on every device i. `stages`: how its kernels are launched, if not one after the
-    other (see tuner.stages)."""
+    other (see tuner.stages). `captured`: whether they are launched as one CUDA graph (see `capture`)."""
 
     module: IRModule
     operators: tuple[PlacedOperator | MergedOperator, ...]
     inputs: tuple[int, ...]
     constants: tuple[tuple[np.ndarray, ...], ...]
     stages: tuple[str, ...] = ()
+    captured: bool = False
+
+    @property
+    def entry(self) -> str:
+        """The function of the compiled module that an inference is a call of."""
+        return CAPTURED if self.captured else "main"
 
 
 @dataclass(frozen=True, eq=False)

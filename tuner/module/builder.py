@@ -92,7 +92,8 @@ def build_placed(
     placed = lower_placed(network, places, planned.placement, planned.blocks)
     if arrange is not None:
         placed = arrange(placed)
-    executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices))
+    capture = devices[0].target if placed.captured else None
+    executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices), capture)
     return _save(network, devices, placed, executable, chosen, Path(directory), linker, check)
 
 
@@ -133,6 +134,7 @@ def _save(
             dtype=graph.dtype,
             errors={},
             stages=placed.stages,
+            entry=placed.entry,
             **vars(written),
         )
 

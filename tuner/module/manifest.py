@@ -109,6 +109,7 @@ class Manifest:
     dtype: str
     errors: Mapping[str, float]
     stages: tuple[str, ...] = ()
+    entry: str = "main"
 
     @property
     def computes_on_host(self) -> bool:
@@ -178,6 +179,7 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
             TensorInfo(e["name"], tuple(e["shape"]), e["dtype"], e["count"] and Count(**e["count"])) for e in entries
         )
 
+    data = {"entry": "main", **data}  # modules of before 2026-11-25 have no other
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
     fields["operators"] = tuple(Operator.from_dict(o) for o in data["operators"])

@@ -144,7 +144,7 @@ class Module:
         self.inputs = _shapes(manifest.inputs)
         self.outputs = _shapes(manifest.outputs)
         self._machine = machine
-        self._main = machine["main"]
+        self._main, self._every_kernel = machine[manifest.entry], machine["main"]
         places = zip(manifest.inputs, manifest.input_devices, strict=True)
         self._buffers = [_Buffer(info, devices[place]) for info, place in places]
         self._arguments = [*(buffer.tensor for buffer in self._buffers), *constants]
@@ -242,25 +242,26 @@ class Module:
     def _instrumented(self, instrument: Callable[..., int]) -> Any:
         self._machine.set_instrument(one_by_one(instrument))
         try:
-            return self._run()
+            return self._run(main=self._every_kernel)
         finally:
             self._machine.set_instrument(None)  # one that does nothing would cost a third of a small network's time
 
-    def _run(self, arguments: Sequence[tvm.runtime.Tensor] | None = None) -> Any:
-        arguments = self._arguments if arguments is None else arguments
+    def _run(self, arguments: Sequence[tvm.runtime.Tensor] | None = None, main: Any = None) -> Any:
+        arguments, main = arguments or self._arguments, main or self._main
         if self._pool is None:
-            return self._run_stages(arguments) if self.manifest.stages else self._main(*arguments)
+            return self._run_stages(main, arguments) if self.manifest.stages else main(*arguments)
         if not getattr(self._started, "yes", False):
             self._pool.start()
             if self._has_drivers:
-                self._main(*arguments)  # a driver's threads inherit their starter's cores: all of them here
+                main(*arguments)  # a driver's threads inherit their starter's cores: all of them here
             self._started.yes = True
         with self._pool:
-            return self._main(*arguments)
+            return main(*arguments)
 
-    def _run_stages(self, arguments: Sequence[tvm.runtime.Tensor]) -> Any:
+    @staticmethod
+    def _run_stages(main: Any, arguments: Sequence[tvm.runtime.Tensor]) -> Any:
         try:
-            return self._main(*arguments)
+            return main(*arguments)
         except BaseException:
             opencl.leave_stage()
             raise

@@ -49,6 +49,7 @@ class Bench:
         self._device, self._calls, self._merging = device.tvm_device(), calls, merging
         self._cache_bytes, self._graph = device.cache_bytes, calls.graph()
         self._merged: dict[Stage, list[Any]] = {}
+        self._sizes: dict[int, dict[Any, int]] = {}
         self._rng = np.random.default_rng(seed)
         self._values: dict[Any, Any] = {}
         executable = compile_module(placed.module, host_of([device.target]), 1)
@@ -135,9 +136,11 @@ class Bench:
 
     def _touched(self, i: int) -> dict[Any, int]:
         """The tensors of a call, and their bytes."""
-        call = self._calls.kernels[i]
-        constants = [a for a in call.value.args if isinstance(a, GenericConst)]
-        return {tensor: _bytes(tensor.ty) for tensor in (*call.reads, *call.writes, *constants)}
+        if i not in self._sizes:
+            call = self._calls.kernels[i]
+            constants = [a for a in call.value.args if isinstance(a, GenericConst)]
+            self._sizes[i] = {tensor: _bytes(tensor.ty) for tensor in (*call.reads, *call.writes, *constants)}
+        return self._sizes[i]
 
     def schedule_seconds(self, schedule: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
         """Seconds of stages one after the other, each time. Raises RuntimeError as above."""

@@ -7,7 +7,8 @@ device's key has (one kernel alone is timed on fewer than all, too: that is its 
 beside others). A merged stage is marked as one, and has the merged kernel's hash instead. So networks that repeat a
 block measure it once. A stage of several groups, or merged, takes what its kernels take one by one and what it took
 beyond them where both ran in turn; on streams, also what that costs the network besides (kernels behind joined streams
-may be held up), which is one figure of a network for each number of groups.
+may be held up), which is one figure of a network for each number of groups. A search has stages measured roughly, in
+few runs, and those once more, in as many as it takes, that it would choose.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _FASTER = 1.25  # than the fastest of its members a merged kernel may be: it is 
 _TICK = 1e-9  # what a driver's clock counts
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known
 _RESIDENT = 2048  # work-items that fill a compute unit of a GPU
+_ROUGHLY = 5  # runs
 
 
 class MeasuredCosts:
@@ -70,7 +72,8 @@ class MeasuredCosts:
         self._graph, self._kernels = calls.graph(), kernel_hashes(calls)
         self._network = network_key(self._kernels, self._graph)
         self._known: dict[str, float] = {}
-        self._by_stage: dict[Stage, float] = {}
+        self._measured_roughly: set[str] = set()
+        self._by_stage: dict[Stage, str] = {}  # keys of their workloads
         self._ratios: list[float] = []
         self.measured = 0
 
@@ -82,12 +85,15 @@ class MeasuredCosts:
             return math.inf
         if len(stage.groups) == 1:
             return sum(self._alone(i) for i in stage.groups[0])
-        if stage not in self._by_stage:
-            self._by_stage[stage] = self._of(self.divided(stage))
-            if math.isfinite(self._by_stage[stage]) and not stage.merged:
-                self._by_stage[stage] += self._behind(len(stage.groups), [stage])
-                self._ratios.append(self._by_stage[stage] / self._least(stage))
-        return self._by_stage[stage]
+        is_new = stage not in self._by_stage
+        if is_new:
+            self._by_stage[stage] = self._key(self.divided(stage))
+        seconds = self._known[self._by_stage[stage]]
+        if math.isfinite(seconds) and not stage.merged:
+            seconds += self._behind(len(stage.groups), [stage])
+            if is_new:
+                self._ratios.append(seconds / self._least(stage))
+        return seconds
 
     def known(self, stage: Stage) -> bool:
         """Whether nothing has to be measured to tell its seconds."""
@@ -103,13 +109,14 @@ class MeasuredCosts:
         return all(map(self._is_known, [self._workload(self.divided(stage)), *behind]))
 
     def estimate(self, stage: Stage) -> float | None:
-        """The longest group, or what the kernels take that would fill the device, whichever is more; corrected by what
-        was measured so far. Of a merged stage see `_least_merged`; what is known of one needs no estimate."""
-        if len(stage.groups) == 1 or stage in self._by_stage or not self._can_be(stage):
+        """The longest group, or what the kernels take that would fill the device, whichever is more. Of a merged stage
+        see `_least_merged`. What is known needs no estimate."""
+        if len(stage.groups) == 1 or stage in self._by_stage or self.known(stage):
             return None
-        if stage.merged:
-            return None if self._is_known(self._workload(stage)) else self._least_merged(stage)
-        return self._least(stage) * self._promise()
+        return self._least_merged(stage) if stage.merged else self._least(stage)
+
+    def is_rough(self, stage: Stage) -> bool:
+        return self._by_stage.get(stage) in self._measured_roughly
 
     def divided(self, stage: Stage) -> Stage:
         """On the host, a stage of several groups with the threads of each, by the work of its kernels: the seconds that
@@ -137,7 +144,8 @@ class MeasuredCosts:
             g.name_hint for g, f in functions if isinstance(f, tirx.PrimFunc) and must_be_alone(f, self._device.target)
         )
 
-    def _promise(self) -> float:
+    def correction(self) -> float:
+        """By what was measured so far: of 20 stages, one takes less than its estimate times this."""
         if len(self._ratios) < _ENOUGH:
             return PROMISE
         return sorted(self._ratios)[len(self._ratios) // 20]
@@ -169,8 +177,8 @@ class MeasuredCosts:
         """Seconds of one kernel; on the host, on so many threads (default: all)."""
         stage = self._single(i, threads)
         if stage not in self._by_stage:
-            self._by_stage[stage] = self._of(stage)
-        seconds = self._by_stage[stage]
+            self._by_stage[stage] = self._key(stage)
+        seconds = self._known[self._by_stage[stage]]
         if math.isinf(seconds):
             raise BadInput(f"stages: the kernel {self._calls.kernels[i].name} cannot be timed on {self._device.title}")
         return seconds
@@ -194,15 +202,15 @@ class MeasuredCosts:
             self._add(workload, tuple(max(s, _TICK) for s in self._bench.behind(stages)))
         return self._known[workload.key]
 
-    def prepare(self, stages: Sequence[Stage]) -> None:
+    def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
         """Measure what is not known of stages, and of the operators of those that are one group, in as few runs of the
-        network as can be."""
+        network as can be. `roughly`: stages of several groups in few runs; without, also those that are known so."""
         possible = [stage for stage in stages if self._can_be(stage)]
         wide = [stage for stage in possible if len(stage.groups) > 1]
         every = {i for stage in possible for i in numbers(stage.members)}
         beside = {i for stage in wide if not stage.merged for i in numbers(stage.members)}
         self._measure([single for i in sorted(every) for single in self._singles(i, i in beside)])
-        self._measure([self.divided(stage) for stage in wide])
+        self._measure([self.divided(stage) for stage in wide], _ROUGHLY if roughly else None)
         together: dict[int, list[Stage]] = defaultdict(list)
         for stage in wide:
             key = self._workload(self.divided(stage)).key
@@ -211,28 +219,29 @@ class MeasuredCosts:
         for groups, some in together.items():
             self._behind(groups, some)
 
-    def _measure(self, stages: Sequence[Stage]) -> None:
+    def _measure(self, stages: Sequence[Stage], runs: int | None = None) -> None:
         waiting: dict[str, tuple[Workload, Stage]] = {}
         for stage in dict.fromkeys(stages):
-            if stage not in self._by_stage:
-                workload = self._workload(stage)
-                if not self._is_known(workload):
-                    waiting.setdefault(workload.key, (workload, stage))
+            workload = self._workload(stage)
+            if not self._is_known(workload) or (runs is None and workload.key in self._measured_roughly):
+                waiting.setdefault(workload.key, (workload, stage))
+        self._measured_roughly.difference_update(waiting)
         try:
-            found = self._bench.seconds([stage for _, stage in waiting.values()])
+            found = self._bench.seconds([stage for _, stage in waiting.values()], runs)
         except RuntimeError:
             return  # which stage it was shows when each is measured alone
         for workload, stage in waiting.values():
             self._add(workload, self._whole(stage, found[stage]))
 
-    def _of(self, stage: Stage) -> float:
+    def _key(self, stage: Stage) -> str:
+        """Of a stage's workload, which is measured if it is not known."""
         workload = self._workload(stage)
         if not self._is_known(workload):
             try:
                 self._add(workload, self._whole(stage, self._bench.seconds([stage])[stage]))
             except RuntimeError as error:
                 self._add(workload, (), Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300]))
-        return self._known[workload.key]
+        return workload.key
 
     def _whole(self, stage: Stage, times: tuple[float, ...]) -> tuple[float, ...]:
         """Seconds of a stage; of one of several groups the bench says what it takes beyond its kernels' own."""
@@ -246,7 +255,7 @@ class MeasuredCosts:
         if workload.key not in self._known and workload.key in self._stored:
             trials = [t for t in self._store.trials(workload, self._device.key) if t.template_version == VERSION]
             if trials:
-                self._known[workload.key] = max(trials, key=lambda t: t.created).seconds
+                self._know(max(trials, key=lambda t: t.created))
         return workload.key in self._known
 
     @cached_property
@@ -259,7 +268,12 @@ class MeasuredCosts:
         self._progress(self.measured)
         trial = Trial(workload, self._device.key, STAGE, VERSION, times, failure, versions=self._versions)
         self._store.add(trial)
-        self._known[workload.key] = trial.seconds
+        self._know(trial)
+
+    def _know(self, trial: Trial) -> None:
+        self._known[trial.workload.key] = trial.seconds
+        if 0 < len(trial.times) <= _ROUGHLY:
+            self._measured_roughly.add(trial.workload.key)
 
     def _merged(self, stage: Stage) -> MergedKernel | None:
         return None if self._merging is None else self._merging.kernel(stage)

@@ -6,8 +6,7 @@ The sets and endings do not depend on costs, so they are enumerated once, howeve
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from tuner.stages.endings import Cut, Limits, Work, endings
 from tuner.stages.operators import OperatorGraph, numbers
-from tuner.stages.schedule import Schedule, Stage, can_merge
+from tuner.stages.schedule import Stage, can_merge
 
 
 @dataclass(eq=False)
@@ -98,40 +97,3 @@ class Lattice:
             found.append(min(self.endings[self.last[row]], key=seconds.__getitem__))
             at = int(self.before[row])
         return float(best[-1]), found[::-1]
-
-
-def refine(
-    lattice: Lattice,
-    estimate: Callable[[Stage], float | None],
-    measure: Callable[[Stage], float],
-    known: Callable[[Stage], bool],
-    prepare: Callable[[Sequence[Stage]], None],
-    may_go_on: Callable[[], bool],
-) -> tuple[float, Schedule, bool]:
-    """The best stages where finding out what one takes is expensive: those of the best schedule by estimates are
-    measured (`prepare` is told which come next), until it has none that is not. If no estimate is more than is
-    measured, no schedule takes less than the result. False: it was not allowed to go on so far; what is not `known` is
-    not used then.
-    """
-    estimates = [estimate(stage) for stage in lattice.stages]
-    seconds = np.array([measure(s) if e is None else e for s, e in zip(lattice.stages, estimates, strict=True)])
-    open_ = {i for i, e in enumerate(estimates) if e is not None}
-    finished = True
-    while True:
-        least, found = lattice.solve(seconds)
-        unknown = [i for i in found if i in open_]
-        if not unknown:
-            return least, tuple(lattice.stages[i] for i in found), finished
-        if finished and may_go_on():
-            prepare([lattice.stages[i] for i in unknown])
-            for i in unknown:
-                seconds[i] = measure(lattice.stages[i])
-            open_.difference_update(unknown)
-        else:
-            finished = False
-        if not finished:
-            for i in open_:
-                stage = lattice.stages[i]
-                may = len(stage.groups) == 1 or known(stage)
-                seconds[i] = measure(stage) if may else math.inf
-            open_.clear()

@@ -16,46 +16,58 @@ from tuner.stages.schedule import Schedule, Stage
 
 def passes(graph: OperatorGraph, stages: Sequence[Stage]) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
     """Schedules that together have every stage, and where in them the given stages are: all other operators are stages
-    of their own. In every schedule are the first stage that was in none so far, and all others that can be."""
-    waiting: dict[int, list[Stage]] = defaultdict(list)
-    order = list(dict.fromkeys(stages))
-    left = set(order)
-    for stage in order:
-        waiting[_first(stage)].append(stage)
-    for stage in order:
-        if stage in left:
-            schedule, given = _with(graph, stage, waiting)
-            for i in given:
-                left.discard(schedule[i])
-                waiting[_first(schedule[i])].remove(schedule[i])
-            yield schedule, given
+    of their own. In every schedule is the first stage that was in none so far, those of the next that can be behind it,
+    in their order (so stages of one schedule are in one again), and all others that then can be."""
+    left = dict.fromkeys(stages)
+    while left:
+        schedule, given = _with(graph, tuple(left))
+        for i in given:
+            del left[schedule[i]]
+        yield schedule, given
 
 
 def _first(stage: Stage) -> int:
     return min(numbers(stage.members))
 
 
-def _with(
-    graph: OperatorGraph, stage: Stage, waiting: Mapping[int, Sequence[Stage]]
-) -> tuple[Schedule, tuple[int, ...]]:
-    """A schedule with a stage: behind what it needs, before the rest."""
-    before = 0
-    for i in numbers(stage.members):
-        before |= graph.ancestors[i]
+def _with(graph: OperatorGraph, stages: Sequence[Stage]) -> tuple[Schedule, tuple[int, ...]]:
+    """A schedule with some of the stages, each behind what it needs: the first of them in any case."""
+    waiting: dict[int, list[Stage]] = defaultdict(list)
+    for stage in stages:
+        waiting[_first(stage)].append(stage)
     schedule: list[Stage] = []
     given: list[int] = []
     done = 0
-    for allowed in (before & ~stage.members, stage.members, graph.all):
+
+    def add(stage: Stage) -> None:
+        nonlocal done
+        schedule.append(stage)
+        done |= stage.members
+
+    def fill(allowed: int) -> None:
         for i in numbers(allowed):
-            if done >> i & 1:
-                continue
-            candidates = [stage] if allowed == stage.members else waiting.get(i, ())
-            found = next((s for s in candidates if not s.members & ~allowed and _runs(graph, s, done)), None)
-            if found is not None:
-                given.append(len(schedule))
-            schedule.append(found or Stage(((i,),)))
-            done |= schedule[-1].members
+            if not done >> i & 1:
+                fitting = (s for s in waiting.get(i, ()) if not s.members & ~allowed and _runs(graph, s, done))
+                found = next(fitting, None)
+                if found is not None:
+                    given.append(len(schedule))
+                add(found or Stage(((i,),)))
+
+    for stage in stages:
+        if not stage.members & done:
+            fill(_before(graph, stage.members) & ~stage.members)
+            given.append(len(schedule))
+            add(stage)
+    fill(graph.all)
     return tuple(schedule), tuple(given)
+
+
+def _before(graph: OperatorGraph, members: int) -> int:
+    """All that some operators depend on."""
+    found = 0
+    for i in numbers(members):
+        found |= graph.ancestors[i]
+    return found
 
 
 def _runs(graph: OperatorGraph, stage: Stage, done: int) -> bool:

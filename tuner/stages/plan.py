@@ -1,5 +1,5 @@
 """Which stages a network is built in, or none: searched for, compared with one kernel after the other and with the
-greedy schedule, and remembered. Start at `plan_stages`.
+greedy schedule, and remembered. On CUDA each is compared as one captured graph, too. Start at `plan_stages`.
 
 What is remembered are trials of a workload of its own, "schedule", of this very network (its kernels, so its shapes and
 batch size, too) on this very device. All ways are timed end to end, as modules, in turns; times of different
@@ -23,7 +23,7 @@ from tvm import relax
 
 from tuner.devices import Device, opencl
 from tuner.errors import BadInput
-from tuner.graph import Placed, compile_module, host_of
+from tuner.graph import Placed, compile_module, host_of, why_not_captured
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key
@@ -31,21 +31,22 @@ from tuner.stages.endings import Limits
 from tuner.stages.host import Host
 from tuner.stages.merge import Merging
 from tuner.stages.rewrite import staged
-from tuner.stages.schedule import Schedule, Stage, check, sequential
-from tuner.stages.search import Options, keeps, search
+from tuner.stages.schedule import Schedule, Stage, check
+from tuner.stages.search import PATIENCE, Options, keeps, search
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
-VERSION = 7  # of how schedules are searched and timed
+_Way = tuple[Schedule | None, bool]  # stages, if any, and whether they are captured
+VERSION = 8  # of how schedules are searched and timed
 ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """`placed`: the network to build, in the stages `schedule`; None where one kernel after the other takes no more.
-    Seconds are medians of whole inferences, of this and of one kernel after the other. `finished`: whether the search
-    had the time that it needed. `measured`: how many stages were timed now. `cuts`: what was not looked at in this
-    search, a line a block."""
+    """`placed`: the network to build, in the stages `schedule`; None where one kernel after the other takes no more. It
+    says whether it is captured. Seconds are medians of whole inferences, of this and of one kernel after the other.
+    `finished`: whether the search had the time that it needed. `measured`: how many stages were timed now. `cuts`: what
+    was not looked at in this search, a line a block, and why there is no CUDA graph where there could be one."""
 
     placed: Placed
     schedule: Schedule | None
@@ -91,25 +92,26 @@ def plan_stages(
     workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph, merging.known()), **asked})
     known = _remembered(store, workload, device)
     if known and known[0].config["finished"]:
-        return _best(placed, calls, merging, [(t.seconds, _schedule(t)) for t in known], True, 0)
+        return _best(placed, calls, merging, [(t.seconds, _way(t)) for t in known], True, 0)
     bench = Bench(placed, calls, device, merging=merging)
     costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
     end = time.monotonic() + seconds
     widest = device.threads if device.is_host else None
-    options = replace(options, limits=feasible(options.limits, device, merging), widest=options.widest or widest)
+    limits = feasible(options.limits, device, merging)
+    options = replace(options, limits=limits, widest=options.widest or widest, patience=options.patience or PATIENCE)
     found = search(graph, costs, options, lambda: time.monotonic() < end)
     check(graph, found.schedule)
     schedules = _rivals((found.schedule, options.greedy(graph)), costs, options)
-    networks = [staged(placed, calls, schedule or sequential(graph), merging=merging) for schedule in schedules]
-    times = compare(networks, device)
-    for schedule, taken in zip(schedules, times, strict=True):
-        config = Config("stages", {"stages": [s.text() for s in schedule or ()], "finished": found.finished})
+    ways, times, graphs = _compared(placed, calls, merging, schedules, device)
+    for (schedule, captured), taken in zip(ways, times, strict=True):
+        text = [s.text() for s in schedule or ()]
+        config = Config("stages", {"stages": text, "captured": captured, "finished": found.finished})
         store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
-    medians = zip(map(median, times), schedules, strict=True)
-    best = _best(placed, calls, merging, list(medians), found.finished, costs.measured)
+    medians = list(zip(map(median, times), ways, strict=True))
+    best = _best(placed, calls, merging, medians, found.finished, costs.measured)
     there_is = feasible(None, device, merging)  # what is beyond was not left out
-    lines = (b.cut_text() for b in found.blocks if there_is is None or b.cut.operators or b.limits != there_is)
-    return replace(best, cuts=tuple(filter(None, lines)))
+    lines = (block.cut_text(there_is) for block in found.blocks)
+    return replace(best, cuts=(*filter(None, lines), *graphs))
 
 
 def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits | None:
@@ -135,47 +137,76 @@ def _rivals(found: Sequence[Schedule], costs: MeasuredCosts, options: Options) -
     return rivals
 
 
+def _compared(
+    placed: Placed, calls: Calls, merging: Merging, schedules: Sequence[Schedule | None], device: Device
+) -> tuple[list[_Way], list[list[float]], list[str]]:
+    """Schedules, on CUDA also captured, and the seconds of each; and a line if they cannot be captured there. Raises
+    RuntimeError if the device refuses a network that is not captured."""
+    ways: list[_Way] = [(schedule, False) for schedule in schedules]
+    networks = [_network(placed, calls, merging, way) for way in ways]
+    if device.target.kind.name != "cuda":
+        return ways, compare(networks, device), []
+    why_not = why_not_captured(placed.module, device.target)
+    if why_not is None:
+        both = [*networks, *(replace(network, captured=True) for network in networks)]
+        try:
+            return [*ways, *((schedule, True) for schedule in schedules)], compare(both, device), []
+        except RuntimeError as error:
+            why_not = str(error).strip().splitlines()[-1][:300]
+    return ways, compare(networks, device), [f"no CUDA graph: {why_not}"]
+
+
 def _remembered(store: Store, workload: Workload, device: Device) -> list[Trial]:
     """The latest trial of one kernel after the other, and those in stages that it was compared with: the ones since."""
     trials = [t for t in store.trials(workload, device.key) if t.template_version == VERSION and t.ok]
-    alone = max((t for t in trials if not t.config["stages"]), key=lambda t: t.created, default=None)
+    plain = [t for t in trials if _way(t) == (None, False)]
+    alone = max(plain, key=lambda t: t.created, default=None)
     if alone is None:
         return []
-    return [alone, *(t for t in trials if t.config["stages"] and t.created >= alone.created)]
+    return [alone, *(t for t in trials if t not in plain and t.created >= alone.created)]
 
 
-def _schedule(trial: Trial) -> Schedule | None:
-    return tuple(Stage.from_text(text) for text in trial.config["stages"]) or None
+def _way(trial: Trial) -> _Way:
+    return tuple(Stage.from_text(text) for text in trial.config["stages"]) or None, bool(trial.config["captured"])
+
+
+def _network(placed: Placed, calls: Calls, merging: Merging, way: _Way) -> Placed:
+    """One kernel after the other is the network as it was: it may be built without being taken apart."""
+    schedule, captured = way
+    if schedule is not None:
+        check(calls.graph(merging.kinds), schedule)
+        placed = staged(placed, calls, schedule, merging=merging)
+    return replace(placed, captured=captured)
 
 
 def _best(
     placed: Placed,
     calls: Calls,
     merging: Merging,
-    times: Sequence[tuple[float, Schedule | None]],
+    times: Sequence[tuple[float, _Way]],
     finished: bool,
     measured: int,
 ) -> StagePlan:
-    alone = next(seconds for seconds, schedule in times if schedule is None)
-    seconds, schedule = min(times, key=lambda pair: (pair[0], pair[1] is not None))
-    if schedule is not None:
-        check(calls.graph(merging.kinds), schedule)
-        placed = staged(placed, calls, schedule, merging=merging)
-    return StagePlan(placed, schedule, seconds, alone, finished, measured)
+    alone = next(seconds for seconds, way in times if way == (None, False))
+    seconds, way = min(times, key=lambda pair: (pair[0], pair[1][0] is not None, pair[1][1]))
+    best = _network(placed, calls, merging, way)
+    return StagePlan(best, way[0], seconds, alone, finished, measured)
 
 
 def compare(networks: Sequence[Placed], device: Device, rounds: int = ROUNDS) -> list[list[float]]:
     """Seconds of whole inferences of networks with the same inputs, on one device, in turns."""
     place, host = device.tvm_device(), Host(device.threads) if device.is_host else None
-    programs = [compile_module(n.module, host_of([device.target]), 1) for n in networks]
+    programs = [
+        compile_module(n.module, host_of([device.target]), 1, device.target if n.captured else None) for n in networks
+    ]
     machines = [relax.VirtualMachine(p, place) if host is None else host.machine(p) for p in programs]
     inputs = [_random(p.ty, place) for p in networks[0].module["main"].params]
     found: list[list[float]] = [[] for _ in networks]
     with nullcontext() if host is None else host.computing():
         for i in range(rounds + 1):
-            for times, machine in zip(found, machines, strict=True):
+            for times, machine, network in zip(found, machines, networks, strict=True):
                 started = time.perf_counter()
-                machine["main"](*inputs)
+                machine[network.entry](*inputs)
                 place.sync()
                 if i:  # the first warms up
                     times.append(time.perf_counter() - started)

@@ -78,11 +78,19 @@ class Costs(Protocol):
     def estimate(self, stage: Stage) -> float | None:
         """As little as it may take, where finding out how much it does takes long; None: ask `seconds` at once."""
 
+    def correction(self) -> float:
+        """What estimates of stages of several groups, but for merged ones, are to be multiplied by, as far as that is
+        known so far."""
+
     def known(self, stage: Stage) -> bool:
         """Whether `seconds` need not find it out."""
 
-    def prepare(self, stages: Sequence[Stage]) -> None:
-        """What is asked for next: finding out several at once may take less."""
+    def is_rough(self, stage: Stage) -> bool:
+        """Whether its seconds are known only roughly; `prepare` makes that better."""
+
+    def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
+        """What is asked for next: finding out several at once may take less. `roughly`: what is not known need not be
+        known well; without, what is known roughly is found out again."""
 
 
 def sequential(graph: OperatorGraph) -> Schedule:

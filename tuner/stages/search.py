@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from tuner.errors import BadInput
 from tuner.stages.blocks import blocks, chains, halves
 from tuner.stages.endings import Cut, Limits, TooLarge
-from tuner.stages.lattice import Lattice, refine
+from tuner.stages.lattice import Lattice
 from tuner.stages.operators import Operator, OperatorGraph, as_set, numbers
+from tuner.stages.refinement import Refinement
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
 
+PATIENCE = 6  # rounds, where stages are measured
 MOST = 100_000  # sets that are looked at for one block, with one kind of limits: a second or so
 LARGEST = 40
 _FEW = 20  # operators: of more, chains are scheduled as one
@@ -30,13 +33,15 @@ _SMALL = 6  # operators: of fewer, blocks are not cut
 class Options:
     """`limits` on every stage (default: none, narrowed where a block would have more than `most` endings in all).
     `largest`: of a block, in operators; larger ones are cut. `whole`: do not cut the network into blocks. `widest`: how
-    many groups the greedy schedule's stages may have (default: as many as the limits allow)."""
+    many groups the greedy schedule's stages may have (default: as many as the limits allow). `patience`: see
+    `Refinement` (default: none, all is measured that may be better)."""
 
     limits: Limits | None = None
     most: int = MOST
     largest: int | None = LARGEST
     whole: bool = False
     widest: int | None = None
+    patience: int | None = None
 
     def greedy(self, graph: OperatorGraph) -> Schedule:
         """The greedy schedule of what a device can do."""
@@ -46,7 +51,8 @@ class Options:
 @dataclass(frozen=True)
 class Block:
     """What was searched of one block. `chains`: as how many its operators were scheduled. Without `transitions` it was
-    too wide for any search: it got the better of the greedy schedule and one operator after the other."""
+    too wide for any search: it got the better of the greedy schedule and one operator after the other. `unmeasured`:
+    how many stages might have been better when patience ended."""
 
     operators: int
     chains: int
@@ -54,16 +60,21 @@ class Block:
     cut: Cut
     transitions: int
     stages: int
+    unmeasured: int = 0
 
-    def cut_text(self) -> str:
-        """What limits left out, as a line; nothing where all was looked at."""
+    def cut_text(self, there_is: Limits | None = None) -> str:
+        """What limits and patience left out, as a line; nothing where all was looked at. `there_is`: no stages beyond
+        these limits can be."""
         size = f"{self.operators} operators" + (f" in {self.chains} chains" if self.chains < self.operators else "")
         if not self.transitions:
             return f"a block of {size}: too wide to be searched"
-        if not self.cut.groups and not self.cut.operators:
-            return ""
-        left = f"{self.cut.operators} times a group was not made larger, {self.cut.groups} times a stage not wider"
-        return f"a block of {size}: {self.limits}; {left}"
+        left = []
+        if self.cut.operators or (self.cut.groups and self.limits != there_is):
+            cut = f"{self.cut.operators} times a group was not made larger, {self.cut.groups} times a stage not wider"
+            left.append(f"{self.limits}; {cut}")
+        if self.unmeasured:
+            left.append(f"{self.unmeasured} stages were not measured, as those that promised most had gained nothing")
+        return f"a block of {size}: {'; '.join(left)}" if left else ""
 
 
 @dataclass(frozen=True)
@@ -83,12 +94,22 @@ _Enumerated = tuple[Lattice | None, tuple[tuple[int, ...], ...], Block]
 
 
 @dataclass
-class _Sum:
-    schedule: list[Stage] = field(default_factory=list)
-    seconds: float = 0.0
-    blocks: list[Block] = field(default_factory=list)
-    finished: bool = True
-    enumerated: dict[OperatorGraph, _Enumerated] = field(default_factory=dict)  # networks repeat their blocks
+class _Searched:
+    """One part of the network, in the course of being searched: the best so far. `block`: see `Found`; a single
+    operator is none."""
+
+    schedule: Schedule
+    seconds: float
+    block: Block | None = None
+    refinement: Refinement | None = None
+
+    def end(self) -> None:
+        """Take what the refinement has found."""
+        found = self.refinement
+        if found is not None and self.block is not None:
+            self.block = replace(self.block, unmeasured=found.unmeasured)
+            if found.seconds < self.seconds:
+                self.seconds, self.schedule = found.seconds, found.schedule
 
 
 def search(
@@ -100,76 +121,89 @@ def search(
 
     Raises BadInput if an operator's cost cannot be measured.
     """
-    options, so_far = options or Options(), _Sum()
+    options = options or Options()
     plain, rival = sequential(graph), options.greedy(graph)
     costs.prepare((*plain, *rival))
-    waiting = [graph.all] if options.whole else [*blocks(graph, options.largest)][::-1]
-    while waiting:
-        members = tuple(numbers(waiting.pop()))
-        if _is_too_large(graph, members, options, so_far):
-            waiting += [as_set([members[i] for i in numbers(half)]) for half in halves(_part(graph, members))][::-1]
-        elif members:
-            _add_block(graph, members, costs, options, may_go_on, so_far)
-    schedule, seconds = tuple(so_far.schedule), so_far.seconds
+    parts = _searched(graph, costs, options)
+    _go_on(parts, costs, may_go_on)
+    schedule = tuple(chain.from_iterable(part.schedule for part in parts))
+    seconds = sum(part.seconds for part in parts)
     times = total(costs, plain), total(costs, rival)  # greedy stages may reach across where a block was cut
     for other, its_seconds in zip((plain, rival), times, strict=True):
         if its_seconds < seconds and keeps(other, options.limits):
             schedule, seconds = other, its_seconds
     check(graph, schedule)
-    return Found(schedule, seconds, *times, tuple(so_far.blocks), so_far.finished)
+    found = tuple(part.block for part in parts if part.block is not None)
+    finished = all(part.refinement is None or part.refinement.finished for part in parts)
+    return Found(schedule, seconds, *times, found, finished)
 
 
-def _is_too_large(graph: OperatorGraph, members: Sequence[int], options: Options, so_far: _Sum) -> bool:
-    """Whether a block is to be cut in two: even narrow limits leave too many ways."""
-    if options.whole or len(members) < _SMALL:
-        return False
-    return _looked_up(_part(graph, members), options, so_far)[0] is None
+def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Searched]:
+    """The network in parts, none of them searched so far."""
+    found: list[tuple[tuple[int, ...], _Enumerated | None]] = []
+    enumerated: dict[OperatorGraph, _Enumerated] = {}  # networks repeat their blocks
+    waiting = [graph.all] if options.whole else [*blocks(graph, options.largest)][::-1]
+    while waiting:
+        members = tuple(numbers(waiting.pop()))
+        part = _part(graph, members)
+        shape = _shape(part)
+        if len(part) > 1 and shape not in enumerated:
+            enumerated[shape] = _enumerated(part, options)
+        way = enumerated.get(shape)
+        if way is not None and way[0] is None and not options.whole and len(members) >= _SMALL:
+            # Even narrow limits leave too many ways.
+            waiting += [as_set([members[i] for i in numbers(half)]) for half in halves(part)][::-1]
+        elif members:
+            found.append((members, way))
+    rivals = [_rivals(graph, members, options) for members, _ in found]
+    costs.prepare([*chain.from_iterable(stages for both in rivals for stages in both)])
+    return [_begun(graph, part, costs, way, options) for part, (_, way) in zip(rivals, found, strict=True)]
 
 
-def _looked_up(part: OperatorGraph, options: Options, so_far: _Sum) -> _Enumerated:
-    shape = _shape(part)
-    if shape not in so_far.enumerated:
-        so_far.enumerated[shape] = _enumerated(part, options)
-    return so_far.enumerated[shape]
-
-
-def _add_block(
-    graph: OperatorGraph,
-    members: Sequence[int],
-    costs: Costs,
-    options: Options,
-    may_go_on: Callable[[], bool],
-    so_far: _Sum,
-) -> None:
+def _rivals(graph: OperatorGraph, members: tuple[int, ...], options: Options) -> list[Schedule]:
+    """Of a part of the network: one operator after the other, and the greedy schedule if that keeps to the limits."""
     part = _part(graph, members)
-    there = tuple(members)
-    plain = _shifted(sequential(part), there)
-    rivals = [s for s in (plain, _shifted(options.greedy(part), there)) if keeps(s, options.limits)]
+    both = (_shifted(sequential(part), members), _shifted(options.greedy(part), members))
+    return [schedule for schedule in both if keeps(schedule, options.limits)]
+
+
+def _begun(
+    graph: OperatorGraph, rivals: Sequence[Schedule], costs: Costs, way: _Enumerated | None, options: Options
+) -> _Searched:
     times = [total(costs, rival) for rival in rivals]
+    members = tuple(stage.groups[0][0] for stage in rivals[0])
     if math.isinf(times[0]):
-        at = next(i for i, stage in zip(members, plain, strict=True) if math.isinf(costs.seconds(stage)))
+        at = next(i for i, stage in zip(members, rivals[0], strict=True) if math.isinf(costs.seconds(stage)))
         raise BadInput(f"operator {graph.operators[at].name!r}: its cost cannot be measured")
     least, best = min(zip(times, rivals, strict=True), key=lambda pair: pair[0])
-    if len(part) == 1:
-        lattice = None
-    else:
-        lattice, units, block = _looked_up(part, options, so_far)
-        so_far.blocks.append(block)
-    if lattice is not None:
-        stages = {id(stage): _unfolded(stage, units).shifted(there) for stage in lattice.stages}
-        seconds, found, finished = refine(
-            lattice,
-            lambda stage: costs.estimate(stages[id(stage)]),
-            lambda stage: costs.seconds(stages[id(stage)]),
-            lambda stage: costs.known(stages[id(stage)]),
-            lambda some: costs.prepare([stages[id(stage)] for stage in some]),
-            may_go_on,
-        )
-        so_far.finished &= finished
-        if seconds < least:
-            least, best = seconds, tuple(stages[id(stage)] for stage in found)
-    so_far.schedule += best
-    so_far.seconds += least
+    if way is None:
+        return _Searched(best, least)
+    lattice, units, block = way
+    if lattice is None:
+        return _Searched(best, least, block)
+    there = replace(lattice, stages=[_unfolded(stage, units).shifted(members) for stage in lattice.stages])
+    return _Searched(best, least, block, Refinement(there, costs, options.patience))
+
+
+def _go_on(parts: Sequence[_Searched], costs: Costs, may_go_on: Callable[[], bool]) -> None:
+    """Search all parts, in rounds: what they have to measure next is measured together, in few runs of the network.
+    What is known roughly is not measured well before no part has anything new to measure."""
+    rounds = {number: part.refinement.rounds() for number, part in enumerate(parts) if part.refinement is not None}
+    answers: dict[int, bool | None] = dict.fromkeys(rounds)
+    asked: dict[int, Sequence[Stage]] = {}
+    while answers:
+        for number, answer in answers.items():
+            try:
+                asked[number] = rounds[number].send(answer)
+            except StopIteration:
+                parts[number].end()
+        new = {number: stages for number, stages in asked.items() if not all(map(costs.is_rough, stages))}
+        answered = new or asked
+        may = bool(answered) and may_go_on()
+        if may:
+            costs.prepare([*chain.from_iterable(answered.values())], roughly=bool(new))
+        answers = dict.fromkeys(answered, may)
+        asked = {number: stages for number, stages in asked.items() if number not in answered}
 
 
 def keeps(schedule: Schedule, limits: Limits | None) -> bool:

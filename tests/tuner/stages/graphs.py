@@ -45,10 +45,16 @@ class Drawn:
             return None
         return min(self._of(stage), 10.0) * Random(f"{self.seed} estimate {stage.text()}").uniform(0.5, 1.0)
 
+    def correction(self) -> float:
+        return 1.0
+
     def known(self, stage: Stage) -> bool:
         return False
 
-    def prepare(self, stages: Sequence[Stage]) -> None:
+    def is_rough(self, stage: Stage) -> bool:
+        return False
+
+    def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
         """Nothing to gain."""
 
 

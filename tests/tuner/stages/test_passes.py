@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tuner.stages.graphs import branches, graphs
-from tuner.stages import Limits, OperatorGraph, Stage, check, sequential
+from tests.tuner.stages.graphs import Drawn, branches, graphs
+from tuner.stages import Limits, OperatorGraph, Stage, check, search, sequential
 from tuner.stages.lattice import Lattice
 from tuner.stages.passes import around, passes
 
@@ -24,6 +24,16 @@ def test_every_stage_is_in_one_pass(graph: OperatorGraph, random: Random) -> Non
         found += [schedule[at] for at in where]
         assert all(len(stage.groups) == len(stage.groups[0]) == 1 for i, stage in enumerate(schedule) if i not in where)
     assert sorted(s.text() for s in found) == sorted(s.text() for s in stages)
+
+
+@given(graphs(9), st.integers(0, 1 << 30), st.randoms(use_true_random=False))
+def test_the_stages_of_one_schedule_are_in_one_pass(graph: OperatorGraph, seed: int, random: Random) -> None:
+    """Though others are waiting that overlap with them."""
+    schedule = search(graph, Drawn(seed)).schedule
+    others = Lattice.of(graph, Limits()).stages
+    random.shuffle(others)
+    first, where = next(passes(graph, [*schedule, *others]))
+    assert [first[at] for at in where] == list(schedule)
 
 
 def test_one_operator_after_the_other_takes_one_pass() -> None:

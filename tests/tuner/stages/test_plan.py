@@ -27,7 +27,7 @@ from tuner.devices import Device, open_device, opencl
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
 from tuner.stages import Schedule, Stage, check, greedy, sequential
-from tuner.stages.bench import Around, Bench
+from tuner.stages.bench import WIDE_RUNS, Around, Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, must_be_alone, network_key, share_of
 from tuner.stages.plan import StagePlan, plan_stages
@@ -241,6 +241,34 @@ def test_what_the_database_has_is_known(network: Placed, device: Device, store: 
     assert again.known(Stage(wide.groups[:1]))
     assert not again.known(replace(wide, groups=wide.groups[:2]))
     assert again.measured == 0
+
+
+def test_a_stage_that_is_known_roughly_is_measured_well_when_it_is_asked_for_again(
+    network: Placed, device: Device, store: Store
+) -> None:
+    def of_three() -> list[Trial]:
+        return [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
+
+    calls = Calls.of(network)
+    bench = Bench(network, calls, device)
+    wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
+    costs = MeasuredCosts(calls, bench, device, store)
+    costs.prepare([wide], roughly=True)
+    (rough,) = of_three()
+    assert len(rough.times) == 5
+    before = costs.seconds(wide)
+    assert costs.is_rough(wide)
+    again = MeasuredCosts(calls, bench, device, store)
+    assert again.known(wide)
+    again.prepare([wide], roughly=True)
+    assert of_three() == [rough]
+    again.prepare([wide])
+    well = next(t for t in of_three() if t != rough)
+    assert len(well.times) == WIDE_RUNS
+    assert again.seconds(wide) - before == pytest.approx(well.seconds - rough.seconds)
+    assert not again.is_rough(wide)
+    again.prepare([wide])
+    assert len(of_three()) == 2
 
 
 def test_stages_are_timed_in_rounds_each_in_turn_with_its_kernels(network: Placed, device: Device) -> None:

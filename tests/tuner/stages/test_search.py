@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -118,10 +121,16 @@ def test_one_group_a_branch_where_that_is_free() -> None:
         def estimate(self, stage: Stage) -> float | None:
             return None
 
+        def correction(self) -> float:
+            return 1.0
+
         def known(self, stage: Stage) -> bool:
             return True
 
-        def prepare(self, stages: Sequence[Stage]) -> None:
+        def is_rough(self, stage: Stage) -> bool:
+            return False
+
+        def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
             pass
 
     found = search(branches(3, 3, 2), Parallel())
@@ -203,6 +212,90 @@ def test_where_time_is_up_all_that_is_known_is_used() -> None:
     assert good in found.schedule
     known = {good, *greedy(branches(2, 2))}
     assert all(stage in known for stage in costs.asked if len(stage.groups) > 1)
+
+
+@given(graphs(9), st.integers(0, 1 << 30), st.booleans())
+def test_what_is_chosen_was_not_measured_roughly(graph: OperatorGraph, seed: int, whole: bool) -> None:
+    costs = Rough(seed)
+    found = search(graph, costs, Options(whole=whole))
+    assert found.finished
+    assert not any(costs.is_rough(stage) for stage in found.schedule)
+    assert found.seconds == pytest.approx(total(Drawn(seed), found.schedule))
+
+
+@given(graphs(9), st.integers(0, 1 << 30))
+def test_patience_only_leaves_out_stages_and_says_how_many(graph: OperatorGraph, seed: int) -> None:
+    every, some = Drawn(seed, optimistic=True), Drawn(seed, optimistic=True)
+    best = search(graph, every, Options(whole=True))
+    found = search(graph, some, Options(whole=True, patience=1))
+    check(graph, found.schedule)
+    assert found.finished
+    assert set(some.asked) <= set(every.asked)
+    assert found.seconds <= min(found.sequential_seconds, found.greedy_seconds) + 1e-9
+    left = sum(block.unmeasured for block in found.blocks)
+    assert found.seconds == pytest.approx(best.seconds) or (found.seconds > best.seconds and left > 0)
+    assert sum(block.unmeasured for block in best.blocks) == 0
+
+
+def test_what_patience_left_out_is_a_line() -> None:
+    """Where every stage that promises much gains nothing."""
+
+    class Promising(Drawn):
+        def seconds(self, stage: Stage) -> float:
+            self.asked.append(stage)
+            return 1.0 * stage.members.bit_count()
+
+        def estimate(self, stage: Stage) -> float | None:
+            return None if len(stage.groups) == 1 else 0.5 * stage.members.bit_count()
+
+    every, some = Promising(0), Promising(0)
+    search(branches(3, 3, 3), every)
+    found = search(branches(3, 3, 3), some, Options(patience=2))
+    (block,) = found.blocks
+    assert len(set(some.asked)) < len(set(every.asked)) / 2
+    assert block.unmeasured > 0
+    assert f"{block.unmeasured} stages were not measured" in block.cut_text()
+
+
+class Rough(Drawn):
+    """What was prepared once is off by up to a tenth, as a measurement in few runs may be."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, optimistic=True)
+        self._prepared: Counter[Stage] = Counter()
+
+    def seconds(self, stage: Stage) -> float:
+        off = Random(f"rough {stage.text()}").uniform(0.9, 1.1) if self.is_rough(stage) else 1.0
+        return off * super().seconds(stage)
+
+    def is_rough(self, stage: Stage) -> bool:
+        return self._prepared[stage] == 1
+
+    def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
+        for stage in stages:
+            self._prepared[stage] = max(self._prepared[stage], 1 if roughly else 2)
+
+
+def test_blocks_are_measured_together() -> None:
+    """In few runs of the network then."""
+
+    class Prepared(Drawn):
+        def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
+            if roughly:
+                rounds.append({number for number, block in enumerate(there) for s in stages if s.members & block})
+
+    rounds: list[set[int]] = []
+    graph = branches(2, 2)
+    operators = list(graph.operators)
+    for _ in range(2):
+        last = len(operators) - 1
+        behind = [replace(o, reads=tuple(r + last for r in o.reads)) for o in graph.operators[1:]]
+        operators += behind
+    network = OperatorGraph(tuple(operators))
+    there = [block for block in blocks(network) if block.bit_count() > 1]
+    search(network, Prepared(3, optimistic=True))
+    assert len(there) == 3
+    assert rounds[0] == {0, 1, 2}
 
 
 def test_operators_that_are_not_in_order_are_refused_in_one_line() -> None:
