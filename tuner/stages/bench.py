@@ -30,6 +30,7 @@ from tuner.stages.schedule import Stage
 RUNS = 11
 WIDE_RUNS = 21  # of stages of several groups: differences of two times
 WHOLE_RUNS = 31  # of whole networks, whose differences are small beside them
+FEW_RUNS, WHOLE_SECONDS = 9, 1.5
 Around = Sequence[tuple[tuple[int, ...], Stage]]  # see `passes.around`
 _ALLOCATION = "relax.builtin.alloc_tensor"
 
@@ -77,16 +78,24 @@ class Bench:
                     one.run()
         return {stage: times[1:] for one in every for stage, times in one.times()}  # the first warms up
 
-    def behind(self, stages: Sequence[Stage], runs: int = WHOLE_RUNS) -> tuple[float, ...]:
+    def behind(self, several: Sequence[Sequence[Stage]], runs: int = WHOLE_RUNS) -> list[tuple[float, ...]]:
         """Seconds that stages on several streams cost the network beyond `seconds`, a stage, each time, which may be
-        less than nothing: in turns, the network with those of them that go together, and one kernel after the other.
-        Some drivers go on slower behind streams that were joined. Raises RuntimeError as above."""
-        schedule, given = next(passes(self._graph, stages))
-        local = sum(median(times) for times in self.seconds([schedule[i] for i in given]).values())
-        each = schedule, _one_after_the_other(schedule)
-        staged, plain = (tvm.runtime.convert(self._launching(stages)) for stages in each)
-        rounds = [[timed_call(self._device, launch) for launch in (staged, plain)] for _ in range(runs + 1)]
-        return tuple((taken - without - local) / len(given) for taken, without in rounds[1:])
+        less than nothing; of each of several lists of stages: in turns, the network with those of them that go
+        together, and one kernel after the other. Some drivers go on slower behind streams that were joined. Fewer runs
+        than `runs` (by default; `FEW_RUNS` at least) of networks that take long. Raises RuntimeError as above."""
+        chosen = [next(passes(self._graph, stages)) for stages in several]
+        local = self.seconds([schedule[i] for schedule, given in chosen for i in given])
+        found = []
+        for schedule, given in chosen:
+            own = sum(median(local[schedule[i]]) for i in given)
+            each = schedule, _one_after_the_other(schedule)
+            launches = [tvm.runtime.convert(self._launching(stages)) for stages in each]
+            rounds: list[list[float]] = []
+            ends = time.monotonic() + WHOLE_SECONDS
+            while len(rounds) <= runs and (len(rounds) <= min(FEW_RUNS, runs) or time.monotonic() < ends):
+                rounds.append([timed_call(self._device, launch) for launch in launches])
+            found.append(tuple((taken - without - own) / len(given) for taken, without in rounds[1:]))
+        return found
 
     def timing(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
         """What runs stages once, each behind what comes before it, and returns the seconds of each; not `staged`: of

@@ -197,10 +197,15 @@ class MeasuredCosts:
         of every one. Measured with some, if it is not known."""
         if self._device.is_host:
             return 0.0
-        workload = self._behind_workload(groups)
-        if not self._is_known(workload):
-            self._add(workload, tuple(max(s, _TICK) for s in self._bench.behind(stages)))
-        return self._known[workload.key]
+        self._measure_behind({groups: stages})
+        return self._known[self._behind_workload(groups).key]
+
+    def _measure_behind(self, together: Mapping[int, Sequence[Stage]]) -> None:
+        """By the number of groups."""
+        workloads = {groups: self._behind_workload(groups) for groups in together}
+        new = [groups for groups, workload in workloads.items() if not self._is_known(workload)]
+        for groups, times in zip(new, self._bench.behind([together[groups] for groups in new]), strict=True):
+            self._add(workloads[groups], tuple(max(s, _TICK) for s in times))
 
     def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
         """Measure what is not known of stages, and of the operators of those that are one group, in as few runs of the
@@ -216,8 +221,8 @@ class MeasuredCosts:
             key = self._workload(self.divided(stage)).key
             if not stage.merged and math.isfinite(self._known.get(key, math.inf)):  # the device refuses some
                 together[len(stage.groups)].append(stage)
-        for groups, some in together.items():
-            self._behind(groups, some)
+        if not self._device.is_host:
+            self._measure_behind(together)
 
     def _measure(self, stages: Sequence[Stage], runs: int | None = None) -> None:
         waiting: dict[str, tuple[Workload, Stage]] = {}
