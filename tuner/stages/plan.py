@@ -176,7 +176,7 @@ def _network(placed: Placed, calls: Calls, merging: Merging, way: _Way) -> Place
     if schedule is not None:
         check(calls.graph(merging.kinds), schedule)
         placed = staged(placed, calls, schedule, merging=merging)
-    return replace(placed, captured=captured)
+    return replace(placed, captured=True) if captured else placed
 
 
 def _best(

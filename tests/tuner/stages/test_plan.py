@@ -336,7 +336,7 @@ def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, devi
     parallel = greedy(Calls.of(network).graph(), device.threads if device.is_host else None)
     wide = [stage.text() for stage in (with_threads(parallel, device.threads) if device.is_host else parallel)]
     trial = next(t for t in store.trials() if t.workload.key == stages[8] and not t.config["stages"])
-    config = Config("stages", {"stages": wide, "finished": True})
+    config = Config("stages", {"stages": wide, "captured": False, "finished": True})
     store.add(replace(trial, config=config, times=(1e-9,), created=datetime.now(UTC)))
     other = next(t for t in store.trials() if t.workload.key == stages[1] and not t.config["stages"])
     store.add(replace(other, times=(1e-9,), created=datetime.now(UTC)))
