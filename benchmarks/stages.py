@@ -35,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from random import Random
@@ -46,7 +47,7 @@ from models_cpu import tune
 from stage_orders import different, order, random_schedule
 
 from tuner.devices import Device, open_device
-from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed
+from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed, why_not_captured
 from tuner.graph.choice import choose
 from tuner.stages import Found, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
 from tuner.stages.bench import Bench
@@ -91,10 +92,12 @@ def orders(
 def ways(
     placed: Placed, calls: Calls, merging: Merging, schedules: dict[str, Schedule], device: Device, rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of whole inferences as modules."""
-    networks = [staged(placed, calls, schedule, merging=merging) for schedule in schedules.values()]
-    times = compare(networks, device, rounds)
-    return {name: 1e3 * median(taken) for name, taken in zip(schedules, times, strict=True)}
+    """Milliseconds of whole inferences as modules; on CUDA also as captured graphs."""
+    networks = {name: staged(placed, calls, schedule, merging=merging) for name, schedule in schedules.items()}
+    if why_not_captured(placed.module, device.target) is None:
+        networks |= {f"{name}_captured": replace(network, captured=True) for name, network in networks.items()}
+    times = compare(list(networks.values()), device, rounds)
+    return {name: 1e3 * median(taken) for name, taken in zip(networks, times, strict=True)}
 
 
 def torch_ways(model: Path, device: Device, rounds: int) -> dict[str, float]:
