@@ -101,6 +101,6 @@ def test_a_module_is_launched_as_one_with_its_streams(libraries: Path, tmp_path:
     assert again[1:-2] == graph  # between copies of the input and of two results
     assert all(what == "launched" and kernel.startswith("copy") for what, kernel in (again[0], *again[-2:]))
     assert {name for name in told["kernels"] if name} <= set(told["profiled"])  # a graph shows none of them
-    assert told["compared"] == [0, 0]  # nothing was left out, nor any graph refused
+    assert not [line for line in told["left out"] if "CUDA graph" in line]  # none was refused
     assert told["measured"][0] > 0
     assert told["measured"][1] == 0

@@ -26,7 +26,7 @@ from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, MergedOperator, Placed, merged_tasks
 from tuner.graph.merge import Piece, merge_kind, merged_step, spread
 from tuner.stages import Schedule, Stage, check, greedy, search
-from tuner.stages.bench import Bench
+from tuner.stages.bench import WIDE_RUNS, Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.merge import Merging
@@ -313,7 +313,8 @@ def test_without_merged_kernels_there_are_no_merged_stages(network: Placed, devi
 
 
 def remembered(trial: Trial, times: tuple[float, ...], failure: Failure | None = None) -> Trial:
-    return replace(trial, times=times, failure=failure, created=datetime.now(UTC))
+    """From as many runs as it takes: from few, the search would measure it again."""
+    return replace(trial, times=WIDE_RUNS * times, failure=failure, created=datetime.now(UTC))
 
 
 def found_by_search(network: Placed, device: Device, store: Store) -> Schedule:
