@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from templates.template import ScheduleError
 
@@ -18,7 +18,24 @@ Fetch = Callable[[Any, Sequence[Any]], Any]
 
 CACHE_LINE_FLOATS = 16
 _MARK = "edgetune.loop"
+_FIELDS = (
+    "iter_vars",
+    "reads",
+    "writes",
+    "name_hint",
+    "body",
+    "init",
+    "alloc_buffers",
+    "match_buffers",
+    "annotations",
+    "span",
+)
 LOCALITY = 2  # keep in the second-level cache: the block is used soon, but not at once
+
+
+def block_with(block: SBlock, **changes: Any) -> SBlock:
+    """A block with some of its fields (`body`, `reads`, `alloc_buffers` ...) changed."""
+    return SBlock(**{name: getattr(block, name) for name in _FIELDS} | changes)
 
 
 def _found(root: Any, kind: type[Any]) -> list[Any]:

@@ -12,7 +12,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
+
+from templates.rewrite import block_with
 
 _CALLS_OF_THE_HOST = {"tirx.tvm_call_packed", "tirx.tvm_call_cpacked", "tirx.tvm_call_packed_lowered"}
 
@@ -50,7 +52,7 @@ def _bound(stmt: Any, threads: int) -> Any:
     if not host_accesses(stmt):
         return stmt
     if isinstance(stmt, SBlockRealize) and not stmt.block.iter_vars:
-        return SBlockRealize([], stmt.predicate, _bound_block(stmt.block, threads))
+        return SBlockRealize([], stmt.predicate, block_with(stmt.block, body=_bound(stmt.block.body, threads)))
     if isinstance(stmt, tirx.AttrStmt) and stmt.attr_key.startswith("pragma_"):  # a hint to the host's compiler
         return _bound(stmt.body, threads)
     if isinstance(stmt, tirx.SeqStmt) and not any(isinstance(s, tirx.Bind) for s in stmt.seq):
@@ -63,20 +65,6 @@ def _bound(stmt: Any, threads: int) -> Any:
     if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL:
         return _shared_out(stmt, threads)
     return stmt if _calls_the_host(stmt) else _one_item(stmt)
-
-
-def _bound_block(block: SBlock, threads: int) -> SBlock:
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        _bound(block.body, threads),
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
 
 
 def _launches(stmt: Any) -> bool:

@@ -28,6 +28,7 @@ from templates.direct import DirectProblem, reader
 from templates.gpu.limits import GpuLimits, gpu_limits
 from templates.gpu.stages import launch, own_loops
 from templates.intel.postprocess import BLOCK_READ, subgroup_target
+from templates.rewrite import block_with
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule
 from templates.template import AnchorTemplate, Layout, Layouts
@@ -253,16 +254,6 @@ def _with_block_reads(func: tirx.PrimFunc, size: int) -> tirx.PrimFunc:
         if block.name_hint not in ("pad", "weight_local"):
             return block
         body = tvm_ffi.structural_map(block.body, [(ir.TensorLoad, load)])
-        return SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
+        return block_with(block, body=body)
 
     return func.with_body(tvm_ffi.structural_map(func.body, [(SBlock, visit)]))

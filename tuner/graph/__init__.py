@@ -16,7 +16,7 @@ from tuner.graph.merge import merged_tasks
 from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.onnx_operator import operator_model
 from tuner.graph.onnx_rules import write_old_rules
-from tuner.graph.passes import compile_module
+from tuner.graph.passes import compile_module, memory_as_operands
 from tuner.graph.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.stopwatch import Stopwatch
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
@@ -51,6 +51,7 @@ __all__ = [
     "lower_alone",
     "lower_placed",
     "lower_transform",
+    "memory_as_operands",
     "merged_tasks",
     "operator_model",
     "runs_on",

@@ -13,17 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar, IRModule, Var
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 from tvm.target import Target
 
 from templates import default
 from templates.gpu.lowered import lower
+from templates.rewrite import block_with
 from tuner.graph.bindings import with_leaves
+from tuner.graph.concat import copied
 
 CAPTURED = "captured"
-_MAIN = "main"
 
 
 def why_not_captured(module: IRModule, target: Target) -> str | None:
@@ -44,11 +45,11 @@ def with_captured(module: IRModule, target: Target) -> IRModule:
 
 def graph_of(module: IRModule) -> IRModule:
     """`CAPTURED` with all of it captured that can be; "main" as it is. Memory is planned before."""
-    main = module[_MAIN]
-    others = {name: func for name, func in module.functions.items() if name.name_hint != _MAIN}
+    main = module["main"]
+    others = {name: func for name, func in module.functions.items() if name.name_hint != "main"}
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
         captured = relax.transform.RewriteCUDAGraph()(tvm.IRModule(others, global_infos=module.global_infos))
-    captured.update_func(module.get_global_var(_MAIN), main)
+    captured.update_func(module.get_global_var("main"), main)
     return captured
 
 
@@ -59,10 +60,11 @@ class _Capturing:
         self._module, self._target = module, target
         self._builder = relax.BlockBuilder(module)
         self._copying: dict[tuple[Any, ...], GlobalVar] = {}
-        self._given: dict[GlobalVar, GlobalVar] = {}  # kernels with their workspaces as parameters
+        # Kernels with their workspaces as parameters, and these.
+        self._given: dict[GlobalVar, tuple[GlobalVar, list[Any]]] = {}
 
     def captured(self) -> IRModule:
-        main = relax.utils.copy_with_new_vars(self._module[_MAIN])
+        main = relax.utils.copy_with_new_vars(self._module["main"])
         attrs = dict(main.attrs.items()) if main.attrs else {}
         attrs.pop("global_symbol", None)
         with self._builder.function(CAPTURED, list(main.params), attrs=attrs):
@@ -83,7 +85,8 @@ class _Capturing:
         made = self._allocated(tensor.ty)
         key = (tuple(int(s) for s in tensor.ty.shape), str(tensor.ty.dtype))
         if key not in self._copying:
-            self._copying[key] = self._builder.add_func(self._copy(*key), "copy")
+            copy = default.schedule(copied(*key), self._target).with_attr("target", self._target)
+            self._copying[key] = self._builder.add_func(copy, "copy")
         self._builder.emit(relax.Call(self._copying[key], [tensor, made], ty_args=[relax.TupleType([])]))
         return made
 
@@ -95,18 +98,13 @@ class _Capturing:
         function = self._module[value.op] if isinstance(value, Call) and isinstance(value.op, GlobalVar) else None
         if not isinstance(function, tirx.PrimFunc):
             return value
-        changed, workspaces = _with_workspace(function)
-        if not workspaces:
-            return value
         if value.op not in self._given:
-            self._given[value.op] = self._builder.add_func(changed, f"{value.op.name_hint}_given")
+            given, workspaces = _with_workspace(function)
+            name = self._builder.add_func(given, f"{value.op.name_hint}_given") if workspaces else value.op
+            self._given[value.op] = name, workspaces
+        name, workspaces = self._given[value.op]
         memory = [self._allocated(tensor.ty) for tensor in workspaces]
-        return Call(self._given[value.op], [*value.args, *memory], value.attrs, value.ty_args)
-
-    def _copy(self, shape: tuple[int, ...], dtype: str) -> tirx.PrimFunc:
-        given = te.placeholder(shape, dtype, "given")
-        copy = te.create_prim_func([given, te.compute(shape, lambda *at: given(*at), "copy")])
-        return default.schedule(copy, self._target).with_attr("target", self._target)
+        return Call(name, [*value.args, *memory], value.attrs, value.ty_args)
 
 
 def _with_workspace(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Any]]:
@@ -116,18 +114,9 @@ def _with_workspace(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Any]]:
         return func, []
     root = realize.block
     found = [tensor for tensor in root.alloc_buffers if tensor.scope() == "global"]
-    kept = [tensor for tensor in root.alloc_buffers if tensor.scope() != "global"]
-    block = SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        root.body,
-        root.init,
-        kept,
-        root.match_buffers,
-        root.annotations,
-    )
+    if not found:
+        return func, []
+    block = block_with(root, alloc_buffers=[tensor for tensor in root.alloc_buffers if tensor.scope() != "global"])
     body = SBlockRealize(realize.iter_values, realize.predicate, block)
     return tirx.PrimFunc([*func.params, *found], body, func.ret_type, attrs=func.attrs), found
 

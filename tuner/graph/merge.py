@@ -20,6 +20,7 @@ from tvm import tirx
 from tvm.ir import Range, TensorLoad, Var
 from tvm.s_tir import SBlock
 
+from templates.rewrite import block_with
 from templates.template import ScheduleError
 from templates.workloads import Conv2d, conv_of
 from tuner.graph.concat import into_slice
@@ -213,18 +214,7 @@ class _Spreading:
         """What a block says that it reads and writes."""
         if any(match.source.source.same_as(self._out) for match in node.match_buffers):
             return node  # an intrinsic writes it, which knows one tensor: `of` refuses what is left
-        return SBlock(
-            node.iter_vars,
-            self._regions(node.reads),
-            self._regions(node.writes),
-            node.name_hint,
-            node.body,
-            node.init,
-            node.alloc_buffers,
-            node.match_buffers,
-            node.annotations,
-            node.span,
-        )
+        return block_with(node, reads=self._regions(node.reads), writes=self._regions(node.writes))
 
     def _regions(self, regions: Iterable[Any]) -> list[Any]:
         found = []

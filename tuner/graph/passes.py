@@ -7,6 +7,7 @@ templates.default.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tvm
@@ -63,21 +64,23 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     return func
 
 
+def memory_as_operands() -> Any:
+    """The pass that makes calls of kernels calls with the memory that they write to."""
+    passes = relax.transform
+    return tvm.transform.Sequential([passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()])
+
+
 def compile_module(module: IRModule, host: Target, devices: int, capture: Target | None = None) -> Any:
     """A relax.VMExecutable of a module that computes on so many devices. `host`: see `lower_placed`. `capture`: also
     have it as a graph on the device of this target (see `capture.with_captured`)."""
     passes = relax.transform
     # TVM plans storage without regard to devices: tensors of two of them would share it. Its pools take over then.
     plan = [passes.StaticPlanBlockMemory()] if devices == 1 else []
-    with_graph, graph = [], []
-    if capture is not None:
-        with_graph = [_pass(lambda module: with_captured(module, capture))]
-        graph = [_pass(graph_of)]
+    with_graph = [] if capture is None else [_pass(partial(with_captured, target=capture))]
+    graph = [] if capture is None else [_pass(graph_of)]
     lowering = tvm.transform.Sequential(
         [
-            passes.ToNonDataflow(),
-            passes.RemovePurityChecking(),
-            passes.CallTIRRewrite(),
+            memory_as_operands(),
             *with_graph,
             *plan,
             *graph,

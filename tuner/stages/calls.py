@@ -11,12 +11,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.ir import Call, GlobalVar, IRModule, Var
 
 from tuner.errors import BadInput
-from tuner.graph import Placed
+from tuner.graph import Placed, memory_as_operands
 from tuner.graph.bindings import operands
 from tuner.stages.operators import Operator, OperatorGraph
 
@@ -48,10 +47,7 @@ class Calls:
         if len(placed.constants) != 1:
             raise BadInput("stages are for networks on one device")
         inplace = list(_in_place(placed.module["main"]))
-        passes = relax.transform
-        rewriting = [passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()]
-        module = tvm.transform.Sequential(rewriting)(placed.module)
-        return _Reader(module, inplace).read()
+        return _Reader(memory_as_operands()(placed.module), inplace).read()
 
     @property
     def main(self) -> relax.Function:

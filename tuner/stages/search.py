@@ -140,7 +140,7 @@ def search(
 
 def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Searched]:
     """The network in parts, none of them searched so far."""
-    found: list[tuple[tuple[int, ...], _Enumerated | None]] = []
+    found: list[tuple[list[Schedule], _Enumerated | None]] = []
     enumerated: dict[OperatorGraph, _Enumerated] = {}  # networks repeat their blocks
     waiting = [graph.all] if options.whole else [*blocks(graph, options.largest)][::-1]
     while waiting:
@@ -154,15 +154,13 @@ def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Sea
             # Even narrow limits leave too many ways.
             waiting += [as_set([members[i] for i in numbers(half)]) for half in halves(part)][::-1]
         elif members:
-            found.append((members, way))
-    rivals = [_rivals(graph, members, options) for members, _ in found]
-    costs.prepare([*chain.from_iterable(stages for both in rivals for stages in both)])
-    return [_begun(graph, part, costs, way, options) for part, (_, way) in zip(rivals, found, strict=True)]
+            found.append((_rivals(part, members, options), way))
+    costs.prepare([stage for rivals, _ in found for rival in rivals for stage in rival])
+    return [_begun(graph, rivals, costs, way, options) for rivals, way in found]
 
 
-def _rivals(graph: OperatorGraph, members: tuple[int, ...], options: Options) -> list[Schedule]:
+def _rivals(part: OperatorGraph, members: tuple[int, ...], options: Options) -> list[Schedule]:
     """Of a part of the network: one operator after the other, and the greedy schedule if that keeps to the limits."""
-    part = _part(graph, members)
     both = (_shifted(sequential(part), members), _shifted(options.greedy(part), members))
     return [schedule for schedule in both if keeps(schedule, options.limits)]
 

@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.target import Target
 
 from tests.tuner.graph.cuda_networks import TARGET, in_stages
-from tuner.graph import Placed, why_not_captured
+from tuner.graph import Placed, memory_as_operands, why_not_captured
 from tuner.graph.capture import CAPTURED, graph_of, with_captured
 
 DRIVER = Path(__file__).with_name("cuda_driver.cc")
@@ -55,10 +55,8 @@ def called(function: relax.Function) -> Iterator[str]:
 
 
 def captured(network: Placed) -> tvm.IRModule:
-    passes = relax.transform
-    calls = [passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()]
-    module = with_captured(tvm.transform.Sequential(calls)(network.module), TARGET)
-    return graph_of(passes.StaticPlanBlockMemory()(module))
+    module = with_captured(memory_as_operands()(network.module), TARGET)
+    return graph_of(relax.transform.StaticPlanBlockMemory()(module))
 
 
 def test_all_kernels_are_in_one_graph_in_their_order(network: Placed) -> None:
