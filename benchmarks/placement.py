@@ -1,7 +1,7 @@
 """Placement on simulated devices: the tables of papers 002 and 004, made again.
 
     python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
-                                   [--devices 4 8 ...] [--seconds 12] [--json]
+                                   [--devices 4 8 ...] [--seconds 19] [--json]
     python benchmarks/placement.py --parts soc [--quick] [--profiles deeplens aisage jetson-nano]
                                    [--models squeezenet1.0 ...] [--most-parts 4] [--seed 0] [--json]
     python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", choices=SIX, default=list(SIX))
     parser.add_argument("--devices", nargs="*", type=int, help="numbers of GPUs (default: the papers')")
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="for the chains of a search; polishing has as long again"
+        "--seconds", type=float, default=19.0, help="for the chains of a search; polishing has as long again"
     )
     parser.add_argument("--threads", type=int, default=2, help="of a search (default: 2)")
     parser.add_argument("--profiles", nargs="*", choices=CHIPS, help="soc: which (default: all)")

@@ -92,10 +92,10 @@ def orders(
 def ways(
     placed: Placed, calls: Calls, merging: Merging, schedules: dict[str, Schedule], device: Device, rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of whole inferences as modules; on CUDA also as captured graphs."""
+    """Milliseconds of whole inferences as modules; on CUDA also as captured graphs, where they can be."""
     networks = {name: staged(placed, calls, schedule, merging=merging) for name, schedule in schedules.items()}
-    if why_not_captured(placed.module, device.target) is None:
-        networks |= {f"{name}_captured": replace(network, captured=True) for name, network in networks.items()}
+    graphs = {name: n for name, n in networks.items() if why_not_captured(n.module, device.target) is None}
+    networks |= {f"{name}_captured": replace(network, captured=True) for name, network in graphs.items()}
     times = compare(list(networks.values()), device, rounds)
     return {name: 1e3 * median(taken) for name, taken in zip(networks, times, strict=True)}
 

@@ -74,6 +74,7 @@ class MeasuredCosts:
         self._known: dict[str, float] = {}
         self._measured_roughly: set[str] = set()
         self._by_stage: dict[Stage, str] = {}  # keys of their workloads
+        self._workloads: dict[Stage, Workload] = {}
         self._ratios: list[float] = []
         self.measured = 0
 
@@ -284,6 +285,12 @@ class MeasuredCosts:
         return None if self._merging is None else self._merging.kernel(stage)
 
     def _workload(self, stage: Stage) -> Workload:
+        """Made once: a search asks for those of its kernels again for every stage that they could be in."""
+        if stage not in self._workloads:
+            self._workloads[stage] = self._new_workload(stage)
+        return self._workloads[stage]
+
+    def _new_workload(self, stage: Stage) -> Workload:
         kernel = self._merged(stage) if stage.merged else None
         if kernel is None:
             return Workload("stage", {"groups": self._groups(stage)})

@@ -140,20 +140,23 @@ def _rivals(found: Sequence[Schedule], costs: MeasuredCosts, options: Options) -
 def _compared(
     placed: Placed, calls: Calls, merging: Merging, schedules: Sequence[Schedule | None], device: Device
 ) -> tuple[list[_Way], list[list[float]], list[str]]:
-    """Schedules, on CUDA also captured, and the seconds of each; and a line if they cannot be captured there. Raises
+    """Schedules, on CUDA also captured, and the seconds of each; and a line if some cannot be captured there. Raises
     RuntimeError if the device refuses a network that is not captured."""
     ways: list[_Way] = [(schedule, False) for schedule in schedules]
     networks = [_network(placed, calls, merging, way) for way in ways]
     if device.target.kind.name != "cuda":
         return ways, compare(networks, device), []
-    why_not = why_not_captured(placed.module, device.target)
-    if why_not is None:
-        both = [*networks, *(replace(network, captured=True) for network in networks)]
-        try:
-            return [*ways, *((schedule, True) for schedule in schedules)], compare(both, device), []
-        except RuntimeError as error:
-            why_not = str(error).strip().splitlines()[-1][:300]
-    return ways, compare(networks, device), [f"no CUDA graph: {why_not}"]
+    refusals = [why_not_captured(network.module, device.target) for network in networks]
+    graphs = [(s, n) for s, n, why_not in zip(schedules, networks, refusals, strict=True) if why_not is None]
+    lines = [f"no CUDA graph: {why_not}" for why_not in dict.fromkeys(filter(None, refusals))]
+    try:
+        times = compare([*networks, *(replace(network, captured=True) for _, network in graphs)], device)
+    except RuntimeError as error:
+        if not graphs:
+            raise
+        line = f"no CUDA graph: {str(error).strip().splitlines()[-1][:300]}"
+        return ways, compare(networks, device), [*lines, line]
+    return [*ways, *((schedule, True) for schedule, _ in graphs)], times, lines
 
 
 def _remembered(store: Store, workload: Workload, device: Device) -> list[Trial]:

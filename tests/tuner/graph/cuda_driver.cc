@@ -1,7 +1,7 @@
 // What TVM's CUDA runtime calls of Nvidia's libraries, without a GPU: memory, copies, streams, events and captures are
 // real, kernels compute nothing. It refuses what a driver refuses while a stream is captured: to allocate or to wait, to
-// launch on the default stream, and to end before all that was forked is joined. Every launch is a line of the file that
-// EDGETUNE_CUDA_LOG names.
+// launch on the default stream, and to end before all that was forked is joined; with EDGETUNE_CUDA_NO_GRAPHS, to capture
+// at all. Every launch is a line of the file that EDGETUNE_CUDA_LOG names.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -116,7 +116,7 @@ int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
 
 int cudaStreamBeginCapture(void* stream, int) {
   Stream* origin = Of(stream);
-  if (origin == &standard || origin->origin) return kUnsupported;
+  if (std::getenv("EDGETUNE_CUDA_NO_GRAPHS") || origin == &standard || origin->origin) return kUnsupported;
   origin->origin = origin;
   captures[origin] = new Graph;
   return kSuccess;
