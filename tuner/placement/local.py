@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from queue import SimpleQueue
 
 from tuner.placement.simulator import Simulator
@@ -18,7 +20,7 @@ from tuner.placement.simulator.patterns import TICK
 from tuner.placement.soap import Config, Proposals, configs_of
 
 Move = tuple[int, ...]  # operators that get the same config
-_AT_ONCE = 8  # moves that are looked at before one is made
+_AT_ONCE = 16  # moves that are looked at before one is made
 
 
 def layer_moves(simulator: Simulator) -> list[Move]:
@@ -46,22 +48,40 @@ def descend(
     configs: Proposals = configs_of,
 ) -> bool:
     """Takes operators' best of `configs`, and layers', again and again, until none is better: then the simulators'
-    strategy is a local optimum and this returns True; False if `go_on` ended it before. All `simulators` have the same
-    strategy, and have the same in the end: they look at neighbours at the same time, which changes nothing in what is
-    found."""
+    strategy is a local optimum and this returns True; False if `go_on` ended it before. Next to one that changed,
+    others are likely to become better: they come first. All `simulators` have the same strategy, and have the same in the
+    end: they look at neighbours at the same time, which changes nothing in what is found."""
     moves: list[Move] = [(i,) for i in range(len(simulators[0].network.operators))]
     rng.shuffle(moves)
     moves = layer_moves(simulators[0]) + moves
-    unchanged, place = 0, 0
+    beside = _beside(simulators[0], moves)
+    waiting, unchanged = dict.fromkeys(moves), 0  # those that were looked at longest ago come first
     with ThreadPoolExecutor(len(simulators)) as pool:
         while unchanged < len(moves):
             if not go_on():
                 return False
-            some = [moves[(place + i) % len(moves)] for i in range(min(_AT_ONCE, len(moves)))]
-            place += len(some)
-            changed = _apply(simulators, some, _best_neighbours(pool, simulators, some, configs))
-            unchanged = 0 if changed else unchanged + len(some)
+            some = list(islice(waiting, _AT_ONCE))
+            for move in some:
+                del waiting[move]
+            made = _apply(simulators, some, _best_neighbours(pool, simulators, some, configs))
+            unchanged = 0 if made else unchanged + len(some)
+            waiting |= dict.fromkeys(some)
+            if made:
+                waiting = dict.fromkeys(chain.from_iterable(beside[move] for move in made)) | waiting
     return True
+
+
+def _beside(simulator: Simulator, moves: Sequence[Move]) -> dict[Move, list[Move]]:
+    """Of each move of one operator, the moves of those that it reads or that read it."""
+    of: dict[int, list[Move]] = defaultdict(list)
+    for move in moves:
+        for i in move:
+            of[i].append(move)
+    found: dict[Move, list[Move]] = {move: [] for move in moves}
+    for u, v, _ in simulator.blocks.edges:
+        found[(u,)] += of[v]
+        found[(v,)] += of[u]
+    return found
 
 
 def _best_neighbours(
@@ -81,22 +101,22 @@ def _best_neighbours(
     return list(pool.map(look, moves))
 
 
-def _apply(simulators: Sequence[Simulator], moves: Sequence[Move], better: Sequence[Config | None]) -> bool:
-    """Takes the configs that are better one after the other; whether any was. All were found for one strategy, so that
-    those behind the first may not be better any more."""
-    changed = False
+def _apply(simulators: Sequence[Simulator], moves: Sequence[Move], better: Sequence[Config | None]) -> list[Move]:
+    """Takes the configs that are better one after the other; the moves that were. All were found for one strategy, so
+    that those behind the first may not be better any more."""
+    made = []
     for move, config in zip(moves, better, strict=True):
         if config is None:
             continue
         change = dict.fromkeys(move, config)
         if simulators[0].propose(change, simulators[0].seconds - TICK) == math.inf:
             continue
-        changed = True
+        made.append(move)
         simulators[0].accept()
         for simulator in simulators[1:]:
             simulator.propose(change)
             simulator.accept()
-    return changed
+    return made
 
 
 def is_local_optimum(simulator: Simulator) -> bool:

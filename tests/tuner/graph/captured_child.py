@@ -1,6 +1,6 @@
-"""Plans and builds a network on CUDA over a driver without a GPU, and runs it twice: as one graph, or as it was planned
-where the driver has none. `test_capture` starts it with that driver's libraries in front of Nvidia's. The last line says
-what came of it, as JSON."""
+"""Plans and builds a network on CUDA over a driver without a GPU, and runs it twice: as one graph, or as it was
+planned where the driver has none. `test_capture` starts it with that driver's libraries in front of Nvidia's. The last
+line says what came of it, as JSON."""
 
 from __future__ import annotations
 

@@ -89,37 +89,48 @@ static void *grown(void *data, i32 *cap, i32 need, size_t size) {
 
 /* ---- heap of events, the earliest first ---- */
 
-static int before(const Event *a, const Event *b) {
-    return a->time < b->time || (a->time == b->time && a->key < b->key);
+/* Without branches: which of two comes first is chance to a processor, that would guess wrong every other time. */
+static inline int before(const Event *a, const Event *b) {
+    return (a->time < b->time) | ((a->time == b->time) & (a->key < b->key));
+}
+
+static inline void rise(Event *heap, i32 i, Event e) {
+    while (i) {
+        i32 up = (i - 1) / 4;
+        if (!before(&e, &heap[up])) break;
+        heap[i] = heap[up];
+        i = up;
+    }
+    heap[i] = e;
 }
 
 static void push(Sim *s, i64 time, i32 task, i32 place) {
     Event e = {time, s->task[task].key, task, place};
     PUSH(s, heap, e);
-    i32 i = s->heap_n - 1;
-    while (i) {
-        i32 up = (i - 1) / 4;
-        if (!before(&e, &s->heap[up])) break;
-        s->heap[i] = s->heap[up];
-        i = up;
-    }
-    s->heap[i] = e;
+    rise(s->heap, s->heap_n - 1, e);
 }
 
+/* The hole goes down to a leaf, and the last event, which mostly belongs there, rises from it. */
 static Event pop(Sim *s) {
-    Event top = s->heap[0], last = s->heap[--s->heap_n];
+    Event *heap = s->heap, top = heap[0], last = heap[--s->heap_n];
     i32 i = 0, n = s->heap_n;
     for (;;) {
         i32 c = 4 * i + 1;
-        if (c >= n) break;
-        i32 best = c, end = c + 4 < n ? c + 4 : n;
-        for (i32 k = c + 1; k < end; k++)
-            if (before(&s->heap[k], &s->heap[best])) best = k;
-        if (!before(&s->heap[best], &last)) break;
-        s->heap[i] = s->heap[best];
+        if (c + 4 > n) break;
+        i32 left = c + before(&heap[c + 1], &heap[c]), right = c + 2 + before(&heap[c + 3], &heap[c + 2]);
+        i32 best = before(&heap[right], &heap[left]) ? right : left;
+        heap[i] = heap[best];
         i = best;
     }
-    if (n) s->heap[i] = last;
+    i32 c = 4 * i + 1;
+    if (c < n) {
+        i32 best = c;
+        for (i32 k = c + 1; k < n; k++)
+            if (before(&heap[k], &heap[best])) best = k;
+        heap[i] = heap[best];
+        i = best;
+    }
+    rise(heap, i, last);
     return top;
 }
 
