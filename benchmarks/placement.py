@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", choices=SIX, default=list(SIX))
     parser.add_argument("--devices", nargs="*", type=int, help="numbers of GPUs (default: the papers')")
     parser.add_argument(
-        "--seconds", type=float, default=19.0, help="for the chains of a search; polishing has as long again"
+        "--seconds", type=float, default=19.0, help="for the chains of a search; descents have as long again"
     )
     parser.add_argument("--threads", type=int, default=2, help="of a search (default: 2)")
     parser.add_argument("--profiles", nargs="*", choices=CHIPS, help="soc: which (default: all)")

@@ -49,8 +49,8 @@ def descend(
 ) -> bool:
     """Takes operators' best of `configs`, and layers', again and again, until none is better: then the simulators'
     strategy is a local optimum and this returns True; False if `go_on` ended it before. Next to one that changed,
-    others are likely to become better: they come first. All `simulators` have the same strategy, and have the same in the
-    end: they look at neighbours at the same time, which changes nothing in what is found."""
+    others are likely to become better: they come first. All `simulators` have the same strategy, and have the same in
+    the end: they look at neighbours at the same time, which changes nothing in what is found."""
     moves: list[Move] = [(i,) for i in range(len(simulators[0].network.operators))]
     rng.shuffle(moves)
     moves = layer_moves(simulators[0]) + moves

@@ -4,7 +4,7 @@ From every initial strategy a chain proposes another config for an operator that
 faster and else with probability exp(-(seconds more) / temperature), and ends when its time is over, or when the best
 strategy is half of that time old. The paper leaves the temperature open: here it is a share of the start's seconds. Two
 things are not in the paper: a share of the proposals is for all operators of a layer `together`, and the best strategy
-is made a local optimum at the end (`polish`).
+is made a local optimum at the end (`_polish`).
 
 Chains from several starts run in threads, each with a simulator and random numbers of its own (the simulator is C, and
 holds no lock of Python's while it runs): what they find does not depend on how many run at a time, unless time limits
@@ -33,9 +33,10 @@ class Options:
     """`seconds` or `proposals` limits each chain (one of them has to). `temperature`: a proposal that takes this share
     of the start's seconds more is accepted with probability 1/e. `together`: the share of proposals for whole layers.
     `tempering`: that many chains from every start, each warmer than the one before by `ratio`, which exchange
-    strategies every `exchange` proposals. `patience`: proposals without gain before a chain may end early. `polish`:
-    end in a local optimum, for which there is as much time as all chains may have, and what they left. `threads`: how
-    many chains run at a time, and neighbours are looked at."""
+    strategies every `exchange` proposals. `patience`: proposals without gain before a chain may end early. `descents`:
+    how often to go from the best to a local optimum, each time in another order, and keep the best of these; for that
+    there is as much time as all chains may have, and what they left. `threads`: how many chains run at a time, and
+    neighbours are looked at."""
 
     seconds: float = math.inf
     proposals: float = math.inf
@@ -45,7 +46,7 @@ class Options:
     ratio: float = 3.0
     exchange: int = 50
     patience: int = 200
-    polish: bool = True
+    descents: int = 3
     threads: int = 1
 
     def __post_init__(self) -> None:
@@ -107,15 +108,36 @@ def search(
             f"{simulator.network.name}: no strategy that was tried fits into the memories of "
             f"{simulator.topology.name}: take a smaller batch or more devices"
         )
-    if options.polish:
-        until = 2 * len(starts) * options.seconds
-        simulators = [crew[0] for crew in crews]
-        for each in simulators:
-            each.start(found.strategy)
-        found.optimal = descend(simulators, rng, lambda: best.elapsed() < until, configs)
-        best.keep(simulator, found.start, best.place)
+    _polish([crew[0] for crew in crews], rng, options, 2 * len(starts) * options.seconds, best, configs)
     found.elapsed = best.elapsed()
     return found
+
+
+def _polish(
+    simulators: Sequence[Simulator],
+    rng: random.Random,
+    options: Options,
+    until: float,
+    best: _Best,
+    configs: Proposals,
+) -> None:
+    """Which local optimum a descent ends in depends on its order. None but the first is begun that would not end in
+    time if it took as long as the longest so far."""
+    found, start, least, longest = best.found, best.found.strategy, best.found.seconds, 0.0
+    for _ in range(options.descents):
+        began = best.elapsed()
+        if longest and began + longest > until:
+            return
+        for simulator in simulators:
+            simulator.start(start)
+        optimal = descend(simulators, rng, lambda: best.elapsed() < until, configs)
+        longest = max(longest, best.elapsed() - began)
+        if simulators[0].seconds == least:
+            found.optimal = optimal  # the chains' best has no better neighbour
+            return
+        if simulators[0].seconds < found.seconds:
+            best.keep(simulators[0], found.start, best.place)
+            found.optimal = optimal
 
 
 class _Best:

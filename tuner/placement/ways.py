@@ -235,7 +235,7 @@ def _exact(task: _Task) -> Strategy:
 
 def _mcmc(task: _Task) -> Strategy:
     """Chains from all starts, from the exact sum and from a random strategy, which have half of the time; the other
-    half is for the polish. Every step is whole."""
+    half is for descents. Every step is whole."""
     configs = partial(configs_in_parts, most=1)
     drawn = random_strategy(task.given.network, task.given.topology, task.rng, configs)
     starts = {**task.starts, "exact": _exact(task), "random": drawn}

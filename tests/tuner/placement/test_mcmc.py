@@ -44,7 +44,7 @@ def test_chains_find_what_no_start_has_and_no_neighbour_betters() -> None:
 
 def test_a_chain_from_a_random_strategy_finds_faster_ones() -> None:
     drawn = random_strategy(RNNLM, P100, random.Random(0))
-    options = Options(proposals=600, polish=False)
+    options = Options(proposals=600, descents=0)
     found = search(simulator, {"random": drawn}, random.Random(0), options)
     assert found.start == "random"
     assert found.seconds < 0.9 * simulator().start(drawn)
@@ -52,11 +52,39 @@ def test_a_chain_from_a_random_strategy_finds_faster_ones() -> None:
 
 @pytest.mark.parametrize("tempering", [1, 3])
 def test_the_same_seed_finds_the_same(tempering: int) -> None:
-    options = Options(proposals=300, tempering=tempering, exchange=10, polish=False)
+    options = Options(proposals=300, tempering=tempering, exchange=10, descents=0)
     one, other = (search(simulator, starts(), random.Random(3), options) for _ in range(2))
     assert (one.strategy, one.seconds, one.accepted) == (other.strategy, other.seconds, other.accepted)
     different = search(simulator, starts(), random.Random(4), options)
     assert different.accepted != one.accepted
+
+
+def test_of_several_descents_the_best_is_kept_and_a_local_optimum() -> None:
+    nmt = network("nmt", steps=2)
+    start = {"expert": strategy_of("expert", nmt, P100)}
+    found = [
+        search(lambda: Simulator(nmt, P100, training=True), start, random.Random(1), Options(proposals=20, descents=n))
+        for n in (1, 3, 6)
+    ]
+    assert found[0].seconds > found[1].seconds > found[2].seconds
+    again = Simulator(nmt, P100, training=True)
+    for one in found:
+        assert again.start(one.strategy) == one.seconds
+        assert one.optimal
+        assert is_local_optimum(again)
+
+
+def test_no_descent_is_begun_that_would_not_end_in_time() -> None:
+    """The clock is the test's: it counts how often it is asked."""
+
+    def found(seconds: float, descents: int) -> Found:
+        ticks: Iterator[int] = iter(range(10**9))
+        options = Options(seconds=seconds, patience=1, descents=descents)
+        return search(simulator, starts(), random.Random(0), options, clock=lambda: float(next(ticks)))
+
+    assert found(6, 1).optimal
+    assert found(6, 3).elapsed == found(6, 1).elapsed + 1  # asked once more
+    assert found(20, 3).elapsed > found(20, 1).elapsed + 1
 
 
 def test_threads_find_what_one_finds() -> None:
@@ -72,14 +100,14 @@ def test_threads_find_what_one_finds() -> None:
 def test_a_warm_chain_accepts_what_is_slower_and_a_cold_one_does_not() -> None:
     accepted = {}
     for temperature in (1e-9, 1.0):
-        options = Options(proposals=300, temperature=temperature, polish=False, patience=300)
+        options = Options(proposals=300, temperature=temperature, descents=0, patience=300)
         accepted[temperature] = search(simulator, starts(), random.Random(1), options).accepted
     assert accepted[1.0] > 2 * accepted[1e-9]
 
 
 def test_a_chain_ends_when_its_best_is_half_of_the_budget_old() -> None:
     """Nothing is faster than one device here: the chain gives up."""
-    options = Options(proposals=2000, temperature=1e-9, together=0, patience=1, polish=False)
+    options = Options(proposals=2000, temperature=1e-9, together=0, patience=1, descents=0)
     found = search(lambda: Simulator(chain(), two(bandwidth=1.0)), {"one": strategy_of("single", chain(), two())},
                    random.Random(0), options)  # fmt: skip
     assert found.proposals < 2000
@@ -88,7 +116,7 @@ def test_a_chain_ends_when_its_best_is_half_of_the_budget_old() -> None:
 def test_a_budget_of_time_is_kept_to() -> None:
     """The clock is the test's: it counts how often it is asked."""
     ticks: Iterator[int] = iter(range(10**9))
-    options = Options(seconds=500, patience=1, polish=True)
+    options = Options(seconds=500, patience=1)
     found = search(simulator, starts(), random.Random(0), options, clock=lambda: float(next(ticks)))
     assert 100 < found.proposals < 1100
     assert found.elapsed < 5000
