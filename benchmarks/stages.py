@@ -228,6 +228,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="SqueezeNet alone, 20 schedules")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.turns < 2:
+        parser.error("--turns: at least 2, of which one half is compared with the other")
     if options.quick:
         options.models, options.schedules, options.rounds = ["squeezenet1.0"], 20, 7
     return options
