@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+_LONGEST = 300  # characters
+
+
+def last_line(error: BaseException) -> str:
+    """What a library's error says in the end, as one line; what it is where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[-1][:_LONGEST]
+
 
 class TuneError(Exception):
     """One clear line for the user: what is wrong, where, and what to do."""

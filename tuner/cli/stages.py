@@ -11,7 +11,7 @@ import typer
 
 from tuner.cli.common import Output, integers, seconds_of
 from tuner.cli.progress import LINE_SECONDS
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 
 if TYPE_CHECKING:
     from tuner.devices import Device
@@ -93,7 +93,7 @@ class Stager:
                 exact=self.exact,
             )
         except (BadInput, RuntimeError, MemoryError) as error:
-            line = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]
+            line = last_line(error)
             self.out.remark(f"no stages: {line}; the kernels run one after the other")
             self.result = {"error": line}
             return placed

@@ -16,6 +16,7 @@ from tvm.ir import Call, IRModule, Var
 
 from templates.template import Layout
 from tuner.devices import Device
+from tuner.errors import last_line
 from tuner.graph import Alone, FusedGraph, lower_transform
 from tuner.graph.bindings import operands
 from tuner.graph.fuse import PlainStep, Step, TunedStep
@@ -108,7 +109,7 @@ class Costs:
         try:
             times = measure()
         except RuntimeError as error:
-            failure = Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300])
+            failure = Failure(FailureKind.RUN, last_line(error))
         key = self._devices[device].key
         return Trial(workload, key, PIECE, VERSION, times, failure, versions=self._versions)
 

@@ -28,7 +28,7 @@ from tvm.target import Target
 from templates.gpu.lowered import lower, nodes
 from templates.workloads import conv_of
 from tuner.devices import Device
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.graph import kernel_hash
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
@@ -246,7 +246,7 @@ class MeasuredCosts:
             try:
                 self._add(workload, self._whole(stage, self._bench.seconds([stage])[stage]))
             except RuntimeError as error:
-                self._add(workload, (), Failure(FailureKind.RUN, str(error).strip().splitlines()[-1][:300]))
+                self._add(workload, (), Failure(FailureKind.RUN, last_line(error)))
         return workload.key
 
     def _whole(self, stage: Stage, times: tuple[float, ...]) -> tuple[float, ...]:

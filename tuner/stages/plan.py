@@ -22,7 +22,7 @@ import tvm
 from tvm import relax
 
 from tuner.devices import Device, opencl
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.graph import Placed, compile_module, host_of, why_not_captured
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls
@@ -154,7 +154,7 @@ def _compared(
     except RuntimeError as error:
         if not graphs:
             raise
-        line = f"no CUDA graph: {str(error).strip().splitlines()[-1][:300]}"
+        line = f"no CUDA graph: {last_line(error)}"
         return ways, compare(networks, device), [*lines, line]
     return [*ways, *((schedule, True) for schedule, _ in graphs)], times, lines
 
