@@ -21,6 +21,7 @@ from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
+from tuning_db import interrupts
 from tuning_db.errors import DatabaseError
 from tuning_db.schema import APPLICATION_ID
 
@@ -214,6 +215,7 @@ def _begin_writing(driver: sqlite3.Connection) -> None:
             except sqlite3.OperationalError as error:
                 if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
                     raise
+                interrupts.pass_on()
                 time.sleep(random.uniform(*_LOOK_SECONDS))
     finally:
         driver.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")

@@ -40,7 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.expression import FromClause
 
-from tuning_db import bulk, schema
+from tuning_db import bulk, interrupts, schema
 from tuning_db.connect import (
     BUSY_SECONDS,
     Location,
@@ -162,8 +162,8 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction: committed at the end, undone by an exception."""
-        with self._explained(), self._writer.begin() as connection:
+        """A transaction: committed at the end, undone by an exception. Ctrl-C waits for its end."""
+        with interrupts.held(), self._explained(), self._writer.begin() as connection:
             yield connection
 
     @contextmanager
