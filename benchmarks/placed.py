@@ -3,11 +3,12 @@ measured` runs it.
 
 Every step is sent to a device by a chain that changes it now and then, layouts and kernels are the best for that
 placement by the costs (the database's, what it lacks measured now), and the module is built, verified and timed, all
-placements in turns in one run. The simulator has what kernels take in the network where one device computes all of it,
-links as they were measured, and devices on the same cores as one processor; "sum" is the additive model of `tune plan`
-with the same costs. "took" is the median of blocks of runs, "least" the least of them, and "fastest" the one fastest
-run, which other work on the machine disturbs least. How often the blocks of one half of the run order two placements as
-those of the other half (by their medians, or by their fastest runs) is what any model can reach.
+placements in turns in one run. The simulator has what kernels take in the network where one device computes all of it
+(all such networks in turns, before the modules are timed and after it), links as they were measured, and devices on the
+same cores as one processor; "sum" is the additive model of `tune plan` with the same costs. "took" is the median of
+blocks of runs, "least" the least of them, and "fastest" the one fastest run, which other work on the machine disturbs
+least. How often the blocks of one half of the run order two placements as those of the other half (by their medians, or
+by their fastest runs) is what any model can reach.
 
 With --splits, as many placements are made besides in which a fifth of the convolutions and dense layers are in two
 parts, one on each device, along their channels or rows: what is built of these (slices, parts, concatenations) is
@@ -23,7 +24,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,13 +50,15 @@ from tuner.placement.simulator import Simulator
 from tuner.placement.soap import Config
 from tuner.placement.topology.here import HOST
 from tuner.report.peers import OURS
-from tuner.stages.network import kernel_seconds
+from tuner.stages.network import NetworkKernels
 from tuning_db.store import Store, open_db
 
 CHANGES = (0.02, 0.1, 0.4)  # how often a step is elsewhere than the one before it
 IN_PARTS = 0.2  # how often a step is split that can be
 QUARTERS = 4  # a part has one, two or three
-RUNS, WINDOWS = 33, 3  # of a network to time its kernels: in a single short window a neighbour may be at work
+# Of a network to time its kernels, before the modules are timed and again after it: in a single short window a
+# neighbour may be at work, and a machine may go on at another speed.
+RUNS, WINDOWS = 33, 4
 WITHIN = 0.15
 TRUTHS = ("took", "least", "fastest")
 
@@ -124,74 +127,109 @@ def timed_anew(found: NetworkPlan, nodes: tuple[Node, ...]) -> NetworkPlan:
     return replace(found, nodes=nodes, plan=replace(found.plan, computing=took, seconds=seconds))
 
 
-def kernels_in_networks(graph: FusedGraph, devices: list[Device], best: NetworkPlan) -> list[dict[str, float]]:
-    """Of each device: seconds of the kernels by which the plan would compute all of the network there."""
-    found = []
-    for d, device in enumerate(devices):
-        steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
-        nodes = placed(best.nodes, dict.fromkeys(steps, d))
-        alone = planned_states(graph, nodes, plan(nodes, best.moving).states)
-        place = Place(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
-        network = lower_placed(graph, [place], [0] * len(graph.steps), alone.blocks)
-        times = [kernel_seconds(network, device, RUNS) for _ in range(WINDOWS)]
-        found.append({kernel: median(each[kernel] for each in times) for kernel in times[0]})
-    return found
+@dataclass(eq=False)
+class Case:
+    """A plan of a placement: what is built, the device of every step, and the plan's costs."""
+
+    graph: FusedGraph
+    where: dict[int, int]
+    best: NetworkPlan
+    found: NetworkPlan
 
 
-Scene = tuple[tuple[NetworkPlan, Costs], tuple[NetworkPlan, Costs]]
+class Windows:
+    """Seconds of kernels in networks that one device computes, of all graphs in turns."""
 
+    def __init__(self, devices: list[Device], cases: Sequence[Case]) -> None:
+        self._devices = devices
+        self._kernels = {case.graph: self._on_each(case) for case in cases}
+        self._found = {(graph, d): [] for graph in self._kernels for d in range(len(devices))}
 
-def scene_of(graph: FusedGraph, devices: list[Device], store: Store) -> Scene:
-    """The best plan, and the same nodes with what kernels take in networks that one device computes."""
-    best = planned(graph, devices, store)
-    return best, planned(graph, devices, store, kernels_in_networks(graph, devices, best[0]))
+    def _on_each(self, case: Case) -> list[NetworkKernels]:
+        """Of each device: the kernels by which the plan would compute all of the network there."""
+        graph, made = case.graph, []
+        for d, device in enumerate(self._devices):
+            steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
+            nodes = placed(case.best.nodes, dict.fromkeys(steps, d))
+            alone = planned_states(graph, nodes, plan(nodes, case.best.moving).states)
+            place = Place(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
+            made.append(NetworkKernels(lower_placed(graph, [place], [0] * len(graph.steps), alone.blocks), device))
+        return made
+
+    def open(self) -> None:
+        for _ in range(WINDOWS):
+            for (graph, d), found in self._found.items():
+                found.append(self._kernels[graph][d].seconds(RUNS))
+
+    def seconds(self, graph: FusedGraph) -> list[dict[str, float]]:
+        """Of each device: of every kernel, the median of all windows."""
+        each = [self._found[graph, d] for d in range(len(self._devices))]
+        return [{kernel: median(w[kernel] for w in windows) for kernel in windows[0]} for windows in each]
 
 
 def cases(
     graph: FusedGraph, devices: list[Device], store: Store, given: argparse.Namespace, rng: random.Random
-) -> Iterator[tuple[FusedGraph, dict[int, int], Scene]]:
-    """What is built, where its steps are, and its costs: whole steps first, then with some of them in parts."""
-    scene, first = scene_of(graph, devices, store), len(graph.parameters)
-    for where in placements(graph, scene[0][0].nodes, given.placements, rng):
-        yield graph, where, scene
+) -> Iterator[Case]:
+    """Whole steps first, then with some of them in parts."""
+    (best, _), first = planned(graph, devices, store), len(graph.parameters)
+
+    def case(graph: FusedGraph, where: dict[int, int], best: NetworkPlan) -> Case:
+        nodes = placed(best.nodes, where)
+        return Case(graph, where, best, replace(best, nodes=nodes, plan=plan(nodes, best.moving)))
+
+    for where in placements(graph, best.nodes, given.placements, rng):
+        yield case(graph, where, best)
     host = next(d for d, device in enumerate(devices) if device.is_host)
-    for where in placements(graph, scene[0][0].nodes, given.splits, rng):
+    for where in placements(graph, best.nodes, given.splits, rng):
         split = divided(graph, [where[first + i] for i in range(len(graph.steps))], rng, host)
         at = {first + i: device for i, device in enumerate(split.placement)}
-        yield split.graph, at, scene_of(split.graph, devices, store)
+        yield case(split.graph, at, planned(split.graph, devices, store)[0])
+
+
+def timed(given: argparse.Namespace, devices: list[Device], store: Store, model: Path) -> Iterator[dict[str, Any]]:
+    """Builds, then times kernels and modules, then simulates."""
+    graph, folder = fuse(load_onnx(model)), model.parent
+    every, sources = [], {}
+    for i, case in enumerate(cases(graph, devices, store, given, random.Random(given.seed))):
+        to = folder / f"{given.model}-{i}"
+        build_placed(
+            case.graph, devices, planned_states(case.graph, case.found.nodes, case.found.plan.states), to, store
+        )
+        verify(load(to), OnnxReference(model), seeds=[0])
+        every.append(case)
+        sources[str(i)] = OURS, to
+        count = given.placements + given.splits
+        print(f"{given.model}: placement {i + 1} of {count} is built", file=sys.stderr, flush=True)
+    windows = Windows(devices, every)
+    windows.open()
+    runs, _ = runs_of(sources, inputs_of(folder / f"{given.model}-0", 0), given.rounds)
+    windows.open()
+    anew = {own: planned(own, devices, store, windows.seconds(own)) for own in {case.graph for case in every}}
+    for i, case in enumerate(every):
+        again, costs = anew[case.graph]
+        found = timed_anew(case.found, placed(again.nodes, case.where))
+        copies = sum(m.before.device != m.to.device for m in found.plan.moves)
+        row = {"network": given.model, "devices": given.on, "second": sum(case.where.values()), "copies": copies}
+        row |= {"steps": len(case.graph.steps), "parts": case.graph is not graph, "sum": found.plan.seconds}
+        yield row | {"simulated": simulated(given.model, case.graph, devices, found, costs), "runs": runs[str(i)]}
 
 
 def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each placement."""
-    name, devices, rng = given.model, open_devices(given.on.split(",")), random.Random(given.seed)
+    devices = open_devices(given.on.split(","))
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        model, database = folder / f"{name}.onnx", folder / "placed.db"
+        model, database = folder / f"{given.model}.onnx", folder / "placed.db"
         if not model.exists():
-            tune("zoo", name, "-o", model)
+            tune("zoo", given.model, "-o", model)
         for device in devices:
             tune("model", model, "--device", device.name, "--db", database, "--minutes", given.minutes)
-        graph, rows, sources = fuse(load_onnx(model)), {}, {}
         with open_db(str(database)) as store:
-            for i, (own, where, scene) in enumerate(cases(graph, devices, store, given, rng)):
-                (best, _), (timed, costs) = scene
-                nodes = placed(best.nodes, where)
-                found = replace(best, nodes=nodes, plan=plan(nodes, best.moving))
-                to = folder / f"{name}-{i}"
-                build_placed(own, devices, planned_states(own, nodes, found.plan.states), to, store)
-                verify(load(to), OnnxReference(model), seeds=[0])
-                found = timed_anew(found, placed(timed.nodes, where))
-                copies = sum(m.before.device != m.to.device for m in found.plan.moves)
-                rows[str(i)] = {"network": name, "devices": given.on, "second": sum(where.values()), "copies": copies}
-                rows[str(i)] |= {"steps": len(own.steps), "parts": own is not graph, "sum": found.plan.seconds}
-                rows[str(i)]["simulated"] = simulated(name, own, devices, found, costs)
-                sources[str(i)] = OURS, to
-                count = given.placements + given.splits
-                print(f"{name}: placement {i + 1} of {count} is built", file=sys.stderr, flush=True)
-        runs, _ = runs_of(sources, inputs_of(folder / f"{name}-0", 0), given.rounds)
-    for i, row in rows.items():
-        medians, fastest = [median(block) for block in runs[i]], [min(block) for block in runs[i]]
+            rows = list(timed(given, devices, store, model))
+    for row in rows:
+        blocks = row.pop("runs")
+        medians, fastest = [median(block) for block in blocks], [min(block) for block in blocks]
         row |= {"took": median(medians), "least": min(medians), "fastest": min(fastest), "load": os.getloadavg()[0]}
         row["halves"] = [median(medians[half::2]) for half in (0, 1)]
         row["fastest_halves"] = [min(fastest[half::2]) for half in (0, 1)]

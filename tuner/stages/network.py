@@ -1,4 +1,4 @@
-"""What the kernels of a network take in it, one after the other. Start at `kernel_seconds`."""
+"""What the kernels of a network take in it, one after the other. Start at `NetworkKernels`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ from tuner.stages.costs import kernel_hashes
 from tuner.stages.schedule import Stage
 
 
-def kernel_seconds(placed: Placed, device: Device, runs: int = RUNS) -> dict[str, float]:
-    """Seconds of every kernel of a finished network on one device, by its `kernel_hash`: the median of so many runs of
-    the whole network; of a kernel that is called several times the mean of its calls. One that writes a part of a
-    concatenation stands for the one that writes a tensor of its own. A kernel alone, run again and again, finds its
-    operands nearer; run now and then, it finds a processor's threads asleep.
+class NetworkKernels:
+    """Of a finished network on one device, compiled once.
 
     Raises BadInput as `Calls.of` and `Bench` do, RuntimeError if the device refuses a kernel.
     """
-    calls = Calls.of(placed)
-    functions = calls.module.functions.items()
-    whole = {g.name_hint: f.attrs[WHOLE] for g, f in functions if f.attrs is not None and WHOLE in f.attrs}
-    hashes = [whole.get(c.name, own) for c, own in zip(calls.kernels, kernel_hashes(calls), strict=True)]
-    stages = [Stage(((i,),)) for i in range(len(hashes))]
-    times = Bench(placed, calls, device).seconds(stages, runs)
-    found: dict[str, list[float]] = defaultdict(list)
-    for name, stage in zip(hashes, stages, strict=True):
-        found[name].append(median(times[stage]))
-    return {name: fmean(seconds) for name, seconds in found.items()}
+
+    def __init__(self, placed: Placed, device: Device) -> None:
+        calls = Calls.of(placed)
+        functions = calls.module.functions.items()
+        whole = {g.name_hint: f.attrs[WHOLE] for g, f in functions if f.attrs is not None and WHOLE in f.attrs}
+        self._hashes = [whole.get(c.name, own) for c, own in zip(calls.kernels, kernel_hashes(calls), strict=True)]
+        self._stages = [Stage(((i,),)) for i in range(len(self._hashes))]
+        self._bench = Bench(placed, calls, device)
+
+    def seconds(self, runs: int = RUNS) -> dict[str, float]:
+        """Of every kernel, by its `kernel_hash`: the median of so many runs of the whole network; of a kernel that is
+        called several times the mean of its calls. One that writes a part of a concatenation stands for the one that
+        writes a tensor of its own. A kernel alone, run again and again, finds its operands nearer; run now and then, it
+        finds a processor's threads asleep. Raises RuntimeError as above."""
+        times = self._bench.seconds(self._stages, runs)
+        found: dict[str, list[float]] = defaultdict(list)
+        for name, stage in zip(self._hashes, self._stages, strict=True):
+            found[name].append(median(times[stage]))
+        return {name: fmean(seconds) for name, seconds in found.items()}

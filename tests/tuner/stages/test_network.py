@@ -15,7 +15,7 @@ from tuner.graph import FusedGraph, Place, lower_alone, lower_placed
 from tuner.graph.choice import choose
 from tuner.placement.costs import Costs
 from tuner.placement.exact import plan_network
-from tuner.stages.network import kernel_seconds
+from tuner.stages.network import NetworkKernels
 from tuning_db.store import open_db
 
 
@@ -38,7 +38,7 @@ def test_kernels_of_steps_are_found_in_the_network(graph: FusedGraph, device: De
     """Where they write a part of a concatenation, too."""
     choices = choose((s.workload for s in graph.tuned), device, None)
     place = Place(device.target, {w: c.config for w, c in choices.items()})
-    found = kernel_seconds(lower_placed(graph, [place], [0] * len(graph.steps)), device, runs=3)
+    found = NetworkKernels(lower_placed(graph, [place], [0] * len(graph.steps)), device).seconds(runs=3)
     assert all(0 < seconds < math.inf for seconds in found.values())
     for step in graph.tuned:
         kernels = lower_alone(graph, step, place).kernels
