@@ -23,7 +23,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -129,7 +129,7 @@ def timed_anew(found: NetworkPlan, nodes: tuple[Node, ...]) -> NetworkPlan:
 
 @dataclass(eq=False)
 class Case:
-    """A plan of a placement: what is built, the device of every step, and the plan's costs."""
+    """A placement: its graph, the device of every node's step, the best plan wherever steps are, and this one's."""
 
     graph: FusedGraph
     where: dict[int, int]
@@ -142,19 +142,24 @@ class Windows:
 
     def __init__(self, devices: list[Device], cases: Sequence[Case]) -> None:
         self._devices = devices
-        self._kernels = {case.graph: self._on_each(case) for case in cases}
-        self._found = {(graph, d): [] for graph in self._kernels for d in range(len(devices))}
+        best = {case.graph: case.best for case in cases}  # once each: whole placements share a graph
+        self._kernels = {graph: self._on_each(graph, found) for graph, found in best.items()}
+        self._found = {(graph, d): [] for graph in best for d in range(len(devices))}
 
-    def _on_each(self, case: Case) -> list[NetworkKernels]:
+    def _on_each(self, graph: FusedGraph, best: NetworkPlan) -> list[NetworkKernels]:
         """Of each device: the kernels by which the plan would compute all of the network there."""
-        graph, made = case.graph, []
+        made = []
         for d, device in enumerate(self._devices):
             steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
-            nodes = placed(case.best.nodes, dict.fromkeys(steps, d))
-            alone = planned_states(graph, nodes, plan(nodes, case.best.moving).states)
+            nodes = placed(best.nodes, dict.fromkeys(steps, d))
+            alone = planned_states(graph, nodes, plan(nodes, best.moving).states)
             place = Place(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
             made.append(NetworkKernels(lower_placed(graph, [place], [0] * len(graph.steps), alone.blocks), device))
         return made
+
+    @property
+    def graphs(self) -> Collection[FusedGraph]:
+        return self._kernels.keys()
 
     def open(self) -> None:
         for _ in range(WINDOWS):
@@ -192,9 +197,8 @@ def timed(given: argparse.Namespace, devices: list[Device], store: Store, model:
     every, sources = [], {}
     for i, case in enumerate(cases(graph, devices, store, given, random.Random(given.seed))):
         to = folder / f"{given.model}-{i}"
-        build_placed(
-            case.graph, devices, planned_states(case.graph, case.found.nodes, case.found.plan.states), to, store
-        )
+        states = planned_states(case.graph, case.found.nodes, case.found.plan.states)
+        build_placed(case.graph, devices, states, to, store)
         verify(load(to), OnnxReference(model), seeds=[0])
         every.append(case)
         sources[str(i)] = OURS, to
@@ -204,7 +208,7 @@ def timed(given: argparse.Namespace, devices: list[Device], store: Store, model:
     windows.open()
     runs, _ = runs_of(sources, inputs_of(folder / f"{given.model}-0", 0), given.rounds)
     windows.open()
-    anew = {own: planned(own, devices, store, windows.seconds(own)) for own in {case.graph for case in every}}
+    anew = {own: planned(own, devices, store, windows.seconds(own)) for own in windows.graphs}
     for i, case in enumerate(every):
         again, costs = anew[case.graph]
         found = timed_anew(case.found, placed(again.nodes, case.where))

@@ -24,6 +24,7 @@ class _Holding:
         self._came = True
 
     def pass_on(self) -> None:
+        """Once for all interrupts since the last."""
         if self._came:
             self._came = False
             self._before(signal.SIGINT, None)
