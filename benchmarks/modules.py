@@ -13,7 +13,7 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -44,10 +44,15 @@ def alternated(
 
 
 def runs_of(
-    sources: Mapping[str, tuple[str, Path]], inputs: Mapping[str, np.ndarray], rounds: int
+    sources: Mapping[str, tuple[str, Path]],
+    inputs: Mapping[str, np.ndarray],
+    rounds: int,
+    first: Callable[[str], None] = lambda _: None,
+    block_seconds: float = BLOCK_SECONDS,
 ) -> tuple[dict[str, list[list[float]]], dict[str, dict[str, np.ndarray]]]:
     """Every contender's blocks of runs, in seconds, and its outputs. `sources`: by the contender's name, the peer and
-    what it opens; each runs in a process of its own, with all threads."""
+    what it opens; each runs in a process of its own, with all threads. `first` is called before each round (with a text
+    of its number), when all of them are stopped."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)
@@ -57,7 +62,7 @@ def runs_of(
             spec = Spec(peer, str(source.resolve()), len(cpus), tuple(cpus), *files)
             command = [sys.executable, "-m", "tuner.report.contender", spec.to_json()]
             running[name] = stack.enter_context(Contender(name, command, len(cpus), folder / f"{i}.log"))
-        times = alternate(running, rounds, BLOCK_SECONDS, lambda _: None)
+        times = alternate(running, rounds, block_seconds, first)
         outputs = {name: dict(np.load(folder / f"{i}.npz")) for i, name in enumerate(sources)}
     return times, outputs
 

@@ -3,12 +3,12 @@ measured` runs it.
 
 Every step is sent to a device by a chain that changes it now and then, layouts and kernels are the best for that
 placement by the costs (the database's, what it lacks measured now), and the module is built, verified and timed, all
-placements in turns in one run. The simulator has what kernels take in the network where one device computes all of it
-(all such networks in turns, before the modules are timed and after it), links as they were measured, and devices on the
-same cores as one processor; "sum" is the additive model of `tune plan` with the same costs. "took" is the median of
-blocks of runs, "least" the least of them, and "fastest" the one fastest run, which other work on the machine disturbs
-least. How often the blocks of one half of the run order two placements as those of the other half (by their medians, or
-by their fastest runs) is what any model can reach.
+placements in turns in one run. The simulator has what kernels take in the network where one device computes all of it,
+and what crossings take, both timed before each round of the modules, and devices on the same cores as one processor;
+"sum" is the additive model of `tune plan` with the same costs. "quiet" is the first quartile of medians of blocks of
+runs (see `quiet`; of kernels and crossings, too), "took" the median of them, and "fastest" the one fastest run. How
+often the blocks of one half of the run order two placements as those of the other half (by their first quartiles, or by
+their fastest runs) is what any model can reach.
 
 With --splits, as many placements are made besides in which a fifth of the convolutions and dense layers are in two
 parts, one on each device, along their channels or rows: what is built of these (slices, parts, concatenations) is
@@ -23,12 +23,13 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from models_cpu import tune
 from modules import inputs_of, runs_of
 
@@ -40,12 +41,14 @@ from tuner.graph.layouts import Node, computing, plan
 from tuner.graph.split import Split
 from tuner.module import OnnxReference, build_placed, load, verify
 from tuner.placement.baselines.whole import whole
-from tuner.placement.costs import Costs
+from tuner.placement.costs import COPIES, Costs
+from tuner.placement.crossing import Crossings
 from tuner.placement.estimated import network_of
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.measured import measured_network
 from tuner.placement.memory import bytes_of
 from tuner.placement.parts import built
+from tuner.placement.pieces import fitted_link
 from tuner.placement.simulator import Simulator
 from tuner.placement.soap import Config
 from tuner.placement.topology.here import HOST
@@ -56,11 +59,18 @@ from tuning_db.store import Store, open_db
 CHANGES = (0.02, 0.1, 0.4)  # how often a step is elsewhere than the one before it
 IN_PARTS = 0.2  # how often a step is split that can be
 QUARTERS = 4  # a part has one, two or three
-# Of a network to time its kernels, before the modules are timed and again after it: in a single short window a
-# neighbour may be at work, and a machine may go on at another speed.
-RUNS, WINDOWS = 33, 4
+# Of a network to time its kernels, and of crossings, before each round of the modules: a neighbour may be at work, and
+# a machine may go on at another speed.
+RUNS, CROSSED = 4, 4
+BLOCK_SECONDS = 0.2
 WITHIN = 0.15
-TRUTHS = ("took", "least", "fastest")
+TRUTHS = ("quiet", "took", "fastest")
+
+
+def quiet(times: Sequence[float]) -> float:
+    """What something takes while nothing else runs: the first quartile of windows, or of blocks, as other work on the
+    machine comes and goes. Of a lower quantile, and of the median, two halves of a run agree less."""
+    return float(np.quantile(times, 0.25))
 
 
 def placements(graph: FusedGraph, nodes: Sequence[Node], count: int, rng: random.Random) -> Iterator[dict[int, int]]:
@@ -111,11 +121,9 @@ def simulated(name: str, graph: FusedGraph, devices: list[Device], found: Networ
     return Simulator(given.network, given.topology, given.cost).start(given.strategy)
 
 
-def planned(
-    graph: FusedGraph, devices: list[Device], store: Store, networks: Sequence[Mapping[str, float]] = ()
-) -> tuple[NetworkPlan, Costs]:
-    """The best plan, and its costs, which were measured where the store lacked them. `networks`: see `Costs`."""
-    costs = Costs(devices, store, networks=networks)
+def planned(graph: FusedGraph, devices: list[Device], store: Store, **given: Any) -> tuple[NetworkPlan, Costs]:
+    """The best plan, and its costs, which were measured where the store lacked them. `given`: see `Costs`."""
+    costs = Costs(devices, store, **given)
     choices = [rivals((s.workload for s in graph.tuned), d, store) for d in devices]
     return plan_network(graph, devices, choices, costs), costs
 
@@ -138,13 +146,16 @@ class Case:
 
 
 class Windows:
-    """Seconds of kernels in networks that one device computes, of all graphs in turns."""
+    """Seconds of kernels in networks that one device computes, of all graphs, and of crossings, in turns."""
 
     def __init__(self, devices: list[Device], cases: Sequence[Case]) -> None:
         self._devices = devices
         best = {case.graph: case.best for case in cases}  # once each: whole placements share a graph
         self._kernels = {graph: self._on_each(graph, found) for graph, found in best.items()}
         self._found = {(graph, d): [] for graph in best for d in range(len(devices))}
+        ways = itertools.permutations(range(len(devices)), 2)
+        self._crossings = {(a, b): Crossings(devices[a], devices[b], COPIES) for a, b in ways}
+        self._crossed = {way: [] for way in self._crossings}
 
     def _on_each(self, graph: FusedGraph, best: NetworkPlan) -> list[NetworkKernels]:
         """Of each device: the kernels by which the plan would compute all of the network there."""
@@ -162,14 +173,25 @@ class Windows:
         return self._kernels.keys()
 
     def open(self) -> None:
-        for _ in range(WINDOWS):
-            for (graph, d), found in self._found.items():
-                found.append(self._kernels[graph][d].seconds(RUNS))
+        """One window of each."""
+        for (graph, d), found in self._found.items():
+            found.append(self._kernels[graph][d].seconds(RUNS))
+        for way, found in self._crossed.items():
+            times = self._crossings[way].seconds(1, CROSSED)
+            found.append({size: median(each) for size, each in times.items()})
+
+    @property
+    def links(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """See `Costs`."""
+        return {
+            way: fitted_link(COPIES, [quiet([w[size] for w in windows]) for size in COPIES])
+            for way, windows in self._crossed.items()
+        }
 
     def seconds(self, graph: FusedGraph) -> list[dict[str, float]]:
-        """Of each device: of every kernel, the median of all windows."""
+        """Of each device, of every kernel."""
         each = [self._found[graph, d] for d in range(len(self._devices))]
-        return [{kernel: median(w[kernel] for w in windows) for kernel in windows[0]} for windows in each]
+        return [{kernel: quiet([w[kernel] for w in windows]) for kernel in windows[0]} for windows in each]
 
 
 def cases(
@@ -205,10 +227,11 @@ def timed(given: argparse.Namespace, devices: list[Device], store: Store, model:
         count = given.placements + given.splits
         print(f"{given.model}: placement {i + 1} of {count} is built", file=sys.stderr, flush=True)
     windows = Windows(devices, every)
-    windows.open()
-    runs, _ = runs_of(sources, inputs_of(folder / f"{given.model}-0", 0), given.rounds)
-    windows.open()
-    anew = {own: planned(own, devices, store, windows.seconds(own)) for own in windows.graphs}
+    runs, _ = runs_of(
+        sources, inputs_of(folder / f"{given.model}-0", 0), given.rounds, lambda _: windows.open(), BLOCK_SECONDS
+    )
+    links = windows.links
+    anew = {own: planned(own, devices, store, networks=windows.seconds(own), links=links) for own in windows.graphs}
     for i, case in enumerate(every):
         again, costs = anew[case.graph]
         found = timed_anew(case.found, placed(again.nodes, case.where))
@@ -234,12 +257,12 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for row in rows:
         blocks = row.pop("runs")
         medians, fastest = [median(block) for block in blocks], [min(block) for block in blocks]
-        row |= {"took": median(medians), "least": min(medians), "fastest": min(fastest), "load": os.getloadavg()[0]}
-        row["halves"] = [median(medians[half::2]) for half in (0, 1)]
+        row |= {"quiet": quiet(medians), "took": median(medians), "fastest": min(fastest), "load": os.getloadavg()[0]}
+        row["halves"] = [quiet(medians[half::2]) for half in (0, 1)]
         row["fastest_halves"] = [min(fastest[half::2]) for half in (0, 1)]
         text = (
             "{network} on {devices}: {second} of {steps} steps on the second device, {copies} copies: simulated "
-            "{0:.3f} ms, sum {1:.3f}, took {2:.3f}, least {3:.3f}, fastest {4:.3f} (load of the machine {load:.1f})"
+            "{0:.3f} ms, sum {1:.3f}, quiet {2:.3f}, took {3:.3f}, fastest {4:.3f} (load of the machine {load:.1f})"
         )
         times = (1e3 * row[key] for key in ("simulated", "sum", *TRUTHS))
         print(text.format(*times, **row), file=sys.stderr)

@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--placements", type=int, default=12, help="measured: how many")
     parser.add_argument("--splits", type=int, default=0, help="measured: how many with steps in parts, besides")
     parser.add_argument("--minutes", type=float, default=1.0, help="measured: of tuning, for each device")
-    parser.add_argument("--rounds", type=int, default=6, help="measured: alternated blocks of runs of each placement")
+    parser.add_argument("--rounds", type=int, default=32, help="measured: alternated blocks of runs of each placement")
     parser.add_argument("--seed", type=int, default=0, help="measured: of the placements; soc: of chains and draws")
     parser.add_argument("--folder", type=Path, help="measured: what was written stays there, and a second run goes on")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")

@@ -1,4 +1,4 @@
-"""Timing what it takes to go on on another device, between kernels as in a module. Start at `Crossing`.
+"""Timing what it takes to go on on another device, between kernels as in a module. Start at `Crossings`.
 
 A copy by itself finds its bytes in the cache of the core that copies, and devices that are awake. Behind a kernel it
 finds them where that kernel's threads left them, and writes where nothing was for long; the next kernel has to fetch
@@ -8,6 +8,7 @@ them from where the copy left them, and threads that slept are woken.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +25,12 @@ from tuner.graph import COPY
 from tuner.placement.pieces import time_copy
 
 _ADDITIONS = 1 << 21  # of a kernel
-RUNS = 30  # as a small difference between large times is wanted
+ROUNDS, RUNS = 5, 12  # many, as a small difference between large times is wanted
 _TRIPS = 4  # one after the other in a run: crossings differ much, and a network has many of them in each of its runs
-_KERNELS = 8  # that a device is given before the other goes on: behind one alone, threads would hardly fall asleep
+# That a device is given before the other goes on, as in a network with many crossings, where it matters what they take.
+# Behind one alone, threads hardly fall asleep (4 KiB: 36 us a trip); behind more, a trip is a small difference between
+# large times, and they sleep deeper than in such a network (behind 3: 66 us, behind 8: 84 to 107).
+_KERNELS = 3
 _TOUCHED = 1 << 24  # bytes that a network touches until it writes a tensor again; of small ones they may be fewer
 _MOST_TENSORS = 64
 _FLOAT = 4
@@ -101,9 +105,22 @@ class Crossing:
         return time.perf_counter() - started
 
 
-def time_crossing(source: Device, target: Device, count: int, runs: int = RUNS) -> tuple[float, ...]:
-    """Seconds of crossings with so many bytes, see `Crossing.seconds`."""
-    return Crossing(source, target, count).seconds(runs)
+class Crossings:
+    """One way between two devices, of several numbers of bytes.
+
+    Raises RuntimeError if a device refuses its kernel.
+    """
+
+    def __init__(self, source: Device, target: Device, sizes: Sequence[int]) -> None:
+        self._each = {size: Crossing(source, target, size) for size in sizes}
+
+    def seconds(self, rounds: int = ROUNDS, runs: int = RUNS) -> dict[int, tuple[float, ...]]:
+        """Of every size, of all rounds. Sizes take turns in each: what else the machine does meets all of them."""
+        times: dict[int, list[float]] = {size: [] for size in self._each}
+        for _ in range(rounds):
+            for size, crossing in self._each.items():
+                times[size] += crossing.seconds(runs)
+        return {size: tuple(found) for size, found in times.items()}
 
 
 def _pool_of(*ends: Device) -> tuple[Pool | None, int]:

@@ -7,10 +7,11 @@ The additive model (`placement.exact`) cannot see that devices work at the same 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tuner.graph.layouts import Moving, Node, computing
+from tuner.graph.layouts import Form, Moving, Node, computing
 from tuner.placement.networks import Network, Operator
 from tuner.placement.networks.operators import ALL, ITEM
 from tuner.placement.simulator.costs import Measured
@@ -41,36 +42,66 @@ def measured_network(
     `devices`: their names; `links`: source, target, latency in seconds, seconds per byte, as `Costs.link` has them;
     `cores`: of each device, equal for those that compute on the same ones (see `topology.DeviceSpec`).
 
-    On the device that the plan gives it, an operator takes what the plan says, with the transforms of layouts before
-    it, and what a concatenation saves taken off; on another one, its fastest state there, which saves nothing. A
-    network's inputs are where they are read. No operator is split.
+    On the device that the plan gives it, an operator takes what the plan says, with the transforms of layouts that are
+    made for it first, and what a concatenation saves taken off; on another one, its fastest state there, which saves
+    nothing. A network's inputs are where they are read. No operator is split. What several read on another device than
+    where it is made is copied there once: they read an operator there that takes no time (and may be anywhere, for a
+    search).
     """
-    taken = computing(nodes, states)
     made = [node.states[state].makes for node, state in zip(nodes, states, strict=True)]
+    own = _own_seconds(nodes, moving, states)
     kept = [i for i, node in enumerate(nodes) if node.operands]
-    place = {i: k for k, i in enumerate(kept)}
-    operators, table, lacks = [], {}, [set[str]() for _ in devices]
-    for i in kept:
-        node = nodes[i]
-        title = f"{place[i]} {node.name}"  # names of steps need not differ
-        inputs = tuple(dict.fromkeys(place[o] for o in node.operands if o in place))
-        shape = (max(sizes[i] // ITEM, 1),)
-        operators.append(Operator(title, title, shape, "-", inputs, tuple((ALL,) for _ in inputs)))
-        for d, device in enumerate(devices):
-            seconds = min((s.seconds for s in node.states if s.makes.device == d), default=math.inf)
-            if d == made[i].device:
-                chosen = node.states[states[i]]
-                wanted = [(o, made[o].layout, r.layout) for o, r in zip(node.operands, chosen.reads, strict=True)]
-                moved = [moving.transform(o, d, old, new) for o, old, new in dict.fromkeys(wanted) if old != new]
-                seconds = taken[i] + sum(moved)
-            if math.isinf(seconds):
-                lacks[d].add(title)
+    read = Counter((o, made[i].device) for i in kept for o in set(nodes[i].operands))
+    given = _Given(devices)
+    at: dict[tuple[int, int], int] = {}  # of a node and a device, the operator that those read which are there
+    for number, i in enumerate(kept):
+        node, here = nodes[i], made[i].device
+        seconds = [min((s.seconds for s in node.states if s.makes.device == d), default=math.inf) for d in given.every]
+        seconds[here] = own[i]
+        title = f"{number} {node.name}"  # names of steps need not differ
+        inputs = tuple(dict.fromkeys(at[o, here] for o in node.operands if (o, here) in at))
+        maker = given.add(title, sizes[i], inputs, here, seconds)
+        for d in given.every:
+            shared = d != here and read[i, d] > 1
+            at[i, d] = given.add(f"{title} on {d}", sizes[i], (maker,), d, [0.0] * len(devices)) if shared else maker
+    network = Network(name, tuple(given.operators), tuple(o.name for o in given.operators), (0,) * len(given.operators))
+    topology = _topology(name, devices, given.lacks, links, cores or [""] * len(devices))
+    return Simulated(network, topology, Measured(given.table, {}), tuple(given.strategy))
+
+
+def _own_seconds(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> list[float]:
+    """Of every node, and of the transforms that are made for it first."""
+    found, made = list(computing(nodes, states)), set[tuple[int, Form]]()
+    for i, (node, state) in enumerate(zip(nodes, states, strict=True)):
+        for o, wanted in zip(node.operands, node.states[state].reads, strict=True):
+            old = nodes[o].states[states[o]].makes.layout
+            if old != wanted.layout and (o, wanted) not in made:
+                made.add((o, wanted))
+                found[i] += moving.transform(o, wanted.device, old, wanted.layout)
+    return found
+
+
+class _Given:
+    """Whole operators for `devices`, and what they take on each: infinity where they cannot be."""
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices, self.every = devices, range(len(devices))
+        self.operators: list[Operator] = []
+        self.strategy: list[Config] = []
+        self.table: dict[tuple[str, str], float] = {}
+        self.lacks = [set[str]() for _ in devices]
+
+    def add(self, title: str, size: int, inputs: tuple[int, ...], device: int, seconds: Sequence[float]) -> int:
+        """The operator's index."""
+        shape = (max(size // ITEM, 1),)
+        self.operators.append(Operator(title, title, shape, "-", inputs, tuple((ALL,) for _ in inputs)))
+        self.strategy.append(Config((1,), (device,)))
+        for d, taken in zip(self.every, seconds, strict=True):
+            if math.isinf(taken):
+                self.lacks[d].add(title)
             else:
-                table[title, device] = seconds
-    network = Network(name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators))
-    topology = _topology(name, devices, lacks, links, cores or [""] * len(devices))
-    strategy = tuple(Config((1,), (made[i].device,)) for i in kept)
-    return Simulated(network, topology, Measured(table, {}), strategy)
+                self.table[title, self._devices[d]] = taken
+        return len(self.operators) - 1
 
 
 def _topology(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +29,15 @@ class ContenderFailed(TuneError):
 def alternate(
     running: Mapping[str, Contender], rounds: int, block_seconds: float, say: Callable[[str], None]
 ) -> dict[str, list[list[float]]]:
-    """Each contender's blocks of seconds per run. Who begins a round changes from round to round."""
+    """Each contender's blocks of seconds per run. All begin rounds in turn; the others follow in a random order, as a
+    machine that other work disturbs now and then would else disturb neighbours together."""
     names = list(running)
     times: dict[str, list[list[float]]] = {name: [] for name in names}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        first = names[number % len(names)]
+        others = [name for name in names if name != first]
+        for name in [first, *random.Random(number).sample(others, len(others))]:
             blocks = times[name]
             if len(blocks) >= SLOW_ROUNDS and len(blocks[0]) == 1 and blocks[0][0] > block_seconds:
                 continue

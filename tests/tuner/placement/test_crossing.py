@@ -7,7 +7,7 @@ import pytest
 
 from tests.templates.gpu.support import device_number
 from tuner.devices import Device, open_device
-from tuner.placement.crossing import _KERNELS, _TRIPS, Crossing, time_crossing
+from tuner.placement.crossing import _KERNELS, _TRIPS, Crossing, Crossings
 from tuner.placement.pieces import time_copy
 
 
@@ -33,7 +33,8 @@ def test_a_run_computes_on_both_devices(device: Device, threads: int) -> None:
 def test_a_crossing_takes_no_less_than_a_copy(device: Device) -> None:
     host = open_device("cpu")
     for ends in ((host, device), (device, host)):
-        small, large = (time_crossing(*ends, count, runs=5) for count in (1, 1 << 22))
-        assert len(small) == 5
+        times = Crossings(*ends, (1, 1 << 22)).seconds(rounds=2, runs=5)
+        small, large = times[1], times[1 << 22]
+        assert len(small) == len(large) == 10
         assert min(small) > 0
         assert 0.1 * min(time_copy(*ends, 1 << 22)) < min(large)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from templates.template import PLAIN, Layout
-from tuner.graph.layouts import Form, Moving, Node, State, plan
+from tuner.graph.layouts import Form, Moving, Node, State, plan, seconds_of
 from tuner.placement.exhaustive import fastest
 from tuner.placement.measured import Simulated, measured_network
 from tuner.placement.simulator import Simulator
@@ -113,3 +113,33 @@ def test_on_shared_cores_it_takes_the_sum_of_both_devices() -> None:
     assert simulator.start(found.strategy) == pytest.approx(expected, abs=1e-11)
     apart, overlapping = simulated(nodes, chosen)
     assert overlapping.start(apart.strategy) < 0.7 * expected
+
+
+def test_what_several_read_elsewhere_is_copied_once() -> None:
+    nodes = fork()
+    chosen = (0, 0, 1, 1, 0, 0)
+    found, simulator = simulated(nodes, chosen, ("cores", "cores"))
+    assert [o.name for o in found.network.operators][:2] == ["0 stem", "0 stem on 1"]
+    expected = (50 + 290 + 310 + 20 + 3 * 6) * 1e-6
+    assert seconds_of(nodes, moving(), chosen) == pytest.approx(expected)
+    assert simulator.start(found.strategy) == pytest.approx(expected, abs=1e-11)
+
+
+def test_no_search_needs_the_copy_that_several_share() -> None:
+    """From a plan that has it: the same fastest strategy as from one that has not."""
+    nodes = fork()
+    least = [fastest(s, f.strategy).seconds for f, s in (simulated(nodes, c) for c in ((0,) * 6, (0, 0, 1, 1, 0, 0)))]
+    assert least[1] == pytest.approx(least[0], abs=1e-11)
+
+
+def test_a_transform_for_several_is_made_once() -> None:
+    blocked = State((Form(0, BLOCKED),), Form(0, PLAIN), 100e-6)
+    nodes = (
+        Node("input", (), states(0, 0.0)),
+        Node("stem", (0,), states(1, 50e-6)),
+        Node("one", (1,), (blocked,)),
+        Node("other", (1,), (blocked,)),
+    )
+    best = plan(nodes, moving())
+    found, simulator = simulated(nodes, best.states)
+    assert simulator.start(found.strategy) == pytest.approx(best.seconds, abs=1e-11) == pytest.approx(257e-6, abs=1e-11)

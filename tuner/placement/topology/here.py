@@ -17,13 +17,11 @@ from tuner.devices.roof import launch_seconds, roof_of
 from tuner.devices.sharing import shares_cores, shares_memory
 from tuner.errors import BadInput
 from tuner.placement.costs import COPIES
-from tuner.placement.crossing import Crossing
+from tuner.placement.crossing import ROUNDS, Crossings
 from tuner.placement.pieces import fitted_link
 from tuner.placement.topology.model import DeviceSpec, Link, Memory, Topology
 
 HOST = "host"  # the name of the main memory, and of the cores of the host
-ROUNDS = 5
-_RUNS = 6  # crossings of one size in a round
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,8 @@ def measured_topology(
 
 
 def measured_link(source: Device, target: Device, sizes: Sequence[int] = COPIES, rounds: int = ROUNDS) -> Copies:
-    """The line through copies from a kernel of one device to one of another. Sizes take turns: what else the machine
-    does meets all of them."""
-    times: dict[int, list[float]] = {size: [] for size in sizes}
-    crossings = {size: Crossing(source, target, size) for size in sizes}
-    for _ in range(rounds):
-        for size in sizes:
-            times[size] += crossings[size].seconds(_RUNS)
+    """The line through copies from a kernel of one device to one of another."""
+    times = Crossings(source, target, sizes).seconds(rounds)
     seconds = tuple(sorted(times[size])[len(times[size]) // 10] for size in sizes)
     latency, rate = fitted_link(sizes, seconds)
     bus = HOST if shares_cores(source) and shares_cores(target) else ""
