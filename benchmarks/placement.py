@@ -1,7 +1,7 @@
 """Placement on simulated devices: the tables of papers 002 and 004, made again.
 
     python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
-                                   [--devices 4 8 ...] [--seconds 19] [--json]
+                                   [--devices 4 8 ...] [--seconds 12.5] [--json]
     python benchmarks/placement.py --parts soc [--quick] [--profiles deeplens aisage jetson-nano]
                                    [--models squeezenet1.0 ...] [--most-parts 4] [--seed 0] [--json]
     python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
@@ -41,7 +41,6 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +139,7 @@ def searched(given: argparse.Namespace) -> Iterator[Row]:
             del starts["single"]
             began, cpu = time.monotonic(), time.process_time()
             options = Options(seconds=given.seconds / len(starts), threads=given.threads)
-            make = partial(Simulator, net, topology, training=True)
-            found = search(make, starts, rng, options)
+            found = search(Simulator(net, topology, training=True), starts, rng, options)
             row |= {"start": found.start, "reached": found.reached}
             row |= {"found": found.seconds, "seconds": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
             simulator.start(found.strategy)
@@ -161,7 +159,7 @@ def optimum(given: argparse.Namespace) -> Iterator[Row]:
         starts = {start: strategy_of(start, net, topology) for start in STARTS}
         options = Options(proposals=20_000 if given.quick else 150_000, temperature=0.005, tempering=4)
         began = time.monotonic()
-        found = search(lambda n=net, t=topology: Simulator(n, t, training=True), starts, random.Random(0), options)
+        found = search(Simulator(net, topology, training=True), starts, random.Random(0), options)
         took, began = time.monotonic() - began, time.monotonic()
 
         def tell(proof: Proof, name: str = name) -> bool:
@@ -204,7 +202,7 @@ def learned(given: argparse.Namespace) -> Iterator[Row]:
             began = time.monotonic()
             options = Options(seconds=given.seconds / 2)
             starts = {s: strategy_of(s, net, topology) for s in ("gpu", "expert_placement")}
-            chains = search(lambda s=simulator: s, starts, random.Random(0), options)
+            chains = search(simulator, starts, random.Random(0), options)
             row |= {"mcmc": chains.seconds, "mcmc_s": time.monotonic() - began}
             row["vs_expert"] = row["expert_placement"] / found.seconds
             beside = ", ".join(f"{start} {row[start]:.3f}" for start in PLACEMENTS if start in row)
@@ -263,7 +261,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", choices=SIX, default=list(SIX))
     parser.add_argument("--devices", nargs="*", type=int, help="numbers of GPUs (default: the papers')")
     parser.add_argument(
-        "--seconds", type=float, default=19.0, help="for the chains of a search; descents have as long again"
+        "--seconds", type=float, default=12.5, help="for the chains of a search; descents have twice as long"
     )
     parser.add_argument("--threads", type=int, default=2, help="of a search (default: 2)")
     parser.add_argument("--profiles", nargs="*", choices=CHIPS, help="soc: which (default: all)")

@@ -217,9 +217,9 @@ def strategies_of(
     simple |= {"fallback": fallen_back(net, topology), "exact": additive(net, topology, cost, training=False)}
     options = Options(proposals=proposals // len(simple))
     configs = partial(configs_in_parts, most=given.most_parts)
-    make = partial(Simulator, net, topology, cost)
-    starts = simple | {"rows": all_in_rows(make(), simple["exact"])}
-    split = search(make, starts, random.Random(given.seed), options, configs=configs).strategy
+    simulator = Simulator(net, topology, cost)
+    starts = simple | {"rows": all_in_rows(simulator, simple["exact"])}
+    split = search(simulator, starts, random.Random(given.seed), options, configs=configs).strategy
 
     def seconds(strategy: Strategy) -> float:
         return subject.seconds(strategy, topology, cost)

@@ -35,8 +35,8 @@ class Options:
     `tempering`: that many chains from every start, each warmer than the one before by `ratio`, which exchange
     strategies every `exchange` proposals. `patience`: proposals without gain before a chain may end early. `descents`:
     how often to go from the best to a local optimum, each time in another order, and keep the best of these; for that
-    there is as much time as all chains may have, and what they left. `threads`: how many chains run at a time, and
-    neighbours are looked at."""
+    there is twice as much time as all chains may have, and what they left. `threads`: how many chains run at a time,
+    and neighbours are looked at."""
 
     seconds: float = math.inf
     proposals: float = math.inf
@@ -77,7 +77,7 @@ Progress = Callable[[Found], None]
 
 
 def search(
-    make: Callable[[], Simulator],
+    simulator: Simulator,
     starts: Mapping[str, Strategy],
     rng: random.Random,
     options: Options,
@@ -85,22 +85,24 @@ def search(
     progress: Progress = lambda _: None,
     configs: Proposals = configs_of,
 ) -> Found:
-    """The fastest strategy that chains from the starts come upon and that fits into the memories. `make` gives a
-    simulator, one for each temperature and thread. Same `rng` and `proposals`: same result. `progress` is told of each
-    new best, by one thread at a time; what it raises ends the search. `configs`: what may be proposed.
+    """The fastest strategy that chains from the starts come upon and that fits into the memories. Every temperature and
+    thread has the simulator, which is left in any strategy, or a twin of it. Same `rng` and `proposals`: same result.
+    `progress` is told of each new best, by one thread at a time; what it raises ends the search. `configs`: what may be
+    proposed.
 
     Raises BadInput if there are no starts, or none of the strategies seen fits into the memories.
     """
     if not starts:
         raise BadInput("a search needs a strategy to start from")
-    crews = [[make() for _ in range(options.tempering)] for _ in range(options.threads)]
+    twins = [simulator, *(simulator.twin() for _ in range(options.tempering * options.threads - 1))]
+    crews = [twins[i :: options.threads] for i in range(options.threads)]
     best = _Best(clock, progress)
     chains = [
         _Chains(name, start, random.Random(rng.getrandbits(64)), options, best, i, configs)
         for i, (name, start) in enumerate(starts.items())
     ]
     _run(chains, crews, best)
-    found, simulator = best.found, crews[0][0]
+    found = best.found
     found.reached = {chain.name: chain.best for chain in chains}
     found.proposals, found.accepted = sum(c.seen for c in chains), sum(c.accepted for c in chains)
     if not found.strategy:
@@ -108,7 +110,7 @@ def search(
             f"{simulator.network.name}: no strategy that was tried fits into the memories of "
             f"{simulator.topology.name}: take a smaller batch or more devices"
         )
-    _polish([crew[0] for crew in crews], rng, options, 2 * len(starts) * options.seconds, best, configs)
+    _polish([crew[0] for crew in crews], rng, options, 3 * len(starts) * options.seconds, best, configs)
     found.elapsed = best.elapsed()
     return found
 

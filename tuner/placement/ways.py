@@ -135,8 +135,8 @@ def place(
 def _in_parts(placing: Placing, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> Placing:
     """With steps in parts where that is faster as it is built, and fits into the memories."""
     starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
-    options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
-    strategy = mcmc.search(task.simulator, starts, task.rng, options, configs=configs_in_parts).strategy
+    options = mcmc.Options(seconds=task.seconds / (3 * len(starts)), threads=len(usable_cpus()))
+    strategy = mcmc.search(task.simulator(), starts, task.rng, options, configs=configs_in_parts).strategy
     found = _Built(placing.split.graph, scene.limits, unwanted, estimates)
     until = time.monotonic() + task.seconds
     strategy, took = fewer_parts(strategy, found.seconds, lambda: time.monotonic() < until)
@@ -234,13 +234,13 @@ def _exact(task: _Task) -> Strategy:
 
 
 def _mcmc(task: _Task) -> Strategy:
-    """Chains from all starts, from the exact sum and from a random strategy, which have half of the time; the other
-    half is for descents. Every step is whole."""
+    """Chains from all starts, from the exact sum and from a random strategy, which have a third of the time; the
+    rest is for descents. Every step is whole."""
     configs = partial(configs_in_parts, most=1)
     drawn = random_strategy(task.given.network, task.given.topology, task.rng, configs)
     starts = {**task.starts, "exact": _exact(task), "random": drawn}
-    options = mcmc.Options(seconds=task.seconds / (2 * len(starts)), threads=len(usable_cpus()))
-    return mcmc.search(task.simulator, starts, task.rng, options, configs=configs).strategy
+    options = mcmc.Options(seconds=task.seconds / (3 * len(starts)), threads=len(usable_cpus()))
+    return mcmc.search(task.simulator(), starts, task.rng, options, configs=configs).strategy
 
 
 def _learned(task: _Task) -> Strategy:

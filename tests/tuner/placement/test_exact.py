@@ -15,7 +15,7 @@ from tests.tuner.graph.test_placed import branches, run
 from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, Place, lower_placed
 from tuner.graph.choice import Choice, choose
-from tuner.placement.costs import Costs
+from tuner.placement.costs import COPIES, Costs
 from tuner.placement.exact import NetworkPlan, plan_network, seconds_alone
 from tuning_db.record import Workload
 from tuning_db.store import Store, open_db
@@ -58,6 +58,15 @@ def test_a_network_is_planned_from_measured_costs_once(tmp_path: Path, devices: 
     again = Costs(devices, store)
     assert plan_network(graph, devices, choices_of(graph, devices), again).plan == found.plan
     assert again.measured == 0
+
+
+def test_links_that_are_given_are_not_measured(devices: list[Device], store: Store) -> None:
+    given = Costs(devices, store, links={(0, 1): (1e-3, 1e-9)})
+    assert given.copy(1000, 0, 1) == pytest.approx(1.001e-3)
+    assert given.measured == 0
+    assert 0 < given.copy(1000, 1, 0) < 1
+    assert given.measured == len(COPIES)
+    assert [t.workload.attrs["bytes"] for t in store.trials()] == list(COPIES)
 
 
 def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store: Store) -> None:

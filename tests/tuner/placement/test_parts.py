@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
@@ -191,11 +190,11 @@ def test_rows_are_searched_where_what_is_copied_counts(tmp_path: Path) -> None:
     topology = Topology("here", specs, tuple(Memory(n) for n in NAMES), links)
     network, _ = network_of(graph)
     alone = whole_strategy(graph, [GPU] * 4)
-    make = partial(Simulator, network, topology)
-    stuck = search(make, {"alone": alone}, Random(0), Options(proposals=500), configs=configs_in_parts)
+    simulator = Simulator(network, topology)
+    stuck = search(simulator, {"alone": alone}, Random(0), Options(proposals=500), configs=configs_in_parts)
     assert stuck.strategy == alone
-    starts = {"alone": alone, "rows": all_in_rows(make(), alone)}
-    found = search(make, starts, Random(0), Options(proposals=500), configs=configs_in_parts)
+    starts = {"alone": alone, "rows": all_in_rows(simulator, alone)}
+    found = search(simulator, starts, Random(0), Options(proposals=500), configs=configs_in_parts)
     assert found.seconds < 0.6 * stuck.seconds
     assert all(config.degrees[2] > 1 for config in found.strategy[:3])
     split = built(graph, found.strategy, CPU)

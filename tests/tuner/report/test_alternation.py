@@ -82,7 +82,7 @@ def test_a_slow_contender_is_asked_less_often(busy):
     assert len(times["fast"]) == SLOW_ROUNDS + 2
 
 
-def test_every_contender_begins_a_round_in_turn(busy):
+def test_every_contender_begins_a_round_in_turn_and_has_other_neighbours(busy):
     order: list[str] = []
 
     class Recorded:
@@ -95,8 +95,12 @@ def test_every_contender_begins_a_round_in_turn(busy):
             order.append(self._name)
             return self._contender.block(seconds)
 
-    alternate({name: Recorded(name) for name in ("a", "b")}, 2, 0.005, lambda _: None)  # type: ignore[dict-item]
-    assert order == ["a", "b", "b", "a"]
+    alternate({name: Recorded(name) for name in "abcd"}, 8, 0.002, lambda _: None)  # type: ignore[dict-item]
+    rounds = ["".join(order[i : i + 4]) for i in range(0, 32, 4)]
+    assert "".join(names[0] for names in rounds) == "abcdabcd"
+    assert all(sorted(names) == list("abcd") for names in rounds)
+    for name in "abcd":
+        assert len({names.partition(name)[2][:1] for names in rounds}) > 2
 
 
 def test_one_that_cannot_start_says_why(tmp_path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 
@@ -28,7 +29,8 @@ _KEPT = 40_000  # patterns of edges before they are made anew
 
 
 class Blocks:
-    """Makes the blocks of a network on a topology. Block numbers: operators, then edges, then layers."""
+    """Makes the blocks of a network on a topology; several threads may ask. Block numbers: operators, then edges, then
+    layers."""
 
     def __init__(self, network: Network, topology: Topology, cost: CostModel, training: bool) -> None:
         self.network, self.topology, self.cost, self.training = network, topology, cost, training
@@ -41,6 +43,7 @@ class Blocks:
         self._sinks = set(range(len(operators))) - {u for u, _, _ in self.edges}
         self._classes = _numbered([self._class(i) for i in range(len(operators))])
         self._edge_classes = _numbered([(self._classes[u], self._classes[v], k) for u, v, k in self.edges])
+        self._lock = Lock()
         self._ids: dict[Config, int] = {}
         self._operator_patterns: dict[tuple[int, int], Pattern] = {}
         self._edge_patterns: dict[tuple[int, int, int], Pattern] = {}
@@ -63,26 +66,34 @@ class Blocks:
             layer.forget()
 
     def config_id(self, config: Config) -> int:
-        return self._ids.setdefault(config, len(self._ids))
+        found = self._ids.get(config)
+        if found is None:
+            with self._lock:
+                found = self._ids.setdefault(config, len(self._ids))
+        return found
 
     def operator(self, i: int, config: Config, number: int) -> Pattern:
         key = self._classes[i], number
-        if key not in self._operator_patterns:
-            self._operator_patterns[key] = self._operator(i, config)
-        return self._operator_patterns[key]
+        found = self._operator_patterns.get(key)
+        if found is None:
+            with self._lock:
+                found = self._operator_patterns[key] = self._operator(i, config)
+        return found
 
     def edge(self, e: int, configs: tuple[Config, Config], numbers: tuple[int, int]) -> Pattern:
         key = (self._edge_classes[e], *numbers)
         found = self._edge_patterns.get(key)
         if found is None:
-            if len(self._edge_patterns) >= _KEPT:
-                self._edge_patterns.clear()
-            found = self._edge_patterns[key] = self._edge(e, *configs)
+            with self._lock:
+                if len(self._edge_patterns) >= _KEPT:
+                    self._edge_patterns.clear()
+                found = self._edge_patterns[key] = self._edge(e, *configs)
         return found
 
     def layer(self, g: int, configs: Sequence[Config], numbers: Sequence[int]) -> Pattern:
         """`configs`: of the layer's operators."""
-        return self.layers[g].pattern(configs, numbers)
+        with self._lock:
+            return self.layers[g].pattern(configs, numbers)
 
     def works(self, i: int, config: Config) -> list[tuple[Work, float]]:
         """Of the forward step of each part, and the share of the output that the part is."""

@@ -35,7 +35,8 @@ class Simulator:
         self, network: Network, topology: Topology, cost: CostModel | None = None, training: bool = False
     ) -> None:
         self.network, self.topology, self.training = network, topology, training
-        self.blocks = Blocks(network, topology, cost or Roofline(), training)
+        self._cost = cost or Roofline()
+        self.blocks = Blocks(network, topology, self._cost, training)
         self._check()
         every, count = set(range(len(topology.devices))), len(network.operators)
         self._lacking = [every - set(topology.able(o.kind)) for o in network.operators]  # mostly nothing
@@ -84,6 +85,13 @@ class Simulator:
             raise BadInput(
                 f"{self.topology.name}: {devices[lacking].name} cannot compute {operator.kind} ({operator.name!r})"
             )
+
+    def twin(self) -> Simulator:
+        """Another one of the same network, in no strategy yet, for a thread of its own: what one has made of blocks the
+        other has, too."""
+        twin = Simulator(self.network, self.topology, self._cost, self.training)
+        twin.blocks = self.blocks
+        return twin
 
     # ---- the state ----
 

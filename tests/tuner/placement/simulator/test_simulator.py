@@ -7,6 +7,7 @@ import math
 import os
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -90,6 +91,30 @@ def test_differences_give_the_timeline_of_the_whole(name: str, devices: str) -> 
         assert again.timeline() == simulator.timeline(), edit
         assert again.memory == simulator.memory
     assert kept
+
+
+@pytest.mark.parametrize("name", ["nmt", "inception_v3"])
+def test_twins_in_threads_of_their_own_do_not_disturb_each_other(name: str) -> None:
+    net, topology = small(name), topology_of("p100:4")
+    first = Simulator(net, topology, training=True)
+    start = random_strategy(net, topology, random.Random(0))
+
+    def edited(simulator: Simulator, seed: int) -> Simulator:
+        rng = random.Random(seed)
+        simulator.start(start)
+        for _ in range(100):
+            changed = rng.randrange(len(net.operators))
+            simulator.propose({changed: random_config(net.operators[changed], topology, rng)})
+            simulator.accept()
+        return simulator
+
+    with ThreadPoolExecutor(4) as pool:
+        twins = list(pool.map(edited, [first, *(first.twin() for _ in range(3))], range(4)))
+    for twin in twins:
+        alone = Simulator(net, topology, training=True)
+        assert alone.start(twin.strategy) == twin.seconds
+        assert alone.timeline() == twin.timeline()
+        assert alone.memory == twin.memory
 
 
 def two(bandwidth: float = 1e9, memory: float = math.inf, count: int = 2) -> Topology:
