@@ -25,7 +25,7 @@ from tuner.graph import COPY
 from tuner.placement.pieces import time_copy
 
 _ADDITIONS = 1 << 21  # of a kernel
-ROUNDS, RUNS = 5, 12  # many, as a small difference between large times is wanted
+ROUNDS, RUNS = 5, 6  # many, as a small difference between large times is wanted
 _TRIPS = 4  # one after the other in a run: crossings differ much, and a network has many of them in each of its runs
 # That a device is given before the other goes on, as in a network with many crossings, where it matters what they take.
 # Behind one alone, threads hardly fall asleep (4 KiB: 36 us a trip); behind more, a trip is a small difference between

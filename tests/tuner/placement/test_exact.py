@@ -20,6 +20,8 @@ from tuner.placement.exact import NetworkPlan, plan_network, seconds_alone
 from tuning_db.record import Workload
 from tuning_db.store import Store, open_db
 
+LINKS = {(0, 1): (2e-5, 2e-10), (1, 0): (2e-5, 2e-10)}  # what they take matters to one test alone, which measures them
+
 
 @pytest.fixture(scope="module")
 def devices() -> list[Device]:
@@ -73,7 +75,7 @@ def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store
     net, output = branches()
     graph = net.graph(tmp_path, output)
     chosen = choices_of(graph, devices)
-    both = plan_network(graph, devices, chosen, Costs(devices, store))
+    both = plan_network(graph, devices, chosen, Costs(devices, store, links=LINKS))
     for i, device in enumerate(devices):
         alone = plan_network(graph, [device], [chosen[i]], Costs([device], store))
         assert set(alone.planned.placement) == {0}
@@ -89,7 +91,7 @@ def test_equal_workloads_may_read_one_value_or_two(tmp_path: Path, devices: list
     z = net.op("Add", net.op("Tanh", z), net.op("Tanh", z))
     output = net.op("Add", z, y)
     graph = net.graph(tmp_path, output)
-    found = plan_network(graph, devices, choices_of(graph, devices), Costs(devices, store))
+    found = plan_network(graph, devices, choices_of(graph, devices), Costs(devices, store, links=LINKS))
     assert [len(node.operands) for node in found.nodes][1:-1] == [1, 2, 1, 1, 2, 2]
     assert_runs(net, graph, devices, found, output)
 
@@ -98,7 +100,7 @@ def test_a_detector_is_planned_and_runs(tmp_path: Path, devices: list[Device], s
     net = Net()
     outputs = detector(net, 60, 3, 8, 0.5)
     graph = net.graph(tmp_path, *outputs)
-    found = plan_network(graph, devices, choices_of(graph, devices), Costs(devices, store))
+    found = plan_network(graph, devices, choices_of(graph, devices), Costs(devices, store, links=LINKS))
     assert_runs(net, graph, devices, found, *outputs)
 
 
@@ -112,7 +114,7 @@ def test_slow_kernels_and_dear_copies_move_a_network(tmp_path: Path, devices: li
         each = zip(chosen, seconds, strict=True)
         return [{w: (replace(c, seconds=s),) for w, (c,) in known.items()} for known, s in each]
 
-    costs = Costs(devices, store)
+    costs = Costs(devices, store, links=LINKS)
     assert set(plan_network(graph, devices, timed([1.0, 1e-9]), costs).planned.placement) == {1}
     mixed = plan_network(graph, devices, timed([1e-9, 1.0]), costs)
     anchors = [d for step, d in zip(graph.steps, mixed.planned.placement, strict=True) if step in graph.tuned]

@@ -93,7 +93,7 @@ def test_plans_keep_to_a_devices_memory(tmp_path: Path, store: Store) -> None:
         {w: tuple(replace(c, seconds=seconds) for c in choices) for w, choices in known.items()}
         for known, seconds in zip(chosen, (1e-6, 1.0), strict=True)
     )
-    costs = Costs([gpu, cpu], store)
+    costs = Costs([gpu, cpu], store, links={(0, 1): (2e-5, 2e-10), (1, 0): (2e-5, 2e-10)})
     free = plan_network(graph, [gpu, cpu], [fast, slow], costs)
     needed = memory_on(graph, free.planned.placement, GPU)
     assert CPU not in free.planned.placement
