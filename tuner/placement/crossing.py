@@ -55,7 +55,7 @@ class Crossing:
         self._kernels = [_kernel(device, self._count // _FLOAT, self._pool) for device in self._ends]
         self._copy = tvm.get_global_func(COPY)
 
-    def seconds(self, runs: int = RUNS) -> tuple[float, ...]:
+    def seconds(self, runs: int) -> tuple[float, ...]:
         """Of crossings from the source, in each of `runs` runs of several round trips: a copy by itself, and half of
         what a trip takes besides its two copies and its kernels, where that is anything. The fastest run is compared
         with the fastest kernels, and so on: what else the machine does is on both sides, as they take turns."""

@@ -27,6 +27,8 @@ from tuner.placement.local import descend, layer_moves
 from tuner.placement.simulator import Simulator
 from tuner.placement.soap import Proposals, Strategy, configs_of, random_config
 
+SHARES = 3  # of a search's time: chains may have one, descents have the rest
+
 
 @dataclass(frozen=True)
 class Options:
@@ -110,7 +112,7 @@ def search(
             f"{simulator.network.name}: no strategy that was tried fits into the memories of "
             f"{simulator.topology.name}: take a smaller batch or more devices"
         )
-    _polish([crew[0] for crew in crews], rng, options, 3 * len(starts) * options.seconds, best, configs)
+    _polish([crew[0] for crew in crews], rng, options, SHARES * len(starts) * options.seconds, best, configs)
     found.elapsed = best.elapsed()
     return found
 

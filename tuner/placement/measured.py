@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tuner.graph.layouts import Form, Moving, Node, computing
+from tuner.graph.layouts import Moving, Node, computing, moves_of
 from tuner.placement.networks import Network, Operator
 from tuner.placement.networks.operators import ALL, ITEM
 from tuner.placement.simulator.costs import Measured
@@ -71,13 +71,11 @@ def measured_network(
 
 def _own_seconds(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> list[float]:
     """Of every node, and of the transforms that are made for it first."""
-    found, made = list(computing(nodes, states)), set[tuple[int, Form]]()
+    moves = moves_of(nodes, moving, states)
+    left = {(move.node, move.to): move.seconds for move in moves if move.before.device == move.to.device}
+    found = list(computing(nodes, states))
     for i, (node, state) in enumerate(zip(nodes, states, strict=True)):
-        for o, wanted in zip(node.operands, node.states[state].reads, strict=True):
-            old = nodes[o].states[states[o]].makes.layout
-            if old != wanted.layout and (o, wanted) not in made:
-                made.add((o, wanted))
-                found[i] += moving.transform(o, wanted.device, old, wanted.layout)
+        found[i] += sum(left.pop(value, 0.0) for value in zip(node.operands, node.states[state].reads, strict=True))
     return found
 
 

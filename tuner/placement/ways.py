@@ -33,7 +33,7 @@ from tuner.placement.parts import all_in_rows, built, configs_in_parts, fewer_pa
 from tuner.placement.simulator import Simulator, Timeline
 from tuner.placement.simulator.contention import contended, contended_timeline
 from tuner.placement.simulator.fitting import check_enough
-from tuner.placement.soap import Strategy, random_strategy
+from tuner.placement.soap import Proposals, Strategy, random_strategy
 from tuner.placement.topology import Topology
 from tuning_db.store import Store
 
@@ -135,8 +135,7 @@ def place(
 def _in_parts(placing: Placing, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> Placing:
     """With steps in parts where that is faster as it is built, and fits into the memories."""
     starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
-    options = mcmc.Options(seconds=task.seconds / (3 * len(starts)), threads=len(usable_cpus()))
-    strategy = mcmc.search(task.simulator(), starts, task.rng, options, configs=configs_in_parts).strategy
+    strategy = task.searched(starts, configs_in_parts)
     found = _Built(placing.split.graph, scene.limits, unwanted, estimates)
     until = time.monotonic() + task.seconds
     strategy, took = fewer_parts(strategy, found.seconds, lambda: time.monotonic() < until)
@@ -228,6 +227,11 @@ class _Task:
     def simulator(self) -> Simulator:
         return Simulator(self.given.network, self.given.topology, self.given.cost)
 
+    def searched(self, starts: Mapping[str, Strategy], configs: Proposals) -> Strategy:
+        """By chains from these, and descents, in the task's seconds."""
+        options = mcmc.Options(seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()))
+        return mcmc.search(self.simulator(), starts, self.rng, options, configs=configs).strategy
+
 
 def _exact(task: _Task) -> Strategy:
     return additive(task.given.network, task.given.topology, task.given.cost, training=False)
@@ -239,8 +243,7 @@ def _mcmc(task: _Task) -> Strategy:
     configs = partial(configs_in_parts, most=1)
     drawn = random_strategy(task.given.network, task.given.topology, task.rng, configs)
     starts = {**task.starts, "exact": _exact(task), "random": drawn}
-    options = mcmc.Options(seconds=task.seconds / (3 * len(starts)), threads=len(usable_cpus()))
-    return mcmc.search(task.simulator(), starts, task.rng, options, configs=configs).strategy
+    return task.searched(starts, configs)
 
 
 def _learned(task: _Task) -> Strategy:

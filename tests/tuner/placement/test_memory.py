@@ -13,6 +13,7 @@ from tvm.ir import Var
 
 from tests.tuner.graph.networks import Net
 from tests.tuner.graph.test_placed import branches
+from tests.tuner.placement.test_exact import LINKS
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph
@@ -93,7 +94,7 @@ def test_plans_keep_to_a_devices_memory(tmp_path: Path, store: Store) -> None:
         {w: tuple(replace(c, seconds=seconds) for c in choices) for w, choices in known.items()}
         for known, seconds in zip(chosen, (1e-6, 1.0), strict=True)
     )
-    costs = Costs([gpu, cpu], store, links={(0, 1): (2e-5, 2e-10), (1, 0): (2e-5, 2e-10)})
+    costs = Costs([gpu, cpu], store, links=LINKS)
     free = plan_network(graph, [gpu, cpu], [fast, slow], costs)
     needed = memory_on(graph, free.planned.placement, GPU)
     assert CPU not in free.planned.placement

@@ -28,15 +28,21 @@ class Simulator:
     `start` simulates a strategy from nothing (algorithm 1). Then `propose` changes configs and brings the timeline up
     to date (algorithm 2), and `accept` or `reject` keeps the change or takes it back. Both give the same timeline.
 
+    `blocks`: those of another one, see `twin`.
+
     Raises BadInput where no device can compute an operator, or where the network cannot fit into all memories together.
     """
 
     def __init__(
-        self, network: Network, topology: Topology, cost: CostModel | None = None, training: bool = False
+        self,
+        network: Network,
+        topology: Topology,
+        cost: CostModel | None = None,
+        training: bool = False,
+        blocks: Blocks | None = None,
     ) -> None:
         self.network, self.topology, self.training = network, topology, training
-        self._cost = cost or Roofline()
-        self.blocks = Blocks(network, topology, self._cost, training)
+        self.blocks = blocks or Blocks(network, topology, cost or Roofline(), training)
         self._check()
         every, count = set(range(len(topology.devices))), len(network.operators)
         self._lacking = [every - set(topology.able(o.kind)) for o in network.operators]  # mostly nothing
@@ -89,9 +95,7 @@ class Simulator:
     def twin(self) -> Simulator:
         """Another one of the same network, in no strategy yet, for a thread of its own: what one has made of blocks the
         other has, too."""
-        twin = Simulator(self.network, self.topology, self._cost, self.training)
-        twin.blocks = self.blocks
-        return twin
+        return Simulator(self.network, self.topology, training=self.training, blocks=self.blocks)
 
     # ---- the state ----
 
