@@ -17,10 +17,12 @@ from tuning_db.store import open_db
 NOWHERE = "no device: its template's default"
 
 
-def _changed(untuned: Path, folder: Path, layers: dict[int, dict[str, Any]]) -> Path:
-    """The module with a manifest that says other things of some layers, by their places; all others are timed."""
+def _changed(untuned: Path, folder: Path, device: DeviceKey, layers: dict[int, dict[str, Any]]) -> Path:
+    """The module with a manifest that says another device, and other things of some layers, by their places; all others
+    are timed."""
     folder.mkdir()
     manifest = json.loads((untuned / "manifest.json").read_text())
+    manifest["devices"][0]["key"] = device.as_dict()
     for file in manifest["files"]:
         (folder / file).write_bytes((untuned / file).read_bytes())
     for place, operator in enumerate(manifest["operators"]):
@@ -41,14 +43,13 @@ def _of(trial: Trial, source: str) -> dict[str, Any]:
 
 @needs_chromium
 def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counted(untuned: Path, tmp_path: Path):
-    key = json.loads((untuned / "manifest.json").read_text())["devices"][0]["key"]
-    device = DeviceKey.from_dict(key)
-    relative = DeviceKey(device.kind, device.family, "a relative", dict(device.attrs))
     sent = next(t for t in shipped.trials() if t.device.kind == "cpu")
+    device = DeviceKey(sent.device.kind, sent.device.family, "built for", dict(sent.device.attrs))
+    relative = DeviceKey(device.kind, device.family, "a relative", dict(device.attrs))
     near = made.trial(3, 1e-3, device=relative)
     default = {"source": "default", "seconds": None, "error": None}
     layers = {0: _of(sent, "shipped family"), 1: _of(near, "family"), 2: default}
-    changed = _changed(untuned, tmp_path / "changed", layers)
+    changed = _changed(untuned, tmp_path / "changed", device, layers)
     with open_db(tmp_path / "t.db") as store:
         store.add_many([near, made.trial(4, 1e-4, device=relative)])  # a faster one since: not what the layer has
         data = collect(store, [changed])
@@ -81,5 +82,5 @@ def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counte
 
 def test_a_module_whose_layers_were_all_measured_reuses_nothing(untuned: Path, tmp_path: Path):
     with open_db(tmp_path / "t.db") as store:
-        data = collect(store, [_changed(untuned, tmp_path / "changed", {})])
+        data = collect(store, [_changed(untuned, tmp_path / "changed", made.LAPTOP, {})])
     assert data["reuse"] == []
