@@ -184,6 +184,7 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     folder, settings = Path(sys.argv[2]), json.loads(sys.argv[3])
     held = ["network"] if leave_network() else []
+    gc.disable()  # what is imported stays
     try:
         backend = open_backend(settings["device"], settings["form"], settings["threads"], settings.get("cpus"))
         end_first()
@@ -200,8 +201,7 @@ def main() -> None:
         return
     send(connection, {"contained": held, "pid": os.getpid()})
     bench = Bench(backend, folder)
-    gc.collect()
-    gc.disable()  # no collection within a measurement; requests leave no cycles behind
+    gc.collect()  # and there is none within a measurement; requests leave no cycles behind
     try:
         while True:
             message, parts = receive(connection, most)

@@ -7,7 +7,9 @@ at once. Exit status: 0 done, 2 bad input or usage, 3 nothing could be measured,
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -42,6 +44,7 @@ from tuner.errors import TuneError
 from tuner.versions import versions
 from tuning_db.errors import DatabaseError
 
+_NEW_OBJECTS = 10_000  # between two collections: importing TVM makes a million that stay
 # Typer carries its own click or uses the installed one, by version: this is the UsageError of either.
 _UsageError = typer.BadParameter.__mro__[1]
 
@@ -97,6 +100,8 @@ app.add_typer(bundle.app, name="bundle")
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `tune` with these arguments (default: the process's) and exit with its status."""
+    gc.set_threshold(_NEW_OBJECTS)
+    atexit.register(gc.freeze)  # the interpreter's last collection would look through all of TVM once more
     sys.exit(execute(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -75,7 +75,9 @@ def serve(control_fd: int, parent: int) -> None:
     try:
         hello: Hello = pickle.loads(control.recv(MESSAGE_BYTES))
         scratch = hello.scratch
+        gc.disable()  # what is imported stays
         control.send(pickle.dumps(_import_all(hello.modules)))
+        gc.enable()
         gc.freeze()  # a collection in a child would copy the pages it shares with us
         while (message := _receive(control, parent)) is not None:
             request, fds = message

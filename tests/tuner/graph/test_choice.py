@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from templates.gpu.limits import GpuLimits, gpu_target
 from templates.template import anchor_template, search_space, template_named
 from templates.workloads import Conv2d
 from tests.templates.support import host_target
@@ -60,10 +61,13 @@ def test_what_was_not_measured_is_no_rival(store: Store) -> None:
 
 
 def as_shipped(trial: Trial) -> Device:
-    """A device with the key of a shipped trial."""
+    """A device with the key of a shipped trial, and a target with its vectors: not those of a device that is here."""
     if trial.device.kind == "cpu":
         return replace(open_device("cpu", 1), key=trial.device, target=host_target("skylake-avx512"))
-    return replace(open_device("opencl:0"), key=trial.device)
+    names = ("max_threads", "local_memory_bytes", "lanes", "subgroups", "fp16")
+    said = {name: trial.device.attrs[name] for name in names}
+    limits = GpuLimits(trial.device.kind, trial.device.family, **said)
+    return replace(open_device("opencl:0"), key=trial.device, target=gpu_target(limits, host_target()))
 
 
 def test_every_shipped_config_is_chosen_where_nothing_else_is_known(store: Store) -> None:
