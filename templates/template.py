@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,7 +157,20 @@ def search_space(
     `only`: names of templates to keep (without them, those with a tolerance of their own are left out); `exact`: leave
     out templates that round differently (Winograd).
     """
-    spaces = []
+    spaces = tuple(_spaces(workload, target, only, exact))
+    return SearchSpace(spaces, context_of(workload)) if spaces else None
+
+
+def default_config(workload: Workload, target: Target, exact: bool = False) -> Config | None:
+    """The config to use where nothing was measured: the first of `search_space`'s seeds, for which the spaces behind it
+    need not be made; None where no template applies."""
+    for space in _spaces(workload, target, None, exact):
+        for config in space.seed_configs():
+            return config
+    return None
+
+
+def _spaces(workload: Workload, target: Target, only: Sequence[str] | None, exact: bool) -> Iterator[Space]:
     for template in all_templates():
         if (
             template.op != workload.op
@@ -169,5 +182,4 @@ def search_space(
             continue
         space = template.space(workload, target)
         if space is not None:
-            spaces.append(space)
-    return SearchSpace(tuple(spaces), context_of(workload)) if spaces else None
+            yield space

@@ -4,12 +4,13 @@
 `compile_module`.
 """
 
+from templates.template import default_config
 from tuner.graph.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.capture import why_not_captured
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.half import halved
 from tuner.graph.hashes import kernel_hash
-from tuner.graph.kernels import Place, default_config
+from tuner.graph.kernels import Place
 from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
 from tuner.graph.merge import merged_tasks

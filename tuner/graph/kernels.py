@@ -11,7 +11,7 @@ from tvm.ir import Var
 from tvm.target import Target
 
 import vision_ops  # noqa: F401  (registers the built-in templates and operators)
-from templates.template import AnchorTemplate, Layouts, ScheduleError, search_space, template_named
+from templates.template import AnchorTemplate, Layouts, ScheduleError, default_config, template_named
 from tuner.errors import BadInput
 from tuner.graph.fuse import TunedStep
 from tuning_db.record import Config, Workload
@@ -47,12 +47,6 @@ class AnchorKernel(Kernel):
 
     template: AnchorTemplate
     layouts: Layouts
-
-
-def default_config(workload: Workload, target: Target, exact: bool = False) -> Config | None:
-    """The config to use where nothing was measured: the first seed; None where no template applies."""
-    space = search_space(workload, target, exact=exact)
-    return None if space is None else next(iter(space.seed_configs()), None)
 
 
 def kernels_of(steps: Iterable[TunedStep], place: Place) -> dict[Var, Kernel | None]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -196,14 +195,15 @@ def _candidates(amount: np.ndarray, busy: np.ndarray, known: float) -> np.ndarra
     usable = (amount > 0) & (busy > 0)
     if not usable.any():
         return np.array([known])
-    rates = amount[usable] / busy[usable]
-    return np.unique([*np.quantile(rates, np.linspace(0, 1, _CANDIDATES), method="nearest"), known])
+    rates = np.sort(amount[usable] / busy[usable])
+    return np.unique([*rates[np.rint(np.linspace(0, len(rates) - 1, _CANDIDATES)).astype(int)], known])
 
 
 def _around(rates: np.ndarray, at: int) -> np.ndarray:
     """The rate itself, those between it and its neighbours, and these."""
     near = rates[max(at - 1, 0) : at + 2]
-    return np.unique([*near, *(r for one, other in pairwise(near) for r in np.geomspace(one, other, _BETWEEN))])
+    between = near[:-1, None] * (near[1:] / near[:-1])[:, None] ** np.linspace(0, 1, _BETWEEN)[1:-1]
+    return np.unique(np.concatenate([near, between.ravel()]))
 
 
 def _losses(
