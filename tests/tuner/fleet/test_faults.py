@@ -3,7 +3,7 @@ fault is noticed within ten seconds, and it ends by itself.
 
 EDGETUNE_FAULTS: how many faults (default: 10, each kind once; the figure to hold is 100), EDGETUNE_FAULTS_SEED: which,
 in what order. Each waits for five more trials, and the run has far more to do, so that all of them meet one that is
-under way.
+under way; after the last it is killed once more, and the next has a little left to do.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ FAULTS = int(os.environ.get("EDGETUNE_FAULTS", "10"))
 SEED = int(os.environ.get("EDGETUNE_FAULTS_SEED", "11"))
 TRIALS_PER_FAULT = 5
 TRIALS = 160 * FAULTS  # a fault takes up to twenty seconds: the run must last longer than they do
+TRIALS_AFTER_FAULTS = 40
 NOTICED_SECONDS = 10.0
 _GIVEN_UP_SECONDS = 60.0  # waiting for a notice that should have come long ago
 _LAYERS = 20
@@ -90,12 +91,12 @@ class Run:
     and when it said them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.said, self.sessions = folder, list[tuple[float, str]](), 0
+        self.folder, self.said, self.sessions, self._trials = folder, list[tuple[float, str]](), 0, TRIALS
         write_network(folder / "many.onnx")
         self.start()
 
     def start(self) -> None:
-        budget = ("--trials", str(TRIALS), "--preset", "exhaustive", "--searcher", "random", "--threads", "1")
+        budget = ("--trials", str(self._trials), "--preset", "exhaustive", "--searcher", "random", "--threads", "1")
         command = [TUNE, "model", "many.onnx", "--device", "board:north+south", "--db", "t.db", *budget]
         self._process = subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -129,6 +130,11 @@ class Run:
         self._process.wait()
         self._listening.join()
         self.start()
+
+    def finish(self) -> None:
+        """Kill it, and start one that ends soon."""
+        self._trials = sum(self.committed().values()) + TRIALS_AFTER_FAULTS
+        self.kill()
 
     def committed(self) -> Counter[tuple[str, str]]:
         """How often each config of each workload was measured; comparisons at the end do not count."""
@@ -282,6 +288,7 @@ def test_faults(boards: list[Namespace], tmp_path: Path) -> None:
         board = rng.choice(boards)
         Boards().forgive(board.name)  # or it would soon be in quarantine, and its faults would meet nothing
         add_fault(faults, planned[len(faults)], board, run, rng)
+    run.finish()
     while goes_on(run):
         time.sleep(0.5)
     final, slowest = run.committed(), slowest_notice(run, faults)
