@@ -161,16 +161,19 @@ def search_space(
     return SearchSpace(spaces, context_of(workload)) if spaces else None
 
 
-def default_config(workload: Workload, target: Target, exact: bool = False) -> Config | None:
+def default_config(workload: Workload, target: Target) -> Config | None:
     """The config to use where nothing was measured: the first of `search_space`'s seeds, for which the spaces behind it
     need not be made; None where no template applies."""
-    for space in _spaces(workload, target, None, exact):
+    for space in _spaces(workload, target):
         for config in space.seed_configs():
             return config
     return None
 
 
-def _spaces(workload: Workload, target: Target, only: Sequence[str] | None, exact: bool) -> Iterator[Space]:
+def _spaces(
+    workload: Workload, target: Target, only: Sequence[str] | None = None, exact: bool = False
+) -> Iterator[Space]:
+    """As `search_space` has them; each is made when it is asked for."""
     for template in all_templates():
         if (
             template.op != workload.op

@@ -4,7 +4,6 @@
 `compile_module`.
 """
 
-from templates.template import default_config
 from tuner.graph.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.capture import why_not_captured
 from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
@@ -41,7 +40,6 @@ __all__ = [
     "TensorInfo",
     "TunedStep",
     "compile_module",
-    "default_config",
     "flop_table",
     "fuse",
     "halved",

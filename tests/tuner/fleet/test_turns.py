@@ -169,7 +169,7 @@ def test_a_run_goes_on_with_its_other_boards_while_it_waits(tmp_path: Path, monk
             stay = threading.Event()
             bob = threading.Thread(target=hold, args=(bobs, stay))
             bob.start()
-            while not any(text.startswith("waiting for board a: ") for text in notices):
+            while not any(text.startswith("waiting for board a: 1st in line") for text in notices):
                 assert bob.is_alive(), notices
                 assert all(t.ok for t in fleet.measure([candidate("good", 2)] * 6))
             assert all(t.ok for t in fleet.measure([candidate("good", 4)] * 6))

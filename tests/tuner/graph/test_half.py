@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from templates.template import default_config
 from tests.templates.gpu.support import device_number, gpu
 from tests.tuner.graph.networks import Net, assert_close, expected, lowered, random_inputs, run
 from tests.tuner.graph.test_gpu import residual_network
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, compile_module, default_config, halved, host_of, tasks_of
+from tuner.graph import FusedGraph, compile_module, halved, host_of, tasks_of
 from tuner.graph.bindings import Bindings, dtype_of, operands
 from tuner.graph.simplify import constant
 

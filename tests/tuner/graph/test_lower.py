@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tvm import tirx
 from tvm.target import Target
 
+from templates.template import default_config
 from tests.tuner.graph.networks import Net, assert_computes, calls, conversions, expected, lowered, random_inputs, run
 from tuner.devices import open_device
-from tuner.graph import compile_module, default_config
+from tuner.graph import compile_module
 
 
 @pytest.fixture(scope="module")
