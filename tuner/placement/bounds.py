@@ -87,7 +87,7 @@ class Bounds:
             load = np.bincount(pattern.lane[parts:], pattern.exe[parts:], self._lanes)
             update = 0.0
             if layer is not None and self._blocks.training:
-                pattern = self._blocks.layer(layer, [config], [number])
+                pattern = self._blocks.layer(layer, [number])[0]
                 load += np.bincount(pattern.lane, pattern.exe, self._lanes)
                 update = self._update(pattern.exe, pattern.lane)
             work.append(load[: self._processors])
@@ -125,9 +125,8 @@ class Bounds:
         for g in self._complete[operator]:
             members = self._blocks.layers[g].members
             indices = [*(chosen[m] for m in members[:-1]), config]
-            configs = [self._configs[m][c] for m, c in zip(members, indices, strict=True)]
             numbers = [self._numbers[m][c] for m, c in zip(members, indices, strict=True)]
-            pattern = self._blocks.layer(g, configs, numbers)
+            pattern = self._blocks.layer(g, numbers)[0]
             found += np.bincount(pattern.lane, pattern.exe, self._lanes)
         return found
 

@@ -34,10 +34,9 @@ def best_neighbour(simulator: Simulator, operators: Sequence[int], configs: Prop
     for config in configs(simulator.network.operators[operators[0]], simulator.topology):
         if all(config == simulator.strategy_at(i) for i in operators):
             continue
-        found = simulator.propose(dict.fromkeys(operators, config), least)
+        found = simulator.look(dict.fromkeys(operators, config), least)
         if found < math.inf:
             best, least = config, found - TICK
-    simulator.reject()
     return best
 
 

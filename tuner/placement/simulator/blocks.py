@@ -30,7 +30,7 @@ _KEPT = 40_000  # patterns of edges before they are made anew
 
 class Blocks:
     """Makes the blocks of a network on a topology; several threads may ask. Block numbers: operators, then edges, then
-    layers."""
+    layers, then in training every layer's operators once more, with what waits for their gradients."""
 
     def __init__(self, network: Network, topology: Topology, cost: CostModel, training: bool) -> None:
         self.network, self.topology, self.cost, self.training = network, topology, cost, training
@@ -45,6 +45,7 @@ class Blocks:
         self._edge_classes = _numbered([(self._classes[u], self._classes[v], k) for u, v, k in self.edges])
         self._lock = Lock()
         self._ids: dict[Config, int] = {}
+        self._configs: list[Config] = []  # by these numbers
         self._operator_patterns: dict[tuple[int, int], Pattern] = {}
         self._edge_patterns: dict[tuple[int, int, int], Pattern] = {}
         self._links = links = Links(topology)
@@ -69,7 +70,9 @@ class Blocks:
         found = self._ids.get(config)
         if found is None:
             with self._lock:
-                found = self._ids.setdefault(config, len(self._ids))
+                found = self._ids.setdefault(config, len(self._configs))
+                if found == len(self._configs):
+                    self._configs.append(config)
         return found
 
     def operator(self, i: int, config: Config, number: int) -> Pattern:
@@ -90,10 +93,11 @@ class Blocks:
                 found = self._edge_patterns[key] = self._edge(e, *configs)
         return found
 
-    def layer(self, g: int, configs: Sequence[Config], numbers: Sequence[int]) -> Pattern:
-        """`configs`: of the layer's operators."""
+    def layer(self, g: int, numbers: Sequence[int]) -> list[Pattern]:
+        """`numbers`: of the configs of the layer's operators. The layer's block, and of each operator what waits for
+        it."""
         with self._lock:
-            return self.layers[g].pattern(configs, numbers)
+            return self.layers[g].patterns(numbers, self._configs)
 
     def works(self, i: int, config: Config) -> list[tuple[Work, float]]:
         """Of the forward step of each part, and the share of the output that the part is."""

@@ -8,6 +8,7 @@
  * timeline up to date, and `sim_rollback` takes both back. `tasks.h` has the graph. Start at `sim_full` and
  * `sim_delta`.
  */
+#include "look.h"
 #include "tasks.h"
 
 /* ---- the timeline ---- */
@@ -139,16 +140,18 @@ static void mark(Sim *s, i32 t) {
 
 /* ---- what Python calls ---- */
 
-Sim *sim_new(i32 lanes, i32 nblocks) {
+Sim *sim_new(i32 lanes, i32 nblocks, const i32 (*roles)[2]) {
     Sim *s = calloc(1, sizeof(Sim));
     if (!s) return NULL;
     s->lanes = lanes;
     s->nblocks = nblocks;
     s->blocks = calloc((size_t)nblocks + 1, sizeof(Block));
+    s->roles = malloc(((size_t)nblocks + 1) * sizeof *roles);
     s->cursor = calloc((size_t)lanes, sizeof(i32));
     s->cursor_stamp = calloc((size_t)lanes, sizeof(i32));
     s->left = calloc((size_t)lanes, sizeof(i64));
-    if (!s->blocks || !s->cursor || !s->cursor_stamp || !s->left) abort();
+    if (!s->blocks || !s->roles || !s->cursor || !s->cursor_stamp || !s->left) abort();
+    memcpy(s->roles, roles, (size_t)nblocks * sizeof *roles);
     for (i32 l = 0; l < lanes; l++) {
         i32 slot = new_slot(s);
         s->task[slot] = (Task){0, -1, l, -1, -1, 0};
@@ -160,19 +163,19 @@ Sim *sim_new(i32 lanes, i32 nblocks) {
 void sim_free(Sim *s) {
     for (i32 i = 0; i < s->nblocks; i++) free(s->blocks[i].slots), free(s->blocks[i].deps);
     for (i32 i = 0; i < s->old_n; i++) free(s->old[i].was.slots), free(s->old[i].was.deps);
-    free(s->blocks), free(s->task), free(s->dep), free(s->time), free(s->stamp), free(s->marked);
+    free(s->blocks), free(s->roles), free(s->task), free(s->dep), free(s->time), free(s->stamp), free(s->marked);
     free(s->free_task), free(s->free_dep), free(s->heap), free(s->saved), free(s->old), free(s->affected), free(s->outs);
-    free(s->cursor), free(s->cursor_stamp), free(s->left), free(s);
+    free(s->cursor), free(s->cursor_stamp), free(s->left), free_order(&s->order), free(s);
 }
 
 /* A graph from nothing: all blocks, in the order of their numbers. */
-void sim_build(Sim *s, const Given *given) {
+void sim_build(Sim *s, const Given *const *given) {
     for (i32 i = 0; i < s->nblocks; i++) free(s->blocks[i].slots), free(s->blocks[i].deps);
     for (i32 i = 0; i < s->old_n; i++) free(s->old[i].was.slots), free(s->old[i].was.deps);
     s->old_n = s->saved_n = s->affected_n = s->free_task_n = s->free_dep_n = s->dep_n = s->open = 0;
     s->task_n = s->lanes;
-    for (i32 i = 0; i < s->nblocks; i++) make_tasks(s, &given[i]);
-    for (i32 i = 0; i < s->nblocks; i++) make_deps(s, &given[i]);
+    for (i32 i = 0; i < s->nblocks; i++) make_tasks(s, i, given[i]);
+    for (i32 i = 0; i < s->nblocks; i++) make_deps(s, i, given[i]);
 }
 
 /* A task whose dependencies have all ended comes last on its lane. */
@@ -203,6 +206,7 @@ static inline void release(Sim *s, i32 t) {
 
 /* Algorithm 1, without building the graph. */
 i64 sim_full(Sim *s) {
+    s->order.known = 0;
     for (i32 l = 0; l < s->lanes; l++) s->time[l].prev = s->time[l].next = l;
     s->heap_n = 0;
     for (i32 i = 0; i < s->nblocks; i++)
@@ -223,12 +227,12 @@ i64 sim_full(Sim *s) {
 }
 
 /* Exchanges blocks; those of their dependencies that lead to blocks that stay are theirs too. */
-void sim_replace(Sim *s, i32 count, const Given *const *given) {
+void sim_replace(Sim *s, i32 count, const i32 *id, const Given *const *given) {
     s->now++;
     s->open = 1;
     s->saved_n = s->affected_n = s->outs_n = s->old_n = s->heap_n = 0;
     for (i32 i = 0; i < count; i++) {
-        Old o = {given[i]->id, s->blocks[given[i]->id]};
+        Old o = {id[i], s->blocks[id[i]]};
         PUSH(s, old, o);
         for (i32 k = 0; k < o.was.tasks; k++) s->task[o.was.slots[k]].gone = 1;
     }
@@ -248,10 +252,10 @@ void sim_replace(Sim *s, i32 count, const Given *const *given) {
             while (n >= s->lanes && s->task[n].gone) n = s->time[n].next;
             check(s, n);
         }
-    for (i32 i = 0; i < count; i++) make_tasks(s, given[i]);
-    for (i32 i = 0; i < count; i++) make_deps(s, given[i]);
+    for (i32 i = 0; i < count; i++) make_tasks(s, id[i], given[i]);
+    for (i32 i = 0; i < count; i++) make_deps(s, id[i], given[i]);
     for (i32 i = 0; i < count; i++) {
-        const Block *b = &s->blocks[given[i]->id];
+        const Block *b = &s->blocks[id[i]];
         for (i32 k = 0; k < b->tasks; k++) mark(s, b->slots[k]);
         for (i32 k = 0; k < b->ndeps; k++) mark(s, s->dep[b->deps[k]].to);
     }
@@ -363,6 +367,7 @@ i64 sim_delta(Sim *s, i64 limit) {
 }
 
 void sim_commit(Sim *s) {
+    s->order.known = 0;
     for (i32 i = 0; i < s->old_n; i++) free_block(s, &s->old[i].was);
     s->old_n = s->saved_n = s->open = 0;
 }

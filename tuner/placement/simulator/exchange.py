@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
@@ -42,16 +43,13 @@ class Links:
 
 @dataclass(frozen=True)
 class _Rings:
-    """`of`: the ring of each piece; `entry`: for each ring the task that waits for all its gradients; `deps`: among the
-    tasks; `memory`: bytes of each memory."""
+    """`of`: the ring of each piece; `entry`: for each ring the task that waits for all its gradients; `waits`: by the
+    number of an operator's config, what waits for it, which others with the same `of` and `entry` have, too."""
 
-    key: bytes
     of: np.ndarray
     entry: np.ndarray
-    exe: np.ndarray
-    lane: np.ndarray
-    deps: np.ndarray
-    memory: np.ndarray
+    waits: dict[int, Pattern]
+    pattern: Pattern
 
 
 class Layer:
@@ -73,33 +71,31 @@ class Layer:
         points = {cut(extent, d, j)[0] for d in degrees if d <= extent for j in range(d)}
         self._bounds = [*sorted(points), extent]
         self._uses: dict[int, tuple[int, np.ndarray]] = {}
-        self._waits: dict[tuple[int, bytes], np.ndarray] = {}
+        self._waits: dict[bytes, dict[int, Pattern]] = {}
         self._rings: dict[int, _Rings] = {}
 
     def forget(self) -> None:
         self._cut(self._degrees)
 
-    def pattern(self, configs: Sequence[Config], numbers: Sequence[int]) -> Pattern:
-        """`configs`: of the operators; `numbers`: equal for equal configs."""
-        if any(c.degrees[self._dim] not in self._degrees for c in configs):
-            self._cut(self._degrees | {c.degrees[self._dim] for c in configs})
-        held = 0
-        for config, number in zip(configs, numbers, strict=True):
-            if number not in self._uses:
-                self._uses[number] = self._use(config)
-            held |= self._uses[number][0]
+    def patterns(self, numbers: Sequence[int], configs: Sequence[Config]) -> list[Pattern]:
+        """`numbers`: which of the `configs` each operator has. The exchange and the updates; and, in training, of each
+        operator that these wait for its gradients (roles: the operator, the exchange)."""
+        if unknown := [number for number in numbers if number not in self._uses]:
+            self._know(unknown, numbers, configs)
+        held = reduce(or_, [self._uses[number][0] for number in numbers])
         rings = self._rings.get(held)
         if rings is None:
             rings = self._rings[held] = self._exchange(held)
         if not self._training:
-            return Pattern(rings.exe, rings.lane, rings.deps, rings.memory)
-        found = [self._waiting(number, rings) for number in numbers]
-        waits = np.concatenate(found)
-        every = np.zeros((len(waits) + len(rings.deps), 4), np.int32)
-        every[: len(waits), 0] = np.repeat(np.arange(1, len(found) + 1), [len(f) for f in found])
-        every[: len(waits), (1, 3)] = waits
-        every[len(waits) :] = rings.deps
-        return Pattern(rings.exe, rings.lane, every, rings.memory)
+            return [rings.pattern]
+        waits = rings.waits
+        return [rings.pattern, *[waits[n] if n in waits else self._waiting(n, rings) for n in numbers]]
+
+    def _know(self, unknown: Sequence[int], numbers: Sequence[int], configs: Sequence[Config]) -> None:
+        degrees = {configs[number].degrees[self._dim] for number in unknown}
+        if not degrees <= self._degrees:
+            self._cut(self._degrees | degrees)
+        self._uses |= {number: self._use(configs[number]) for number in numbers if number not in self._uses}
 
     def _use(self, config: Config) -> tuple[int, np.ndarray]:
         """Which pieces an operator's parts have: as bits (piece, device), and as rows of backward task and piece."""
@@ -112,13 +108,14 @@ class Layer:
                 bits |= 1 << (piece * devices + device)
         return bits, np.array(rows, np.int32).reshape(-1, 2)
 
-    def _waiting(self, number: int, rings: _Rings) -> np.ndarray:
-        """Rows of an operator's backward task, and the task of a ring that waits for it."""
-        key = number, rings.key
-        if key not in self._waits:
-            rows = self._uses[number][1]
-            self._waits[key] = np.unique(np.column_stack([rows[:, 0], rings.entry[rings.of[rows[:, 1]]]]), axis=0)
-        return self._waits[key]
+    def _waiting(self, number: int, rings: _Rings) -> Pattern:
+        """An operator's backward tasks, each with the tasks of rings that wait for it."""
+        rows = self._uses[number][1]
+        pairs = np.unique(np.column_stack([rows[:, 0], rings.entry[rings.of[rows[:, 1]]]]), axis=0)
+        deps = np.tile(np.array([1, 0, 2, 0], np.int32), (len(pairs), 1))
+        deps[:, (1, 3)] = pairs
+        found = rings.waits[number] = Pattern(np.empty(0), np.empty(0), deps, np.zeros(len(rings.pattern.memory)))
+        return found
 
     def _exchange(self, held: int) -> _Rings:
         topology, count = self._links.topology, len(self._links.topology.devices)
@@ -138,9 +135,8 @@ class Layer:
                 entry.append(tasks.ring(devices, size))
         deps = np.array(tasks.deps, np.int32).reshape(-1, 4)
         lane = np.array(tasks.lane, np.int32)
-        return _Rings(
-            of.tobytes() + np.array(entry).tobytes(), of, np.array(entry), ticks(tasks.exe), lane, deps, memory
-        )
+        waits = self._waits.setdefault(of.tobytes() + np.array(entry).tobytes(), {})
+        return _Rings(of, np.array(entry), waits, Pattern(ticks(tasks.exe), lane, deps, memory))
 
 
 class _Tasks:

@@ -13,7 +13,7 @@ from tuner.devices.compiled import cache_folder, digest, made_whole
 from tuner.errors import BadInput
 
 SOURCE = Path(__file__).with_name("core.c")
-_SOURCES = (SOURCE, SOURCE.with_name("tasks.h"))
+_SOURCES = (SOURCE, SOURCE.with_name("look.h"), SOURCE.with_name("tasks.h"))
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-Wl,-z,noexecstack")
 
@@ -24,12 +24,9 @@ class Given(ctypes.Structure):
     _fields_ = (
         ("tasks", ctypes.c_int32),
         ("deps", ctypes.c_int32),
-        ("roles", ctypes.c_int32),
-        ("id", ctypes.c_int32),
         ("exe", ctypes.c_void_p),
         ("lane", ctypes.c_void_p),
         ("dep", ctypes.c_void_p),
-        ("role", ctypes.c_void_p),
     )
 
 
@@ -57,12 +54,13 @@ def core() -> ctypes.CDLL:
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     here, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     signatures = {
-        "sim_new": (here, [i32, i32]),
+        "sim_new": (here, [i32, i32, here]),
         "sim_free": (None, [here]),
         "sim_build": (None, [here, here]),
         "sim_full": (i64, [here]),
-        "sim_replace": (None, [here, i32, here]),
+        "sim_replace": (None, [here, i32, here, here]),
         "sim_delta": (i64, [here, i64]),
+        "sim_look": (i64, [here, i32, here, here, i64]),
         "sim_commit": (None, [here]),
         "sim_rollback": (None, [here]),
         "sim_count": (i64, [here, i32]),

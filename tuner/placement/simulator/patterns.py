@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,8 +20,9 @@ class Pattern:
         self.exe, self.lane = np.ascontiguousarray(exe, np.int64), np.ascontiguousarray(lane, np.int32)
         self.deps = np.ascontiguousarray(deps, np.int32)
         self.memory = np.rint(memory)  # whole bytes: adding and subtracting them stays exact
-        arrays = (self.exe.ctypes.data, self.lane.ctypes.data, self.deps.ctypes.data, 0)
-        self.given = Given(len(self.exe), len(self.deps), 0, 0, *arrays)
+        arrays = (self.exe.ctypes.data, self.lane.ctypes.data, self.deps.ctypes.data)
+        self._given = Given(len(self.exe), len(self.deps), *arrays)
+        self.address = ctypes.addressof(self._given)
 
 
 def ticks(seconds: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -13,13 +13,23 @@ from tuner.errors import BadInput
 from tuner.placement.networks import Network
 from tuner.placement.simulator.blocks import Blocks
 from tuner.placement.simulator.costs import CostModel, Roofline
-from tuner.placement.simulator.library import Given, core
+from tuner.placement.simulator.library import core
 from tuner.placement.simulator.patterns import TICK, Pattern
 from tuner.placement.simulator.timeline import Timeline, timeline_of
 from tuner.placement.soap import Config, Strategy
 from tuner.placement.topology import Topology
 
 _NO_LIMIT = (1 << 63) - 1
+
+
+def _ticks(limit: float) -> int:
+    return _NO_LIMIT if limit >= 1e6 else int(limit / TICK)
+
+
+def _handed(found: Sequence[tuple[int, Pattern]]) -> tuple[ctypes.Array[ctypes.c_int32], ctypes.Array[ctypes.c_void_p]]:
+    """Blocks by number and what is to be in their places, for C."""
+    ids = (ctypes.c_int32 * len(found))(*[block for block, _ in found])
+    return ids, (ctypes.c_void_p * len(found))(*[pattern.address for _, pattern in found])
 
 
 class Simulator:
@@ -52,17 +62,18 @@ class Simulator:
             self._edges_of[v].append(e)
         self._layer_of: dict[int, int] = {m: g for g, layer in enumerate(self.blocks.layers) for m in layer.members}
         self._first_edge, self._first_layer = count, count + len(self.blocks.edges)
-        total = self._first_layer + len(self.blocks.layers)
+        self._first_wait = total = self._first_layer + len(self.blocks.layers)
+        self._waits_of: list[list[int]] = []  # blocks of each layer, in the order of its operators
+        for layer in self.blocks.layers if training else ():
+            self._waits_of.append(list(range(total, total + len(layer.members))))
+            total += len(layer.members)
+        roles = np.zeros((total, 2), np.int32)
+        roles[self._first_edge : self._first_layer] = [(u, v) for u, v, _ in self.blocks.edges] or np.empty((0, 2))
+        for g, waits in enumerate(self._waits_of):
+            roles[waits] = [(m, self._first_layer + g) for m in self.blocks.layers[g].members]
         self._core = core()
-        self._sim = self._core.sim_new(len(topology.lanes) + 1, total)
+        self._sim = self._core.sim_new(len(topology.lanes) + 1, total, roles.ctypes.data)
         weakref.finalize(self, self._core.sim_free, self._sim)
-        self._roles = [np.empty(0, np.int32)] * count
-        self._roles += [np.array([u, v], np.int32) for u, v, _ in self.blocks.edges]
-        self._roles += [np.array(layer.members, np.int32) for layer in self.blocks.layers]
-        self._role_at = [(len(r), r.ctypes.data) for r in self._roles]
-        self._given, self._scratch = (Given * total)(), (Given * total)()
-        size = ctypes.sizeof(Given)
-        self._at = (ctypes.c_void_p * total)(*(ctypes.addressof(self._scratch) + i * size for i in range(total)))
         self._capacity = np.array([m.bytes for m in topology.memories])
         self._patterns: list[Pattern] = []
         self._pending: tuple[dict[int, Config], list[tuple[int, Pattern]], np.ndarray, float] | None = None
@@ -138,16 +149,16 @@ class Simulator:
         count = len(self._configs)
         self._patterns = [self._operator(i, {}) for i in range(count)]
         self._patterns += [self._edge(e, {}) for e in range(len(self.blocks.edges))]
-        self._patterns += [self._layer(g, {}) for g in range(len(self.blocks.layers))]
-        for block, pattern in enumerate(self._patterns):
-            self._fill(self._given, block, block, pattern)
+        layers = [self._layer(g, {}) for g in range(len(self.blocks.layers))]
+        self._patterns += [exchange for exchange, *_ in layers] + [wait for _, *waits in layers for wait in waits]
         self._memory = np.sum([p.memory for p in self._patterns], axis=0)
         self.seconds = self.full()
         return self.seconds
 
     def full(self) -> float:
         """The strategy again from nothing: algorithm 1 with the graph's construction. Seconds."""
-        self._core.sim_build(self._sim, self._given)
+        addresses = [pattern.address for pattern in self._patterns]
+        self._core.sim_build(self._sim, (ctypes.c_void_p * len(addresses))(*addresses))
         return int(self._core.sim_full(self._sim)) * TICK
 
     def simulate(self) -> float:
@@ -158,6 +169,32 @@ class Simulator:
         """Seconds with other configs for some operators (by their indices); infinity where that is above `limit`, or
         needs more of a memory than there is and no less than now. Then call `accept` or `reject`. Raises BadInput as
         `start` does."""
+        prepared = self._prepared(changes)
+        if prepared is None:
+            return math.inf
+        new, found, memory = prepared
+        self._core.sim_replace(self._sim, len(found), *_handed(found))
+        ended = int(self._core.sim_delta(self._sim, _ticks(limit)))
+        if ended < 0:
+            self._core.sim_rollback(self._sim)
+            return math.inf
+        self._pending = new, found, memory, ended * TICK
+        return ended * TICK
+
+    def look(self, changes: Mapping[int, Config], limit: float = math.inf) -> float:
+        """As `propose`, but there is nothing to accept or reject: faster where most of many changes to one strategy are
+        above the limit."""
+        prepared = self._prepared(changes)
+        if prepared is None:
+            return math.inf
+        found = prepared[1]
+        ended = int(self._core.sim_look(self._sim, len(found), *_handed(found), _ticks(limit)))
+        return ended * TICK if ended >= 0 else math.inf
+
+    def _prepared(
+        self, changes: Mapping[int, Config]
+    ) -> tuple[dict[int, Config], list[tuple[int, Pattern]], np.ndarray] | None:
+        """What is new, its blocks, and the memory with it; None if that is too much."""
         self.reject()
         new = {i: c for i, c in changes.items() if c != self._configs[i]}
         for i, config in new.items():
@@ -165,20 +202,12 @@ class Simulator:
         found = self._replaced(new)
         memory = self._memory.copy()
         for block, pattern in found:
-            memory += pattern.memory - self._patterns[block].memory
+            if block < self._first_wait:
+                memory += pattern.memory - self._patterns[block].memory
         over = self._over(memory)
         if over > 1 and over >= self.excess:
-            return math.inf
-        for i, (block, pattern) in enumerate(found):
-            self._fill(self._scratch, i, block, pattern)
-        ticks = _NO_LIMIT if limit >= 1e6 else int(limit / TICK)
-        self._core.sim_replace(self._sim, len(found), self._at)
-        ended = int(self._core.sim_delta(self._sim, ticks))
-        if ended < 0:
-            self._core.sim_rollback(self._sim)
-            return math.inf
-        self._pending = new, found, memory, ended * TICK
-        return ended * TICK
+            return None
+        return new, found, memory
 
     def accept(self) -> None:
         """Keeps what was proposed. Raises RuntimeError if nothing is (infinite seconds cannot be kept)."""
@@ -191,7 +220,6 @@ class Simulator:
             self._configs[i], self._numbers[i] = config, self.blocks.config_id(config)
         for block, pattern in found:
             self._patterns[block] = pattern
-            self._fill(self._given, block, block, pattern)
 
     def reject(self) -> None:
         """Takes back what was proposed, if anything was."""
@@ -205,6 +233,7 @@ class Simulator:
         for block, pattern in self._pending[1] if self._pending else ():
             patterns[block] = pattern
         times = []
+        del patterns[self._first_wait :]  # which have no tasks
         for block, pattern in enumerate(patterns):
             found = np.zeros((len(pattern.exe), 3), np.int64)
             self._core.sim_times(self._sim, block, found.ctypes.data)
@@ -213,18 +242,20 @@ class Simulator:
 
     # ---- blocks ----
 
-    def _fill(self, into: ctypes.Array[Given], place: int, block: int, pattern: Pattern) -> None:
-        into[place] = pattern.given
-        given = into[place]
-        given.id = block
-        given.roles, given.role = self._role_at[block]
-
     def _replaced(self, new: Mapping[int, Config]) -> list[tuple[int, Pattern]]:
         edges = dict.fromkeys(e for i in new for e in self._edges_of[i])
         layers = dict.fromkeys(self._layer_of[i] for i in new if i in self._layer_of)
         found = [(i, self._operator(i, new)) for i in new]
         found += [(self._first_edge + e, self._edge(e, new)) for e in edges]
-        return found + [(self._first_layer + g, self._layer(g, new)) for g in layers]
+        for g in layers:
+            exchange, *waits = self._layer(g, new)
+            same = exchange is self._patterns[self._first_layer + g]
+            if not same:
+                found.append((self._first_layer + g, exchange))
+            if self.training:
+                members = zip(self.blocks.layers[g].members, self._waits_of[g], waits, strict=True)
+                found += [(block, wait) for m, block, wait in members if m in new or not same]
+        return found
 
     def _config(self, i: int, new: Mapping[int, Config]) -> tuple[Config, int]:
         if i in new:
@@ -239,6 +270,9 @@ class Simulator:
         (one, first), (other, second) = self._config(u, new), self._config(v, new)
         return self.blocks.edge(e, (one, other), (first, second))
 
-    def _layer(self, g: int, new: Mapping[int, Config]) -> Pattern:
-        found = [self._config(m, new) for m in self.blocks.layers[g].members]
-        return self.blocks.layer(g, [c for c, _ in found], [n for _, n in found])
+    def _layer(self, g: int, new: Mapping[int, Config]) -> list[Pattern]:
+        numbers = [self._numbers[m] for m in self.blocks.layers[g].members]
+        for i in new:
+            if self._layer_of.get(i) == g:
+                numbers[self.blocks.layers[g].members.index(i)] = self.blocks.config_id(new[i])
+        return self.blocks.layer(g, numbers)

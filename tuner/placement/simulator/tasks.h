@@ -1,5 +1,7 @@
 /* The simulator's task graph, and its heap of events: tasks and dependencies in slots that are used again, so that a block
  * can be taken out and put back. Start at `Sim`. */
+#ifndef TASKS_H
+#define TASKS_H
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,13 +9,19 @@
 typedef int64_t i64;
 typedef int32_t i32;
 
-typedef struct { /* what Python hands over; dependencies are (role, task, role, task), role 0 being the block itself */
-    i32 tasks, deps, roles, id;
+typedef struct { /* what Python hands over; dependencies are (role, task, role, task), role 0 being the block itself, the
+                    others those of `Sim.roles` */
+    i32 tasks, deps;
     const i64 *exe;
     const i32 *lane;
     const i32 *dep;
-    const i32 *role;
 } Given;
+
+typedef struct { /* blocks, by number, that are exchanged for others */
+    i32 count;
+    const i32 *id;
+    const Given *const *given;
+} Change;
 
 typedef struct { /* of a task, what is not undone by copying: who it is and whom it knows */
     i64 exe, key;
@@ -51,9 +59,47 @@ typedef struct {
 
 #define VECTOR(type, name) type *name; i32 name##_n, name##_cap
 
+/* ---- the timeline in order, for looks at what is beside it (`look.h`) ---- */
+
+typedef struct { /* of a task; `first`: of its successors, which end where the next one's begin */
+    i64 exe, key, ready, end;
+    i32 lane, first;
+} Node;
+
+typedef struct { /* of a task that has no place yet: as in `Time`; arcs: the first of a look's own dependencies */
+    i64 want;
+    i32 out, arcs;
+} State;
+
+typedef struct {
+    i32 from, to, next;
+} Arc;
+
+enum {
+    POINTS = 16,   /* of a timeline, where its state is kept: looks begin at one */
+    BUCKETS = 16384 /* of time, in which a look's events wait */
+};
+
+typedef struct {
+    i32 known, tasks; /* whether it is the timeline's; how many are the timeline's, the others are a look's */
+    VECTOR(Node, node);
+    VECTOR(i32, slot); /* of a task in this order; `rank`: the other way round */
+    VECTOR(i32, succ);
+    VECTOR(Arc, arc);
+    VECTOR(i64, fresh); /* of a look's tasks: when they are ready, as far as that is known */
+    State *state, *states;
+    i64 *lanes_at, *free_at, *left; /* of lanes: when they are free, and what is still to come */
+    i32 *rank, *own, *link; /* link: the next task in the same bucket */
+    i32 state_cap, states_cap, lanes_cap, rank_cap, link_cap;
+    i32 shift, opened; /* a bucket is as many ticks as 1 << shift */
+    i32 bucket[BUCKETS];
+    uint64_t filled[BUCKETS / 64];
+} Order;
+
 typedef struct {
     i32 lanes, nblocks;
     Block *blocks;
+    i32 (*roles)[2]; /* of a block: the blocks that its dependencies lead to besides itself */
     VECTOR(Task, task);
     VECTOR(Dep, dep);
     Time *time;      /* as long as task */
@@ -70,6 +116,7 @@ typedef struct {
     i64 *left; /* of each lane: ticks of the tasks that have no place yet */
     i32 now, open;
     i64 visited;
+    Order order;
 } Sim;
 
 static void *grown(void *data, i32 *cap, i32 need, size_t size) {
@@ -173,8 +220,10 @@ static void unlink_dep(Sim *s, i32 d) {
     if (e->next_p >= 0) s->dep[e->next_p].prev_p = e->prev_p;
 }
 
-static void make_tasks(Sim *s, const Given *g) {
-    Block *b = &s->blocks[g->id];
+static i64 key_of(i32 block, i32 task) { return ((i64)block << 24) + task; }
+
+static void make_tasks(Sim *s, i32 id, const Given *g) {
+    Block *b = &s->blocks[id];
     b->tasks = g->tasks;
     b->ndeps = g->deps;
     b->slots = malloc(sizeof(i32) * (size_t)(g->tasks + 1));
@@ -183,18 +232,20 @@ static void make_tasks(Sim *s, const Given *g) {
     for (i32 i = 0; i < g->tasks; i++) {
         i32 slot = new_slot(s);
         b->slots[i] = slot;
-        s->task[slot] = (Task){g->exe[i], ((i64)g->id << 24) + i, g->lane[i], -1, -1, 0};
+        s->task[slot] = (Task){g->exe[i], key_of(id, i), g->lane[i], -1, -1, 0};
         s->time[slot] = (Time){0, 0, 0, 0, -1, -1, 0, 0};
         s->stamp[slot] = s->marked[slot] = 0;
     }
 }
 
-static void make_deps(Sim *s, const Given *g) {
-    Block *b = &s->blocks[g->id];
+static i32 block_of(const Sim *s, i32 id, i32 role) { return role ? s->roles[id][role - 1] : id; }
+
+static void make_deps(Sim *s, i32 id, const Given *g) {
+    Block *b = &s->blocks[id];
     for (i32 i = 0; i < g->deps; i++) {
         const i32 *q = g->dep + 4 * (size_t)i;
-        i32 from = s->blocks[q[0] ? g->role[q[0] - 1] : g->id].slots[q[1]];
-        i32 to = s->blocks[q[2] ? g->role[q[2] - 1] : g->id].slots[q[3]];
+        i32 from = s->blocks[block_of(s, id, q[0])].slots[q[1]];
+        i32 to = s->blocks[block_of(s, id, q[2])].slots[q[3]];
         i32 d;
         if (s->free_dep_n) d = s->free_dep[--s->free_dep_n];
         else {
@@ -215,3 +266,4 @@ static void free_block(Sim *s, Block *b) {
     free(b->deps);
     *b = (Block){0};
 }
+#endif

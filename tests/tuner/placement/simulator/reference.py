@@ -17,9 +17,13 @@ def simulated(blocks: Blocks, strategy: Strategy) -> Times:
     patterns = [(blocks.operator(i, c, numbers[i]), ()) for i, c in enumerate(strategy)]
     for e, (u, v, _) in enumerate(blocks.edges):
         patterns.append((blocks.edge(e, (strategy[u], strategy[v]), (numbers[u], numbers[v])), (u, v)))
+    waiting = []
     for g, layer in enumerate(blocks.layers):
         members = layer.members
-        patterns.append((blocks.layer(g, [strategy[m] for m in members], [numbers[m] for m in members]), members))
+        exchange, *waits = blocks.layer(g, [numbers[m] for m in members])
+        waiting += [(wait, (m, len(patterns))) for m, wait in zip(members, waits, strict=blocks.training)]
+        patterns.append((exchange, ()))
+    patterns += waiting
     before: dict[tuple[int, int], int] = {}
     after: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for block, (pattern, roles) in enumerate(patterns):

@@ -1,0 +1,302 @@
+/* What other blocks would take, with the timeline left as it is. A search looks at many neighbours of one timeline, of
+ * which most are too slow: so the timeline's tasks are laid out once in the order in which they became ready, with what
+ * algorithm 1 knew at some points on the way, and each look is algorithm 1 from the first event that may differ. That
+ * touches a fraction of the memory that `sim_delta` does, one task after the other. Start at `sim_look`. */
+#include "tasks.h"
+
+/* By ready time, then key: as algorithm 1 comes upon them. Tasks of a look's own are numbered behind the timeline's. */
+static void order_tasks(Sim *s, Order *o) {
+    o->node_n = o->slot_n = 0;
+    o->rank = grown(o->rank, &o->rank_cap, s->task_n, sizeof *o->rank);
+    s->heap_n = 0;
+    for (i32 l = 0; l < s->lanes; l++)
+        if (s->time[l].next != l) push(s, s->time[s->time[l].next].ready, s->time[l].next, 1);
+    while (s->heap_n) {
+        i32 t = pop(s).task, next = s->time[t].next;
+        o->rank[t] = o->node_n;
+        PUSH(o, slot, t);
+        PUSH(o, node, ((Node){s->task[t].exe, s->task[t].key, s->time[t].ready, s->time[t].end, s->task[t].lane, 0}));
+        if (next >= s->lanes) push(s, s->time[next].ready, next, 1);
+    }
+}
+
+static void order_dependencies(Sim *s, Order *o) {
+    i32 n = o->node_n;
+    o->succ_n = 0;
+    o->state = grown(o->state, &o->state_cap, n, sizeof *o->state);
+    for (i32 k = 0; k < n; k++) o->state[k] = (State){0, 0, -1};
+    for (i32 k = 0; k < n; k++) {
+        o->node[k].first = o->succ_n;
+        for (i32 d = s->task[o->slot[k]].succ; d >= 0; d = s->dep[d].next_s) {
+            i32 to = o->rank[s->dep[d].to];
+            o->state[to].out++;
+            PUSH(o, succ, to);
+        }
+    }
+    PUSH(o, node, ((Node){0, 0, 0, 0, 0, o->succ_n})); /* where the last one's end */
+}
+
+/* A task that the timeline has in this place has ended: what its lane and its successors then know. */
+static void pass(Order *o, i32 k) {
+    const Node *node = &o->node[k];
+    o->free_at[node->lane] = node->end;
+    o->left[node->lane] -= node->exe;
+    for (i32 i = node->first; i < node[1].first; i++) {
+        State *v = &o->state[o->succ[i]];
+        if (node->end > v->want) v->want = node->end;
+        v->out--;
+    }
+}
+
+static i32 point(const Order *o, i32 p) { return (i32)((i64)o->tasks * p / POINTS); }
+
+static void remember(Sim *s, Order *o) {
+    size_t lanes = (size_t)s->lanes, n = (size_t)o->tasks;
+    o->states = grown(o->states, &o->states_cap, POINTS * o->tasks, sizeof *o->states);
+    o->lanes_at = grown(o->lanes_at, &o->lanes_cap, POINTS * 2 * s->lanes, sizeof *o->lanes_at);
+    memset(o->free_at, 0, lanes * sizeof(i64));
+    memset(o->left, 0, lanes * sizeof(i64));
+    for (i32 k = 0; k < o->tasks; k++) o->left[o->node[k].lane] += o->node[k].exe;
+    for (i32 p = 0; p < POINTS; p++) {
+        i32 from = point(o, p), to = point(o, p + 1);
+        memcpy(o->states + n * (size_t)p + from, o->state + from, (n - (size_t)from) * sizeof(State));
+        memcpy(o->lanes_at + lanes * 2 * (size_t)p, o->free_at, lanes * sizeof(i64));
+        memcpy(o->lanes_at + lanes * (2 * (size_t)p + 1), o->left, lanes * sizeof(i64));
+        for (i32 k = from; k < to; k++) pass(o, k);
+    }
+}
+
+static Order *ordered(Sim *s) {
+    Order *o = &s->order;
+    if (o->known) return o;
+    if (!o->free_at) {
+        o->free_at = calloc((size_t)s->lanes, sizeof(i64));
+        o->left = calloc((size_t)s->lanes, sizeof(i64));
+        o->own = malloc(sizeof(i32) * (size_t)(s->nblocks + 1));
+        if (!o->free_at || !o->left || !o->own) abort();
+        for (i32 i = 0; i <= s->nblocks; i++) o->own[i] = -1;
+    }
+    order_tasks(s, o);
+    o->tasks = o->node_n;
+    order_dependencies(s, o);
+    remember(s, o);
+    o->known = 1;
+    return o;
+}
+
+static void free_order(Order *o) {
+    free(o->rank), free(o->slot), free(o->node), free(o->succ), free(o->state), free(o->states), free(o->lanes_at);
+    free(o->free_at), free(o->left), free(o->own), free(o->arc), free(o->fresh), free(o->link);
+}
+
+/* ---- one look ---- */
+
+static i32 numbered(const Sim *s, const Order *o, i32 id, i32 role, i32 task) {
+    i32 block = block_of(s, id, role);
+    return o->own[block] >= 0 ? o->own[block] + task : o->rank[s->blocks[block].slots[task]];
+}
+
+static void set_gone(Sim *s, const Change *c, i32 gone) {
+    for (i32 i = 0; i < c->count; i++) {
+        const Block *b = &s->blocks[c->id[i]];
+        for (i32 k = 0; k < b->tasks; k++) s->task[b->slots[k]].gone = gone;
+    }
+}
+
+/* The blocks' tasks behind the timeline's, and their dependencies by number: as arcs, which wait for their places. */
+static void take_in(Sim *s, Order *o, const Change *c) {
+    o->node_n = o->tasks + 1;
+    o->arc_n = o->fresh_n = 0;
+    for (i32 i = 0; i < c->count; i++) {
+        const Given *g = c->given[i];
+        o->own[c->id[i]] = o->node_n;
+        for (i32 k = 0; k < g->tasks; k++) {
+            PUSH(o, node, ((Node){g->exe[k], key_of(c->id[i], k), 0, 0, g->lane[k], 0}));
+            PUSH(o, fresh, 0);
+        }
+    }
+    for (i32 i = 0; i < c->count; i++) {
+        const Given *g = c->given[i];
+        for (i32 k = 0; k < g->deps; k++) {
+            const i32 *q = g->dep + 4 * (size_t)k;
+            PUSH(o, arc, ((Arc){numbered(s, o, c->id[i], q[0], q[1]), numbered(s, o, c->id[i], q[2], q[3]), -1}));
+        }
+    }
+    for (i32 i = 0; i < c->count; i++) o->own[c->id[i]] = -1;
+}
+
+static i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+/* The time of the first event that may differ: until then all is as it was. That is a task that is gone or new, or one
+ * that no longer waits for one that is gone; what waits for a new task comes after that one. */
+static i64 first_event(Sim *s, Order *o, const Change *c) {
+    i64 first = INT64_MAX;
+    for (i32 i = 0; i < o->arc_n; i++) {
+        const Arc *a = &o->arc[i];
+        i32 own = a->to - o->tasks - 1;
+        if (a->from > o->tasks) {
+            if (own >= 0) o->fresh[own] = -1;
+            else s->marked[o->slot[a->to]] = s->now;
+        } else if (own >= 0 && o->fresh[own] >= 0 && o->node[a->from].end > o->fresh[own])
+            o->fresh[own] = o->node[a->from].end;
+    }
+    for (i32 i = 0; i < o->fresh_n; i++)
+        if (o->fresh[i] >= 0) first = least(first, o->fresh[i]);
+    for (i32 i = 0; i < c->count; i++) {
+        const Block *b = &s->blocks[c->id[i]];
+        for (i32 k = 0; k < b->tasks; k++) first = least(first, s->time[b->slots[k]].ready);
+        for (i32 k = 0; k < b->ndeps; k++) {
+            i32 to = s->dep[b->deps[k]].to;
+            if (s->task[to].gone || s->marked[to] == s->now) continue;
+            s->marked[to] = s->now;
+            i64 want = 0;
+            for (i32 d = s->task[to].pred; d >= 0; d = s->dep[d].next_p)
+                if (!s->task[s->dep[d].from].gone && s->time[s->dep[d].from].end > want)
+                    want = s->time[s->dep[d].from].end;
+            first = least(first, want);
+        }
+    }
+    return first;
+}
+
+/* The state of the timeline before the first event at this time or after it; which of its tasks that is. */
+static i32 go_to(Sim *s, Order *o, i64 time) {
+    i32 low = 0, high = o->tasks, p = POINTS - 1;
+    while (low < high) {
+        i32 middle = (low + high) / 2;
+        if (o->node[middle].ready < time) low = middle + 1;
+        else high = middle;
+    }
+    while (p && point(o, p) > low) p--;
+    size_t lanes = (size_t)s->lanes, n = (size_t)o->tasks, from = (size_t)point(o, p);
+    o->state = grown(o->state, &o->state_cap, o->node_n, sizeof *o->state);
+    memcpy(o->state + from, o->states + n * (size_t)p + from, (n - from) * sizeof(State));
+    memcpy(o->free_at, o->lanes_at + lanes * 2 * (size_t)p, lanes * sizeof(i64));
+    memcpy(o->left, o->lanes_at + lanes * (2 * (size_t)p + 1), lanes * sizeof(i64));
+    for (i32 k = (i32)from; k < low; k++) pass(o, k);
+    return low;
+}
+
+enum { NEVER = 1 << 30 };
+
+/* Blocks that are gone, and those in their place: all of that comes at the `at`-th task of the timeline or later. */
+static void exchange(Sim *s, Order *o, const Change *c, i32 at) {
+    for (i32 i = 0; i < c->count; i++) {
+        const Block *b = &s->blocks[c->id[i]];
+        for (i32 k = 0; k < b->ndeps; k++) o->state[o->rank[s->dep[b->deps[k]].to]].out--;
+    }
+    for (i32 i = 0; i < c->count; i++) {
+        const Block *b = &s->blocks[c->id[i]];
+        for (i32 k = 0; k < b->tasks; k++) {
+            i32 t = o->rank[b->slots[k]];
+            o->state[t].out = NEVER;
+            o->left[o->node[t].lane] -= o->node[t].exe;
+        }
+    }
+    for (i32 k = o->tasks + 1; k < o->node_n; k++) {
+        o->state[k] = (State){0, 0, -1};
+        o->left[o->node[k].lane] += o->node[k].exe;
+    }
+    for (i32 i = 0; i < o->arc_n; i++) {
+        Arc *a = &o->arc[i];
+        State *to = &o->state[a->to];
+        if (a->from < at) {
+            if (o->node[a->from].end > to->want) to->want = o->node[a->from].end;
+            continue;
+        }
+        to->out++;
+        a->next = o->state[a->from].arcs;
+        o->state[a->from].arcs = i;
+    }
+}
+
+/* ---- what comes next: events in buckets of time, of which only the one that is open is a heap ---- */
+
+static void open_buckets(Sim *s, Order *o, i64 limit) {
+    i64 most = 0; /* one lane works at any time */
+    for (i32 k = 0; k < o->node_n; k++) most += o->node[k].exe;
+    if (limit < most) most = limit;
+    for (o->shift = 0; most >> o->shift >= BUCKETS; o->shift++) {}
+    memset(o->filled, 0, sizeof o->filled);
+    o->link = grown(o->link, &o->link_cap, o->node_n, sizeof *o->link);
+    o->opened = -1;
+    s->heap_n = 0;
+}
+
+static void come(Sim *s, Order *o, i32 k) {
+    i64 time = o->state[k].want;
+    i32 bucket = (i32)(time >> o->shift);
+    if (bucket > o->opened) {
+        uint64_t bit = (uint64_t)1 << bucket % 64;
+        o->link[k] = o->filled[bucket / 64] & bit ? o->bucket[bucket] : -1;
+        o->filled[bucket / 64] |= bit;
+        o->bucket[bucket] = k;
+        return;
+    }
+    Event e = {time, o->node[k].key, k, 1};
+    PUSH(s, heap, e);
+    rise(s->heap, s->heap_n - 1, e);
+}
+
+/* Opens the next one that has any; 0 if none has. */
+static int open_next(Sim *s, Order *o) {
+    i32 word = (o->opened + 1) / 64;
+    if (word >= BUCKETS / 64) return 0;
+    uint64_t left = o->filled[word] & ~(uint64_t)0 << (o->opened + 1) % 64;
+    while (!left) {
+        if (++word == BUCKETS / 64) return 0;
+        left = o->filled[word];
+    }
+    o->opened = word * 64 + __builtin_ctzll(left);
+    for (i32 k = o->bucket[o->opened]; k >= 0; k = o->link[k]) come(s, o, k);
+    return 1;
+}
+
+static inline void told(Sim *s, Order *o, i32 k, i64 end) {
+    State *v = &o->state[k];
+    if (end > v->want) v->want = end;
+    if (!--v->out) come(s, o, k);
+}
+
+/* Algorithm 1 from there. What is still to come takes its lane at least until then: so no time is above `limit`. */
+static i64 look(Sim *s, Order *o, i32 at, i64 limit) {
+    i64 last = 0;
+    for (i32 l = 0; l < s->lanes; l++) {
+        if (o->free_at[l] + o->left[l] > limit) return -1;
+        if (o->free_at[l] > last) last = o->free_at[l];
+    }
+    open_buckets(s, o, limit);
+    for (i32 k = at; k < o->node_n; k++)
+        if (k != o->tasks && !o->state[k].out) come(s, o, k);
+    while (s->heap_n || open_next(s, o)) {
+        Event e = pop(s);
+        s->visited++;
+        const Node *node = &o->node[e.task];
+        i64 *free_at = &o->free_at[node->lane], *left = &o->left[node->lane];
+        i64 end = (e.time > *free_at ? e.time : *free_at) + node->exe;
+        *free_at = end;
+        *left -= node->exe;
+        if (end + *left > limit) return -1;
+        if (end > last) last = end;
+        if (e.task < o->tasks)
+            for (i32 i = node->first; i < node[1].first; i++) told(s, o, o->succ[i], end);
+        for (i32 a = o->state[e.task].arcs; a >= 0; a = o->arc[a].next) told(s, o, o->arc[a].to, end);
+    }
+    return last;
+}
+
+/* The makespan with these blocks in the place of theirs, -1 if that is above `limit`. Every dependency of theirs, old or
+ * new, begins or ends at a task of theirs. */
+i64 sim_look(Sim *s, i32 count, const i32 *id, const Given *const *given, i64 limit) {
+    const Change c = {count, id, given};
+    Order *o = ordered(s);
+    s->now++;
+    set_gone(s, &c, 1);
+    take_in(s, o, &c);
+    i32 at = go_to(s, o, first_event(s, o, &c));
+    exchange(s, o, &c, at);
+    set_gone(s, &c, 0);
+    i64 found = look(s, o, at, limit);
+    s->heap_n = 0;
+    return found;
+}
