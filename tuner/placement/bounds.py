@@ -73,7 +73,7 @@ class Bounds:
         """For each config, ticks of each part, forward and backward."""
         found = []
         for config, number in zip(self._configs[i], self._numbers[i], strict=True):
-            exe, parts = self._blocks.operator(i, config, number).exe, len(config.devices)
+            exe, parts = self._blocks.operator(i, number).exe, len(config.devices)
             found.append((exe[:parts], exe[parts:] if self._blocks.training else np.zeros(parts)))
         return found
 
@@ -83,7 +83,7 @@ class Bounds:
         work, alone = [], []
         layer = next((g for g, x in enumerate(self._blocks.layers) if x.members == (i,)), None)
         for config, number in zip(self._configs[i], self._numbers[i], strict=True):
-            pattern, parts = self._blocks.operator(i, config, number), len(config.devices)
+            pattern, parts = self._blocks.operator(i, number), len(config.devices)
             load = np.bincount(pattern.lane[parts:], pattern.exe[parts:], self._lanes)
             update = 0.0
             if layer is not None and self._blocks.training:
@@ -116,7 +116,7 @@ class Bounds:
         return self._load_at[-1]
 
     def _work(self, i: int) -> np.ndarray:
-        patterns = [self._blocks.operator(i, c, n) for c, n in zip(self._configs[i], self._numbers[i], strict=True)]
+        patterns = [self._blocks.operator(i, number) for number in self._numbers[i]]
         return np.array([np.bincount(p.lane, p.exe, self._lanes) for p in patterns])
 
     def _exchange(self, operator: int, chosen: list[int], config: int) -> np.ndarray:
@@ -135,8 +135,7 @@ class Bounds:
         u, v, _ = self._blocks.edges[e]
         found = np.zeros((len(self._configs[u]), len(self._configs[v]), self._lanes))
         for a, b in np.ndindex(found.shape[:2]):
-            numbers = self._numbers[u][a], self._numbers[v][b]
-            pattern = self._blocks.edge(e, (self._configs[u][a], self._configs[v][b]), numbers)
+            pattern = self._blocks.edge(e, self._numbers[u][a], self._numbers[v][b])
             found[a, b] = np.bincount(pattern.lane, pattern.exe, self._lanes)
         return found
 

@@ -30,14 +30,9 @@ def layer_moves(simulator: Simulator) -> list[Move]:
 
 def best_neighbour(simulator: Simulator, operators: Sequence[int], configs: Proposals = configs_of) -> Config | None:
     """The config for these operators that makes the strategy fastest; None if none makes it faster than it is."""
-    best, least = None, simulator.seconds - TICK
-    for config in configs(simulator.network.operators[operators[0]], simulator.topology):
-        if all(config == simulator.strategy_at(i) for i in operators):
-            continue
-        found = simulator.look(dict.fromkeys(operators, config), least)
-        if found < math.inf:
-            best, least = config, found - TICK
-    return best
+    some = configs(simulator.network.operators[operators[0]], simulator.topology)
+    best, _ = simulator.least([dict.fromkeys(operators, config) for config in some], simulator.seconds - TICK)
+    return some[best] if best >= 0 else None
 
 
 def descend(

@@ -25,7 +25,7 @@ def additive(network: Network, topology: Topology, cost: CostModel | None = None
         states = []
         for device in able(topology, operator):
             config = whole(operator, device)
-            pattern = blocks.operator(i, config, blocks.config_id(config))
+            pattern = blocks.operator(i, blocks.config_id(config))
             form = Form(device, PLAIN)
             states.append(State((form,) * len(operator.inputs), form, float(pattern.exe.sum()) * TICK))
         nodes.append(Node(operator.name, operator.inputs, tuple(states)))

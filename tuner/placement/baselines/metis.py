@@ -51,7 +51,7 @@ def _work(network: Network, topology: Topology, cost: CostModel | None) -> list[
     best, seconds = fastest(topology), []
     for i, operator in enumerate(network.operators):
         config = whole(operator, best)
-        seconds.append(float(blocks.operator(i, config, blocks.config_id(config)).exe.sum()))
+        seconds.append(float(blocks.operator(i, blocks.config_id(config)).exe.sum()))
     return [max(round(s / sum(seconds) * _SHARES), 1) for s in seconds]
 
 

@@ -67,6 +67,7 @@ class Blocks:
             layer.forget()
 
     def config_id(self, config: Config) -> int:
+        """A config's number, by which blocks are asked for."""
         found = self._ids.get(config)
         if found is None:
             with self._lock:
@@ -75,22 +76,26 @@ class Blocks:
                     self._configs.append(config)
         return found
 
-    def operator(self, i: int, config: Config, number: int) -> Pattern:
+    def config(self, number: int) -> Config:
+        return self._configs[number]
+
+    def operator(self, i: int, number: int) -> Pattern:
         key = self._classes[i], number
         found = self._operator_patterns.get(key)
         if found is None:
             with self._lock:
-                found = self._operator_patterns[key] = self._operator(i, config)
+                found = self._operator_patterns[key] = self._operator(i, self._configs[number])
         return found
 
-    def edge(self, e: int, configs: tuple[Config, Config], numbers: tuple[int, int]) -> Pattern:
-        key = (self._edge_classes[e], *numbers)
+    def edge(self, e: int, one: int, other: int) -> Pattern:
+        """`one`, `other`: numbers of the producer's and the consumer's config."""
+        key = self._edge_classes[e], one, other
         found = self._edge_patterns.get(key)
         if found is None:
             with self._lock:
                 if len(self._edge_patterns) >= _KEPT:
                     self._edge_patterns.clear()
-                found = self._edge_patterns[key] = self._edge(e, *configs)
+                found = self._edge_patterns[key] = self._edge(e, self._configs[one], self._configs[other])
         return found
 
     def layer(self, g: int, numbers: Sequence[int]) -> list[Pattern]:

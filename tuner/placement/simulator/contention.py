@@ -110,10 +110,9 @@ def _patterns(blocks: Blocks, strategy: Strategy) -> list[tuple[Pattern, tuple[i
     """The simulator's, of operators and edges, each with the patterns that its dependencies' roles stand for."""
     numbers = [blocks.config_id(config) for config in strategy]
     patterns: list[tuple[Pattern, tuple[int, ...]]] = []
-    patterns += [(blocks.operator(i, c, numbers[i]), (i,)) for i, c in enumerate(strategy)]
+    patterns += [(blocks.operator(i, number), (i,)) for i, number in enumerate(numbers)]
     for e, (u, v, _) in enumerate(blocks.edges):
-        pair = (strategy[u], strategy[v]), (numbers[u], numbers[v])
-        patterns.append((blocks.edge(e, *pair), (len(patterns), u, v)))
+        patterns.append((blocks.edge(e, numbers[u], numbers[v]), (len(patterns), u, v)))
     return patterns
 
 

@@ -70,7 +70,8 @@ class Layer:
         self._degrees, extent = degrees, self._first.shape[self._dim]
         points = {cut(extent, d, j)[0] for d in degrees if d <= extent for j in range(d)}
         self._bounds = [*sorted(points), extent]
-        self._uses: dict[int, tuple[int, np.ndarray]] = {}
+        self._held: dict[int, int] = {}  # by the number of a config, with `_rows`: see `_use`
+        self._rows: dict[int, np.ndarray] = {}
         self._waits: dict[bytes, dict[int, Pattern]] = {}
         self._rings: dict[int, _Rings] = {}
 
@@ -80,22 +81,28 @@ class Layer:
     def patterns(self, numbers: Sequence[int], configs: Sequence[Config]) -> list[Pattern]:
         """`numbers`: which of the `configs` each operator has. The exchange and the updates; and, in training, of each
         operator that these wait for its gradients (roles: the operator, the exchange)."""
-        if unknown := [number for number in numbers if number not in self._uses]:
-            self._know(unknown, numbers, configs)
-        held = reduce(or_, [self._uses[number][0] for number in numbers])
+        try:
+            held = reduce(or_, map(self._held.__getitem__, numbers))
+        except KeyError:
+            self._know(numbers, configs)
+            return self.patterns(numbers, configs)
         rings = self._rings.get(held)
         if rings is None:
             rings = self._rings[held] = self._exchange(held)
         if not self._training:
             return [rings.pattern]
-        waits = rings.waits
-        return [rings.pattern, *[waits[n] if n in waits else self._waiting(n, rings) for n in numbers]]
+        try:
+            return [rings.pattern, *map(rings.waits.__getitem__, numbers)]
+        except KeyError:
+            return [rings.pattern, *(rings.waits.get(n) or self._waiting(n, rings) for n in numbers)]
 
-    def _know(self, unknown: Sequence[int], numbers: Sequence[int], configs: Sequence[Config]) -> None:
-        degrees = {configs[number].degrees[self._dim] for number in unknown}
+    def _know(self, numbers: Sequence[int], configs: Sequence[Config]) -> None:
+        degrees = {configs[number].degrees[self._dim] for number in numbers if number not in self._held}
         if not degrees <= self._degrees:
             self._cut(self._degrees | degrees)
-        self._uses |= {number: self._use(configs[number]) for number in numbers if number not in self._uses}
+        for number in numbers:
+            if number not in self._held:
+                self._held[number], self._rows[number] = self._use(configs[number])
 
     def _use(self, config: Config) -> tuple[int, np.ndarray]:
         """Which pieces an operator's parts have: as bits (piece, device), and as rows of backward task and piece."""
@@ -110,7 +117,7 @@ class Layer:
 
     def _waiting(self, number: int, rings: _Rings) -> Pattern:
         """An operator's backward tasks, each with the tasks of rings that wait for it."""
-        rows = self._uses[number][1]
+        rows = self._rows[number]
         pairs = np.unique(np.column_stack([rows[:, 0], rings.entry[rings.of[rows[:, 1]]]]), axis=0)
         deps = np.tile(np.array([1, 0, 2, 0], np.int32), (len(pairs), 1))
         deps[:, (1, 3)] = pairs

@@ -27,7 +27,14 @@ class Given(ctypes.Structure):
         ("exe", ctypes.c_void_p),
         ("lane", ctypes.c_void_p),
         ("dep", ctypes.c_void_p),
+        ("memory", ctypes.c_void_p),
     )
+
+
+class Memory(ctypes.Structure):
+    """Bytes of so many memories: what a strategy needs, and what there is."""
+
+    _fields_ = (("count", ctypes.c_int32), ("need", ctypes.c_void_p), ("have", ctypes.c_void_p))
 
 
 @cache
@@ -60,7 +67,7 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
         "sim_full": (i64, [here]),
         "sim_replace": (None, [here, i32, here, here]),
         "sim_delta": (i64, [here, i64]),
-        "sim_look": (i64, [here, i32, here, here, i64]),
+        "sim_look": (i32, [here, i32, here, here, here, here, i64, here]),
         "sim_commit": (None, [here]),
         "sim_rollback": (None, [here]),
         "sim_count": (i64, [here, i32]),

@@ -285,18 +285,44 @@ static i64 look(Sim *s, Order *o, i32 at, i64 limit) {
     return last;
 }
 
-/* The makespan with these blocks in the place of theirs, -1 if that is above `limit`. Every dependency of theirs, old or
- * new, begins or ends at a task of theirs. */
-i64 sim_look(Sim *s, i32 count, const i32 *id, const Given *const *given, i64 limit) {
-    const Change c = {count, id, given};
-    Order *o = ordered(s);
+static i64 look_at(Sim *s, Order *o, const Change *c, i64 limit) {
     s->now++;
-    set_gone(s, &c, 1);
-    take_in(s, o, &c);
-    i32 at = go_to(s, o, first_event(s, o, &c));
-    exchange(s, o, &c, at);
-    set_gone(s, &c, 0);
-    i64 found = look(s, o, at, limit);
+    set_gone(s, c, 1);
+    take_in(s, o, c);
+    i32 at = go_to(s, o, first_event(s, o, c));
+    exchange(s, o, c, at);
+    set_gone(s, c, 0);
+    return look(s, o, at, limit);
+}
+
+/* Whether a change needs more than there is, and no less more than without it. More by a byte is none. */
+static int too_large(const Sim *s, const Memory *m, const Change *c) {
+    double before = 0, after = 0;
+    for (i32 k = 0; k < m->count; k++) {
+        double need = m->need[k];
+        if (need > m->have[k]) before += need - m->have[k];
+        for (i32 i = 0; i < c->count; i++) need += c->given[i]->memory[k] - s->blocks[c->id[i]].memory[k];
+        if (need > m->have[k]) after += need - m->have[k];
+    }
+    return after > 1 && after >= before;
+}
+
+/* The first of `changes` with the least makespan, which goes to `found`; -1 if all are above `limit` or too large. Blocks
+ * of the i-th are `count[i]` of those that follow those of the one before. Every dependency of them, old or new, begins
+ * or ends at a task of theirs. */
+i32 sim_look(Sim *s, i32 changes, const i32 *count, const i32 *id, const Given *const *given, const Memory *memory,
+             i64 limit, i64 *found) {
+    Order *o = ordered(s);
+    i32 best = -1;
+    for (i32 i = 0; i < changes; id += count[i], given += count[i], i++) {
+        const Change c = {count[i], id, given};
+        if (too_large(s, memory, &c)) continue;
+        i64 last = look_at(s, o, &c, limit);
+        if (last < 0) continue;
+        best = i;
+        *found = last;
+        limit = last - 1;
+    }
     s->heap_n = 0;
-    return found;
+    return best;
 }

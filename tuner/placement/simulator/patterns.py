@@ -20,7 +20,7 @@ class Pattern:
         self.exe, self.lane = np.ascontiguousarray(exe, np.int64), np.ascontiguousarray(lane, np.int32)
         self.deps = np.ascontiguousarray(deps, np.int32)
         self.memory = np.rint(memory)  # whole bytes: adding and subtracting them stays exact
-        arrays = (self.exe.ctypes.data, self.lane.ctypes.data, self.deps.ctypes.data)
+        arrays = [array.ctypes.data for array in (self.exe, self.lane, self.deps, self.memory)]
         self._given = Given(len(self.exe), len(self.deps), *arrays)
         self.address = ctypes.addressof(self._given)
 

@@ -6,6 +6,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from tuner.errors import BadInput
 from tuner.placement.networks import Network
 from tuner.placement.simulator.blocks import Blocks
 from tuner.placement.simulator.costs import CostModel, Roofline
-from tuner.placement.simulator.library import core
+from tuner.placement.simulator.library import Memory, core
 from tuner.placement.simulator.patterns import TICK, Pattern
 from tuner.placement.simulator.timeline import Timeline, timeline_of
 from tuner.placement.soap import Config, Strategy
@@ -22,14 +23,21 @@ from tuner.placement.topology import Topology
 _NO_LIMIT = (1 << 63) - 1
 
 
+class _Replaced(NamedTuple):
+    """Blocks by number, and what is to be in their places."""
+
+    ids: list[int]
+    patterns: list[Pattern]
+
+    @property
+    def arrays(self) -> tuple[ctypes.Array[ctypes.c_int32], ctypes.Array[ctypes.c_void_p]]:
+        """For C, which takes them during a call."""
+        count = len(self.ids)
+        return (ctypes.c_int32 * count)(*self.ids), (ctypes.c_void_p * count)(*[p.address for p in self.patterns])
+
+
 def _ticks(limit: float) -> int:
     return _NO_LIMIT if limit >= 1e6 else int(limit / TICK)
-
-
-def _handed(found: Sequence[tuple[int, Pattern]]) -> tuple[ctypes.Array[ctypes.c_int32], ctypes.Array[ctypes.c_void_p]]:
-    """Blocks by number and what is to be in their places, for C."""
-    ids = (ctypes.c_int32 * len(found))(*[block for block, _ in found])
-    return ids, (ctypes.c_void_p * len(found))(*[pattern.address for _, pattern in found])
 
 
 class Simulator:
@@ -60,25 +68,26 @@ class Simulator:
         for e, (u, v, _) in enumerate(self.blocks.edges):
             self._edges_of[u].append(e)
             self._edges_of[v].append(e)
-        self._layer_of: dict[int, int] = {m: g for g, layer in enumerate(self.blocks.layers) for m in layer.members}
+        layers = self.blocks.layers
+        self._layer_of = {m: g for g, layer in enumerate(layers) for m in layer.members}
+        self._place_of = {m: k for layer in layers for k, m in enumerate(layer.members)}  # in its layer
         self._first_edge, self._first_layer = count, count + len(self.blocks.edges)
-        self._first_wait = total = self._first_layer + len(self.blocks.layers)
-        self._waits_of: list[list[int]] = []  # blocks of each layer, in the order of its operators
-        for layer in self.blocks.layers if training else ():
-            self._waits_of.append(list(range(total, total + len(layer.members))))
-            total += len(layer.members)
+        self._first_wait = total = self._first_layer + len(layers)
+        self._waits_of: list[list[int]] = [[] for _ in layers]  # blocks, in the order of a layer's operators
+        for layer, waits in zip(layers, self._waits_of, strict=True):
+            waits += range(total, total + len(layer.members)) if training else ()
+            total += len(waits)
         roles = np.zeros((total, 2), np.int32)
         roles[self._first_edge : self._first_layer] = [(u, v) for u, v, _ in self.blocks.edges] or np.empty((0, 2))
         for g, waits in enumerate(self._waits_of):
-            roles[waits] = [(m, self._first_layer + g) for m in self.blocks.layers[g].members]
+            roles[waits] = [(m, self._first_layer + g) for m in layers[g].members[: len(waits)]] or np.empty((0, 2))
         self._core = core()
         self._sim = self._core.sim_new(len(topology.lanes) + 1, total, roles.ctypes.data)
         weakref.finalize(self, self._core.sim_free, self._sim)
         self._capacity = np.array([m.bytes for m in topology.memories])
         self._patterns: list[Pattern] = []
-        self._pending: tuple[dict[int, Config], list[tuple[int, Pattern]], np.ndarray, float] | None = None
-        self._configs: list[Config] = []
-        self._numbers: list[int] = []
+        self._pending: tuple[dict[int, int], _Replaced, np.ndarray, float] | None = None
+        self._numbers: list[int] = []  # of the configs: see `Blocks.config_id`
         self._memory = np.zeros(len(topology.memories))
         self.seconds = math.inf
 
@@ -113,11 +122,11 @@ class Simulator:
     @property
     def strategy(self) -> Strategy:
         """The config of every operator, as it now is."""
-        return tuple(self._configs)
+        return tuple(map(self.blocks.config, self._numbers))
 
     def strategy_at(self, operator: int) -> Config:
         """The config of one operator, by its index."""
-        return self._configs[operator]
+        return self.blocks.config(self._numbers[operator])
 
     @property
     def memory(self) -> tuple[float, ...]:
@@ -144,10 +153,8 @@ class Simulator:
         for i, config in enumerate(strategy):
             self._check_able(i, config)
         self._pending = None
-        self._configs = list(strategy)
-        self._numbers = [self.blocks.config_id(c) for c in strategy]
-        count = len(self._configs)
-        self._patterns = [self._operator(i, {}) for i in range(count)]
+        self._numbers = [self.blocks.config_id(config) for config in strategy]
+        self._patterns = [self.blocks.operator(i, number) for i, number in enumerate(self._numbers)]
         self._patterns += [self._edge(e, {}) for e in range(len(self.blocks.edges))]
         layers = [self._layer(g, {}) for g in range(len(self.blocks.layers))]
         self._patterns += [exchange for exchange, *_ in layers] + [wait for _, *waits in layers for wait in waits]
@@ -169,11 +176,17 @@ class Simulator:
         """Seconds with other configs for some operators (by their indices); infinity where that is above `limit`, or
         needs more of a memory than there is and no less than now. Then call `accept` or `reject`. Raises BadInput as
         `start` does."""
-        prepared = self._prepared(changes)
-        if prepared is None:
+        self.reject()
+        new = self._new(changes)
+        found = self._replaced(new)
+        memory = self._memory.copy()
+        for block, pattern in zip(found.ids, found.patterns, strict=True):
+            if block < self._first_wait:
+                memory += pattern.memory - self._patterns[block].memory
+        over = self._over(memory)
+        if over > 1 and over >= self.excess:
             return math.inf
-        new, found, memory = prepared
-        self._core.sim_replace(self._sim, len(found), *_handed(found))
+        self._core.sim_replace(self._sim, len(found.ids), *found.arrays)
         ended = int(self._core.sim_delta(self._sim, _ticks(limit)))
         if ended < 0:
             self._core.sim_rollback(self._sim)
@@ -181,33 +194,32 @@ class Simulator:
         self._pending = new, found, memory, ended * TICK
         return ended * TICK
 
-    def look(self, changes: Mapping[int, Config], limit: float = math.inf) -> float:
-        """As `propose`, but there is nothing to accept or reject: faster where most of many changes to one strategy are
-        above the limit."""
-        prepared = self._prepared(changes)
-        if prepared is None:
-            return math.inf
-        found = prepared[1]
-        ended = int(self._core.sim_look(self._sim, len(found), *_handed(found), _ticks(limit)))
-        return ended * TICK if ended >= 0 else math.inf
-
-    def _prepared(
-        self, changes: Mapping[int, Config]
-    ) -> tuple[dict[int, Config], list[tuple[int, Pattern]], np.ndarray] | None:
-        """What is new, its blocks, and the memory with it; None if that is too much."""
+    def least(self, many: Sequence[Mapping[int, Config]], limit: float = math.inf) -> tuple[int, float]:
+        """Of many changes to the strategy, which stays as it is: the first to which `propose` would give the least
+        seconds, and these; -1 and infinity if it would give none any."""
         self.reject()
-        new = {i: c for i, c in changes.items() if c != self._configs[i]}
-        for i, config in new.items():
-            self._check_able(i, config)
-        found = self._replaced(new)
-        memory = self._memory.copy()
-        for block, pattern in found:
-            if block < self._first_wait:
-                memory += pattern.memory - self._patterns[block].memory
-        over = self._over(memory)
-        if over > 1 and over >= self.excess:
-            return None
-        return new, found, memory
+        found, counts = _Replaced([], []), []
+        for changes in many:
+            ids, patterns = self._replaced(self._new(changes))
+            found.ids.extend(ids)
+            found.patterns.extend(patterns)
+            counts.append(len(ids))
+        memory = Memory(len(self._memory), self._memory.ctypes.data, self._capacity.ctypes.data)
+        ended, each = ctypes.c_int64(), (ctypes.c_int32 * len(counts))(*counts)
+        given = (*found.arrays, ctypes.addressof(memory), _ticks(limit), ctypes.addressof(ended))
+        best = int(self._core.sim_look(self._sim, len(counts), each, *given))
+        return best, ended.value * TICK if best >= 0 else math.inf
+
+    def _new(self, changes: Mapping[int, Config]) -> dict[int, int]:
+        """By its number, what is another config than now."""
+        new = {}
+        for i, config in changes.items():
+            number = self.blocks.config_id(config)
+            if number != self._numbers[i]:
+                if self._lacking[i]:
+                    self._check_able(i, config)
+                new[i] = number
+        return new
 
     def accept(self) -> None:
         """Keeps what was proposed. Raises RuntimeError if nothing is (infinite seconds cannot be kept)."""
@@ -216,9 +228,9 @@ class Simulator:
         new, found, self._memory, self.seconds = self._pending
         self._pending = None
         self._core.sim_commit(self._sim)
-        for i, config in new.items():
-            self._configs[i], self._numbers[i] = config, self.blocks.config_id(config)
-        for block, pattern in found:
+        for i, number in new.items():
+            self._numbers[i] = number
+        for block, pattern in zip(found.ids, found.patterns, strict=True):
             self._patterns[block] = pattern
 
     def reject(self) -> None:
@@ -230,7 +242,7 @@ class Simulator:
     def timeline(self) -> Timeline:
         """Of the strategy with what is proposed: when every task was ready, started and ended."""
         patterns = list(self._patterns)
-        for block, pattern in self._pending[1] if self._pending else ():
+        for block, pattern in zip(*self._pending[1], strict=True) if self._pending else ():
             patterns[block] = pattern
         times = []
         del patterns[self._first_wait :]  # which have no tasks
@@ -242,37 +254,31 @@ class Simulator:
 
     # ---- blocks ----
 
-    def _replaced(self, new: Mapping[int, Config]) -> list[tuple[int, Pattern]]:
+    def _replaced(self, new: Mapping[int, int]) -> _Replaced:
+        """`new`: by operator, the numbers of other configs."""
         edges = dict.fromkeys(e for i in new for e in self._edges_of[i])
         layers = dict.fromkeys(self._layer_of[i] for i in new if i in self._layer_of)
-        found = [(i, self._operator(i, new)) for i in new]
-        found += [(self._first_edge + e, self._edge(e, new)) for e in edges]
+        ids, patterns = list(new), [self.blocks.operator(i, number) for i, number in new.items()]
+        ids += [self._first_edge + e for e in edges]
+        patterns += [self._edge(e, new) for e in edges]
         for g in layers:
             exchange, *waits = self._layer(g, new)
-            same = exchange is self._patterns[self._first_layer + g]
-            if not same:
-                found.append((self._first_layer + g, exchange))
-            if self.training:
-                members = zip(self.blocks.layers[g].members, self._waits_of[g], waits, strict=True)
-                found += [(block, wait) for m, block, wait in members if m in new or not same]
-        return found
+            if exchange is not self._patterns[self._first_layer + g]:
+                ids += [self._first_layer + g, *self._waits_of[g]]
+                patterns += [exchange, *waits]
+            elif self.training:
+                places = [self._place_of[i] for i in new if self._layer_of.get(i) == g]
+                ids += [self._waits_of[g][k] for k in places]
+                patterns += [waits[k] for k in places]
+        return _Replaced(ids, patterns)
 
-    def _config(self, i: int, new: Mapping[int, Config]) -> tuple[Config, int]:
-        if i in new:
-            return new[i], self.blocks.config_id(new[i])
-        return self._configs[i], self._numbers[i]
+    def _edge(self, e: int, new: Mapping[int, int]) -> Pattern:
+        (u, v, _), numbers = self.blocks.edges[e], self._numbers
+        return self.blocks.edge(e, new.get(u, numbers[u]), new.get(v, numbers[v]))
 
-    def _operator(self, i: int, new: Mapping[int, Config]) -> Pattern:
-        return self.blocks.operator(i, *self._config(i, new))
-
-    def _edge(self, e: int, new: Mapping[int, Config]) -> Pattern:
-        u, v, _ = self.blocks.edges[e]
-        (one, first), (other, second) = self._config(u, new), self._config(v, new)
-        return self.blocks.edge(e, (one, other), (first, second))
-
-    def _layer(self, g: int, new: Mapping[int, Config]) -> list[Pattern]:
+    def _layer(self, g: int, new: Mapping[int, int]) -> list[Pattern]:
         numbers = [self._numbers[m] for m in self.blocks.layers[g].members]
-        for i in new:
+        for i, number in new.items():
             if self._layer_of.get(i) == g:
-                numbers[self.blocks.layers[g].members.index(i)] = self.blocks.config_id(new[i])
+                numbers[self._place_of[i]] = number
         return self.blocks.layer(g, numbers)

@@ -15,6 +15,7 @@ typedef struct { /* what Python hands over; dependencies are (role, task, role, 
     const i64 *exe;
     const i32 *lane;
     const i32 *dep;
+    const double *memory; /* bytes of each memory */
 } Given;
 
 typedef struct { /* blocks, by number, that are exchanged for others */
@@ -22,6 +23,11 @@ typedef struct { /* blocks, by number, that are exchanged for others */
     const i32 *id;
     const Given *const *given;
 } Change;
+
+typedef struct { /* bytes of each memory that the strategy needs, and that there are */
+    i32 count;
+    const double *need, *have;
+} Memory;
 
 typedef struct { /* of a task, what is not undone by copying: who it is and whom it knows */
     i64 exe, key;
@@ -40,6 +46,7 @@ typedef struct {
 typedef struct {
     i32 *slots, *deps;
     i32 tasks, ndeps;
+    const double *memory;
 } Block;
 
 typedef struct {
@@ -226,6 +233,7 @@ static void make_tasks(Sim *s, i32 id, const Given *g) {
     Block *b = &s->blocks[id];
     b->tasks = g->tasks;
     b->ndeps = g->deps;
+    b->memory = g->memory;
     b->slots = malloc(sizeof(i32) * (size_t)(g->tasks + 1));
     b->deps = malloc(sizeof(i32) * (size_t)(g->deps + 1));
     if (!b->slots || !b->deps) abort();

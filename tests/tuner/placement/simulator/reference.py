@@ -14,9 +14,9 @@ Times = dict[tuple[int, int], tuple[int, int, int]]
 def simulated(blocks: Blocks, strategy: Strategy) -> Times:
     """Ready, start and end of every task, by its block and its place there."""
     numbers = [blocks.config_id(c) for c in strategy]
-    patterns = [(blocks.operator(i, c, numbers[i]), ()) for i, c in enumerate(strategy)]
+    patterns = [(blocks.operator(i, number), ()) for i, number in enumerate(numbers)]
     for e, (u, v, _) in enumerate(blocks.edges):
-        patterns.append((blocks.edge(e, (strategy[u], strategy[v]), (numbers[u], numbers[v])), (u, v)))
+        patterns.append((blocks.edge(e, numbers[u], numbers[v]), (u, v)))
     waiting = []
     for g, layer in enumerate(blocks.layers):
         members = layer.members
