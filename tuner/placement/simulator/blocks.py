@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from threading import Lock
 
 import numpy as np
@@ -48,6 +48,7 @@ class Blocks:
         self._configs: list[Config] = []  # by these numbers
         self._operator_patterns: dict[tuple[int, int], Pattern] = {}
         self._edge_patterns: dict[tuple[int, int, int], Pattern] = {}
+        self._pairs: dict[tuple[Hashable, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._links = links = Links(topology)
         self._lane, self._latency, self._rate = links.lane, links.latency, links.rate
         self._memory_of = np.array(topology.memory_of)
@@ -63,6 +64,7 @@ class Blocks:
     def forget(self) -> None:
         """All blocks that were made, but not what operators take."""
         self._edge_patterns.clear()
+        self._pairs.clear()
         for layer in self.layers:
             layer.forget()
 
@@ -159,30 +161,44 @@ class Blocks:
         return np.where(pieces > 0, found, np.inf)
 
     def _edge(self, e: int, one: Config, other: Config) -> Pattern:
-        pieces = self.pieces(e, one, other)
-        a, b = np.nonzero(pieces)
+        a, b, size = self._common(e, one, other)
         source, target = np.array(one.devices)[a], np.array(other.devices)[b]
-        near = source == target
-        far = ~near
-        fa, fb, fs, ft = a[far], b[far], source[far], target[far]
-        size, n = pieces[fa, fb], int(far.sum())
-        deps = [_rows(1, a[near], 2, b[near]), _rows(1, fa, 0, np.arange(n)), _rows(0, np.arange(n), 2, fb)]
-        exe, lane = [self._latency[fs, ft] + size * self._rate[fs, ft]], [self._lane[fs, ft]]
-        copied = size * (self._rate[fs, ft] > 0)  # a shared memory holds it once
-        memory = np.zeros(len(self.topology.memories))
-        np.add.at(memory, self._memory_of[ft], copied)
+        far = source != target
+        near, n = np.flatnonzero(~far), int(far.sum())
+        na, nb, fa, fb, fs, ft, size = a[near], b[near], a[far], b[far], source[far], target[far], size[far]
+        there = np.arange(n)
+        rows = [(1, na, 2, nb), (1, fa, 0, there), (0, there, 2, fb)]
+        rate = self._rate[fs, ft]
+        exe, lane = [self._latency[fs, ft] + size * rate], [self._lane[fs, ft]]
+        copied = size * (rate > 0)  # a shared memory holds it once
+        memory = np.bincount(self._memory_of[ft], copied, len(self.topology.memories))
         if self.training:
-            p, q = len(one.devices), len(other.devices)
-            back = np.arange(n, 2 * n)
-            deps += [_rows(2, q + b[near], 1, p + a[near]), _rows(2, q + fb, 0, back), _rows(0, back, 1, p + fa)]
+            p, q, back = len(one.devices), len(other.devices), there + n
+            rows += [(2, q + nb, 1, p + na), (2, q + fb, 0, back), (0, back, 1, p + fa)]
             exe.append(self._latency[ft, fs] + size * self._rate[ft, fs])
             lane.append(self._lane[ft, fs])
-            np.add.at(memory, self._memory_of[fs], copied)
-        return Pattern(ticks(np.concatenate(exe)), np.concatenate(lane), np.concatenate(deps), memory)
+            memory += np.bincount(self._memory_of[fs], copied, len(memory))
+        return Pattern(ticks(np.concatenate(exe)), np.concatenate(lane), _dependencies(rows), memory)
+
+    def _common(self, e: int, one: Config, other: Config) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pairs of parts that have something in common, and the bytes of it: whatever their devices."""
+        key = self._edge_classes[e], one.degrees, other.degrees
+        found = self._pairs.get(key)
+        if found is None:
+            pieces = self.pieces(e, one, other)
+            a, b = np.nonzero(pieces)
+            found = self._pairs[key] = a, b, pieces[a, b]
+        return found
 
 
-def _rows(role: int, tasks: np.ndarray, other: int, others: np.ndarray) -> np.ndarray:
-    return np.column_stack([np.full(len(tasks), role), tasks, np.full(len(tasks), other), others])
+def _dependencies(rows: Sequence[tuple[int, np.ndarray, int, np.ndarray]]) -> np.ndarray:
+    """Of role and tasks, and the role and tasks that wait for them."""
+    found, at = np.empty((sum(len(tasks) for _, tasks, _, _ in rows), 4), np.int32), 0
+    for role, tasks, other, others in rows:
+        part = found[at : at + len(tasks)]
+        part[:, 0], part[:, 1], part[:, 2], part[:, 3] = role, tasks, other, others
+        at += len(tasks)
+    return found
 
 
 def _numbered(keys: Sequence[object]) -> list[int]:
