@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from queue import SimpleQueue
@@ -21,6 +21,7 @@ from tuner.placement.soap import Config, Proposals, configs_of
 
 Move = tuple[int, ...]  # operators that get the same config
 _AT_ONCE = 16  # moves that are looked at before one is made
+_NEAR = 0.003  # what takes this share more at most is nearly as fast
 
 
 def layer_moves(simulator: Simulator) -> list[Move]:
@@ -28,11 +29,16 @@ def layer_moves(simulator: Simulator) -> list[Move]:
     return [layer.members for layer in simulator.blocks.layers if len(layer.members) > 1]
 
 
-def best_neighbour(simulator: Simulator, operators: Sequence[int], configs: Proposals = configs_of) -> Config | None:
-    """The config for these operators that makes the strategy fastest; None if none makes it faster than it is."""
-    some = configs(simulator.network.operators[operators[0]], simulator.topology)
-    best, _ = simulator.least([dict.fromkeys(operators, config) for config in some], simulator.seconds - TICK)
-    return some[best] if best >= 0 else None
+def better_of(
+    simulator: Simulator, operators: Sequence[int], configs: Sequence[Config], margin: float = 0.0
+) -> tuple[Config | None, list[Config]]:
+    """Of some configs for these operators the one that makes the strategy fastest, None if none makes it faster than it
+    is; and those that make it slower by no more than this share."""
+    limit = simulator.seconds * (1 + margin) - TICK
+    found = simulator.look([dict.fromkeys(operators, config) for config in configs], limit)
+    near = [(config, seconds) for config, seconds in zip(configs, found, strict=True) if seconds < math.inf]
+    best, least = min(near, key=lambda each: each[1], default=(None, math.inf))
+    return best if least <= simulator.seconds - TICK else None, [config for config, _ in near]
 
 
 def descend(
@@ -45,24 +51,43 @@ def descend(
     strategy is a local optimum and this returns True; False if `go_on` ended it before. Next to one that changed,
     others are likely to become better: they come first. All `simulators` have the same strategy, and have the same in
     the end: they look at neighbours at the same time, which changes nothing in what is found."""
-    moves: list[Move] = [(i,) for i in range(len(simulators[0].network.operators))]
+    network, topology = simulators[0].network, simulators[0].topology
+    moves: list[Move] = [(i,) for i in range(len(network.operators))]
     rng.shuffle(moves)
     moves = layer_moves(simulators[0]) + moves
-    beside = _beside(simulators[0], moves)
+    every = {move: configs(network.operators[move[0]], topology) for move in moves}
+    beside, near = _beside(simulators[0], moves), dict[Move, Sequence[Config]]()
     waiting, unchanged = dict.fromkeys(moves), 0  # those that were looked at longest ago come first
     with ThreadPoolExecutor(len(simulators)) as pool:
         while unchanged < len(moves):
             if not go_on():
                 return False
-            some = list(islice(waiting, _AT_ONCE))
-            for move in some:
-                del waiting[move]
-            made = _apply(simulators, some, _best_neighbours(pool, simulators, some, configs))
+            some = {move: every[move] for move in islice(waiting, _AT_ONCE)}
+            made = _improve(pool, simulators, some, near)
+            waiting = {move: None for move in waiting if move not in some} | dict.fromkeys(some)
             unchanged = 0 if made else unchanged + len(some)
-            waiting |= dict.fromkeys(some)
             if made:
                 waiting = dict.fromkeys(chain.from_iterable(beside[move] for move in made)) | waiting
+            if made and len(near) == len(moves):
+                _again(pool, simulators, near, go_on)
     return True
+
+
+def _again(
+    pool: ThreadPoolExecutor,
+    simulators: Sequence[Simulator],
+    near: dict[Move, Sequence[Config]],
+    go_on: Callable[[], bool],
+) -> None:
+    """Where all moves have been looked at, most of what a change makes better was nearly as fast before it."""
+    made = True
+    while made:
+        made, some = False, [move for move, configs in near.items() if configs]
+        for first in range(0, len(some), _AT_ONCE):
+            if not go_on():
+                return
+            part = {move: near[move] for move in some[first : first + _AT_ONCE]}
+            made |= bool(_improve(pool, simulators, part, near))
 
 
 def _beside(simulator: Simulator, moves: Sequence[Move]) -> dict[Move, list[Move]]:
@@ -78,30 +103,34 @@ def _beside(simulator: Simulator, moves: Sequence[Move]) -> dict[Move, list[Move
     return found
 
 
-def _best_neighbours(
-    pool: ThreadPoolExecutor, simulators: Sequence[Simulator], moves: Sequence[Move], configs: Proposals
-) -> list[Config | None]:
+def _improve(
+    pool: ThreadPoolExecutor,
+    simulators: Sequence[Simulator],
+    moves: Mapping[Move, Sequence[Config]],
+    near: dict[Move, Sequence[Config]],
+) -> list[Move]:
+    """Looks at all at the same time, takes what is better and returns which moves were; `near`: of each move then."""
     free: SimpleQueue[Simulator] = SimpleQueue()
     for simulator in simulators:
         free.put(simulator)
 
-    def look(move: Move) -> Config | None:
+    def look(move: Move) -> tuple[Config | None, list[Config]]:
         simulator = free.get()
         try:
-            return best_neighbour(simulator, move, configs)
+            return better_of(simulator, move, moves[move], _NEAR)
         finally:
             free.put(simulator)
 
-    return list(pool.map(look, moves))
+    found = dict(zip(moves, pool.map(look, moves), strict=True))
+    near |= {move: configs for move, (_, configs) in found.items()}
+    return _apply(simulators, {move: best for move, (best, _) in found.items() if best is not None})
 
 
-def _apply(simulators: Sequence[Simulator], moves: Sequence[Move], better: Sequence[Config | None]) -> list[Move]:
+def _apply(simulators: Sequence[Simulator], better: Mapping[Move, Config]) -> list[Move]:
     """Takes the configs that are better one after the other; the moves that were. All were found for one strategy, so
     that those behind the first may not be better any more."""
     made = []
-    for move, config in zip(moves, better, strict=True):
-        if config is None:
-            continue
+    for move, config in better.items():
         change = dict.fromkeys(move, config)
         if simulators[0].propose(change, simulators[0].seconds - TICK) == math.inf:
             continue
@@ -115,4 +144,5 @@ def _apply(simulators: Sequence[Simulator], moves: Sequence[Move], better: Seque
 
 def is_local_optimum(simulator: Simulator) -> bool:
     """Whether no strategy that differs in one operator is faster than the simulator's."""
-    return all(best_neighbour(simulator, (i,)) is None for i in range(len(simulator.network.operators)))
+    operators, topology = simulator.network.operators, simulator.topology
+    return all(better_of(simulator, (i,), configs_of(o, topology))[0] is None for i, o in enumerate(operators))

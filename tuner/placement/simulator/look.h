@@ -307,22 +307,15 @@ static int too_large(const Sim *s, const Memory *m, const Change *c) {
     return after > 1 && after >= before;
 }
 
-/* The first of `changes` with the least makespan, which goes to `found`; -1 if all are above `limit` or too large. Blocks
- * of the i-th are `count[i]` of those that follow those of the one before. Every dependency of them, old or new, begins
- * or ends at a task of theirs. */
-i32 sim_look(Sim *s, i32 changes, const i32 *count, const i32 *id, const Given *const *given, const Memory *memory,
-             i64 limit, i64 *found) {
+/* The makespan with each of `changes`, -1 where that is above `limit` or the change too large. Blocks of the i-th are
+ * `count[i]` of those that follow those of the one before. Every dependency of them, old or new, begins or ends at a task
+ * of theirs. */
+void sim_look(Sim *s, i32 changes, const i32 *count, const i32 *id, const Given *const *given, const Memory *memory,
+              i64 limit, i64 *found) {
     Order *o = ordered(s);
-    i32 best = -1;
     for (i32 i = 0; i < changes; id += count[i], given += count[i], i++) {
         const Change c = {count[i], id, given};
-        if (too_large(s, memory, &c)) continue;
-        i64 last = look_at(s, o, &c, limit);
-        if (last < 0) continue;
-        best = i;
-        *found = last;
-        limit = last - 1;
+        found[i] = too_large(s, memory, &c) ? -1 : look_at(s, o, &c, limit);
     }
     s->heap_n = 0;
-    return best;
 }

@@ -194,21 +194,20 @@ class Simulator:
         self._pending = new, found, memory, ended * TICK
         return ended * TICK
 
-    def least(self, many: Sequence[Mapping[int, Config]], limit: float = math.inf) -> tuple[int, float]:
-        """Of many changes to the strategy, which stays as it is: the first to which `propose` would give the least
-        seconds, and these; -1 and infinity if it would give none any."""
+    def look(self, many: Sequence[Mapping[int, Config]], limit: float = math.inf) -> list[float]:
+        """What `propose` would give for each of many changes to the strategy, which stays as it is."""
         self.reject()
-        found, counts = _Replaced([], []), []
+        every, counts = _Replaced([], []), []
         for changes in many:
             ids, patterns = self._replaced(self._new(changes))
-            found.ids.extend(ids)
-            found.patterns.extend(patterns)
+            every.ids.extend(ids)
+            every.patterns.extend(patterns)
             counts.append(len(ids))
         memory = Memory(len(self._memory), self._memory.ctypes.data, self._capacity.ctypes.data)
-        ended, each = ctypes.c_int64(), (ctypes.c_int32 * len(counts))(*counts)
-        given = (*found.arrays, ctypes.addressof(memory), _ticks(limit), ctypes.addressof(ended))
-        best = int(self._core.sim_look(self._sim, len(counts), each, *given))
-        return best, ended.value * TICK if best >= 0 else math.inf
+        found, each = (ctypes.c_int64 * len(counts))(), (ctypes.c_int32 * len(counts))(*counts)
+        given = (*every.arrays, ctypes.addressof(memory), _ticks(limit), found)
+        self._core.sim_look(self._sim, len(counts), each, *given)
+        return [ended * TICK if ended >= 0 else math.inf for ended in found]
 
     def _new(self, changes: Mapping[int, Config]) -> dict[int, int]:
         """By its number, what is another config than now."""
