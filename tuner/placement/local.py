@@ -35,8 +35,9 @@ def better_of(
     """Of some configs for these operators the one that makes the strategy fastest, None if none makes it faster than it
     is; and those that make it slower by no more than this share."""
     limit = simulator.seconds * (1 + margin) - TICK
-    found = simulator.look([dict.fromkeys(operators, config) for config in configs], limit)
-    near = [(config, seconds) for config, seconds in zip(configs, found, strict=True) if seconds < math.inf]
+    others = [config for config in configs if any(config != simulator.strategy_at(i) for i in operators)]
+    found = simulator.look([dict.fromkeys(operators, config) for config in others], limit)
+    near = [(config, seconds) for config, seconds in zip(others, found, strict=True) if seconds < math.inf]
     best, least = min(near, key=lambda each: each[1], default=(None, math.inf))
     return best if least <= simulator.seconds - TICK else None, [config for config, _ in near]
 
