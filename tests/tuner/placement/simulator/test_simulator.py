@@ -223,10 +223,12 @@ def test_memory_is_counted_and_kept_to() -> None:
     tight = Simulator(net, two(memory=weights))
     tight.start([on(0)] * 3)
     assert tight.excess == pytest.approx(outputs)
+    assert tight.look([{2: on(1)}, {1: on(0)}]) == [tight.propose({2: on(1)}), math.inf]
     assert tight.propose({2: on(1)}) < math.inf
     tight.accept()
     assert tight.excess == 0
     assert tight.propose({2: on(0)}) == math.inf
+    assert tight.look([{2: on(0)}, {}]) == [math.inf, tight.seconds]
     with pytest.raises(RuntimeError, match="nothing was proposed"):
         tight.accept()
 
