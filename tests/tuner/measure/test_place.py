@@ -16,7 +16,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """How, and with which copy of its weight."""
     launches: list[tuple[str, int]] = []
 
-    def timed(_device: Any, function: Any, weight: int) -> float:
+    def timed(_device: Any, _function: Any, weight: int) -> float:
         launches.append(("timed", weight))
         return 1e-3
 
@@ -41,6 +41,7 @@ def repeated(device: str, launches: list[tuple[str, int]]) -> None:
 def test_a_gpu_has_work_when_time_starts(launched: list[tuple[str, int]]) -> None:
     """As in a network. Neither call has the other's weight in the cache."""
     repeated("cuda:0", launched)
+    assert launched
     assert [how for how, _ in launched] == ["before", "timed"] * (len(launched) // 2)
     assert [copy for _, copy in launched] == list(range(1, 1 + len(launched)))
 
