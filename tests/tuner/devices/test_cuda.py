@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tvm import te, tirx
 from tvm.s_tir import Schedule
@@ -44,3 +46,12 @@ def test_what_tvm_writes_compiles(orin: Nvrtc, dtype: str) -> None:
     binary, log = orin.compile(source)
     assert binary.startswith(b"\x7fELF")
     assert "main_kernel" in log
+
+
+def test_a_library_without_its_headers_is_passed_over(
+    orin: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / "libnvrtc.so.99").touch()
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    assert Nvrtc("sm_87").ptx("") == orin.ptx("")

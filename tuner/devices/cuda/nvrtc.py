@@ -18,6 +18,7 @@ from pathlib import Path
 from tuner.errors import BadInput, CompileError, first_error
 
 _INSTALL = "pip install 'edgetune[cuda-offline]'"
+_INCLUDED = ("cuda_fp16.h", "crt/mma.h")  # by TVM's source, of all that comes with the library
 _TOOLKIT = "/usr/local/cuda"  # where Nvidia's own packages put it
 # All that TVM's source takes from these two. The real ones, thousands of lines, double the time of a compilation.
 _HEADERS = {
@@ -138,13 +139,14 @@ def _installations() -> Iterator[_Installation]:
     """The libraries here, newest first: from pip (CUDA 13, then 12), between them a CUDA toolkit."""
     package = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (package.submodule_search_locations or ())] if package else []
+    toolkits = list(_toolkits())
     for root in roots:
-        include = root / "cu13" / "include"
-        yield from _at(root / "cu13" / "lib", include, include / "cccl")
-    for toolkit in _toolkits():
-        yield from _at(toolkit / "lib64", toolkit / "include", toolkit / "include" / "cccl")
+        # torch brings the library, and not every header.
+        yield from _at(root / "cu13" / "lib", root / "cu13" / "include", *(path / "include" for path in toolkits))
+    for toolkit in toolkits:
+        yield from _at(toolkit / "lib64", toolkit / "include")
     for root in roots:
-        headers = [root / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_cccl")]
+        headers = [root / part / "include" for part in ("cuda_runtime", "cuda_nvcc")]
         yield from _at(root / "cuda_nvrtc" / "lib", *headers)
 
 
@@ -159,7 +161,7 @@ def _toolkits() -> Iterator[Path]:
 def _at(folder: Path, *includes: Path) -> Iterator[_Installation]:
     """The library in a folder, if the headers that TVM's source includes came with it."""
     found = sorted(path for path in folder.glob("libnvrtc.so*") if ".alt." not in path.name)
-    if found and any((include / "cuda_fp16.h").is_file() for include in includes):
+    if found and all(any((include / name).is_file() for include in includes) for name in _INCLUDED):
         yield _Installation(found[-1], includes)
 
 
