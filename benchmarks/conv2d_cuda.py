@@ -18,21 +18,19 @@ import json
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from conv2d_cpu import EPILOGUE, QUICK, SETS, geomean, layer_name, tune_layer
+from conv2d_cpu import EPILOGUE, QUICK, SETS, geomean, layer_name
 from conv2d_cuda_kernels import Layer, Run, WrongAnswer, alternated
 
 from templates.template import all_templates, template_named
 from templates.workloads import Conv2d
 from tuner.devices import Device, open_device
-from tuner.errors import NothingMeasured
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget
+from tuner.session import Budget, Stopped, Task, tune
 from tuning_db.record import Trial, tolerance_of
 from tuning_db.store import open_db
 
@@ -104,41 +102,29 @@ class Tuned:
     trials: list[Trial]
 
 
-class Clock:
-    """Shares the time for tuning among the layers that are left."""
-
-    def __init__(self, minutes: float | None, layers: int) -> None:
-        self._end = None if minutes is None else time.monotonic() + 60 * minutes
-        self._left = layers
-
-    def share(self) -> float | None:
-        """Seconds for the next layer."""
-        self._left -= 1
-        return None if self._end is None else max(1.0, (self._end - time.monotonic()) / (self._left + 1))
-
-
-def tuned(device: Device, options: argparse.Namespace, folder: Path) -> Iterator[Tuned]:
-    """Every layer in every mode that has a config that computes it right; the others are told."""
-    layers, dtypes = list(_layers(options)), options.dtype or ["float32", "float16"]
-    clock = Clock(options.minutes, len(layers) * len(dtypes))
-    for dtype in dtypes:
-        mode = MODES[dtype]
-        runner = LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance))
-        with runner, open_db(f"{folder}/{dtype}.db") as store:
-            for name, conv in layers:
-                workload = conv.workload(EPILOGUE, mode.dtype)
-                budget = Budget(trials=options.trials, seconds=clock.share())
-                try:
-                    tune_layer(conv, workload, device, store, runner, budget, seed=options.seed, only=mode.only)
-                except NothingMeasured as error:
-                    _say(f"{dtype} {layer_name(conv)}: {error}")
-                    continue
-                best = store.best(workload, device.key, mode.tolerance)
-                assert best is not None
-                others = [trial for trial in store.trials(workload, device.key) if trial != best]
-                place = folder / f"{name}-{dtype}-{layer_name(conv)}".replace(" ", "_")
-                place.mkdir(parents=True, exist_ok=True)
-                yield Tuned(name, conv, dtype, place, [best, *others])
+def tuned(dtype: str, minutes: float | None, device: Device, options: argparse.Namespace, folder: Path) -> list[Tuned]:
+    """Every layer that has a config that computes it right; the others are told. Tuned in one session, so that all
+    cores build, for whichever layer promises most."""
+    mode, layers = MODES[dtype], list(_layers(options))
+    workloads = [conv.workload(EPILOGUE, mode.dtype) for _, conv in layers]
+    tasks = [Task(w, 1, layer_name(conv)) for w, (_, conv) in zip(workloads, layers, strict=True)]
+    budget = Budget(trials=options.trials * len(layers), seconds=None if minutes is None else 60 * minutes)
+    runner = LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance))
+    found = []
+    with runner, open_db(f"{folder}/{dtype}.db") as store:
+        report = tune(tasks, device, store, runner, budget=budget, seed=options.seed, only=mode.only)
+        if report.stopped is Stopped.INTERRUPTED:
+            raise KeyboardInterrupt
+        for workload, (name, conv) in zip(workloads, layers, strict=True):
+            best = store.best(workload, device.key, mode.tolerance)
+            if best is None:
+                _say(f"{dtype} {layer_name(conv)}: no config was measured and right")
+                continue
+            others = [trial for trial in store.trials(workload, device.key) if trial != best]
+            place = folder / f"{name}-{dtype}-{layer_name(conv)}".replace(" ", "_")
+            place.mkdir(parents=True, exist_ok=True)
+            found.append(Tuned(name, conv, dtype, place, [best, *others]))
+    return found
 
 
 def measure(layer: Tuned, device: Device, rounds: int) -> Row:
@@ -205,7 +191,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--set", action="append", choices=("resnet18", "wpk"), help="default: both")
     parser.add_argument("--dtype", action="append", choices=tuple(MODES), help="default: float32 and float16")
-    parser.add_argument("--trials", type=int, help="per layer and dtype (default: 64)")
+    parser.add_argument("--trials", type=int, help="of a layer and dtype, on average (default: 64)")
     parser.add_argument("--minutes", type=float, help="of tuning, all layers together (default: no limit)")
     parser.add_argument("--rounds", type=int, default=9, help="alternated blocks per contender")
     parser.add_argument("--seed", type=int, default=0)
@@ -217,19 +203,19 @@ def _options() -> argparse.Namespace:
 
 def main() -> int:
     options = _options()
-    device = open_device(options.device)
+    device, dtypes = open_device(options.device), options.dtype or ["float32", "float16"]
+    minutes = None if options.minutes is None else options.minutes / len(dtypes)
     rows: list[Row] = []
-    wanted = len(list(_layers(options))) * len(options.dtype or ("float32", "float16"))
     with tempfile.TemporaryDirectory() as temporary, torch.inference_mode():
         folder = Path(options.keep or temporary).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        # All are tuned first: a GPU that workers measure on is not ours to time on.
-        for layer in list(tuned(device, options, folder)):
-            try:
-                rows.append(measure(layer, device, options.rounds))
-                _print_row(rows[-1])
-            except WrongAnswer as error:
-                _say(f"{layer.dtype} {layer_name(layer.conv)}: ours is wrong: {error}")
+        for dtype in dtypes:
+            for layer in tuned(dtype, minutes, device, options, folder):
+                try:
+                    rows.append(measure(layer, device, options.rounds))
+                    _print_row(rows[-1])
+                except WrongAnswer as error:
+                    _say(f"{layer.dtype} {layer_name(layer.conv)}: ours is wrong: {error}")
     result = {
         "summary": _summary(rows),
         "rows": [asdict(row) for row in rows],
@@ -240,7 +226,7 @@ def main() -> int:
         _say(f"{key:48s} {'-' if value is None else f'{value:.2f}'}")
     if options.json:
         print(json.dumps(result))
-    return 0 if len(rows) == wanted else 1
+    return 0 if len(rows) == len(dtypes) * len(list(_layers(options))) else 1
 
 
 if __name__ == "__main__":
