@@ -15,6 +15,7 @@ from tests.tuner.stages.networks import branches
 from tuner.devices import open_device
 from tuner.devices.cuda import Nvrtc
 from tuner.devices.profiles import profile_named
+from tuner.errors import BadInput
 from tuner.graph import Place, compile_module, host_of, lower_placed
 from tuner.measure.toolchain import build_shared, check_toolchain, preflight_func
 
@@ -48,7 +49,11 @@ def main() -> int:
         assert made == []
         tvm.runtime.load_module(str(library))
         found["loaded"] = made
-    print(json.dumps({**found, "own": open_device("cuda:0").target.attrs["arch"]}))
+        patch.setattr("tuner.devices.cuda.nvrtc._installations", lambda: iter(()))
+        nano = profile_named("jetson-nano").target()
+        with pytest.raises(BadInput, match="NVRTC is not installed") as caught:
+            build_shared(preflight_func(1, nano), nano, library, check_toolchain())
+    print(json.dumps({**found, "own": open_device("cuda:0").target.attrs["arch"], "missing": str(caught.value)}))
     return 0
 
 

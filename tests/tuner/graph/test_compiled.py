@@ -21,3 +21,4 @@ def test_kernels_are_for_the_gpu_that_they_are_placed_on(libraries: Path, tmp_pa
     assert sorted(found["network"]) == [72, 90]  # of a module each, neither of which is the driver's own
     assert found["kernel"] == [90]
     assert (found["loaded"], found["own"]) == ([87], "sm_87")
+    assert found["missing"].endswith("for sm_53: pip install 'edgetune[cuda-offline]'")

@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm.target import Target
 
 from tuner.devices.cuda.nvrtc import Nvrtc
+from tuner.errors import BadInput, CompileError
 
 _BUILD, _COMPILE = "target.build.cuda", "tvm_callback_cuda_compile"
 
@@ -29,6 +30,8 @@ def register() -> None:
         with target:  # that is how `compiled` hears of it
             return build(module, target)
 
+    for kind in (BadInput, CompileError):  # else RuntimeErrors, where they come out of TVM
+        tvm_ffi.register_error(kind.__name__, kind)
     tvm_ffi.register_global_func(_BUILD, for_target, override=True)
     tvm_ffi.register_global_func(_COMPILE, compiled, override=True)
 
