@@ -1,14 +1,14 @@
 """Convolutions on an Nvidia GPU: our templates beside cuDNN (through torch, in its benchmark mode), correctness first.
 
     python benchmarks/conv2d_cuda.py [--quick] [--json] [--device cuda:N] [--set resnet18|wpk]
-                                     [--dtype float32|float16|tf32] [--trials 64] [--keep DIR]
+                                     [--dtype float32|float16|tf32] [--trials 64] [--minutes M] [--keep DIR]
 
 ResNet-18's convolutions and those of Woodpecker-DL's Table 1, batch 1. Every layer (bias and ReLU included) is tuned by
-us, checked against a float64 reference, and takes turns with cuDNN's convolution alone (the faster of both memory
-formats) and with its fused convolution, bias and ReLU, each in a process of its own and with cold weights. Tensor cores
-are ours and cuDNN's in float16, and in float32 only with `--dtype tf32`: then both may round operands to tf32, and the
-error allowed is that of our template for it.
-Ratios are times better than: above 1 is ours ahead. torch with CUDA is needed.
+us, then takes turns with cuDNN's convolution alone (the faster of both memory formats) and with its fused convolution,
+bias and ReLU, all with cold weights and each checked against a float64 reference first. Tensor cores are ours and
+cuDNN's in float16, and in float32 only with `--dtype tf32`: then both may round operands to tf32, and the error allowed
+is that of our template for it. `--minutes` limits tuning, all layers together.
+Ratios are times better than: above 1 is ours ahead. torch with CUDA is needed. Exit status 1: a layer has no row.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from conv2d_cpu import EPILOGUE, QUICK, SETS, files_of, geomean, layer_name, plain_operands, time_all, tune_layer
+import torch
+from conv2d_cpu import EPILOGUE, QUICK, SETS, geomean, layer_name
+from conv2d_cuda_kernels import Layer, Run, WrongAnswer, alternated
 
 from templates.template import all_templates, template_named
 from templates.workloads import Conv2d
-from tuner.devices import Device, open_device, usable_cpus
+from tuner.devices import Device, open_device
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget
+from tuner.session import Budget, Stopped, Task, tune
 from tuning_db.record import Trial, tolerance_of
 from tuning_db.store import open_db
 
-CHILD = Path(__file__).with_name("conv2d_cuda_child.py")
 PEERS = ("cudnn", "cudnn_fused")
 TF32 = "gpu.conv2d_tensor_core_tf32"
 # Table 1 of "Woodpecker-DL": height, width, input and output channels, stride; 3x3, and nothing padded.
@@ -87,49 +87,69 @@ class Row:
     trials: int
     failures: Mapping[str, int]
 
-    def ratio(self, peer: str) -> float:
-        return self.seconds[peer] / self.seconds["ours"]
+    def ratio(self, peer: str) -> float | None:
+        return self.seconds[peer] / self.seconds["ours"] if peer in self.seconds else None
 
 
-def _tune(conv: Conv2d, mode: Mode, device: Device, options: argparse.Namespace, folder: Path) -> list[Trial]:
-    """All trials of the layer, the best first."""
-    workload = conv.workload(EPILOGUE, mode.dtype)
-    with open_db(f"{folder}/b.db") as store:
-        with LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance)) as runner:
-            budget = Budget(trials=options.trials)
-            tune_layer(conv, workload, device, store, runner, budget, seed=options.seed, only=mode.only)
-        best = store.best(workload, device.key, mode.tolerance)
-        assert best is not None
-        return [best, *(trial for trial in store.trials(workload, device.key) if trial != best)]
+@dataclass(frozen=True)
+class Tuned:
+    """A layer and all of its trials, the best first. `folder`: its files."""
+
+    set: str
+    conv: Conv2d
+    dtype: str
+    folder: Path
+    trials: list[Trial]
 
 
-def measure(name: str, conv: Conv2d, dtype: str, device: Device, options: argparse.Namespace, folder: Path) -> Row:
-    folder.mkdir(parents=True, exist_ok=True)
-    mode = MODES[dtype]
-    best, *others = _tune(conv, mode, device, options, folder)
-    common = {
-        "cpus": usable_cpus(),
-        "cold_bytes": 2 * device.cache_bytes,
-        "conv": asdict(conv),
-        "device": device.name,
-        "dtype": mode.dtype,
-        "tf32": mode.tf32,
-        "tolerance": tolerance_of(mode.dtype) if mode.tolerance is None else mode.tolerance,
-    }
-    plain = {**common, "operands": plain_operands(conv, folder, mode.dtype)}
-    specs: dict[str, Any] = {"ours": {**common, **files_of(conv, device, best.config, folder, "ours", mode.dtype)}}
-    specs |= {peer: {**plain, "kind": peer} for peer in PEERS}
-    seconds = time_all(specs, folder, options.rounds, CHILD)
-    kinds = [str(trial.failure.kind) for trial in others if trial.failure is not None]
+def tuned(dtype: str, minutes: float | None, device: Device, options: argparse.Namespace, folder: Path) -> list[Tuned]:
+    """Every layer that has a config that computes it right; the others are told. Tuned in one session, so that all
+    cores build, for whichever layer promises most."""
+    mode, layers = MODES[dtype], list(_layers(options))
+    workloads = [conv.workload(EPILOGUE, mode.dtype) for _, conv in layers]
+    tasks = [Task(w, 1, layer_name(conv)) for w, (_, conv) in zip(workloads, layers, strict=True)]
+    budget = Budget(trials=options.trials * len(layers), seconds=None if minutes is None else 60 * minutes)
+    runner = LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance))
+    found = []
+    with runner, open_db(f"{folder}/{dtype}.db") as store:
+        report = tune(tasks, device, store, runner, budget=budget, seed=options.seed, only=mode.only)
+        if report.stopped is Stopped.INTERRUPTED:
+            raise KeyboardInterrupt
+        for workload, (name, conv) in zip(workloads, layers, strict=True):
+            best = store.best(workload, device.key, mode.tolerance)
+            if best is None:
+                _say(f"{dtype} {layer_name(conv)}: no config was measured and right")
+                continue
+            others = [trial for trial in store.trials(workload, device.key) if trial != best]
+            place = folder / f"{name}-{dtype}-{layer_name(conv)}".replace(" ", "_")
+            place.mkdir(parents=True, exist_ok=True)
+            found.append(Tuned(name, conv, dtype, place, [best, *others]))
+    return found
+
+
+def measure(layer: Tuned, device: Device, rounds: int) -> Row:
+    """Time ours beside cuDNN's, each of which may be left out. Raises WrongAnswer if ours is wrong."""
+    mode, best = MODES[layer.dtype], layer.trials[0]
+    tolerance = tolerance_of(mode.dtype) if mode.tolerance is None else mode.tolerance
+    opened = Layer(layer.conv, mode.dtype, mode.tf32, tolerance, device)
+    runs: dict[str, Run] = {"ours": opened.ours(best.config, layer.folder)}
+    for peer in PEERS:
+        try:
+            runs[peer] = opened.cudnn(peer == "cudnn_fused")
+        except (WrongAnswer, RuntimeError) as error:  # torch has no kernel for it, or no memory
+            _say(f"{layer.dtype} {layer_name(layer.conv)}: {peer} is left out: {error}")
+    seconds = alternated(runs, rounds)
+    torch.cuda.empty_cache()
+    kinds = [str(trial.failure.kind) for trial in layer.trials if trial.failure is not None]
     return Row(
-        name,
-        dtype,
-        layer_name(conv),
+        layer.set,
+        layer.dtype,
+        layer_name(layer.conv),
         best.config.template,
         seconds,
-        conv.flop / seconds["ours"] / 1e9,
+        layer.conv.flop / seconds["ours"] / 1e9,
         float(best.error or 0.0),
-        1 + len(others),
+        len(layer.trials),
         {kind: kinds.count(kind) for kind in sorted(set(kinds))},
     )
 
@@ -146,54 +166,68 @@ def _summary(rows: list[Row]) -> dict[str, float | None]:
     for key in dict.fromkeys((row.set, row.dtype) for row in rows):
         mine = [row for row in rows if (row.set, row.dtype) == key]
         for peer in PEERS:
-            ratios = [row.ratio(peer) for row in mine]
+            ratios = [ratio for row in mine if (ratio := row.ratio(peer)) is not None]
             summary[f"{'_'.join(key)}_vs_{peer}_geomean"] = geomean(ratios)
-            summary[f"{'_'.join(key)}_vs_{peer}_most"] = max(ratios)
+            summary[f"{'_'.join(key)}_vs_{peer}_most"] = max(ratios, default=None)
     return summary
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _print_row(row: Row) -> None:
-    ratios = "  ".join(f"{peer} {row.ratio(peer):5.2f}x" for peer in PEERS)
-    print(
+    ratios = "  ".join(f"{peer} {'-' if (r := row.ratio(peer)) is None else f'{r:.2f}x':>6}" for peer in PEERS)
+    _say(
         f"{row.dtype} {row.name:32s} {row.template:24s} {row.seconds['ours'] * 1e6:8.1f} us {row.gflops:8.1f} GF/s"
-        f"  {ratios}  error {row.error:.1e}  failures {dict(row.failures)} of {row.trials}",
-        file=sys.stderr,
-        flush=True,
+        f"  {ratios}  error {row.error:.1e}  failures {dict(row.failures)} of {row.trials}"
     )
 
 
-def main() -> None:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four layers, 16 trials")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output at the end")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--set", action="append", choices=("resnet18", "wpk"), help="default: both")
     parser.add_argument("--dtype", action="append", choices=tuple(MODES), help="default: float32 and float16")
-    parser.add_argument("--trials", type=int, help="per layer and dtype (default: 64)")
+    parser.add_argument("--trials", type=int, help="of a layer and dtype, on average (default: 64)")
+    parser.add_argument("--minutes", type=float, help="of tuning, all layers together (default: no limit)")
     parser.add_argument("--rounds", type=int, default=9, help="alternated blocks per contender")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was tuned there, and go on from it")
     options = parser.parse_args()
     options.trials = options.trials or (16 if options.quick else 64)
-    device = open_device(options.device)
+    return options
+
+
+def main() -> int:
+    options = _options()
+    device, dtypes = open_device(options.device), options.dtype or ["float32", "float16"]
+    minutes = None if options.minutes is None else options.minutes / len(dtypes)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        for dtype in options.dtype or ("float32", "float16"):
-            for name, conv in _layers(options):
-                place = f"{name}-{dtype}-{layer_name(conv)}".replace(" ", "_")
-                folder = Path(options.keep or temporary).absolute() / place
-                rows.append(measure(name, conv, dtype, device, options, folder))
-                _print_row(rows[-1])
+    with tempfile.TemporaryDirectory() as temporary, torch.inference_mode():
+        folder = Path(options.keep or temporary).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        for dtype in dtypes:
+            for layer in tuned(dtype, minutes, device, options, folder):
+                try:
+                    rows.append(measure(layer, device, options.rounds))
+                    _print_row(rows[-1])
+                except WrongAnswer as error:
+                    _say(f"{layer.dtype} {layer_name(layer.conv)}: ours is wrong: {error}")
     result = {
         "summary": _summary(rows),
         "rows": [asdict(row) for row in rows],
         "machine": {"device": device.key.as_dict(), "platform": platform.platform()},
+        "versions": {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()},
     }
     for key, value in result["summary"].items():
-        print(f"{key:48s} {'-' if value is None else f'{value:.2f}'}", file=sys.stderr)
+        _say(f"{key:48s} {'-' if value is None else f'{value:.2f}'}")
     if options.json:
         print(json.dumps(result))
+    return 0 if len(rows) == len(dtypes) * len(list(_layers(options))) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 _LONGEST = 300  # characters
+_LINE = 240  # of a compiler's log
 
 
 def last_line(error: BaseException) -> str:
     """What a library's error says in the end, as one line; what it is where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[-1][:_LONGEST]
+
+
+def first_error(log: str) -> str:
+    """The first line of a compiler's log that says what is wrong, without the place of temporary files."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    line = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "it said nothing")
+    return line if len(line) <= _LINE else line[: _LINE - 3] + "..."
 
 
 class TuneError(Exception):
@@ -32,6 +40,10 @@ class VerificationFailed(TuneError):
     """A built module does not compute what its model says."""
 
     exit_status = 4
+
+
+class CompileError(Exception):
+    """A device's compiler refused the source; the message is its first error, on one line."""
 
 
 class SearchFailed(Exception):

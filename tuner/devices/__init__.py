@@ -7,6 +7,7 @@ from board_agent.topology import (
     pin_threads,
     usable_cpus,
 )
+from tuner.devices import cuda  # registers how CUDA kernels are compiled
 from tuner.devices.base import (
     Device,
     compile_kernels,
@@ -41,6 +42,7 @@ __all__ = [
     "check_storage",
     "compile_kernels",
     "compiles_when_run",
+    "cuda",
     "device_of",
     "flush_every",
     "form_of",

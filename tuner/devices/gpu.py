@@ -14,6 +14,7 @@ from templates.gpu.limits import GpuLimits, gpu_target
 from tuner.devices import opencl
 from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
+from tuner.devices.cuda import arch_of
 from tuner.devices.keys import device_key, family_of, unless_emulated
 from tuner.devices.opencl import DeviceInfo
 from tuner.errors import BadInput
@@ -74,9 +75,8 @@ class CudaInfo:
 
     @property
     def arch(self) -> str:
-        """What it is compiled for: Hopper's own instructions are of "sm_90a"."""
-        major, minor = self.capability
-        return f"sm_{major}{minor}{'a' if major == 9 else ''}"
+        """What it is compiled for."""
+        return arch_of(*self.capability)
 
     @property
     def limits(self) -> GpuLimits:

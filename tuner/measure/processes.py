@@ -23,7 +23,14 @@ _CLOSE_SECONDS = 5.0
 
 # Workers compute on the threads we give them. A BLAS pool would make the server multi-threaded (it could not fork
 # then) and spin beside a measurement; glibc's arenas would use up the address space that limits a worker's memory.
-_SERVER_ENV = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+# Where torch is installed, importing TVM asks it whether CUDA is there: that opens the driver, which no fork survives.
+_SERVER_ENV = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+    "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",
+}
 _START = "import sys; sys.path[:] = {path!r}; from tuner.measure.zygote import serve; serve(int(sys.argv[1]), {parent})"
 
 

@@ -59,7 +59,8 @@ def main(argument: str) -> None:
 
 def serve(run: Callable[[], float], version: str, replies: IO[str], profile: Callable[[], Any] | None = None) -> None:
     """Warm up, say so, then answer requests: time a block of runs, or profile. `run` makes one run and returns its
-    seconds; `profile` returns what can be told in JSON."""
+    seconds (a kernel's: less than the run takes, if it waits for the host); `profile` returns what can be told in
+    JSON."""
     _warm(run, WARM_SECONDS)
     _reply(replies, {"version": version})
     for line in sys.stdin:
@@ -89,14 +90,13 @@ def _timed(call: Callable[[], object]) -> Callable[[], float]:
 
 
 def _warm(run: Callable[[], float], seconds: float) -> None:
-    spent = run()
-    while spent < seconds:
-        spent += run()
+    _block(run, seconds)
 
 
 def _block(run: Callable[[], float], seconds: float) -> list[float]:
+    end = time.perf_counter() + seconds
     times = [run()]
-    while sum(times) < seconds:
+    while time.perf_counter() < end:
         times.append(run())
     return times
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,27 +21,12 @@ from tests.tuner.graph.cuda_networks import TARGET, in_stages
 from tuner.graph import Placed, memory_as_operands, why_not_captured
 from tuner.graph.capture import CAPTURED, graph_of, with_captured
 
-DRIVER = Path(__file__).with_name("cuda_driver.cc")
 GRAPH = "captured_cuda_graph_capture"
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Placed:
     return in_stages(tmp_path_factory.mktemp("net"))
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver's, under Nvidia's names."""
-    compiler = shutil.which("g++")
-    assert compiler is not None, "apt-get install g++"
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "versions").write_text("libcudart.so.13 { global: *; };\n")
-    versioned = [f"-Wl,--version-script={folder / 'versions'}", str(DRIVER)]
-    for name, source in (("libcudart.so.13", versioned), ("libcuda.so.1", ["-x", "c++", os.devnull])):
-        shared = [compiler, "-std=c++17", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name)]
-        subprocess.run([*shared, *source], check=True)
-    return folder
 
 
 def called(function: relax.Function) -> Iterator[str]:

@@ -8,13 +8,12 @@ own trials, under the board's own key, decide. It goes into the result of the co
 """
 
 from tuner.measure.offline.compilers import compiler_named, compilers_of
-from tuner.measure.offline.contract import CompileError, Compiler, Resources
+from tuner.measure.offline.contract import Compiler, Resources
 from tuner.measure.offline.report import CandidateReport, KernelReport, Verdict
 from tuner.measure.offline.runner import OfflineOptions, OfflineRunner
 
 __all__ = [
     "CandidateReport",
-    "CompileError",
     "Compiler",
     "KernelReport",
     "OfflineOptions",

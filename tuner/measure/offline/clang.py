@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from tuner.errors import BadInput
-from tuner.measure.offline.contract import CompileError, Resources, first_error
+from tuner.errors import BadInput, CompileError, first_error
+from tuner.measure.offline.contract import Resources
 
 _NEWEST, _OLDEST = 30, 14
 # Builtins of OpenCL have mangled names; a plain one is a function that nobody defines.

@@ -6,12 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-_LINE = 240
-
-
-class CompileError(Exception):
-    """The compiler refused the source; the message is its first error, on one line."""
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -39,10 +33,3 @@ class Compiler(Protocol):
         """Compile the text of one or more kernels; what each takes, by name (kernels without figures may be left
         out). Raises CompileError."""
         ...
-
-
-def first_error(log: str) -> str:
-    """The first line of a compiler's log that says what is wrong, without the place of temporary files."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    line = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "it said nothing")
-    return line if len(line) <= _LINE else line[: _LINE - 3] + "..."

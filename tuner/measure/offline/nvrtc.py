@@ -1,56 +1,18 @@
-"""CUDA to PTX and machine code with Nvidia's runtime compiler, a library that needs neither a GPU nor a driver.
-
-NVRTC 13 knows compute capability 7.5 and up, NVRTC 12 also the older Jetsons'. The newest one here that knows the
-architecture is taken.
-"""
+"""CUDA, checked with Nvidia's runtime compiler: the same one, with the same options, as compiles what runs."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
-from tuner.errors import BadInput
-from tuner.measure.offline.contract import CompileError, Resources, first_error
+from tuner.devices.cuda import Nvrtc as Library
+from tuner.measure.offline.contract import Resources
 
-_INSTALL = "pip install 'edgetune[cuda-offline]'"
-# All that TVM's source takes from these two. The real ones, thousands of lines, double the time of a compilation.
-_HEADERS = {
-    b"cuda/std/cstdint": b"""
-namespace cuda { namespace std {
-typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
-typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned int uint32_t;
-typedef unsigned long long uint64_t;
-} }""",
-    b"cuda/std/type_traits": b"""
-namespace cuda { namespace std {
-template <class A, class B> struct is_same { static constexpr bool value = false; };
-template <class A> struct is_same<A, A> { static constexpr bool value = true; };
-template <class A, class B> inline constexpr bool is_same_v = is_same<A, B>::value;
-template <bool B, class T = void> struct enable_if {};
-template <class T> struct enable_if<true, T> { typedef T type; };
-template <bool B, class T, class F> struct conditional { typedef T type; };
-template <class T, class F> struct conditional<false, T, F> { typedef F type; };
-template <class T> struct is_integral; template <class T> struct is_floating_point;
-template <class T> struct is_signed; template <class T> struct is_unsigned;
-} }""",
-}
 _KERNEL = re.compile(
     r"Function properties for (\w+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores.*\n"
     r".*?Used (\d+) registers(.*)"
 )
 _SHARED = re.compile(r"(\d+) bytes smem")
-
-
-@dataclass(frozen=True)
-class _Installation:
-    library: Path
-    includes: tuple[Path, ...]
 
 
 class Nvrtc:
@@ -60,51 +22,16 @@ class Nvrtc:
 
     def __init__(self, arch: str) -> None:
         """Raises BadInput if no NVRTC here knows the architecture."""
-        self._library, includes = _find(arch)
-        options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", "-w", *(f"-I{path}" for path in includes)]
-        self._options = _strings([option.encode() for option in options])
+        self._library = Library(arch)
 
     def compile(self, source: str) -> Mapping[str, Resources]:
         """See contract.Compiler.compile."""
-        with self._compiled(source) as (program, log):
-            return resources(log, len(self._text(program, "CUBIN")))
+        binary, log = self._library.compile(source)
+        return resources(log, len(binary))
 
     def ptx(self, source: str) -> str:
-        """The instructions before registers are assigned (PTX): which of an architecture's are used. Raises
-        CompileError."""
-        with self._compiled(source) as (program, _):
-            return self._text(program, "PTX").decode()
-
-    @contextmanager
-    def _compiled(self, source: str) -> Iterator[tuple[ctypes.c_void_p, str]]:
-        """The program, while it exists, and the compiler's log."""
-        library, program = self._library, ctypes.c_void_p()
-        names, texts = _strings(list(_HEADERS)), _strings(list(_HEADERS.values()))
-        self._check(
-            library.nvrtcCreateProgram(
-                ctypes.byref(program), source.encode(), b"kernel.cu", len(_HEADERS), texts, names
-            )
-        )
-        try:
-            status = library.nvrtcCompileProgram(program, len(self._options), self._options)
-            log = self._text(program, "ProgramLog").decode(errors="replace")
-            if status:
-                raise CompileError(f"nvrtc: {first_error(log)}")
-            yield program, log
-        finally:
-            library.nvrtcDestroyProgram(ctypes.byref(program))
-
-    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
-        size = ctypes.c_size_t()
-        self._check(getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
-        text = ctypes.create_string_buffer(size.value)
-        self._check(getattr(self._library, f"nvrtcGet{what}")(program, text))
-        return text.raw
-
-    def _check(self, status: int) -> None:
-        if status:
-            self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            raise CompileError(f"nvrtc: {self._library.nvrtcGetErrorString(status).decode()}")
+        """See devices.cuda.Nvrtc.ptx."""
+        return self._library.ptx(source)
 
 
 def resources(log: str, binary_bytes: int) -> dict[str, Resources]:
@@ -120,51 +47,3 @@ def resources(log: str, binary_bytes: int) -> dict[str, Resources]:
             binary_bytes=binary_bytes,
         )
     return found
-
-
-def _find(arch: str) -> tuple[ctypes.CDLL, Sequence[Path]]:
-    wanted = int("".join(filter(str.isdigit, arch)))
-    seen = []
-    for installation in _installations():
-        library = _load(installation.library)
-        count = ctypes.c_int()
-        library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-        known = (ctypes.c_int * count.value)()
-        library.nvrtcGetSupportedArchs(known)
-        if wanted in known:
-            return library, installation.includes
-        seen.append(f"{installation.library.name} knows sm_{min(known)} to sm_{max(known)}")
-    if seen:
-        raise BadInput(f"no NVRTC here compiles for {arch} ({'; '.join(seen)}): {_INSTALL}")
-    raise BadInput(f"NVRTC is not installed, which compiles CUDA for {arch}: {_INSTALL}")
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
-        ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)  # NVRTC looks for it by name, and not beside itself
-    return ctypes.CDLL(str(path))
-
-
-def _installations() -> Iterator[_Installation]:
-    """The libraries here, newest first: from pip (CUDA 13, then 12), between them a CUDA toolkit."""
-    package = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in (package.submodule_search_locations or ())] if package else []
-    for root in roots:
-        include = root / "cu13" / "include"
-        yield from _at(root / "cu13" / "lib", include, include / "cccl")
-    for variable in ("CUDA_PATH", "CUDA_HOME"):
-        if toolkit := os.environ.get(variable):
-            yield from _at(Path(toolkit) / "lib64", Path(toolkit) / "include", Path(toolkit) / "include" / "cccl")
-    for root in roots:
-        headers = [root / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_cccl")]
-        yield from _at(root / "cuda_nvrtc" / "lib", *headers)
-
-
-def _at(folder: Path, *includes: Path) -> Iterator[_Installation]:
-    found = sorted(path for path in folder.glob("libnvrtc.so*") if ".alt." not in path.name)
-    if found:
-        yield _Installation(found[-1], includes)
-
-
-def _strings(values: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
-    return (ctypes.c_char_p * len(values))(*values)

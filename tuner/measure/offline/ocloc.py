@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tuner.errors import BadInput
-from tuner.measure.offline.contract import CompileError, Resources, first_error
+from tuner.errors import BadInput, CompileError, first_error
+from tuner.measure.offline.contract import Resources
 
 _REGISTER_BYTES = 32  # up to Xe-LP
 _SPILLED = re.compile(r"kernel (\w+)\s+compiled SIMD(\d+) allocated (\d+) regs and spilled around (\d+)")

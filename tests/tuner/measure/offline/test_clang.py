@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tuner.measure.offline.support import compiler_or_skip
-from tuner.errors import BadInput
-from tuner.measure.offline import CompileError
+from tuner.errors import BadInput, CompileError
 from tuner.measure.offline.clang import Clang
 
 HALF = """#pragma OPENCL EXTENSION cl_khr_fp16 : enable

@@ -9,8 +9,7 @@ from tvm.s_tir import Schedule
 from templates.gpu.lowered import lower
 from tests.tuner.measure.offline.support import compiler_or_skip
 from tuner.devices.profiles import profile_named
-from tuner.errors import BadInput
-from tuner.measure.offline import CompileError
+from tuner.errors import BadInput, CompileError
 from tuner.measure.offline.nvrtc import Nvrtc, resources
 
 PROFILES = ("jetson-nano", "jetson-xavier", "jetson-orin", "h100")
@@ -92,5 +91,7 @@ def test_a_missing_library_says_what_to_install(monkeypatch):
     monkeypatch.setattr("sys.meta_path", [])
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("tuner.devices.cuda.nvrtc._TOOLKIT", "/nowhere")
     with pytest.raises(BadInput, match=r"NVRTC is not installed.*sm_87: pip install 'edgetune\[cuda-offline\]'"):
         Nvrtc("sm_87")

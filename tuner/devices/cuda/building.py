@@ -1,0 +1,56 @@
+"""TVM's hooks for CUDA. Start at `register`.
+
+TVM's own hook asks the driver for the architecture of device 0 wherever no target is in scope, and none is where a
+network is built: its kernels would be for another GPU than the one named, or not compile where there is none. It also
+compiles with --use_fast_math (see `nvrtc`), and imports 6000 lines of headers for a few names.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.target import Target
+
+from tuner.devices.cuda.nvrtc import Nvrtc
+from tuner.errors import BadInput, CompileError
+
+_BUILD, _COMPILE = "target.build.cuda", "tvm_callback_cuda_compile"
+
+_compiler = cache(Nvrtc)  # of an architecture: the library is searched and loaded once
+
+
+def register() -> None:
+    """Have TVM compile CUDA as we say, in this process."""
+    build = tvm.get_global_func(_BUILD)
+
+    def for_target(module: tvm.IRModule, target: Target) -> Any:
+        with target:  # that is how `compiled` hears of it
+            return build(module, target)
+
+    for kind in (BadInput, CompileError):  # else RuntimeErrors, where they come out of TVM
+        tvm_ffi.register_error(kind.__name__, kind)
+    tvm_ffi.register_global_func(_BUILD, for_target, override=True)
+    tvm_ffi.register_global_func(_COMPILE, compiled, override=True)
+
+
+def compiled(source: str) -> bytes:
+    """Machine code of kernels, for the target in scope. Raises BadInput where no compiler here knows its architecture,
+    and CompileError."""
+    target = Target.current(allow_none=True)
+    # A module that was built where there is no driver holds source, and is compiled where it is loaded.
+    arch = architecture(tvm.runtime.device("cuda", 0)) if target is None else str(target.attrs["arch"])
+    binary, _ = _compiler(arch).compile(str(source))
+    return binary
+
+
+def architecture(device: Any) -> str:
+    """What a CUDA device of TVM's is compiled for."""
+    return arch_of(*map(int, str(device.compute_version).split(".")))
+
+
+def arch_of(major: int, minor: int) -> str:
+    """What a compute capability is compiled for: Hopper's own instructions are of "sm_90a"."""
+    return f"sm_{major}{minor}{'a' if major == 9 else ''}"
