@@ -43,9 +43,9 @@ def test_what_tvm_writes_compiles(orin: Nvrtc, dtype: str) -> None:
     schedule = Schedule(te.create_prim_func([data, out]))
     schedule.bind(schedule.get_loops(schedule.get_sblock("out"))[0], "threadIdx.x")
     source = lower(schedule.mod["main"], profile_named("jetson-orin").target()).source()
-    binary, log = orin.compile(source)
+    binary, _ = orin.compile(source)
     assert binary.startswith(b"\x7fELF")
-    assert "main_kernel" in log
+    assert b"main_kernel" in binary
 
 
 def test_a_library_without_its_headers_is_passed_over(

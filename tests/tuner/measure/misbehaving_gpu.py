@@ -62,12 +62,13 @@ class MisbehavingGpu(AnchorTemplate):
             sch.bind(rows, "blockIdx.x")
             sch.bind(columns, "threadIdx.x")
         reduction = sch.get_loops(sch.get_sblock("sums"))[-1]
+        some = "gridDim.x" if target.kind.name == "cuda" else "get_global_size(0)"
         if does == "bad_source":
             sch.annotate(reduction, "pragma_import_c", _BAD_SOURCE)
         if does == "endless":
-            sch.annotate(reduction, "pragma_import_c", "#define for while (get_global_size(0) > 0) for\n")
+            sch.annotate(reduction, "pragma_import_c", f"#define for while ({some} > 0) for\n")
         if does == "nothing":
-            sch.annotate(reduction, "pragma_import_c", "#define for if (get_global_size(0) == 0) for\n")
+            sch.annotate(reduction, "pragma_import_c", f"#define for if ({some} == 0) for\n")
         return sch.mod["main"]
 
 
