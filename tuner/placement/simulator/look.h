@@ -128,12 +128,13 @@ static void take_in(Sim *s, Order *o, const Change *c) {
 static i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
 /* The time of the first event that may differ: until then all is as it was. That is a task that is gone or new, or one
- * that no longer waits for one that is gone; what waits for a new task comes after that one. */
+ * that no longer waits for one that is gone, or that now waits for another. */
 static i64 first_event(Sim *s, Order *o, const Change *c) {
     i64 first = INT64_MAX;
     for (i32 i = 0; i < o->arc_n; i++) {
         const Arc *a = &o->arc[i];
         i32 own = a->to - o->tasks - 1;
+        if (own < 0) first = least(first, o->node[a->to].ready);
         if (a->from > o->tasks) {
             if (own >= 0) o->fresh[own] = -1;
             else s->marked[o->slot[a->to]] = s->now;
