@@ -164,9 +164,9 @@ def files_of(
     return {"kind": "library", "library": str(folder / f"{name}.so"), "operands": str(folder / f"{name}.npz")}
 
 
-def plain_operands(conv: Conv2d, folder: Path, dtype: str = "float32") -> str:
-    plain = random_operands(conv.workload(EPILOGUE, dtype), 0)
-    out = np.zeros(conv.out_shape, dtype)
+def plain_operands(conv: Conv2d, folder: Path) -> str:
+    plain = random_operands(conv.workload(EPILOGUE), 0)
+    out = np.zeros(conv.out_shape, "float32")
     np.savez(
         folder / "plain.npz", allow_pickle=False, data=plain.data, weight=plain.weight, bias=plain.extra[0], out=out
     )

@@ -14,7 +14,7 @@ from templates.gpu.limits import GpuLimits, gpu_target
 from tuner.devices import opencl
 from tuner.devices.base import Device, runtime_device
 from tuner.devices.cpu import host_target
-from tuner.devices.cuda import arch_of
+from tuner.devices.cuda import arch_of, capability_of
 from tuner.devices.keys import device_key, family_of, unless_emulated
 from tuner.devices.opencl import DeviceInfo
 from tuner.errors import BadInput
@@ -99,10 +99,9 @@ class CudaInfo:
 def open_cuda(index: int) -> Device:
     """The CUDA device of a number. Raises BadInput where there is none."""
     device = runtime_device(f"cuda:{index}")
-    major, _, minor = str(device.compute_version).partition(".")
     info = CudaInfo(
         name=str(device.device_name),
-        capability=(int(major), int(minor)),
+        capability=capability_of(device),
         compute_units=int(device.multi_processor_count),
         max_threads=int(device.max_threads_per_block),
         shared_memory_bytes=int(device.max_shared_memory_per_block),

@@ -61,12 +61,12 @@ def serve(run: Callable[[], float], version: str, replies: IO[str], profile: Cal
     """Warm up, say so, then answer requests: time a block of runs, or profile. `run` makes one run and returns its
     seconds (a kernel's: less than the run takes, if it waits for the host); `profile` returns what can be told in
     JSON."""
-    _warm(run, WARM_SECONDS)
+    _block(run, WARM_SECONDS)
     _reply(replies, {"version": version})
     for line in sys.stdin:
         request = json.loads(line)
         if "block" in request:
-            _warm(run, min(REWARM_SECONDS, request["block"]))
+            _block(run, min(REWARM_SECONDS, request["block"]))
             _reply(replies, {"times": _block(run, request["block"])})
         elif profile is not None:
             _reply(replies, profile())
@@ -87,10 +87,6 @@ def _timed(call: Callable[[], object]) -> Callable[[], float]:
         return time.perf_counter() - start
 
     return run
-
-
-def _warm(run: Callable[[], float], seconds: float) -> None:
-    _block(run, seconds)
 
 
 def _block(run: Callable[[], float], seconds: float) -> list[float]:

@@ -41,14 +41,15 @@ def compiled(source: str) -> bytes:
     and CompileError."""
     target = Target.current(allow_none=True)
     # A module that was built where there is no driver holds source, and is compiled where it is loaded.
-    arch = architecture(tvm.runtime.device("cuda", 0)) if target is None else str(target.attrs["arch"])
+    arch = arch_of(*capability_of(tvm.runtime.device("cuda", 0))) if target is None else str(target.attrs["arch"])
     binary, _ = _compiler(arch).compile(str(source))
     return binary
 
 
-def architecture(device: Any) -> str:
-    """What a CUDA device of TVM's is compiled for."""
-    return arch_of(*map(int, str(device.compute_version).split(".")))
+def capability_of(device: Any) -> tuple[int, int]:
+    """The compute capability of a CUDA device of TVM's, major and minor."""
+    major, _, minor = str(device.compute_version).partition(".")
+    return int(major), int(minor)
 
 
 def arch_of(major: int, minor: int) -> str:

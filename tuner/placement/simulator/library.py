@@ -67,6 +67,7 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
         "sim_full": (i64, [here]),
         "sim_replace": (None, [here, i32, here, here]),
         "sim_delta": (i64, [here, i64]),
+        "sim_too_large": (i32, [here, i32, here, here, here]),
         "sim_look": (None, [here, i32, here, here, here, here, i64, here]),
         "sim_commit": (None, [here]),
         "sim_rollback": (None, [here]),

@@ -213,10 +213,7 @@ static void exchange(Sim *s, Order *o, const Change *c, i32 at) {
 
 /* ---- what comes next: events in buckets of time, of which only the one that is open is a heap ---- */
 
-static void open_buckets(Sim *s, Order *o, i64 limit) {
-    i64 most = 0; /* one lane works at any time */
-    for (i32 k = 0; k < o->node_n; k++) most += o->node[k].exe;
-    if (limit < most) most = limit;
+static void open_buckets(Sim *s, Order *o, i64 most) {
     for (o->shift = 0; most >> o->shift >= BUCKETS; o->shift++) {}
     memset(o->filled, 0, sizeof o->filled);
     o->link = grown(o->link, &o->link_cap, o->node_n, sizeof *o->link);
@@ -261,12 +258,13 @@ static inline void told(Sim *s, Order *o, i32 k, i64 end) {
 
 /* Algorithm 1 from there. What is still to come takes its lane at least until then: so no time is above `limit`. */
 static i64 look(Sim *s, Order *o, i32 at, i64 limit) {
-    i64 last = 0;
+    i64 last = 0, left_on_all = 0;
     for (i32 l = 0; l < s->lanes; l++) {
         if (o->free_at[l] + o->left[l] > limit) return -1;
         if (o->free_at[l] > last) last = o->free_at[l];
+        left_on_all += o->left[l];
     }
-    open_buckets(s, o, limit);
+    open_buckets(s, o, least(limit, last + left_on_all)); /* some lane works at any time */
     for (i32 k = at; k < o->node_n; k++)
         if (k != o->tasks && !o->state[k].out) come(s, o, k);
     while (s->heap_n || open_next(s, o)) {
@@ -297,12 +295,12 @@ static i64 look_at(Sim *s, Order *o, const Change *c, i64 limit) {
 }
 
 /* Whether a change needs more than there is, and no less more than without it. More by a byte is none. */
-static int too_large(const Sim *s, const Memory *m, const Change *c) {
+i32 sim_too_large(const Sim *s, i32 count, const i32 *id, const Given *const *given, const Memory *m) {
     double before = 0, after = 0;
     for (i32 k = 0; k < m->count; k++) {
         double need = m->need[k];
         if (need > m->have[k]) before += need - m->have[k];
-        for (i32 i = 0; i < c->count; i++) need += c->given[i]->memory[k] - s->blocks[c->id[i]].memory[k];
+        for (i32 i = 0; i < count; i++) need += given[i]->memory[k] - s->blocks[id[i]].memory[k];
         if (need > m->have[k]) after += need - m->have[k];
     }
     return after > 1 && after >= before;
@@ -316,7 +314,7 @@ void sim_look(Sim *s, i32 changes, const i32 *count, const i32 *id, const Given 
     Order *o = ordered(s);
     for (i32 i = 0; i < changes; id += count[i], given += count[i], i++) {
         const Change c = {count[i], id, given};
-        found[i] = too_large(s, memory, &c) ? -1 : look_at(s, o, &c, limit);
+        found[i] = sim_too_large(s, count[i], id, given, memory) ? -1 : look_at(s, o, &c, limit);
     }
     s->heap_n = 0;
 }

@@ -84,11 +84,12 @@ class Simulator:
         self._core = core()
         self._sim = self._core.sim_new(len(topology.lanes) + 1, total, roles.ctypes.data)
         weakref.finalize(self, self._core.sim_free, self._sim)
-        self._capacity = np.array([m.bytes for m in topology.memories])
+        self._capacity = np.array([m.bytes for m in topology.memories], float)
+        self._memory = np.zeros(len(self._capacity))  # which stays where it is: C reads both
+        self._bytes = Memory(len(self._capacity), self._memory.ctypes.data, self._capacity.ctypes.data)
         self._patterns: list[Pattern] = []
-        self._pending: tuple[dict[int, int], _Replaced, np.ndarray, float] | None = None
+        self._pending: tuple[dict[int, int], _Replaced, float] | None = None
         self._numbers: list[int] = []  # of the configs: see `Blocks.config_id`
-        self._memory = np.zeros(len(topology.memories))
         self.seconds = math.inf
 
     def _check(self) -> None:
@@ -137,15 +138,12 @@ class Simulator:
     @property
     def excess(self) -> float:
         """Bytes by which the strategy is too large for memories, in sum; 0: it fits."""
-        return self._over(self._memory)
+        return float(np.maximum(self._memory - self._capacity, 0).sum())
 
     @property
     def tasks(self) -> int:
         """How many tasks are on devices and links."""
         return sum(len(p.exe) for p in self._patterns)
-
-    def _over(self, memory: np.ndarray) -> float:
-        return float(np.maximum(memory - self._capacity, 0).sum())
 
     def start(self, strategy: Sequence[Config]) -> float:
         """Builds the task graph and simulates it: seconds of one step. Raises BadInput where an operator is on a device
@@ -158,7 +156,7 @@ class Simulator:
         self._patterns += [self._edge(e, {}) for e in range(len(self.blocks.edges))]
         layers = [self._layer(g, {}) for g in range(len(self.blocks.layers))]
         self._patterns += [exchange for exchange, *_ in layers] + [wait for _, *waits in layers for wait in waits]
-        self._memory = np.sum([p.memory for p in self._patterns], axis=0)
+        self._memory[:] = np.sum([p.memory for p in self._patterns], axis=0)
         self.seconds = self.full()
         return self.seconds
 
@@ -179,19 +177,15 @@ class Simulator:
         self.reject()
         new = self._new(changes)
         found = self._replaced(new)
-        memory = self._memory.copy()
-        for block, pattern in zip(found.ids, found.patterns, strict=True):
-            if block < self._first_wait:
-                memory += pattern.memory - self._patterns[block].memory
-        over = self._over(memory)
-        if over > 1 and over >= self.excess:
+        change = len(found.ids), *found.arrays
+        if self._core.sim_too_large(self._sim, *change, ctypes.addressof(self._bytes)):
             return math.inf
-        self._core.sim_replace(self._sim, len(found.ids), *found.arrays)
+        self._core.sim_replace(self._sim, *change)
         ended = int(self._core.sim_delta(self._sim, _ticks(limit)))
         if ended < 0:
             self._core.sim_rollback(self._sim)
             return math.inf
-        self._pending = new, found, memory, ended * TICK
+        self._pending = new, found, ended * TICK
         return ended * TICK
 
     def look(self, many: Sequence[Mapping[int, Config]], limit: float = math.inf) -> list[float]:
@@ -203,9 +197,8 @@ class Simulator:
             every.ids.extend(ids)
             every.patterns.extend(patterns)
             counts.append(len(ids))
-        memory = Memory(len(self._memory), self._memory.ctypes.data, self._capacity.ctypes.data)
         found, each = (ctypes.c_int64 * len(counts))(), (ctypes.c_int32 * len(counts))(*counts)
-        given = (*every.arrays, ctypes.addressof(memory), _ticks(limit), found)
+        given = (*every.arrays, ctypes.addressof(self._bytes), _ticks(limit), found)
         self._core.sim_look(self._sim, len(counts), each, *given)
         return [ended * TICK if ended >= 0 else math.inf for ended in found]
 
@@ -224,12 +217,13 @@ class Simulator:
         """Keeps what was proposed. Raises RuntimeError if nothing is (infinite seconds cannot be kept)."""
         if self._pending is None:
             raise RuntimeError("nothing was proposed that could be accepted")
-        new, found, self._memory, self.seconds = self._pending
+        new, found, self.seconds = self._pending
         self._pending = None
         self._core.sim_commit(self._sim)
         for i, number in new.items():
             self._numbers[i] = number
         for block, pattern in zip(found.ids, found.patterns, strict=True):
+            self._memory += pattern.memory - self._patterns[block].memory
             self._patterns[block] = pattern
 
     def reject(self) -> None:

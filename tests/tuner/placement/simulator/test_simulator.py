@@ -21,7 +21,7 @@ from tuner.placement.simulator.timeline import chrome_trace
 from tuner.placement.soap import Config, random_config, random_strategy
 from tuner.placement.topology import DeviceSpec, Link, Memory, Topology, topology_of
 
-# The benchmark's 10,000 take a minute; as many as this find every fault that was ever there.
+# The benchmark's 10,000 take some minutes; as many as this find every fault that was ever there.
 EDITS = int(os.environ.get("EDGETUNE_TEST_EDITS", "400"))
 SMALL = {"strided": {}, "lenet": {}, "rnnlm": {"steps": 3}, "nmt": {"steps": 2}, "inception_v3": {"batch": 8}}
 
@@ -231,6 +231,10 @@ def test_memory_is_counted_and_kept_to() -> None:
     assert tight.look([{2: on(0)}, {}]) == [math.inf, tight.seconds]
     with pytest.raises(RuntimeError, match="nothing was proposed"):
         tight.accept()
+    whole = Simulator(net, two(memory=int(weights + outputs)))  # bytes may be whole numbers
+    assert whole.start([on(0)] * 3) == whole.look([{}])[0]
+    assert whole.look([{2: on(1)}]) == [whole.propose({2: on(1)})]
+    assert whole.propose({2: on(1)}) < math.inf
 
 
 def test_what_fits_nowhere_is_refused_in_one_line() -> None:
