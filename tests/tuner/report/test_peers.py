@@ -49,7 +49,7 @@ def test_computes_what_the_reference_does(network, tmp_path, name):
     )
     ready, block = map(json.loads, done.stdout.splitlines())
     assert peer.version() == ready["version"]
-    assert sum(block["times"]) >= 0.01
+    assert min(block["times"]) > 0  # how long a block is: test_contender.py, with its own clock
     with np.load(tmp_path / "outputs.npz") as outputs:
         assert set(outputs.files) == set(expected)
         for output, value in expected.items():
