@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +18,11 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from tests.tuner.cli.forks import Forks
 from tests.tuner.tiny_network import write_tiny_network
 
 TUNE = Path(sys.executable).with_name("tune")
+_FORKS = Forks()
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,20 @@ class Done:
 
 
 def run_tune(*words: object, cwd: Path, env: dict[str, str] | None = None) -> Done:
-    """Run `tune` with these words; never with a traceback."""
-    done = subprocess.run(
-        [TUNE, *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100", **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
+    """Run `tune` with these words; never with a traceback. With an environment of its own it is started as a user
+    starts it: what is imported reads some of it."""
+    argv = list(map(str, words))
+    environment = {**os.environ, "COLUMNS": "100", **(env or {})}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        if env is None:
+            status = _FORKS.run(argv, cwd, environment, out, err)
+        else:
+            status = subprocess.run([TUNE, *argv], cwd=cwd, env=environment, stdout=out, stderr=err).returncode
+        for file in (out, err):
+            file.seek(0)
+        done = Done(status, out.read().decode(), err.read().decode())
+    assert "Traceback" not in done.err, done.err
+    return done
 
 
 @pytest.fixture
