@@ -8,7 +8,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from board_agent.timing import Repetition, in_repeats, median_interval, repeat
+from board_agent.timing import BURST_CALLS, BURST_SECONDS, Repetition, burst, in_repeats, median_interval, repeat
 
 POLICY = Repetition()
 SECONDS = st.floats(1e-7, 10.0)
@@ -82,3 +82,20 @@ def test_in_repeats_stands_for_all_times(times, repeats):
     assert min(times) <= min(values) <= max(values) <= max(times)
     if len(times) <= repeats:
         assert values == times
+
+
+@given(st.lists(SECONDS, min_size=1, max_size=50))
+def test_a_burst_ends_by_its_seconds_and_a_fast_kernel_by_its_calls(times):
+    made = []
+    call = calls(times)
+
+    def run():
+        made.append(call())
+        return made[-1]
+
+    middle = burst(run)
+    timed = made[1:]  # the first brings code and data back
+    assert middle == median(timed)
+    assert BURST_CALLS <= len(timed) <= POLICY.most
+    assert len(timed) == BURST_CALLS or sum(timed[:-1]) < BURST_SECONDS + 1e-9
+    assert len(timed) == POLICY.most or sum(timed) >= BURST_SECONDS - 1e-9
