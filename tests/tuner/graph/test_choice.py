@@ -18,6 +18,7 @@ from tuning_db import shipped
 from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db
 
+CPUS = {"x86_64-avx512": "skylake-avx512", "x86_64-avx2": "haswell"}  # what something is shipped for
 WORKLOAD = Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("relu",))
 
 
@@ -63,7 +64,7 @@ def test_what_was_not_measured_is_no_rival(store: Store) -> None:
 def as_shipped(trial: Trial) -> Device:
     """A device with the key of a shipped trial, and a target with its vectors: not those of a device that is here."""
     if trial.device.kind == "cpu":
-        return replace(open_device("cpu", 1), key=trial.device, target=host_target("skylake-avx512"))
+        return replace(open_device("cpu", 1), key=trial.device, target=host_target(CPUS[trial.device.family]))
     names = ("max_threads", "local_memory_bytes", "lanes", "subgroups", "fp16")
     said = {name: trial.device.attrs[name] for name in names}
     limits = GpuLimits(trial.device.kind, trial.device.family, **said)
