@@ -13,7 +13,7 @@ from statistics import median
 
 BURST_SECONDS = 0.006  # of one candidate's turn in a comparison
 BURST_CALLS = 3
-_BURST_MOST = 300  # calls: of a kernel that takes a microsecond the seconds alone would ask for thousands
+BURST_MOST = 300  # calls: of a kernel that takes a microsecond the seconds alone would ask for thousands
 _TRIES = 2
 
 
@@ -100,7 +100,7 @@ def burst(run: Callable[[], float]) -> float:
     run()
     times: list[float] = []
     total = 0.0
-    while len(times) < BURST_CALLS or (total < BURST_SECONDS and len(times) < _BURST_MOST):
+    while len(times) < BURST_CALLS or (total < BURST_SECONDS and len(times) < BURST_MOST):
         times.append(run())
         total += times[-1]
     return median(times)

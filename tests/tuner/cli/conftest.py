@@ -50,13 +50,13 @@ class Done:
 def run_tune(*words: object, cwd: Path, env: dict[str, str] | None = None) -> Done:
     """Run `tune` with these words; never with a traceback. With an environment of its own it is started as a user
     starts it: what is imported reads some of it."""
-    argv = list(map(str, words))
+    argv = list(map(str, [TUNE, *words]))
     environment = {**os.environ, "COLUMNS": "100", **(env or {})}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         if env is None:
             status = _FORKS.run(argv, cwd, environment, out, err)
         else:
-            status = subprocess.run([TUNE, *argv], cwd=cwd, env=environment, stdout=out, stderr=err).returncode
+            status = subprocess.run(argv, cwd=cwd, env=environment, stdout=out, stderr=err).returncode
         for file in (out, err):
             file.seek(0)
         done = Done(status, out.read().decode(), err.read().decode())

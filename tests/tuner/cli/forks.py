@@ -41,7 +41,7 @@ class Forks:
         self._socket: socket.socket | None = None
 
     def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: BinaryIO, err: BinaryIO) -> int:
-        """Run `tune` with these arguments; its exit status (negative: the signal that ended it)."""
+        """Run the script `argv[0]` with what follows; its exit status (negative: the signal that ended it)."""
         request = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode()
         with self._lock:
             if self._socket is None:
@@ -85,9 +85,8 @@ def _become(request: dict, fds: Sequence[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    script = Path(sys.executable).with_name("tune")
-    sys.path[0] = str(script.parent)
-    sys.argv[:] = [str(script), *request["argv"]]
+    sys.argv[:] = request["argv"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
     importlib.import_module("tuner.cli.main").main()
 
 
