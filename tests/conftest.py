@@ -1,4 +1,5 @@
-"""Holds for all tests: an interrupt interrupts, however the tests were started, and nothing has a time limit."""
+"""Holds for all tests: an interrupt interrupts, however the tests were started, nothing has a time limit, process
+servers are forked instead of started, and a run says what it left out and what its tests took."""
 
 from __future__ import annotations
 
@@ -9,15 +10,38 @@ import pytest
 from hypothesis import settings
 
 from tests.board_agent.bundles import copied, make_bundle
+from tests.forks import FORKS
+from tests.groups import Groups
+from tests.processor_time import ProcessorTimes
+from tests.selection import MARKERS, Selection
+from tests.spare_server import use_spares
+from tuner.measure import processes
+
+_start_server = processes.start_server
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processor-times", type=Path, help="append the processor seconds of each test to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """A shell's background job ignores SIGINT, and its children inherit that: tests of interrupts would wait for
     ever."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.register_profile("edgetune", deadline=None)  # machines are shared and noisy
     settings.load_profile("edgetune")
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    for plugin in (Selection(config), Groups(), ProcessorTimes(config.getoption("--processor-times"))):
+        config.pluginmanager.register(plugin)
+    use_spares(FORKS.spare)
+
+
+@pytest.fixture
+def started_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process servers start as they do for a user."""
+    monkeypatch.setattr(processes, "start_server", _start_server)
 
 
 @pytest.fixture(scope="session")

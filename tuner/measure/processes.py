@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 from tuner.errors import BadInput, TuneError
 from tuner.measure.messages import how_it_ended, last_meaningful_line
@@ -24,7 +24,7 @@ _CLOSE_SECONDS = 5.0
 # Workers compute on the threads we give them. A BLAS pool would make the server multi-threaded (it could not fork
 # then) and spin beside a measurement; glibc's arenas would use up the address space that limits a worker's memory.
 # Where torch is installed, importing TVM asks it whether CUDA is there: that opens the driver, which no fork survives.
-_SERVER_ENV = {
+SERVER_ENV = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -70,6 +70,33 @@ class Worker:
         return how_it_ended(status, said)
 
 
+class ServerProcess(Protocol):
+    """What is needed of a started server: `subprocess.Popen` has it."""
+
+    returncode: int | None
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        ...
+
+
+def start_server(control: socket.socket, log: BinaryIO) -> ServerProcess:
+    """Start the process that forks workers: it serves `control` and writes its output to `log`."""
+    code = _START.format(path=sys.path, parent=os.getpid())
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(control.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[control.fileno()],
+        env={**os.environ, **SERVER_ENV},
+    )
+
+
 class ProcessServer:
     """Starts a zygote at once and lets it fork workers. `modules` are imported before the first fork."""
 
@@ -83,16 +110,8 @@ class ProcessServer:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = _START.format(path=sys.path, parent=os.getpid())
         with theirs, open(self._scratch / "server.log", "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, **_SERVER_ENV},
-            )
+            self._process = start_server(theirs, log)
         self._socket = ours
         self._ready = False
         ours.send(pickle.dumps(Hello(self._modules, str(self._scratch))))

@@ -18,11 +18,10 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests.tuner.cli.forks import Forks
+from tests.forks import FORKS
 from tests.tuner.tiny_network import write_tiny_network
 
 TUNE = Path(sys.executable).with_name("tune")
-_FORKS = Forks()
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def run_tune(*words: object, cwd: Path, env: dict[str, str] | None = None) -> Do
     environment = {**os.environ, "COLUMNS": "100", **(env or {})}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         if env is None:
-            status = _FORKS.run(argv, cwd, environment, out, err)
+            status = FORKS.run(argv, cwd, environment, out, err)
         else:
             status = subprocess.run(argv, cwd=cwd, env=environment, stdout=out, stderr=err).returncode
         for file in (out, err):

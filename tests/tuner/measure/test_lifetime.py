@@ -17,6 +17,7 @@ from tests.tuner.measure.misbehaving import candidate
 from tuner.devices import open_device
 from tuner.measure import LocalRunner, MeasureOptions
 
+pytestmark = pytest.mark.usefixtures("started_servers")
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 60
 OPTIONS = MeasureOptions(compile_seconds=3600, run_seconds=3600, plugins=("tests.tuner.measure.misbehaving",))

@@ -9,6 +9,8 @@ import pytest
 
 from tuner.measure.processes import ProcessServer
 
+pytestmark = pytest.mark.usefixtures("started_servers")
+
 TORCH = """
 def told(what):
     with open({log!r}, "a") as log:

@@ -1,0 +1,26 @@
+"""Which tests pytest-xdist runs one after the other, in one of its workers.
+
+The tests of a file stay together, for they share what the file's fixtures make; those of a sampled matrix go to
+whoever is free. All that owns boards, measures or fills disks is one group: beside each other they would measure each
+other. Groups begin in the order of `_FIRST`, the longest before the others, so that no worker ends long after the rest.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_ALONE = ("tests/tuner/fleet", "tests/board_agent", "tests/tuner/measure", "tests/tuner/devices", "tests/tuning_db")
+_FIRST = (*_ALONE, "tests/tuner/cli", "tests/tuner/placement", "tests/test_docs.py", "tests/tuner/report")
+
+
+class Groups:
+    """Sets xdist's group of every test that has none of its own."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Runs before xdist reads the groups."""
+        for item in items:
+            file = item.nodeid.partition("::")[0]
+            if item.get_closest_marker("xdist_group") is None and item.get_closest_marker("sampled") is None:
+                item.add_marker(pytest.mark.xdist_group("alone" if file.startswith(_ALONE) else file))
+        items.sort(key=lambda item: next((i for i, place in enumerate(_FIRST) if item.nodeid.startswith(place)), 99))

@@ -1,0 +1,70 @@
+"""Report the processor time of every test: its own process and all that it started.
+
+Wall time on a shared machine says little about what a test costs; processor seconds hardly change with the load.
+`--processor-times FILE` writes a JSON line for each test; the summary of every run lists the most expensive ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import psutil
+import pytest
+
+_SHOWN = 20
+
+
+def tree_seconds(root: int) -> float:
+    """Return the user and system seconds of process `root`, of its living descendants, and of all that they have
+    waited for. What a descendant that lost its parent has used is not known any more."""
+    own: dict[int, float] = {}
+    children: dict[int, list[int]] = {}
+    for process in psutil.process_iter(["ppid", "cpu_times"]):
+        times = process.info["cpu_times"]
+        if times is None:
+            continue
+        own[process.pid] = times.user + times.system + times.children_user + times.children_system
+        children.setdefault(process.info["ppid"], []).append(process.pid)
+    total, todo = 0.0, [root]
+    while todo:
+        pid = todo.pop()
+        total += own.get(pid, 0.0)
+        todo += children.get(pid, [])
+    return total
+
+
+class ProcessorTimes:
+    """Measures tests where they run, and lists them where the run is reported (the same process without xdist)."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._before = tree_seconds(os.getpid())
+        self._file = file
+        self._tests: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add what was used since the last report of this process: setup, call and teardown have one each."""
+        report = yield
+        now = tree_seconds(os.getpid())
+        report.processor_seconds = now - self._before  # xdist hands attributes on
+        self._before = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up the phases of a test."""
+        self._tests[report.nodeid] = self._tests.get(report.nodeid, 0.0) + report.processor_seconds
+        if report.when == "teardown" and self._file is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+            line = {"test": report.nodeid, "processor_seconds": round(self._tests[report.nodeid], 3)}
+            with self._file.open("a") as out:
+                out.write(json.dumps(line) + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """List the tests that used most."""
+        slowest = sorted(self._tests.items(), key=lambda test: -test[1])[:_SHOWN]
+        total = sum(self._tests.values())
+        terminalreporter.section(f"{len(slowest)} most expensive of {len(self._tests)} tests, {total:.0f} processor s")
+        for name, seconds in slowest:
+            terminalreporter.line(f"{seconds:9.1f} s  {name}")

@@ -1,0 +1,77 @@
+"""Choose the tests of a run: what a change has to pass, or everything.
+
+`pytest` alone runs what a change has to pass: all tests but those marked `night`, and of each large matrix (marked
+`sampled(n)`) one case in n, chosen by a hash of the case and the commit, so that some commit within days runs each.
+`pytest -m ""` runs everything. A test that is named on the command line (`file.py::test`) is never left out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+COMMIT = "EDGETUNE_TEST_COMMIT"
+MARKERS = {
+    "slow": "takes more than ten processor seconds; still part of what a change has to pass",
+    "night": "takes long for what it may find: runs with -m '' alone, as the nightly run does",
+    "sampled(n)": "one case in n runs with a change (chosen by a hash of the case and the commit), all at night",
+}
+
+
+def commit() -> str:
+    """Return the checked-out commit; the empty string outside of a git repository, where the sample never changes."""
+    command = ["git", "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def is_sampled(case: str, one_in: int, commit: str) -> bool:
+    """Return whether the run of `commit` has this case of a matrix of which it runs one in `one_in`."""
+    return (crc32(case.encode()) + crc32(commit.encode())) % one_in == 0
+
+
+class Selection:
+    """Marks as `night` the cases of matrices that are not in this commit's sample, and says what a run left out."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._named = any("::" in argument for argument in config.args)
+        # Workers of xdist have to choose the same cases, whatever happens to the repository meanwhile.
+        self._commit = os.environ.setdefault(COMMIT, commit())
+        self._left_out = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Runs before pytest deselects by marks."""
+        if self._named:
+            config.option.markexpr = ""
+        for item in items:
+            sampled = item.get_closest_marker("sampled")
+            if sampled is not None and not is_sampled(item.nodeid, sampled.args[0], self._commit):
+                item.add_marker("night")
+        self._left_out = sum(1 for item in items if item.get_closest_marker("night") is not None)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the process that reports how many tests were left out; with xdist only workers collect."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["left_out"] = self._left_out
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Runs in xdist's controller, once for each worker: all have collected the same."""
+        self._left_out = getattr(node, "workeroutput", {}).get("left_out", self._left_out)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        """Say what this run did not do, and how to do it."""
+        if "not night" in config.option.markexpr and self._left_out:
+            terminalreporter.write_line(
+                f"{self._left_out} tests are left for the night (matrices are sampled for commit "
+                f"{self._commit[:12] or 'unknown'}); to run all: python -m pytest -m ''"
+            )

@@ -1,0 +1,111 @@
+"""A process server (tuner.measure.zygote) without the seconds that its imports take.
+
+A spare is forked from a process that has all of it imported (tests.forks), and waits. `Spare.start_server` takes the
+place of `tuner.measure.processes.start_server` and turns the spare into the server that would be started otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import BinaryIO
+
+from tuner.measure import processes
+from tuner.measure.zygote import serve
+
+_REQUEST_BYTES = 1 << 18
+
+
+class SpareProcess:
+    """A server that was a spare; used as `subprocess.Popen` is. Its parent may be another process than this one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._pidfd = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; the status is 0 where only its parent can know it."""
+        if self.returncode is None:
+            if not select.select([self._pidfd], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a process server", timeout or 0)
+            self.returncode = 0
+            with contextlib.suppress(ChildProcessError):
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._pidfd)
+        return self.returncode
+
+
+class Spare:
+    """The process that uses a spare has one end of `channel`, the spare the other; `pid` is the spare's."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid, self.channel = pid, channel
+
+    def start_server(self, control: socket.socket, log: BinaryIO) -> SpareProcess:
+        """See tuner.measure.processes.start_server."""
+        request = {"path": sys.path, "cwd": os.getcwd(), "env": {**os.environ, **processes.SERVER_ENV}}
+        process = SpareProcess(self.pid)
+        with self.channel as channel:
+            socket.send_fds(channel, [json.dumps(request).encode()], [control.fileno(), log.fileno()])
+        return process
+
+
+def fork_spare(*unused: socket.socket) -> Spare:
+    """Fork a spare from this process, which must have no threads. The spare closes what is `unused` there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            for other in (ours, *unused):
+                other.close()
+            _become_server(theirs, parent)
+            status = 0
+        finally:
+            os._exit(status)
+    theirs.close()
+    return Spare(pid, ours)
+
+
+def _become_server(channel: socket.socket, parent: int) -> None:
+    """Wait for a request and serve it; return when nobody will ask any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    data, fds, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 2)
+    channel.close()
+    if not data:
+        return
+    request, (control, log) = json.loads(data), fds
+    with open(os.devnull, "rb") as nothing:
+        for fd, standard in ((nothing.fileno(), 0), (log, 1), (log, 2)):
+            os.dup2(fd, standard)
+    os.close(log)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.path[:] = request["path"]
+    serve(control, parent)
+
+
+def use_spares(spares: Callable[[], Spare | None]) -> None:
+    """Let the process servers of this process be spares from now on, and start as ever where there is none."""
+    start = processes.start_server
+
+    def start_server(control: socket.socket, log: BinaryIO) -> processes.ServerProcess:
+        spare = spares()
+        return start(control, log) if spare is None else spare.start_server(control, log)
+
+    processes.start_server = start_server
