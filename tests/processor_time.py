@@ -42,7 +42,7 @@ class ProcessorTimes:
     def __init__(self, file: Path | None) -> None:
         self._before = tree_seconds(os.getpid())
         self._file = file
-        self._tests: dict[str, float] = {}
+        self._tests: dict[str, tuple[float, float]] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -55,16 +55,17 @@ class ProcessorTimes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the phases of a test."""
-        self._tests[report.nodeid] = self._tests.get(report.nodeid, 0.0) + report.processor_seconds
+        processor, wall = self._tests.get(report.nodeid, (0.0, 0.0))
+        found = self._tests[report.nodeid] = processor + report.processor_seconds, wall + report.duration
         if report.when == "teardown" and self._file is not None and "PYTEST_XDIST_WORKER" not in os.environ:
-            line = {"test": report.nodeid, "processor_seconds": round(self._tests[report.nodeid], 3)}
+            line = {"test": report.nodeid, "processor_seconds": round(found[0], 3), "seconds": round(found[1], 3)}
             with self._file.open("a") as out:
                 out.write(json.dumps(line) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the tests that used most."""
-        slowest = sorted(self._tests.items(), key=lambda test: -test[1])[:_SHOWN]
-        total = sum(self._tests.values())
-        terminalreporter.section(f"{len(slowest)} most expensive of {len(self._tests)} tests, {total:.0f} processor s")
-        for name, seconds in slowest:
-            terminalreporter.line(f"{seconds:9.1f} s  {name}")
+        most = sorted(self._tests.items(), key=lambda test: -test[1][0])[:_SHOWN]
+        total = sum(processor for processor, _ in self._tests.values())
+        terminalreporter.section(f"{len(most)} most expensive of {len(self._tests)} tests: {total:.0f} processor seconds")
+        for name, (processor, wall) in most:
+            terminalreporter.line(f"{processor:8.1f} s, {wall:7.1f} s of wall time  {name}")

@@ -34,6 +34,7 @@ def _chosen(template: AnchorTemplate, workload: Workload, target: Target, sample
     return [*rng.sample(seeds, min(2, len(seeds))), *drawn]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("template", "name"), CASES)
 def test_results_match_float64(template: str, name: str) -> None:
     target = host_target()
@@ -44,6 +45,7 @@ def test_results_match_float64(template: str, name: str) -> None:
 
 
 @pytest.mark.skipif("x86" not in str(host_target()), reason="narrower x86 vectors need an x86 processor")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("name", ["conv3x3_odd_sizes", "conv1x1_prime", "first_layer", "depthwise", "dense_rows"])
 def test_results_match_float64_with_narrow_vectors(name: str, mcpu: str) -> None:
@@ -54,6 +56,7 @@ def test_results_match_float64_with_narrow_vectors(name: str, mcpu: str) -> None
                 assert Compiled(template, WORKLOADS[name], target, config).error() < 3e-5, dict(config.knobs)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_compiles_for_neon(name: str, tmp_path) -> None:
     target = Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4})
@@ -75,6 +78,7 @@ def test_every_workload_has_a_template(name: str) -> None:
     assert space.seed_configs()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("template", "name"), CASES)
 def test_samples_and_neighbours_are_valid(template: str, name: str) -> None:
     space = TEMPLATES[template].space(WORKLOADS[name], host_target())

@@ -51,6 +51,7 @@ def chosen(workload: Workload, target: Target, place: str, vec: int) -> Config:
     return config
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("conv", CONVS)
@@ -77,6 +78,7 @@ def test_copies_are_committed_and_waited_for(conv: str, place: str, dtype: str) 
         assert steps == [*once, *turn, "async_wait_group_0", "__syncthreads"], dict(config.knobs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("profile", ["jetson-orin", "h100"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_it_compiles_where_the_architecture_has_it(dtype: str, profile: str) -> None:
@@ -94,6 +96,7 @@ def test_older_architectures_are_not_offered_it(profile: str) -> None:
     assert "asynchronous" not in {knob.name for knob in space.knobs}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("conv", CONVS)

@@ -52,6 +52,7 @@ def _lowered(func: tirx.PrimFunc, limits: str) -> Lowered:
     return lower(default.schedule(func, gpu(limits)), gpu(limits))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("platform", "limits"), list(zip(PLATFORMS, ("mali", "its own"), strict=True)))
 def test_the_same_numbers_as_unscheduled(platform: str, limits: str, name: str) -> None:
@@ -65,6 +66,7 @@ def test_the_same_numbers_as_unscheduled(platform: str, limits: str, name: str) 
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("limits", GPUS)
 def test_all_work_is_in_kernels_within_the_limits(limits: str, name: str) -> None:

@@ -35,6 +35,7 @@ def _configs(workload: Workload, count: int, **knobs: object) -> list[Config]:
     return [c for c in drawn if space.features(c.knobs)["body_fmas"] <= SHORT_BODY][:count]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("platform", ["pocl", "intel"])
 @pytest.mark.parametrize("name", NAMES)
 def test_results_match_float64(name: str, platform: str) -> None:
@@ -45,6 +46,7 @@ def test_results_match_float64(name: str, platform: str) -> None:
         assert Compiled(TEMPLATE, WORKLOADS[name], MALI, config, device).error() < 2e-6, dict(config.knobs)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("pad", ["local", "inline", "kernel"])
 @pytest.mark.parametrize("vector", ["channels", "columns"])
 def test_every_way_of_reading_the_input(pad: str, vector: str) -> None:

@@ -30,6 +30,7 @@ ANCHORS = ("conv3x3", "conv1x1_strided", "first_layer", "depthwise", "dense_rows
 EVERY = {**{name: WORKLOADS[name] for name in ANCHORS}, **OPERATORS}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", EVERY)
 def test_they_are_what_the_host_code_launches(name: str, tmp_path: Path) -> None:
     here = driver("pocl")
@@ -61,6 +62,7 @@ def _check_uses(found: dict) -> None:
     assert all(f" {launch['kernel']}(" in found["source"] for launch in found["launches"])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("profile", ["jetson-nano", "jetson-orin"])
 @pytest.mark.parametrize("name", EVERY)
 def test_a_jetson_is_sent_what_nvcc_compiles(name: str, profile: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tuner.measure.replay import trial_of
 from tuner.search import make_searcher
 from tuning_db.record import Config, Failure, FailureKind, Trial
 
+pytestmark = pytest.mark.sampled(8)
 SPACES = sorted((Path(__file__).parents[3] / "benchmarks/spaces").glob(f"*{SUFFIX}"))
 BATCHES = (16, 1, 7, 16, 24)
 every_space = pytest.mark.parametrize("path", SPACES, ids=lambda path: path.name.removesuffix(SUFFIX))
