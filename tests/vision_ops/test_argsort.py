@@ -24,6 +24,7 @@ def _error(sort: Argsort, where: Place, dtype: str = "float32", samples: int = 0
     return max(Compiled.of(workload, config, where).error(*inputs) for config in configs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", TEMPLATE.dtypes)
 @pytest.mark.parametrize("descending", [False, True])
 def test_rows(place: Place, descending: bool, dtype: str) -> None:
@@ -34,6 +35,7 @@ def test_the_first_of_rows(place: Place) -> None:
     assert _error(Argsort(2, 5003, 100, descending=True), place, samples=2) == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("segments", [1, 50, 10_000])
 def test_segments_of_very_different_lengths(place: Place, segments: int) -> None:
     assert _error(Argsort(1, 5003, 5003, True, segments), place, samples=2) == 0

@@ -27,6 +27,7 @@ def _errors(nms: Nms, where: Place, inputs: tuple[np.ndarray, ...], samples: int
     return [Compiled.of(nms.workload(), config, where).error(*inputs) for config in configs]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "nms",
     [

@@ -64,6 +64,7 @@ def strange(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(-(2**31), 2**31, spec.shape).astype(spec.dtype)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_nothing_outside_is_touched(tmp_path: Path, name: str) -> None:
     workload, target = WORKLOADS[name], Place.named("host").target

@@ -67,6 +67,7 @@ def run_without_fragments(workload: Workload, config: Config) -> tuple[np.ndarra
     return compiled.call(built["main"], inputs, expected.shape), expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("asynchronous", [0, 1])
 @pytest.mark.parametrize("conv", CONVS)
 def test_the_only_rounding_of_half_precision_is_the_results(conv: str, asynchronous: int) -> None:

@@ -69,6 +69,7 @@ def test_the_smallest_images_have_configs_of_both_sizes(channels: int, size: int
     assert {config["m"] for config in seeds} == {2, 4}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("sweeps", [1, 2, 7])
 def test_a_group_fetches_every_line_of_its_next_weights(platform: str, sweeps: int) -> None:

@@ -42,6 +42,7 @@ def _source(workload: Workload, config: Config, target: Target = TARGET) -> str:
     return Compiled(TEMPLATE, workload, target, config).build().imports[0].inspect_source()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [8, 16])
 @pytest.mark.parametrize("name", NAMES)
 def test_results_match_float64(name: str, size: int) -> None:

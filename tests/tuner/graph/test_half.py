@@ -72,6 +72,7 @@ def test_anchors_without_a_template(tmp_path: Path, device: Device) -> None:
     assert_close(results, expected(net.model(output), inputs), TOLERANCE)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise_operators(tmp_path: Path, device: Device, name: str) -> None:
     net = Net()

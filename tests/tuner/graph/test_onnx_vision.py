@@ -107,6 +107,7 @@ def detector(net: Net, boxes: int, classes: int, keep: int, score: float, batch:
     return [picked, coordinates, net.op("Mul", net.op("GatherND", scores, picked), net.scalar(100))]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("boxes", "classes", "keep", "score", "batch"), [(60, 3, 8, 0.5, 1), (33, 1, 40, 0.2, 2), (20, 2, 5, 2.0, 1)]
 )

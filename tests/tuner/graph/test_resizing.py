@@ -41,6 +41,7 @@ def resized(channels: int, scales: tuple[float, float], rule: str) -> tuple[Net,
     return net, net.conv(x, (channels, 20), pads=[1, 1, 1, 1])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scales", [(2.0, 2.0), (1.5, 0.6)])
 @pytest.mark.parametrize("rule", RULES)
 def test_images_of_any_size(tmp_path: Path, rule: str, scales: tuple[float, float]) -> None:
@@ -77,6 +78,7 @@ def test_halves(tmp_path: Path, rule: str) -> None:
     assert_close(results, expected(net.model(output), inputs), 5e-3)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", sorted(RULES.keys() - {"linear to the corners"}))
 def test_scales_that_make_no_whole_pixels(tmp_path: Path, place: Place, rule: str) -> None:
     """The pixels lie where the scales say, not the ratio of the sizes: a template's operator knows."""

@@ -154,6 +154,7 @@ def merged(squeezed: Path, device: Device, tmp_path_factory: pytest.TempPathFact
     return graph, directory
 
 
+@pytest.mark.sampled(3)
 def test_a_merged_module_computes_what_the_sequential_one_computes(
     merged: tuple[FusedGraph, Path], squeezed: Path, device: Device, tmp_path: Path
 ) -> None:

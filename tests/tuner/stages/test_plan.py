@@ -322,6 +322,7 @@ def test_networks_are_told_apart_by_their_shapes(tmp_path: Path, network: Placed
     assert key(network) != key(lowered(branches(tmp_path, 14), device))
 
 
+@pytest.mark.sampled(2)
 def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, device: Device, store: Store) -> None:
     """As the database remembers them: of one batch the best has stages, of the other it has none."""
     eight = lowered(branches(tmp_path, batch=8), device)

@@ -43,6 +43,7 @@ def compiled(vendor: str, name: str) -> Compiled:
     return Compiled(template, workload, target, config, CPU if gpu is None else gpu.tvm_device())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_results_match_float64(vendor: str, name: str) -> None:
     assert compiled(vendor, name).error() < 3e-5
