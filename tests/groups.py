@@ -1,16 +1,16 @@
 """Which tests pytest-xdist runs one after the other, in one of its workers.
 
 The tests of a file stay together, for they share what the file's fixtures make; those of a sampled matrix go to
-whoever is free. All that owns boards, measures or fills disks is one group: beside each other they would measure each
-other. Groups begin in the order of `_FIRST`, the longest before the others, so that no worker ends long after the rest.
+whoever is free. All that owns boards or counts on times is one group: beside each other they would measure each other.
+Groups begin in the order of `_FIRST`, the longest before the others, so that no worker ends long after the rest.
 """
 
 from __future__ import annotations
 
 import pytest
 
-_ALONE = ("tests/tuner/fleet", "tests/board_agent", "tests/tuner/measure", "tests/tuner/devices", "tests/tuning_db")
-_FIRST = (*_ALONE, "tests/tuner/cli", "tests/tuner/placement", "tests/test_docs.py", "tests/tuner/report")
+_ALONE = ("tests/tuner/fleet", "tests/board_agent", "tests/tuner/measure")
+_FIRST = (*_ALONE, "tests/tuner/stages", "tests/tuner/cli", "tests/test_docs.py", "tests/tuner/report")
 
 
 class Groups:

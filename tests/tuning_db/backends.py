@@ -39,12 +39,19 @@ def migrate(connection: sqlalchemy.Connection, revision: str) -> None:
 
 
 def new_database(backend: str, path: Path) -> str:
-    """The URL of a database that does not exist yet, or is empty; skips the test where there is none."""
+    """Return the URL of a database that does not exist yet, or is empty; skip the test where there is none. Each of
+    xdist's workers has a schema of its own in PostgreSQL."""
     if backend == "sqlite":
         return str(path)
     url = os.environ.get(POSTGRES)
     if url is None:
         pytest.skip(f"set {POSTGRES} to the URL of an empty database to test with PostgreSQL")
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        if (worker := os.environ.get("PYTEST_XDIST_WORKER")) is not None:
+            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {worker}")
+            url += f"{'&' if '?' in url else '?'}options=-csearch_path%3D{worker}"
+    engine.dispose()
     engine = engine_of(url)
     with engine.begin() as connection:
         schema.metadata.drop_all(connection)

@@ -43,11 +43,13 @@ def test_after_an_interrupt_what_was_measured_can_be_written(
                 finally:  # as a session does, while the interrupt is on its way out
                     store.add(one)
 
-        for _ in range(200):
+        interrupts = 0
+        # On a busy machine an interrupt may come before a single trial is whole: until there are more trials than that.
+        while interrupts < 200 or store.stats().trials <= interrupts:
             signal.setitimer(signal.ITIMER_REAL, interrupt_soon.uniform(0.001, 0.01))
             with pytest.raises(KeyboardInterrupt):
                 work()
-        assert store.stats().trials > 200
+            interrupts += 1
         assert list(maintain.verify(store)) == []
 
 
