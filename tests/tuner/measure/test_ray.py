@@ -116,6 +116,7 @@ def test_a_board_measures_what_nodes_build(cluster: RayCluster, tmp_path: Path) 
             assert [t.ok for t in runner.measure(candidates(does))] == [True, False, False, True]
 
 
+@pytest.mark.night
 @pytest.mark.skipif(not namespaces(), reason="another boot id needs user namespaces")
 def test_other_machines_build_while_something_is_measured_here(cluster: RayCluster, said: list[str]) -> None:
     for name in ("a", "b"):
@@ -151,6 +152,7 @@ def test_a_node_that_is_killed_costs_time_alone_and_is_used_again(
     measure_until(runner, says(said, r"building on b/\w+ too \(1 at a time\)"))
 
 
+@pytest.mark.night
 def test_a_node_that_says_nothing_is_given_up_and_used_again(
     cluster: RayCluster, runner: LocalRunner, said: list[str]
 ) -> None:
@@ -207,6 +209,7 @@ def test_closing_leaves_nothing_on_the_nodes(cluster: RayCluster, runner: LocalR
     assert not alive
 
 
+@pytest.mark.night
 def test_a_second_run_builds_here_until_the_nodes_are_free(cluster: RayCluster, said: list[str]) -> None:
     options = MeasureOptions(plugins=OPTIONS.plugins, ray=cluster.address)
     first = LocalRunner(open_device("cpu", 1), options)

@@ -129,6 +129,7 @@ def test_a_node_killed_in_mid_run_costs_time_alone(
     cluster.add(killed[0], far=True)
 
 
+@pytest.mark.night
 def test_where_no_node_is_left_the_search_goes_on_here(
     cluster: RayCluster, runner: LocalRunner, said: list[str]
 ) -> None:
