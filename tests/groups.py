@@ -24,3 +24,10 @@ class Groups:
             if item.get_closest_marker("xdist_group") is None and item.get_closest_marker("sampled") is None:
                 item.add_marker(pytest.mark.xdist_group("alone" if file.startswith(_ALONE) else file))
         items.sort(key=lambda item: next((i for i, place in enumerate(_FIRST) if item.nodeid.startswith(place)), 99))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Make sure that xdist has read the groups: it would spread the tests of a group without a word otherwise."""
+        grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+        reads = not grouped or any("@" in item.nodeid for item in grouped)
+        if getattr(session.config.option, "loadgroup", False) and not reads:
+            raise pytest.UsageError("pytest-xdist ignores groups: it does not fit this version of pytest")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Generator
 from pathlib import Path
 
@@ -55,10 +56,11 @@ class ProcessorTimes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the phases of a test."""
-        processor, wall = self._tests.get(report.nodeid, (0.0, 0.0))
-        found = self._tests[report.nodeid] = processor + report.processor_seconds, wall + report.duration
+        name = re.sub(r"@[^\[\]]*$", "", report.nodeid)  # xdist puts a test's group there
+        processor, wall = self._tests.get(name, (0.0, 0.0))
+        found = self._tests[name] = processor + report.processor_seconds, wall + report.duration
         if report.when == "teardown" and self._file is not None and "PYTEST_XDIST_WORKER" not in os.environ:
-            line = {"test": report.nodeid, "processor_seconds": round(found[0], 3), "seconds": round(found[1], 3)}
+            line = {"test": name, "processor_seconds": round(found[0], 3), "seconds": round(found[1], 3)}
             with self._file.open("a") as out:
                 out.write(json.dumps(line) + "\n")
 
@@ -66,6 +68,8 @@ class ProcessorTimes:
         """List the tests that used most."""
         most = sorted(self._tests.items(), key=lambda test: -test[1][0])[:_SHOWN]
         total = sum(processor for processor, _ in self._tests.values())
-        terminalreporter.section(f"{len(most)} most expensive of {len(self._tests)} tests: {total:.0f} processor seconds")
+        terminalreporter.section(
+            f"{len(most)} most expensive of {len(self._tests)} tests: {total:.0f} processor seconds"
+        )
         for name, (processor, wall) in most:
             terminalreporter.line(f"{processor:8.1f} s, {wall:7.1f} s of wall time  {name}")
