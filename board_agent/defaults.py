@@ -7,6 +7,7 @@ from pathlib import Path
 
 PORT = 9190
 TURN_SECONDS = 60.0  # while others wait: preparing again takes the next turn a few of them
+ALIVE_SECONDS = 2.0  # between signs of life
 
 
 def default_folder() -> Path:

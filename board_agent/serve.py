@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from board_agent.backend import BACKENDS, Unusable
-from board_agent.defaults import PORT, TURN_SECONDS, default_folder
+from board_agent.defaults import ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
 from board_agent.facts import facts
 from board_agent.keys import Hosts
 from board_agent.line import MOST, Full, Line
@@ -32,14 +32,23 @@ from board_agent.wire import Gone, WireError, send
 _STRANGERS = 8  # connections for which there is always room: each is a small process for ten seconds
 _MOST_CHILDREN = MOST + _STRANGERS
 _PAUSE = 0.5  # seconds, where the system has no room for another connection
-_IDLE, _INTERVAL, _PROBES = 4, 2, 3  # a host that is gone is noticed after ten seconds
+_IDLE, _INTERVAL, _PROBES = 2, 1, 3  # in signs of life: a host that is gone is noticed after five, ten seconds
 
 
 class Agent:
     """Listens on an address; port 0: any that is free, see `port`."""
 
-    def __init__(self, folder: Path, address: str, port: int, scratch: str, turn_seconds: float = TURN_SECONDS) -> None:
-        self._hosts, self._scratch, self._turn_seconds = Hosts(folder / "hosts"), scratch, turn_seconds
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        port: int,
+        scratch: str,
+        turn_seconds: float = TURN_SECONDS,
+        alive_seconds: float = ALIVE_SECONDS,
+    ) -> None:
+        self._hosts, self._scratch = Hosts(folder / "hosts"), scratch
+        self._turn_seconds, self._alive_seconds = turn_seconds, alive_seconds
         check_scratch(scratch)
         self._line = Line(folder / "line")
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -109,7 +118,7 @@ class Agent:
             print(f"{peer}: refused: {error}", file=sys.stderr, flush=True)
             return
         host.settimeout(None)
-        watch(host)
+        watch(host, self._alive_seconds)
         try:
             visitor = self._line.enter(name)
         except Full as full:
@@ -118,7 +127,7 @@ class Agent:
             return
         print(f"{peer}: {name} came", file=sys.stderr, flush=True)
         with visitor:
-            serve_host(host, self._scratch, visitor, self._turn_seconds)
+            serve_host(host, self._scratch, visitor, self._turn_seconds, self._alive_seconds)
         print(f"{peer}: {name} left", file=sys.stderr, flush=True)
 
     def _reap(self) -> None:
@@ -143,15 +152,16 @@ def check_scratch(folder: str) -> None:
             )
 
 
-def watch(connection: Any) -> None:
-    """Let the system notice that the other end is gone, within ten seconds: whether we wait for it or send to it."""
+def watch(connection: Any, alive_seconds: float = ALIVE_SECONDS) -> None:
+    """Let the system notice that the other end is gone, within the time of five signs of life: whether we wait for it
+    or send to it."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        (socket.TCP_KEEPIDLE, _IDLE),
-        (socket.TCP_KEEPINTVL, _INTERVAL),
+        (socket.TCP_KEEPIDLE, max(1, round(_IDLE * alive_seconds))),  # whole seconds
+        (socket.TCP_KEEPINTVL, max(1, round(_INTERVAL * alive_seconds))),
         (socket.TCP_KEEPCNT, _PROBES),
-        (socket.TCP_USER_TIMEOUT, 1000 * (_IDLE + _INTERVAL * _PROBES)),
+        (socket.TCP_USER_TIMEOUT, round(1000 * alive_seconds * (_IDLE + _INTERVAL * _PROBES))),
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -171,15 +181,23 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="SECONDS",
         help="that a host measures while others wait (default: %(default)g)",
     )
+    parser.add_argument(
+        "--alive",
+        type=float,
+        default=ALIVE_SECONDS,
+        metavar="SECONDS",
+        help="between signs of life: a host takes the board for gone where some do not come (default: %(default)g)",
+    )
     given = parser.parse_args(arguments)
-    if not 0 < given.turn < float("inf"):
-        parser.error(f"--turn must be a positive number of seconds, not {given.turn:g}")
+    for option, seconds in (("--turn", given.turn), ("--alive", given.alive)):
+        if not 0 < seconds < float("inf"):
+            parser.error(f"{option} must be a positive number of seconds, not {seconds:g}")
     if given.facts:
         print(json.dumps({**facts(), **{kind: _devices_of(kind) for kind in ("opencl", "cuda")}}))
         return 0
     try:
         # First, so that a port which is taken does not use up the code.
-        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir(), given.turn)
+        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir(), given.turn, given.alive)
         if given.pair is not None:
             print(f"paired with {pair(Code.parse(given.pair), Hosts(given.folder / 'hosts'))}", flush=True)
     except (PairingError, OSError) as error:

@@ -22,13 +22,12 @@ import time
 from typing import Any, Sequence
 
 from board_agent.condition import condition
-from board_agent.defaults import TURN_SECONDS
+from board_agent.defaults import ALIVE_SECONDS, TURN_SECONDS
 from board_agent.facts import facts
 from board_agent.line import Alone, Visitor
 from board_agent.sandbox import adopt_orphans, end_children
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 
-ALIVE_SECONDS = 2.0  # between signs of life
 _LOOK_SECONDS = 0.25  # between looks whether the process still runs: what it started may keep its socket open
 _LINE_SECONDS = 0.5  # between looks whose turn it is: each takes others' cores for a tenth of a millisecond
 _MOMENT = 2.0  # seconds that a session which just ended may need to clear up
@@ -106,10 +105,9 @@ class _Timed:
     """A bench's socket, as frames are sent and received through one: not longer than `limit` seconds, whatever the
     process does with its end. Meanwhile the host hears that the board is alive, and is looked after."""
 
-    def __init__(self, bench: Bench, host: Any, limit: float) -> None:
+    def __init__(self, bench: Bench, host: Any, limit: float, alive_seconds: float) -> None:
         self._bench, self._host = bench, host
-        now = time.monotonic()
-        self._end, self._alive = now + limit, now + ALIVE_SECONDS
+        self._end, self._signs = time.monotonic() + limit, _Signs(host, alive_seconds)
         bench.socket.setblocking(False)
 
     def sendall(self, data: Any) -> None:
@@ -131,7 +129,7 @@ class _Timed:
             readable, writable, _ = select.select([self._host, *ours[sending:]], ours if sending else [], [], pause)
             if self._host in readable:  # it has nothing to say now: it left
                 raise _HostLeft
-            self._alive = _say_alive(self._host, self._alive)
+            self._signs.give()
             if writable or self._bench.socket in readable:
                 return
             if self._bench.ended:
@@ -143,24 +141,31 @@ class _Coming:
     """A host's connection, while a request comes from there: the host hears that it does, or it would take a board for
     gone to which it has sent much through a slow link."""
 
-    def __init__(self, host: Any) -> None:
-        self._host, self._alive = host, time.monotonic() + ALIVE_SECONDS
+    def __init__(self, host: Any, alive_seconds: float) -> None:
+        self._host, self._signs = host, _Signs(host, alive_seconds)
 
     def recv(self, size: int) -> bytes:
         data: bytes = self._host.recv(size)
-        self._alive = _say_alive(self._host, self._alive)
+        self._signs.give()
         return data
 
 
-def _say_alive(host: Any, due: float) -> float:
-    """If it is due; when it is the next time. Raises _HostLeft."""
-    if time.monotonic() < due:
-        return due
-    try:
-        send(host, {"alive": True})
-    except Gone as gone:
-        raise _HostLeft from gone
-    return time.monotonic() + ALIVE_SECONDS
+class _Signs:
+    """Tells a host every `seconds`, from now on, that the board is alive."""
+
+    def __init__(self, host: Any, seconds: float) -> None:
+        self._host, self._seconds = host, seconds
+        self._due = time.monotonic() + seconds
+
+    def give(self) -> None:
+        """Send a sign of life if one is due. Raises _HostLeft."""
+        if time.monotonic() < self._due:
+            return
+        try:
+            send(self._host, {"alive": True})
+        except Gone as gone:
+            raise _HostLeft from gone
+        self._due = time.monotonic() + self._seconds
 
 
 class Turn:
@@ -190,10 +195,18 @@ class Turn:
 
 
 class Session:
-    """Answers one host until it is gone."""
+    """Answers one host until it is gone, which hears every `alive_seconds` that the board is alive."""
 
-    def __init__(self, host: Any, scratch: str, visitor: Visitor | Alone, turn_seconds: float = TURN_SECONDS) -> None:
-        self._host, self._scratch, self._visitor, self._turn_seconds = host, scratch, visitor, turn_seconds
+    def __init__(
+        self,
+        host: Any,
+        scratch: str,
+        visitor: Visitor | Alone,
+        turn_seconds: float = TURN_SECONDS,
+        alive_seconds: float = ALIVE_SECONDS,
+    ) -> None:
+        self._host, self._scratch, self._visitor = host, scratch, visitor
+        self._turn_seconds, self._alive_seconds = turn_seconds, alive_seconds
         self._bench: Bench | None = None
         self._turn: Turn | None = None
         self._over = False  # a turn ended, and the host was not told yet
@@ -201,7 +214,8 @@ class Session:
     def serve(self) -> None:
         """Raises Gone or _HostLeft when the host leaves, WireError if it does not keep to the protocol."""
         try:
-            send(self._host, {"agent": VERSION, "facts": facts(), "line": self._visitor.look()._asdict()})
+            line = self._visitor.look()._asdict()
+            send(self._host, {"agent": VERSION, "facts": facts(), "line": line, "alive": self._alive_seconds})
             while True:
                 message, parts = self._request()
                 answer, more = self._answer(message, parts)
@@ -217,7 +231,7 @@ class Session:
         """The next one. A host that has no request when its turn is over loses the board too."""
         while not _decrypted(self._host) and not select.select([self._host], [], [], 1.0)[0]:
             self._end_turn()
-        return receive(_Coming(self._host), MOST_BYTES)
+        return receive(_Coming(self._host, self._alive_seconds), MOST_BYTES)
 
     def _end_turn(self) -> None:
         """If it is over."""
@@ -275,8 +289,10 @@ class Session:
                 return {"busy": self._visitor.look()._asdict()}
             if wait and now >= alive:
                 send(self._host, {"waiting": standing._asdict()})
-                alive = now + ALIVE_SECONDS
-            if select.select([self._host], [], [], _LINE_SECONDS)[0]:  # it has nothing to say now: it left
+                alive = now + self._alive_seconds
+            if select.select([self._host], [], [], min(_LINE_SECONDS, self._alive_seconds))[
+                0
+            ]:  # it has nothing to say now: it left
                 raise Gone("the host went away while it waited")
         self._turn, self._over = Turn(self._visitor, self._turn_seconds), False
         self._visitor.log("turn begins")
@@ -286,7 +302,7 @@ class Session:
         """What the process answers, to a message if there is one, all of it within the limit; meanwhile the host hears
         that the board is alive."""
         assert self._bench is not None
-        bench = _Timed(self._bench, self._host, limit)
+        bench = _Timed(self._bench, self._host, limit, self._alive_seconds)
         try:
             if message is not None:
                 with contextlib.suppress(Gone):  # noticed when its answer is read
@@ -304,13 +320,13 @@ class Session:
         return {"died": bench.kill()}, []
 
 
-def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float) -> None:
+def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float, alive_seconds: float) -> None:
     """Serve one connected host, in a scratch folder of its own that goes with it."""
     adopt_orphans()
     scratch = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base)
     os.chmod(scratch, 0o711)  # an unprivileged process finds its own folder in it
     try:
-        Session(host, scratch, visitor, turn_seconds).serve()
+        Session(host, scratch, visitor, turn_seconds, alive_seconds).serve()
     except (Gone, _HostLeft):
         pass
     except WireError as error:

@@ -14,6 +14,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -24,12 +26,15 @@ _REQUEST_BYTES = 1 << 18
 
 
 class SpareProcess:
-    """A server that was a spare; used as `subprocess.Popen` is. Its parent may be another process than this one."""
+    """A server that was a spare; used as `subprocess.Popen` is, from any thread. Its parent may be another process than
+    this one."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self._reaping = threading.Lock()
         self._pidfd = os.pidfd_open(pid)
+        weakref.finalize(self, os.close, self._pidfd)  # another thread may still look at it when one has the status
 
     def kill(self) -> None:
         """End it at once."""
@@ -39,13 +44,14 @@ class SpareProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended; the status is 0 where only its parent can know it."""
-        if self.returncode is None:
-            if not select.select([self._pidfd], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("a process server", timeout or 0)
-            self.returncode = 0
-            with contextlib.suppress(ChildProcessError):
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            os.close(self._pidfd)
+        if self.returncode is None and not select.select([self._pidfd], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("a process server", timeout or 0)
+        with self._reaping:
+            if self.returncode is None:
+                try:
+                    self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                except ChildProcessError:
+                    self.returncode = 0
         return self.returncode
 
 

@@ -11,5 +11,6 @@ from tuner.devices.board import Board
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Board]]:
-    with paired_agent(Path(tmp_path_factory.mktemp("board"))) as found:
+    """A board that is taken for gone after half the usual silence."""
+    with paired_agent(Path(tmp_path_factory.mktemp("board")), None, "--alive", "1") as found:
         yield found

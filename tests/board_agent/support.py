@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from board_agent.keys import Hosts
+from board_agent.pairing import Code, pair
 from tuner.devices.board import Board, Boards, Pairing
 
 NAME = "loop"
@@ -62,20 +64,29 @@ class Agent:
 
     def pair(self, boards: Boards, name: str = NAME, *more: str) -> Board:
         """Starts it with the code of a pairing, and more options."""
+        return self._paired(boards, name, lambda code: self.start("--pair", code, *more))
+
+    def introduce(self, boards: Boards, name: str = NAME) -> Board:
+        """Pairs it while it does not run, or runs already, as another agent in its folder would."""
+        hosts = Hosts(self.folder / "agent" / "hosts")
+        return self._paired(boards, name, lambda code: pair(Code.parse(code), hosts))
+
+    def _paired(self, boards: Boards, name: str, use: Callable[[str], object]) -> Board:
         with Pairing(boards, name, "127.0.0.1") as pairing:
             found: list[Board] = []
             waiting = threading.Thread(target=lambda: found.append(pairing.wait(self.port)))
             waiting.start()
-            self.start("--pair", str(pairing.code), *more)
+            use(str(pairing.code))
             waiting.join()
         return found[0]
 
 
 @contextlib.contextmanager
-def paired_agent(folder: Path, boards: Boards | None = None) -> Iterator[tuple[Agent, Board]]:
+def paired_agent(folder: Path, boards: Boards | None = None, *more: str) -> Iterator[tuple[Agent, Board]]:
+    """With more options of an agent."""
     agent = Agent(folder)
     try:
-        yield agent, agent.pair(boards or Boards(folder / "boards"))
+        yield agent, agent.pair(boards or Boards(folder / "boards"), NAME, *more)
     finally:
         agent.stop()
 

@@ -7,13 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.board_agent.support import paired_agent
 from tuner.devices.board import Board, Link
-from tuner.devices.board.link import SILENCE_SECONDS
 
-BYTES_A_SECOND = 90_000
+BYTES_A_SECOND = 250_000
+ALIVE_SECONDS = 0.6
 PIECE = 4096
 SETTINGS = {"device": "cpu", "form": "library", "threads": 1, "memory_bytes": 1 << 30}
 
@@ -28,10 +30,15 @@ def carry(source: socket.socket, sink: socket.socket, pause: float) -> None:
         return  # the test is over
 
 
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    with paired_agent(Path(tmp_path_factory.mktemp("board")), None, "--alive", str(ALIVE_SECONDS)) as (_, found):
+        yield found
+
+
 @pytest.fixture
-def slow(served) -> Iterator[Board]:
+def slow(board: Board) -> Iterator[Board]:
     """The board, behind a link that is slow towards it."""
-    _, board = served
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE)
 
@@ -59,6 +66,7 @@ def test_a_large_request_through_a_slow_link(slow: Board, kept: int | None) -> N
         link.ask({"do": "start", "settings": SETTINGS})
         given = {"id": 1, "shape": [len(data)], "dtype": "uint8", "part": 0}
         link.ask({"do": "put", "tensors": [given]}, [data])
-        assert time.monotonic() - began > SILENCE_SECONDS
+        assert link.silence_seconds == pytest.approx(3.5 * ALIVE_SECONDS)
+        assert time.monotonic() - began > link.silence_seconds
         _, (found,) = link.ask({"do": "get", "tensor": 1})
     assert found == data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -13,34 +14,59 @@ from pathlib import Path
 import pytest
 
 from board_agent.line import MOST_OF_ONE
+from board_agent.serve import main
 from tests.board_agent.support import Agent, eventually
 from tuner.devices.board import Board, BoardBusy, Boards, Link, Standing
 from tuner.errors import TurnOver
 
 SETTINGS = {"device": "cpu", "form": "library", "threads": 1, "memory_bytes": 1 << 30}
 HANG = 600.0  # seconds after which something that has to happen never will
-TURN = 2.0
+TURN = 1.0  # of an agent whose turns end in tests; with any other they last for longer than one
 USERS = ("alice", "bob", "carol")
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, dict[str, Board]]]:
+@contextlib.contextmanager
+def shared_agent(folder: Path, *more: str) -> Iterator[tuple[Agent, dict[str, Board]]]:
     """An agent that three users are paired with."""
-    folder = Path(tmp_path_factory.mktemp("shared"))
     agent, boards = Agent(folder), {}
     with pytest.MonkeyPatch.context() as patch:
         for user in USERS:
             patch.setenv("LOGNAME", user)
-            agent.stop()
-            boards[user] = agent.pair(Boards(folder / user), "pi", "--turn", str(TURN))
-    yield agent, boards
-    agent.stop()
+            boards[user] = agent.introduce(Boards(folder / user), "pi")
+    agent.start(*more)
+    try:
+        yield agent, boards
+    finally:
+        agent.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, dict[str, Board]]]:
+    with shared_agent(Path(tmp_path_factory.mktemp("shared"))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_by_the_second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Board]]:
+    with shared_agent(Path(tmp_path_factory.mktemp("brief")), "--turn", str(TURN)) as (_, found):
+        yield found
+
+
+def free(boards: dict[str, Board]) -> dict[str, Board]:
+    """Returns when what an earlier test left is cleared up."""
+    eventually(lambda: standing(boards["alice"]) == Standing(0, "", 0))
+    return boards
 
 
 @pytest.fixture
 def boards(shared) -> dict[str, Board]:
-    eventually(lambda: standing(shared[1]["alice"]) == Standing(0, "", 0))
-    return shared[1]
+    return free(shared[1])
+
+
+@pytest.fixture
+def brief(shared_by_the_second) -> dict[str, Board]:
+    """The boards of an agent with short turns."""
+    return free(shared_by_the_second)
 
 
 def standing(board: Board) -> Standing:
@@ -67,8 +93,8 @@ def measuring(board: Board) -> Link:
     return link
 
 
-def test_alone_a_turn_has_no_end(boards) -> None:
-    with measuring(boards["alice"]) as link:
+def test_alone_a_turn_has_no_end(brief) -> None:
+    with measuring(brief["alice"]) as link:
         for _ in range(6):
             time.sleep(TURN / 2)
             link.ask({"do": "ready"})
@@ -102,17 +128,17 @@ def test_others_see_who_measures_and_ask_without_waiting(boards) -> None:
         assert "free_bytes" in link.ask({"do": "condition"})[0]
 
 
-def test_who_only_asks_takes_nobodys_turn(boards) -> None:
-    with measuring(boards["alice"]) as link, Link(boards["bob"]) as asks:
+def test_who_only_asks_takes_nobodys_turn(brief) -> None:
+    with measuring(brief["alice"]) as link, Link(brief["bob"]) as asks:
         time.sleep(1.5 * TURN)
         with pytest.raises(BoardBusy):
             asks.start(SETTINGS, 60.0)
         link.ask({"do": "ready"})
 
 
-def test_an_idle_host_loses_the_board_and_hears_so_with_its_next_request(boards) -> None:
-    with measuring(boards["alice"]) as link:
-        bob = Waiter(boards["bob"])
+def test_an_idle_host_loses_the_board_and_hears_so_with_its_next_request(brief) -> None:
+    with measuring(brief["alice"]) as link:
+        bob = Waiter(brief["bob"])
         assert bob.has_it.wait(HANG)
         with pytest.raises(TurnOver, match=f"turn of {TURN:g} s is over"):
             link.ask({"do": "ready"})
@@ -129,10 +155,10 @@ def prepare_without_end(link: Link) -> None:
         time.sleep(0.05)
 
 
-def test_a_host_that_is_busy_preparing_keeps_the_board_for_five_turns_at_most(boards) -> None:
+def test_a_host_that_is_busy_preparing_keeps_the_board_for_five_turns_at_most(brief) -> None:
     began = time.monotonic()
-    with measuring(boards["alice"]) as link:
-        bob = Waiter(boards["bob"])
+    with measuring(brief["alice"]) as link:
+        bob = Waiter(brief["bob"])
         with pytest.raises(TurnOver):
             prepare_without_end(link)
         assert time.monotonic() - began >= 5 * TURN
@@ -177,7 +203,7 @@ def test_an_agent_that_is_started_again_knows_nobody_in_line(shared, boards) -> 
     link = measuring(boards["alice"])
     waiter = Link(boards["bob"])
     agent.stop(signal.SIGKILL)
-    agent.start("--turn", str(TURN))
+    agent.start()
     eventually(lambda: standing(boards["carol"]) == Standing(0, "", 0))
     with measuring(boards["carol"]):
         pass
@@ -185,11 +211,11 @@ def test_an_agent_that_is_started_again_knows_nobody_in_line(shared, boards) -> 
     waiter.close()
 
 
-@pytest.mark.parametrize("turn", ["0", "-1", "nan", "inf"])
-def test_a_turn_that_is_none_is_refused(tmp_path: Path, turn: str) -> None:
-    command = [sys.executable, "-m", "board_agent.serve", "--folder", tmp_path, "--turn", turn]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.splitlines()[-1].partition("error: ")[2]) == (
-        2,
-        f"--turn must be a positive number of seconds, not {turn}",
-    )
+@pytest.mark.parametrize("option", ["--turn", "--alive"])
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_seconds_that_are_none_are_refused(option: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([option, seconds])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1].partition("error: ")[2]
+    assert said == f"{option} must be a positive number of seconds, not {seconds}"

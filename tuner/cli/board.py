@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from board_agent.defaults import PORT, TURN_SECONDS, default_folder
+from board_agent.defaults import ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
 from tuner.cli.common import JsonOption, Output, check_parent_writable
 from tuner.cli.examples import examples
 from tuner.errors import BadInput
@@ -42,15 +42,20 @@ def serve(
     turn: Annotated[
         float, typer.Option(metavar="SECONDS", help="What a host measures for while others wait.")
     ] = TURN_SECONDS,
+    alive: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Between signs of life: without some of them a host sees the board gone."),
+    ] = ALIVE_SECONDS,
 ) -> None:
     """Serve this machine as a board, until interrupted."""
     from board_agent import serve as agent
 
-    if not 0 < turn < float("inf"):
-        raise BadInput(f"--turn must be a positive number of seconds, not {turn:g}")
+    for option, seconds in (("--turn", turn), ("--alive", alive)):
+        if not 0 < seconds < float("inf"):
+            raise BadInput(f"{option} must be a positive number of seconds, not {seconds:g}")
 
     more = () if pair_code is None else ("--pair", pair_code)
-    given = ["--address", address, "--port", str(port), "--turn", str(turn)]
+    given = ["--address", address, "--port", str(port), "--turn", str(turn), "--alive", str(alive)]
     given += ["--folder", str(folder or default_folder()), *more]
     raise typer.Exit(agent.main(given))
 

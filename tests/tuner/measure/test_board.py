@@ -34,7 +34,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Boa
     folder = tmp_path_factory.mktemp("board")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder))
-        with paired_agent(Path(folder), Boards()) as found:
+        with paired_agent(Path(folder), Boards(), "--alive", "1") as found:  # half as silent as others until it is gone
             yield found
 
 
@@ -161,7 +161,7 @@ def test_the_agent_goes_away_and_comes_back(board, runner) -> None:
     agent.stop(signal.SIGKILL)
 
     def back() -> None:
-        time.sleep(3)
+        time.sleep(1)  # longer than the pause before the first probe
         agent.start()
 
     coming = threading.Thread(target=back)

@@ -1,7 +1,8 @@
 """A connection to a board's agent: requests and answers, and what can go wrong. Start at `Link`.
 
-The board gives a sign of life every two seconds while it works, and the systems of both ends probe an idle connection:
-a board that is gone is noticed within ten seconds, whatever it was doing.
+The board gives a sign of life every two seconds while it works (or as often as it says when it is connected to), and
+the systems of both ends probe an idle connection: a board that is gone is noticed within ten seconds, whatever it was
+doing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from board_agent.defaults import ALIVE_SECONDS
 from board_agent.keys import HANDSHAKE_SECONDS
 from board_agent.serve import watch
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 from tuner.devices.board.boards import Board
 from tuner.errors import TurnOver
 
-SILENCE_SECONDS = 7.0  # three signs of life that did not come, or a piece of a request that did not go
+_SILENCE = 3.5  # signs of life: three that did not come, or a piece of a request that did not go
+SILENCE_SECONDS = _SILENCE * ALIVE_SECONDS  # after which a board is gone, unless it says how often it gives signs
 _MOST_BYTES = 1 << 30
 
 
@@ -62,11 +65,12 @@ class Standing:
 
 
 class Link:
-    """A context manager. `facts`: what the agent says of its board; `standing`: who measured there when it said so."""
+    """A context manager. `facts`: what the agent says of its board; `standing`: who measured there when it said so;
+    `silence_seconds`: after which the board is taken for gone."""
 
     def __init__(self, board: Board, seconds: float = HANDSHAKE_SECONDS) -> None:
         """Connects. Raises BoardGone, also for a board that is another than the one that was paired; BoardBusy."""
-        self._title = board.title
+        self._title, self.silence_seconds = board.title, SILENCE_SECONDS
         try:
             plain = socket.create_connection((board.address, board.port), seconds)
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -76,7 +80,7 @@ class Link:
             context.load_cert_chain(board.ours)
             self._socket = context.wrap_socket(plain, server_hostname=board.pairing)
         except (OSError, ValueError) as error:
-            raise BoardGone(f"board {self._title}: {_why(error)}") from error
+            raise self._gone(error) from error
         known = ssl.PEM_cert_to_DER_cert(board.theirs.read_text())
         shown = self._socket.getpeercert(binary_form=True) or b""
         if hashlib.sha256(shown).digest() != hashlib.sha256(known).digest():
@@ -90,6 +94,7 @@ class Link:
         if hello.get("agent") != VERSION:
             self.close()
             raise BoardGone(f"board {self._title}: its agent is of another version than this edgetune: update both")
+        self._listen_for(float(hello.get("alive", ALIVE_SECONDS)))
         self.facts: dict[str, Any] = hello.get("facts", {})
         self.standing = Standing(**hello["line"])
 
@@ -126,7 +131,7 @@ class Link:
         try:
             send(self._socket, {**message, "seconds": seconds}, parts)
         except (Gone, WireError) as error:
-            raise BoardGone(f"board {self._title}: {_why(error)}") from error
+            raise self._gone(error) from error
         answer, more = self._receive()
         while answer.get("alive") or "waiting" in answer:
             if waits is not None and "waiting" in answer:
@@ -150,23 +155,32 @@ class Link:
             raise ValueError(f"board {self._title} refused: {answer['refused']}")
         return answer, more
 
+    def _listen_for(self, alive_seconds: float) -> None:
+        """Expect signs of life as often as the board gives them."""
+        self.silence_seconds = _SILENCE * alive_seconds
+        self._socket.settimeout(self.silence_seconds)
+        watch(self._socket, alive_seconds)
+
     def _receive(self) -> Frame:
-        self._socket.settimeout(SILENCE_SECONDS)
+        self._socket.settimeout(self.silence_seconds)
         try:
             return receive(self._socket, _MOST_BYTES)
         except (Gone, WireError) as error:
             self.close()
-            raise BoardGone(f"board {self._title}: {_why(error)}") from error
+            raise self._gone(error) from error
+
+    def _gone(self, error: Exception) -> BoardGone:
+        return BoardGone(f"board {self._title}: {_why(error, self.silence_seconds)}")
 
     def close(self) -> None:
         """End the connection; the board is then free for others."""
         self._socket.close()
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, silence_seconds: float) -> str:
     cause = error.__cause__ if isinstance(error, Gone) else error
     if isinstance(cause, TimeoutError):
-        return f"silent for more than {SILENCE_SECONDS:g} s"
+        return f"silent for more than {silence_seconds:g} s"
     if isinstance(cause, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError):
         return "the connection was closed"
     if isinstance(cause, ssl.SSLError):
