@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from tuner.cli.examples import examples_of
-from tuner.cli.main import app
+from tuner.cli.main import root
 
 _HEAD = """# Every option
 
@@ -27,7 +27,7 @@ def page() -> str:
 
 def reference() -> str:
     """All commands with their options, defaults and examples, those of groups behind the group."""
-    return "\n".join(_described("tune", typer.main.get_command(app)))
+    return "\n".join(_described("tune", root()))
 
 
 def _described(path: str, command: Any) -> Iterator[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from tuner.cli.main import app
+from tuner.cli.main import root
 
-ROOT = typer.main.get_command(app)
+ROOT = root()
 
 
 def _commands(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
