@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
 from tuner.cli.examples import examples_of
 from tuner.cli.main import root
 
