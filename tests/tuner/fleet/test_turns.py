@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ import pytest
 
 from board_agent.line import Line
 from tests.board_agent.support import Agent, eventually
+from tests.forks import FORKS, Command
 from tests.tuner.cli.conftest import TUNE
 from tests.tuner.measure.misbehaving import candidate
 from tuner.devices import open_device
@@ -42,11 +42,11 @@ class User:
         self.name, self.folder = name, folder / name
         self.boards = Boards(self.folder / "edgetune" / "boards")
 
-    def start(self, trials: int = TRIALS) -> subprocess.Popen[bytes]:
-        command = [TUNE, "op", *CONV, "--device", "board:pi", "--db", "t.db", "--trials", str(trials)]
+    def start(self, trials: int = TRIALS) -> Command:
+        command = [str(TUNE), "op", *CONV, "--device", "board:pi", "--db", "t.db", "--trials", str(trials)]
         env = {**os.environ, "XDG_CONFIG_HOME": str(self.folder)}
-        with open(self.folder / "run.log", "a") as log:
-            return subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=env)
+        with open(self.folder / "run.log", "ab") as log:
+            return FORKS.start(command, self.folder, env, log, log)
 
     @property
     def log(self) -> str:
