@@ -27,7 +27,7 @@ from tuner.measure import BoardRunner, MeasureOptions
 from tuning_db.store import open_db
 
 CONV = ("conv2d", "--shape", "1,16,14,14,16,3,3", "--padding", "1", "--threads", "1")
-TRIALS = 6
+TRIALS, FEW = 6, 3
 TURN = 4.0  # of which a host needs one or two to prepare again: shorter ones are over before it measures
 USERS = ("alice", "bob", "carol")
 PLUGIN = "tests.tuner.measure.misbehaving"
@@ -95,6 +95,7 @@ def held(agent: Agent) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_runs_of_two_users_take_turns(pi) -> None:
     agent, (alice, bob, _) = pi
     with held(agent):
@@ -115,22 +116,23 @@ def test_runs_of_two_users_take_turns(pi) -> None:
         assert "board pi measures for this run now" in user.log
 
 
+@pytest.mark.slow
 def test_three_users_and_one_who_is_killed_in_line(pi) -> None:
     agent, (alice, bob, carol) = pi
     with held(agent):
         runs = []
         for user, place in ((alice, "1st"), (bob, "2nd"), (carol, "3rd")):
-            runs.append(user.start())
+            runs.append(user.start(TRIALS if user is alice else FEW))
             eventually(lambda user=user, place=place: f"{place} in line" in user.log)
         runs[1].send_signal(signal.SIGKILL)
         runs[1].wait()
-        runs[1] = bob.start()
+        runs[1] = bob.start(FEW)
         eventually(lambda: "3rd in line" in bob.log)  # behind carol now
     assert [run.wait() for run in runs] == [0, 0, 0], alice.log + bob.log + carol.log
     assert turns(agent)[:3] == ["alice", "carol", "bob"]
     alice.has_measured_each_once()
-    bob.has_measured_each_once()
-    carol.has_measured_each_once()
+    bob.has_measured_each_once(FEW)
+    carol.has_measured_each_once(FEW)
 
 
 def test_who_waits_can_be_interrupted(pi) -> None:
@@ -146,6 +148,7 @@ def test_who_waits_can_be_interrupted(pi) -> None:
             assert looks.standing.waiting == 0
 
 
+@pytest.mark.slow
 def test_a_measurement_that_is_longer_than_a_turn_is_not_cut(tmp_path: Path) -> None:
     """Nor does it keep a run from going on: a turn is good for one measurement at least."""
     agent = Agent(tmp_path, [SIMULATED, "2"])
