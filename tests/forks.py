@@ -2,8 +2,8 @@
 
 A command is the same `main`, in a process of its own with its own folder, environment and standard files; only what
 is imported is there already. What has to start as a user starts it runs the script itself (`cli.conftest.TUNE`):
-commands with an environment of their own, that are killed, or that serve. There is one such process for a test run
-(for each of xdist's workers).
+commands with an environment that imports read, and those that serve. There is one such process for a test run (for
+each of xdist's workers).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import gc
 import importlib
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -40,6 +42,40 @@ _MODULES = (
 )
 
 
+class Command:
+    """A command under way; used as `subprocess.Popen` is. Its parent, the process that forks, knows how it ended."""
+
+    def __init__(self, pid: int, status: Callable[[int], int]) -> None:
+        self.pid, self._status = pid, status
+        self.returncode: int | None = None
+        self._pidfd = os.pidfd_open(pid)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Does nothing when it is known to have ended."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        return self.wait() if self.returncode is None and self._ends_within(0) else self.returncode
+
+    def wait(self) -> int:
+        """Its exit status (negative: the signal that ended it), awaited."""
+        if self.returncode is None and self._ends_within(None):
+            self.returncode = self._status(self.pid)
+            os.close(self._pidfd)
+        assert self.returncode is not None
+        return self.returncode
+
+    def _ends_within(self, seconds: float | None) -> bool:
+        return bool(select.select([self._pidfd], [], [], seconds)[0])
+
+
 class Forks:
     """The process that forks; started when it is first asked."""
 
@@ -49,9 +85,18 @@ class Forks:
 
     def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: BinaryIO, err: BinaryIO) -> int:
         """Run the script `argv[0]` with what follows; its exit status (negative: the signal that ended it)."""
+        return self.start(argv, cwd, env, out, err).wait()
+
+    def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: BinaryIO, err: BinaryIO) -> Command:
+        """Let the script `argv[0]` run with what follows."""
         request = {"argv": list(argv), "cwd": str(cwd), "env": dict(env)}
         with self._lock:
-            return int(self._ask(request, [out.fileno(), err.fileno()])[0])
+            pid = self._ask(request, [out.fileno(), err.fileno()])[0]
+        return Command(int(pid), self._status)
+
+    def _status(self, pid: int) -> int:
+        with self._lock:
+            return int(self._ask({"ended": pid}, [])[0])
 
     def spare(self) -> Spare:
         """Fork a process server in waiting, a child of the process that forks."""
@@ -95,8 +140,10 @@ def _serve(control: socket.socket) -> None:
     while (received := socket.recv_fds(control, _REQUEST_BYTES, 2))[0]:
         request, fds = json.loads(received[0]), received[1]
         spares = {pid for pid in spares if os.waitpid(pid, os.WNOHANG) == (0, 0)}
-        if request:
-            control.send(str(_run(control, request, fds)).encode())
+        if "ended" in request:
+            control.send(str(os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])).encode())
+        elif request:
+            control.send(str(_started(control, request, fds)).encode())
         else:
             spare = fork_spare(control)
             spares.add(spare.pid)
@@ -104,14 +151,14 @@ def _serve(control: socket.socket) -> None:
                 socket.send_fds(control, [str(spare.pid).encode()], [channel.fileno()])
 
 
-def _run(control: socket.socket, request: dict[str, Any], fds: Sequence[int]) -> int:
+def _started(control: socket.socket, request: dict[str, Any], fds: Sequence[int]) -> int:
     pid = os.fork()
     if pid == 0:
         control.close()
         _become(request, fds)
     for fd in fds:
         os.close(fd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return pid
 
 
 def _become(request: dict[str, Any], fds: Sequence[int]) -> NoReturn:

@@ -4,17 +4,20 @@ other."""
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 import psutil
 import pytest
 
+from tests.forks import FORKS
 from tests.tuner.cli.conftest import TUNE
 from tests.tuning_db.backends import BACKENDS, new_database
 from tuner.session.loop import BATCH
@@ -26,23 +29,35 @@ NETWORK = ("model", "tiny.onnx", "--trials", str(TRIALS))
 LAYER = ("op", "dense", "--shape", "4,64,32", "--trials", "24")
 
 
+class Running:
+    """`tune` under way; what it says goes to files."""
+
+    def __init__(self, folder: Path, out: BinaryIO, err: BinaryIO, words: Sequence[str]) -> None:
+        self.command = FORKS.start([str(TUNE), *words], folder, os.environ, out, err)
+        self._out, self._err = out, err
+
+    def communicate(self) -> tuple[str, str]:
+        """What it said, when it has ended."""
+        self.command.wait()
+        texts = []
+        for file in (self._out, self._err):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return texts[0], texts[1]
+
+
 @contextmanager
-def running(folder: Path, url: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [TUNE, *words, *COMMON, "--db", url],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            children = psutil.Process(process.pid).children(recursive=True)
-            process.kill()
-            psutil.wait_procs(children)
-        process.communicate()
+def running(folder: Path, url: str, *words: str) -> Iterator[Running]:
+    with TemporaryFile() as out, TemporaryFile() as err:
+        run = Running(folder, out, err, [*words, *COMMON, "--db", url])
+        try:
+            yield run
+        finally:
+            if run.command.poll() is None:
+                children = psutil.Process(run.command.pid).children(recursive=True)
+                run.command.kill()
+                psutil.wait_procs(children)
+            run.command.wait()
 
 
 def wait_for_claim(url: str) -> None:
@@ -58,6 +73,7 @@ def configs_tried(store: Store) -> Counter[str]:
     return Counter({w.key: len({t.config.key for t in store.trials(w)}) for w in store.workloads()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_runs_share_the_tasks_and_the_budget_and_no_task_is_tuned_by_both_at_once(tiny: Path, backend: str) -> None:
     url = new_database(backend, tiny.with_name("t.db"))
@@ -68,7 +84,7 @@ def test_two_runs_share_the_tasks_and_the_budget_and_no_task_is_tuned_by_both_at
         running(tiny.parent, url, *NETWORK, "--seed", "1") as one,
         running(tiny.parent, url, *NETWORK, "--seed", "2") as two,
     ):
-        while one.poll() is None or two.poll() is None:
+        while one.command.poll() is None or two.command.poll() is None:
             at = defaultdict[str, set[str]](set)
             for entry in store.in_flight():
                 at[entry.workload.key].add(entry.owner)
@@ -77,7 +93,7 @@ def test_two_runs_share_the_tasks_and_the_budget_and_no_task_is_tuned_by_both_at
             owners |= now
             both += len(now) == 2
             time.sleep(0.05)
-        reports = [json.loads(process.communicate()[0]) for process in (one, two)]
+        reports = [json.loads(run.communicate()[0]) for run in (one, two)]
         tried = configs_tried(store)
         assert {t.seed for t in store.trials()} == {1, 2}
     assert len(owners) == 2
@@ -97,7 +113,7 @@ def test_the_task_of_a_killed_run_is_taken_over_at_once(tmp_path: Path) -> None:
     open_db(url).close()
     with running(tmp_path, url, *LAYER, "--lease", "100000") as one:
         wait_for_claim(url)
-        one.kill()
+        one.command.kill()
         with running(tmp_path, url, *LAYER) as two:
             report = json.loads(two.communicate()[0])
     assert report["stopped"] == "trials"
@@ -111,12 +127,12 @@ def test_the_task_of_a_run_that_is_silent_is_taken_over_when_its_lease_is_over(t
     open_db(url).close()
     with running(tmp_path, url, *LAYER, "--lease", "2", "--seed", "1") as one:
         wait_for_claim(url)
-        one.send_signal(signal.SIGSTOP)
+        one.command.send_signal(signal.SIGSTOP)
         with running(tmp_path, url, *LAYER, "--seed", "2") as two:
             report = json.loads(two.communicate()[0])
         assert report["stopped"] == "trials"
         assert report["new_trials"] >= 24 - BATCH
-        one.send_signal(signal.SIGCONT)
+        one.command.send_signal(signal.SIGCONT)
         late = json.loads(one.communicate()[0])
     assert late["new_trials"] <= BATCH  # what it was at; it goes on from what the other has found
     assert late["trials"] >= 24

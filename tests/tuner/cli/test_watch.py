@@ -47,6 +47,7 @@ def trials_in(folder: Path) -> int:
         return store.stats().trials
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_a_run_is_seen_paused_gone_on_with_and_a_task_of_it_skipped(tiny: Path) -> None:
     folder = tiny.parent
@@ -69,7 +70,7 @@ def test_a_run_is_seen_paused_gone_on_with_and_a_task_of_it_skipped(tiny: Path) 
             paused = trials_in(folder)
             time.sleep(2.0)
             assert trials_in(folder) == paused
-            assert run.poll() is None
+            assert run.command.poll() is None
             page.page.click("#live button#pause")
             page.page.wait_for_selector("#live button:has-text('Skip this task')", timeout=0)
             while trials_in(folder) == paused:
@@ -83,9 +84,9 @@ def test_a_run_is_seen_paused_gone_on_with_and_a_task_of_it_skipped(tiny: Path) 
             page.keep_screenshot("watch")
             assert page.complaints == []
             assert all(url.startswith(link.partition("?")[0]) for url in page.requests)
-        run.send_signal(signal.SIGINT)
+        run.command.send_signal(signal.SIGINT)
         _, err = run.communicate()
-        assert run.returncode == 130
+        assert run.command.returncode == 130
         assert "skipped, by `tune watch`" in err
 
 

@@ -14,7 +14,6 @@ import random
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -28,6 +27,7 @@ import pytest
 from board_agent.wire import VERSION
 from tests.board_agent.support import eventually
 from tests.board_agent.test_access import can_be_used
+from tests.forks import FORKS
 from tests.tuner.cli.conftest import TUNE
 from tests.tuner.fleet.network import CLOCKS, PORT, Namespace, why_not
 from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
@@ -99,17 +99,16 @@ class Run:
 
     def start(self) -> None:
         budget = ("--trials", str(self._trials), "--preset", "exhaustive", "--searcher", "random", "--threads", "1")
-        command = [TUNE, "model", "many.onnx", "--device", "board:north+south", "--db", "t.db", *budget]
-        self._process = subprocess.Popen(
-            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        command = [str(TUNE), "model", "many.onnx", "--device", "board:north+south", "--db", "t.db", *budget]
+        says, hears = os.pipe()
+        with open(os.devnull, "wb") as nothing, open(hears, "wb") as err:
+            self._process = FORKS.start(command, self.folder, os.environ, nothing, err)
         self.sessions, self.started = self.sessions + 1, time.monotonic()
-        self._listening = threading.Thread(target=self._listen, args=(self._process,))
+        self._listening = threading.Thread(target=self._listen, args=(says,))
         self._listening.start()
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        with process.stderr as stream, open(self.folder / "run.log", "a") as log:
+    def _listen(self, says: int) -> None:
+        with open(says) as stream, open(self.folder / "run.log", "a") as log:
             for line in stream:
                 self.said.append((time.monotonic(), line.rstrip()))
                 log.write(line)

@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from board_agent.line import Line
 from tests.board_agent.support import Agent, eventually
+from tests.forks import FORKS, Command
 from tests.tuner.cli.conftest import TUNE
 from tests.tuner.measure.misbehaving import candidate
 from tuner.devices import open_device
@@ -26,8 +27,8 @@ from tuner.measure import BoardRunner, MeasureOptions
 from tuning_db.store import open_db
 
 CONV = ("conv2d", "--shape", "1,16,14,14,16,3,3", "--padding", "1", "--threads", "1")
-TRIALS = 12
-TURN = 4.0  # of which a host needs one or two to prepare again
+TRIALS, FEW = 6, 3
+TURN = 4.0  # of which a host needs one or two to prepare again: shorter ones are over before it measures
 USERS = ("alice", "bob", "carol")
 PLUGIN = "tests.tuner.measure.misbehaving"
 SIMULATED = str(Path(__file__).parents[3] / "benchmarks" / "simulated_board.py")
@@ -41,11 +42,11 @@ class User:
         self.name, self.folder = name, folder / name
         self.boards = Boards(self.folder / "edgetune" / "boards")
 
-    def start(self, trials: int = TRIALS) -> subprocess.Popen[bytes]:
-        command = [TUNE, "op", *CONV, "--device", "board:pi", "--db", "t.db", "--trials", str(trials)]
+    def start(self, trials: int = TRIALS) -> Command:
+        command = [str(TUNE), "op", *CONV, "--device", "board:pi", "--db", "t.db", "--trials", str(trials)]
         env = {**os.environ, "XDG_CONFIG_HOME": str(self.folder)}
-        with open(self.folder / "run.log", "a") as log:
-            return subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=env)
+        with open(self.folder / "run.log", "ab") as log:
+            return FORKS.start(command, self.folder, env, log, log)
 
     @property
     def log(self) -> str:
@@ -60,20 +61,20 @@ class User:
 
 
 def shared(agent: Agent, folder: Path, *more: str) -> list[User]:
-    """Users who are all paired with the agent."""
+    """Users who are all paired with the agent, which is started."""
     users = [User(name, folder) for name in USERS]
     with pytest.MonkeyPatch.context() as patch:
         for user in users:
             patch.setenv("LOGNAME", user.name)
-            agent.stop()
-            agent.pair(user.boards, "pi", *more)
+            agent.introduce(user.boards, "pi")
+    agent.start(*more)
     return users
 
 
 @pytest.fixture
 def pi(tmp_path: Path) -> Iterator[tuple[Agent, list[User]]]:
-    """On which a measurement takes half a second, so that a run needs several turns however fast this machine is."""
-    agent = Agent(tmp_path, [SIMULATED, "0.5"])
+    """On which a measurement takes a second, so that a run needs two turns at least however fast this machine is."""
+    agent = Agent(tmp_path, [SIMULATED, "1"])
     try:
         yield agent, shared(agent, tmp_path, "--turn", str(TURN))
     finally:
@@ -85,23 +86,28 @@ def turns(agent: Agent) -> list[str]:
     return re.findall(r"^(\w+)-\S+'s turn begins", agent.log(), re.MULTILINE)
 
 
+@contextlib.contextmanager
+def held(agent: Agent) -> Iterator[None]:
+    """Somebody measures on the board meanwhile, through another agent that shares its line, however long that takes."""
+    with Line(agent.folder / "agent" / "line").enter("dave-laptop") as visitor:
+        visitor.wait()
+        eventually(lambda: visitor.look().place == 0)
+        yield
+
+
+@pytest.mark.slow
 def test_runs_of_two_users_take_turns(pi) -> None:
-    agent, (alice, bob, carol) = pi
-    with (
-        Link(carol.boards["pi"]) as link,
-        contextlib.suppress(TurnOver),
-    ):  # until both are in line, or as long as it may
-        link.start(SETTINGS, 60.0)
+    agent, (alice, bob, _) = pi
+    with held(agent):
         runs = [alice.start(), bob.start()]
         while not ("in line" in alice.log and "in line" in bob.log):
             assert runs[0].poll() is None, alice.log
             assert runs[1].poll() is None, bob.log
-            link.ask({"do": "ready"})
             time.sleep(0.2)
     assert [run.wait() for run in runs] == [0, 0], alice.log + bob.log
     alice.has_measured_each_once()
     bob.has_measured_each_once()
-    seen = turns(agent)[1:]
+    seen = turns(agent)
     together = seen[: 1 + max(i for i, user in enumerate(seen[:-1]) if seen[i + 1] != user)]
     assert len(together) >= 3
     assert all(one != other for one, other in itertools.pairwise(together)), seen
@@ -110,21 +116,23 @@ def test_runs_of_two_users_take_turns(pi) -> None:
         assert "board pi measures for this run now" in user.log
 
 
+@pytest.mark.slow
 def test_three_users_and_one_who_is_killed_in_line(pi) -> None:
     agent, (alice, bob, carol) = pi
-    runs = [alice.start(2 * TRIALS)]
-    eventually(lambda: turns(agent) == ["alice"], 60)
-    runs.append(bob.start())
-    eventually(lambda: "1st in line" in bob.log, 60)
-    runs.append(carol.start())
-    eventually(lambda: "in line" in carol.log, 60)
-    runs[1].send_signal(signal.SIGKILL)
-    runs[1].wait()
-    runs[1] = bob.start()  # behind carol now
+    with held(agent):
+        runs = []
+        for user, place in ((alice, "1st"), (bob, "2nd"), (carol, "3rd")):
+            runs.append(user.start(TRIALS if user is alice else FEW))
+            eventually(lambda user=user, place=place: f"{place} in line" in user.log)
+        runs[1].send_signal(signal.SIGKILL)
+        runs[1].wait()
+        runs[1] = bob.start(FEW)
+        eventually(lambda: "3rd in line" in bob.log)  # behind carol now
     assert [run.wait() for run in runs] == [0, 0, 0], alice.log + bob.log + carol.log
-    alice.has_measured_each_once(2 * TRIALS)
-    bob.has_measured_each_once()
-    carol.has_measured_each_once()
+    assert turns(agent)[:3] == ["alice", "carol", "bob"]
+    alice.has_measured_each_once()
+    bob.has_measured_each_once(FEW)
+    carol.has_measured_each_once(FEW)
 
 
 def test_who_waits_can_be_interrupted(pi) -> None:
@@ -140,16 +148,19 @@ def test_who_waits_can_be_interrupted(pi) -> None:
             assert looks.standing.waiting == 0
 
 
+@pytest.mark.slow
 def test_a_measurement_that_is_longer_than_a_turn_is_not_cut(tmp_path: Path) -> None:
     """Nor does it keep a run from going on: a turn is good for one measurement at least."""
-    agent = Agent(tmp_path, [SIMULATED, "1.5"])
+    agent = Agent(tmp_path, [SIMULATED, "2"])
     try:
-        alice, bob, _ = shared(agent, tmp_path, "--turn", "0.5")
-        runs = [alice.start(4), bob.start(4)]
+        alice, bob, _ = shared(agent, tmp_path, "--turn", "1")
+        with held(agent):
+            runs = [alice.start(2), bob.start(2)]
+            eventually(lambda: "in line" in alice.log and "in line" in bob.log)
         assert [run.wait() for run in runs] == [0, 0], alice.log + bob.log
-        alice.has_measured_each_once(4)
-        bob.has_measured_each_once(4)
-        assert len(turns(agent)) >= 8
+        alice.has_measured_each_once(2)
+        bob.has_measured_each_once(2)
+        assert len(turns(agent)) >= 4
     finally:
         agent.stop()
 
