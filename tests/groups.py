@@ -21,8 +21,12 @@ class Groups:
         """Runs before xdist reads the groups."""
         for item in items:
             file = item.nodeid.partition("::")[0]
-            if item.get_closest_marker("xdist_group") is None and item.get_closest_marker("sampled") is None:
-                item.add_marker(pytest.mark.xdist_group("alone" if file.startswith(_ALONE) else file))
+            if item.get_closest_marker("xdist_group") is not None:
+                continue
+            if file.startswith(_ALONE):
+                item.add_marker(pytest.mark.xdist_group("alone"))
+            elif item.get_closest_marker("sampled") is None:
+                item.add_marker(pytest.mark.xdist_group(file))
         items.sort(key=lambda item: next((i for i, place in enumerate(_FIRST) if item.nodeid.startswith(place)), 99))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.tuner.cli.conftest import TUNE
 from tuning_db.logs import line_of
 from tuning_db.maintain import verify
 from tuning_db.store import open_db
 
-KILLS = 20
 LONGEST_SECONDS = 2.5  # after the first trial
 
 
@@ -32,12 +32,14 @@ def _wait_for_first_trial(process: subprocess.Popen[str]) -> None:
             return
 
 
-def test_twenty_kills_lose_nothing(tune, tiny):
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.night)])
+def test_kills_lose_nothing(tune, tiny, kills):
     rng = random.Random(11)
     database = tiny.with_name("t.db")
     words = ("model", tiny.name, "--device", "cpu", "--threads", 1, "--db", "t.db")
     known: set[str] = set()
-    for number in range(KILLS):
+    for number in range(kills):
         command = [TUNE, *map(str, words), "--preset", "exhaustive", "--searcher", "random"]
         with subprocess.Popen(
             command, cwd=tiny.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
