@@ -8,6 +8,7 @@ from pathlib import Path
 PORT = 9190
 TURN_SECONDS = 60.0  # while others wait: preparing again takes the next turn a few of them
 ALIVE_SECONDS = 2.0  # between signs of life
+MOST_ALIVE_SECONDS = 60.0  # a host waits for a few of them, and should not wait for ever
 
 
 def default_folder() -> Path:

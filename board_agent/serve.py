@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from board_agent.backend import BACKENDS, Unusable
-from board_agent.defaults import ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
+from board_agent.defaults import ALIVE_SECONDS, MOST_ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
 from board_agent.facts import facts
 from board_agent.keys import Hosts
 from board_agent.line import MOST, Full, Line
@@ -189,9 +189,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="between signs of life: a host takes the board for gone where some do not come (default: %(default)g)",
     )
     given = parser.parse_args(arguments)
-    for option, seconds in (("--turn", given.turn), ("--alive", given.alive)):
-        if not 0 < seconds < float("inf"):
-            parser.error(f"{option} must be a positive number of seconds, not {seconds:g}")
+    if not 0 < given.turn < float("inf"):
+        parser.error(f"--turn must be a positive number of seconds, not {given.turn:g}")
+    if not 0 < given.alive <= MOST_ALIVE_SECONDS:
+        parser.error(
+            f"--alive must be a positive number of seconds, {MOST_ALIVE_SECONDS:g} at most, not {given.alive:g}"
+        )
     if given.facts:
         print(json.dumps({**facts(), **{kind: _devices_of(kind) for kind in ("opencl", "cuda")}}))
         return 0

@@ -196,6 +196,12 @@ def test_an_agent_of_another_version(served, monkeypatch: pytest.MonkeyPatch) ->
         Link(served[1])
 
 
+def test_an_agent_that_promises_hardly_any_sign_of_life(served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.devices.board.link.MOST_ALIVE_SECONDS", 0.01)
+    with pytest.raises(BoardGone, match="promises a sign of life every"):
+        Link(served[1])
+
+
 def waiting(pairing: Pairing, port: int = 1) -> tuple[threading.Thread, list[object]]:
     found: list[object] = []
 

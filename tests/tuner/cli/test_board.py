@@ -84,6 +84,7 @@ def test_tune_on_a_board_and_go_on(home: Path) -> None:
         (("board", "pair", "x", "--address", "127.0.0.1", "--seconds", 1), "expired"),
         (("board", "serve", "--pair", "no code"), "not a pairing code"),
         (("board", "serve", "--turn", 0), "--turn must be a positive number"),
+        (("board", "serve", "--alive", 61), "--alive must be a positive number of seconds, 60 at most, not 61"),
         (("board", "serve", "--alive", -1), "--alive must be a positive number"),
         (("board", "forget", "nowhere"), "no board is named"),
     ],

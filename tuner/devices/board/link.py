@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from board_agent.defaults import ALIVE_SECONDS
+from board_agent.defaults import ALIVE_SECONDS, MOST_ALIVE_SECONDS
 from board_agent.keys import HANDSHAKE_SECONDS
 from board_agent.serve import watch
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
@@ -94,7 +94,11 @@ class Link:
         if hello.get("agent") != VERSION:
             self.close()
             raise BoardGone(f"board {self._title}: its agent is of another version than this edgetune: update both")
-        self._listen_for(float(hello.get("alive", ALIVE_SECONDS)))
+        alive = hello.get("alive", ALIVE_SECONDS)
+        if not isinstance(alive, int | float) or not 0 < alive <= MOST_ALIVE_SECONDS:
+            self.close()
+            raise BoardGone(f"board {self._title}: its agent promises a sign of life every {alive!r} s: start it again")
+        self._listen_for(alive)
         self.facts: dict[str, Any] = hello.get("facts", {})
         self.standing = Standing(**hello["line"])
 
