@@ -1,8 +1,9 @@
 """Which tests pytest-xdist runs one after the other, in one of its workers.
 
-The tests of a file stay together, for they share what the file's fixtures make; those of a sampled matrix go to
-whoever is free. All that owns boards or counts on times is one group: beside each other they would measure each other.
-Groups begin in the order of `_FIRST`, the longest before the others, so that no worker ends long after the rest.
+The tests of a file stay together, for they share what the file's fixtures make; cases of a sampled matrix that share
+nothing go to whoever is free. All that owns boards or counts on times is one group: beside each other they would
+measure each other. Groups begin in the order of `_FIRST`, the longest before the others, so that no worker ends long
+after the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ import pytest
 
 _ALONE = ("tests/tuner/fleet", "tests/board_agent", "tests/tuner/measure")
 _FIRST = (*_ALONE, "tests/tuner/stages", "tests/tuner/cli", "tests/test_docs.py", "tests/tuner/report")
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Return whether a test uses what is made once for its file."""
+    used = item._fixtureinfo.name2fixturedefs.values()
+    return any(definition.scope == "module" for definitions in used for definition in definitions)
 
 
 class Groups:
@@ -25,7 +32,7 @@ class Groups:
                 continue
             if file.startswith(_ALONE):
                 item.add_marker(pytest.mark.xdist_group("alone"))
-            elif item.get_closest_marker("sampled") is None:
+            elif item.get_closest_marker("sampled") is None or _shares(item):
                 item.add_marker(pytest.mark.xdist_group(file))
         items.sort(key=lambda item: next((i for i, place in enumerate(_FIRST) if item.nodeid.startswith(place)), 99))
 

@@ -310,6 +310,7 @@ def test_what_cannot_be_placed(made: Made, words: tuple[object, ...], says: str)
     assert everything_under(made.folder) == before
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -23,7 +23,10 @@ EXPECTED = {
     "unbound": (FailureKind.COMPILE, "no kernel for the device"),
 }
 
-pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL driver or CUDA device is here")
+pytestmark = [
+    pytest.mark.skipif(not DEVICES, reason="no OpenCL driver or CUDA device is here"),
+    pytest.mark.sampled(2),  # each runs on several devices
+]
 
 
 @pytest.fixture(scope="module", params=DEVICES, ids=lambda d: d.name)

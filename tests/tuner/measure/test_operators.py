@@ -13,6 +13,8 @@ from tuner.session import Budget, Task, tune
 from tuning_db.record import FailureKind
 from tuning_db.store import open_db
 
+pytestmark = pytest.mark.sampled(2)  # each runs on several devices
+
 DEVICES = ["cpu", *(device.name for device in list_gpus())]
 
 

@@ -33,6 +33,8 @@ from tuner.module import (
 )
 from tuning_db.record import DeviceKey
 
+pytestmark = pytest.mark.sampled(2)  # each runs on several devices
+
 INPUT_BYTES = 3 * 16 * 16 * 4
 OUTPUT_BYTES = 10 * 4
 

@@ -75,6 +75,7 @@ def assert_the_same(network: Placed, plan: StagePlan, device: Device) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.sampled(2)
 def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) -> None:
     told: list[int] = []
     first = plan_stages(network, device, store, 600, progress=told.append)
@@ -96,6 +97,7 @@ def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) 
     assert len(list(store.trials())) == len(trials)
 
 
+@pytest.mark.sampled(2)
 def test_a_schedule_of_an_earlier_comparison_is_not_taken(network: Placed, device: Device, store: Store) -> None:
     """It was compared with another run of one kernel after the other, when the machine may have been faster."""
     plan_stages(network, device, store, 600)
@@ -142,6 +144,7 @@ def test_kernels_with_a_workspace_are_alone_on_cuda() -> None:
             assert must_be_alone(function, target) == (alone and name.endswith("winograd"))
 
 
+@pytest.mark.sampled(2)
 def test_a_search_without_time_goes_on_the_next_time(network: Placed, device: Device, store: Store) -> None:
     hurried = plan_stages(network, device, store, 1e-9)
     assert not hurried.finished

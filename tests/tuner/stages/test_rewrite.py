@@ -21,6 +21,8 @@ from tuner.stages.blocks import blocks
 from tuner.stages.calls import Calls
 from tuner.stages.operators import numbers
 
+pytestmark = pytest.mark.sampled(2)  # each runs on several devices
+
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])
 def device(request: pytest.FixtureRequest) -> Device:
