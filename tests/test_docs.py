@@ -42,6 +42,7 @@ def test_a_plugin_of_the_manual_does_what_its_commands_say(page: str, name: str,
     assert not {"invalid", "compile", "run", "wrong_answer"} & set(found["failures_by_kind"])
 
 
+@pytest.mark.slow
 def test_the_first_hour_goes_as_it_says(tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         reader.follow(DOCS / "first-hour.md")
@@ -87,6 +88,7 @@ def test_other_libraries_compete_as_it_says(tmp_path: Path) -> None:
     assert (tmp_path / "net.both").is_dir()
 
 
+@pytest.mark.slow
 def test_the_python_of_the_manual_runs(tmp_path: Path) -> None:
     page = DOCS / "python.md"
     tune_and_build, use, inside = (_python(page, name) for name in ("tune_and_build", "use.py", "inside"))

@@ -47,7 +47,7 @@ def test_there_and_back_twice_in_one_folder(bundle: Path, how: str) -> None:
     assert (found["added"], found["known"]) == (0, len(there))  # nothing is counted twice
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_there_and_back_for_opencl_without_tvm(tmp_path: Path, tiny: Path) -> None:
     python = thin_python()
     assert run_tune("board", "agent", "-o", "agent.pyz", cwd=tmp_path).status == 0

@@ -13,7 +13,7 @@ from tests.tuner.measure.offline.support import compilers_or_skip
 from tuner.devices.profiles import profile_named
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_tunes_builds_and_runs(tune, tiny, tmp_path):
     device = ("--device", f"opencl:{device_number('intel')}", "--db", "t.db")
     half = (*device, "--dtype", "float16")

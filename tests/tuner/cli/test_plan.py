@@ -57,6 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(folder, model, said)
 
 
+@pytest.mark.slow
 def test_a_plan_is_made_kept_and_built(made: Made) -> None:
     plan = made.said
     assert plan["optimal"]

@@ -40,6 +40,7 @@ def assert_right(folder: Path, output: str) -> None:
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", [(GPU,), pytest.param(("cpu", "--threads", 2), marks=TWO_CORES)])
 def test_stages_are_measured_once_and_kept(folder: Path, device: tuple) -> None:
     first = build(folder, "--device", *device, "--stages", "auto", "-o", "auto", "--json")
@@ -56,6 +57,7 @@ def test_stages_are_measured_once_and_kept(folder: Path, device: tuple) -> None:
     assert run_tune("db", "stats", "--db", "t.db", cwd=folder).status == 0
 
 
+@pytest.mark.night
 def test_merged_kernels_are_tuned_where_asked_for(folder: Path) -> None:
     """Of each two of the three branches, and of all three."""
     words = ("model", "net.onnx", "--device", GPU, "--db", "merged.db", "--trials", 12, "--json")

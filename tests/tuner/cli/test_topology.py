@@ -11,6 +11,7 @@ from tests.tuner.cli.conftest import Done
 from tuner.placement.topology import topology_of
 
 
+@pytest.mark.night
 def test_what_is_listed_is_measured_and_written(tune: Callable[..., Done], tmp_path: Path) -> None:
     done = tune("devices", "--topology", "here.toml", "--json")
     assert done.status == 0, done.err

@@ -116,6 +116,7 @@ def test_its_operators_are_checked_one_by_one(made: Made) -> None:
     assert max(e.error for e in errors) < 1e-5
 
 
+@pytest.mark.night
 @pytest.mark.skipif(find_library("clblast") is None, reason="libclblast is not installed")
 def test_a_library_on_an_opencl_device(tune, tiny, tmp_path: Path) -> None:
     """Convolutions with groups are left to us."""
