@@ -197,6 +197,7 @@ def test_results_that_are_inputs_or_constants(tmp_path: Path, cpu: Device, gpu: 
     assert whole.inputs == (0, 1)  # each where it is read first
 
 
+@pytest.mark.slow
 @given(
     networks(),
     st.integers(0, 2**10 - 1),

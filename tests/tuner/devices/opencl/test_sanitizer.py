@@ -44,6 +44,7 @@ def _sanitizer_runtime(compiler: str) -> Path | None:
     return path.resolve() if path.is_absolute() and path.exists() else None
 
 
+@pytest.mark.night
 def test_no_bad_access_and_no_leak(tmp_path):
     compiler = shutil.which("g++")
     assert compiler is not None
