@@ -30,6 +30,9 @@ class Conv2d:
     def __post_init__(self) -> None:
         for name in ("kernel", "strides", "padding", "dilation"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        sizes = (*self.data_shape, self.out_channels, *self.kernel, *self.strides, *self.dilation, self.groups)
+        if min(sizes) < 1:
+            raise ValueError(f"conv2d: a size, stride, dilation or number of groups is less than 1: {sizes}")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise ValueError(
                 f"conv2d: {self.in_channels} input and {self.out_channels} output channels "
@@ -83,6 +86,10 @@ class Dense:
     rows: int
     in_features: int
     out_features: int
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.in_features, self.out_features) < 1:
+            raise ValueError(f"dense: {self.rows} rows of {self.in_features} times {self.out_features} are no product")
 
     @property
     def out_shape(self) -> tuple[int, int]:
