@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from board_agent.backend import BACKENDS, Unusable
-from board_agent.defaults import ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
+from board_agent.defaults import ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder, why_no_seconds
 from board_agent.facts import facts
 from board_agent.keys import Hosts
 from board_agent.line import MOST, Full, Line
@@ -166,8 +166,7 @@ def watch(connection: Any, alive_seconds: float = ALIVE_SECONDS) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Serve hosts until interrupted, or print this machine's facts; the exit status."""
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tune board serve", description=__doc__.splitlines()[0])
     parser.add_argument("--address", default="127.0.0.1", help="to listen on (default: this machine alone can connect)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0: any (default: {PORT})")
@@ -189,9 +188,14 @@ def main(arguments: list[str] | None = None) -> int:
         help="between signs of life: a host takes the board for gone where some do not come (default: %(default)g)",
     )
     given = parser.parse_args(arguments)
-    for option, seconds in (("--turn", given.turn), ("--alive", given.alive)):
-        if not 0 < seconds < float("inf"):
-            parser.error(f"{option} must be a positive number of seconds, not {seconds:g}")
+    if (why := why_no_seconds(given.turn, given.alive)) is not None:
+        parser.error(why)
+    return given
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve hosts until interrupted, or print this machine's facts; the exit status."""
+    given = _parsed(arguments)
     if given.facts:
         print(json.dumps({**facts(), **{kind: _devices_of(kind) for kind in ("opencl", "cuda")}}))
         return 0

@@ -211,11 +211,13 @@ def test_an_agent_that_is_started_again_knows_nobody_in_line(shared, boards) -> 
     waiter.close()
 
 
-@pytest.mark.parametrize("option", ["--turn", "--alive"])
+@pytest.mark.parametrize(("option", "limit"), [("--turn", ""), ("--alive", " up to 3600")])
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_seconds_that_are_none_are_refused(option: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seconds_that_are_none_are_refused(
+    option: str, limit: str, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([option, seconds])
     assert ended.value.code == 2
     said = capsys.readouterr().err.splitlines()[-1].partition("error: ")[2]
-    assert said == f"{option} must be a positive number of seconds, not {seconds}"
+    assert said == f"{option} must be a positive number of seconds{limit}, not {seconds}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from board_agent.defaults import ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
+from board_agent.defaults import ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder, why_no_seconds
 from tuner.cli.common import JsonOption, Output, check_parent_writable
 from tuner.cli.examples import examples
 from tuner.errors import BadInput
@@ -50,9 +50,8 @@ def serve(
     """Serve this machine as a board, until interrupted."""
     from board_agent import serve as agent
 
-    for option, seconds in (("--turn", turn), ("--alive", alive)):
-        if not 0 < seconds < float("inf"):
-            raise BadInput(f"{option} must be a positive number of seconds, not {seconds:g}")
+    if (why := why_no_seconds(turn, alive)) is not None:
+        raise BadInput(why)
 
     more = () if pair_code is None else ("--pair", pair_code)
     given = ["--address", address, "--port", str(port), "--turn", str(turn), "--alive", str(alive)]
