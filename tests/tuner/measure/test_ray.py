@@ -81,6 +81,7 @@ def says(said: list[str], text: str) -> Callable[[], bool]:
     return lambda: any(re.search(text, line) for line in said)
 
 
+@pytest.mark.night
 def test_each_misbehaving_candidate_costs_only_its_own_trial(runner: LocalRunner, said: list[str]) -> None:
     bad = [name for name in EXPECTED if name.startswith("build_")]
     trials: list[Trial] = list(runner.measure(candidates([name for one in bad for name in ("good", one)])))
@@ -94,6 +95,7 @@ def test_each_misbehaving_candidate_costs_only_its_own_trial(runner: LocalRunner
     assert of_nodes == [], "a candidate took a node away"
 
 
+@pytest.mark.night
 def test_a_run_may_be_left_and_gone_on_with(runner: LocalRunner) -> None:
     trials = runner.measure([candidate("good"), *[candidate("build_hang")] * 3])
     assert next(trials).ok
@@ -140,6 +142,7 @@ def test_other_machines_build_while_something_is_measured_here(cluster: RayClust
         cluster.add("b")
 
 
+@pytest.mark.night
 def test_a_node_that_is_killed_costs_time_alone_and_is_used_again(
     cluster: RayCluster, runner: LocalRunner, said: list[str]
 ) -> None:
@@ -164,6 +167,7 @@ def test_a_node_that_says_nothing_is_given_up_and_used_again(
     measure_until(runner, says(said, "building on b/.* too"))
 
 
+@pytest.mark.night
 def test_where_no_node_is_left_builds_go_on_here(cluster: RayCluster, runner: LocalRunner, said: list[str]) -> None:
     for name in ("a", "b"):
         cluster.kill(name)

@@ -67,6 +67,7 @@ def test_a_small_space_is_exhausted_exactly_once(name: str, seed: int, sizes: li
     assert set(found) == {c.key for c in space}
 
 
+@pytest.mark.sampled(3)
 @every_searcher
 @unhurried
 @given(seed=st.integers(0, 2**63), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
@@ -235,6 +236,7 @@ def test_random_search_stays_random_where_valid_configs_are_rare() -> None:
         assert 22 < sum(c[knob.name] for c in found) / 120 < 37
 
 
+@pytest.mark.sampled(3)
 @every_searcher
 @unhurried
 @given(order=st.randoms(use_true_random=False), late=st.integers(0, 5))
