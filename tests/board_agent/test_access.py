@@ -151,6 +151,7 @@ def test_malformed_requests_of_a_paired_host_end_its_connection_alone(served) ->
     eventually(lambda: can_be_used(board))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "request_",
     [

@@ -8,6 +8,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
+import pytest
 from sqlalchemy import update
 
 from tests.tuning_db.made import CONV, LAPTOP, config, trial
@@ -99,6 +100,7 @@ def _take_all(url: str, owner: str, tasks: int) -> list[int]:
         return taken
 
 
+@pytest.mark.sampled(2)
 def test_of_eight_processes_that_want_the_same_tasks_each_is_had_by_one(url: str) -> None:
     open_db(url).close()
     with ProcessPoolExecutor(8, multiprocessing.get_context("forkserver")) as pool:

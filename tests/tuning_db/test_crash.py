@@ -67,6 +67,7 @@ def test_several_processes_create_and_fill_one_database(path: Path) -> None:
         assert list(maintain.verify(store)) == []
 
 
+@pytest.mark.sampled(2)
 def test_32_processes_write_at_the_same_time_and_nothing_is_lost(url: str) -> None:
     start = together(32)
     writers = [Writer(url, str(number), 12, start) for number in range(32)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -19,6 +20,7 @@ def _random(roi: RoiPool, seed: int = 0) -> tuple[np.ndarray, ...]:
     return RoiPoolOperator().random_inputs(roi.workload(), np.random.default_rng(seed))
 
 
+@pytest.mark.sampled(2)
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_regions_with_any_config(data: st.DataObject) -> None:
@@ -62,6 +64,7 @@ def test_halves_are_rounded_away_from_zero(place: Place) -> None:
     assert out.reshape(-1).tolist() == [15, 0]  # up to row 2, column 3; row and column 0
 
 
+@pytest.mark.sampled(3)
 def test_regions_and_maps_that_are_none_lead_nowhere_outside(place: Place) -> None:
     roi = RoiPool(2, 3, 9, 9, 5, 2, 2)
     data, rois, _ = _random(roi)

@@ -78,7 +78,7 @@ def test_copies_are_committed_and_waited_for(conv: str, place: str, dtype: str) 
         assert steps == [*once, *turn, "async_wait_group_0", "__syncthreads"], dict(config.knobs)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("profile", ["jetson-orin", "h100"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_it_compiles_where_the_architecture_has_it(dtype: str, profile: str) -> None:

@@ -33,6 +33,7 @@ def test_it_is_one_kernel_without_a_workspace() -> None:
         assert kernel.group == (1, 1, 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     "knobs", [{"m": 4, "ty": 2, "tx": 7, "pi": 7}, {"m": 2, "ty": 3, "tx": 13, "pi": 3, "blocks": "inner"}]

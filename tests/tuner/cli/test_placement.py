@@ -87,6 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(folder, model)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["exact", "mcmc", learned])
 def test_every_step_is_built_where_it_was_placed(made: Made, way: str) -> None:
     """Convolutions take the CPU too long, the dense layer the GPU."""

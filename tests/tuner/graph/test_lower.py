@@ -100,6 +100,7 @@ def test_asymmetric_padding_and_dilation(tmp_path: Path, target: Target, pads: l
     assert_computes(net, tmp_path, target, [net.op("Relu", x)])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("ceil_mode", [0, 1])
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def test_a_larger_step_takes_longer_in_any_layout(tmp_path: Path, device: Device
         graph = net.graph(tmp_path, net.op("MaxPool", net.input(1, 16, size, size), kernel_shape=[3, 3]))
         for block in (0, 16):
             alone = lower_alone(graph, graph.steps[0], Place(device.target, {}), block)
-            times = time_module(alone.module, device, runs=5)
-            assert len(times) == 5
+            times = time_module(alone.module, device, runs=31)  # a busy machine delays most of them
+            assert len(times) == 31
             assert min(times) > 0
             seconds[size, block] = min(times)
     assert seconds[256, 0] > seconds[8, 0]

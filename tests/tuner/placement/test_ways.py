@@ -78,6 +78,7 @@ def seconds(simulator: Simulator, placement: tuple[int, ...]) -> float:
     return simulator.start([whole(o, d) for o, d in each])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["exact", "mcmc"])
 @pytest.mark.parametrize("latency", [1e-7, 1e-2])
 def test_nothing_is_slower_than_what_needs_no_search(
@@ -178,6 +179,7 @@ def shared(here: Topology, size: float = math.inf) -> Topology:
     return replace(here, devices=tuple(replace(d, memory="ram") for d in here.devices), memories=(Memory("ram", size),))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("said_by", ["device", "topology"])
 def test_memory_is_kept_to(devices: list[Device], tmp_path: Path, said_by: str) -> None:
     """The CPU takes ten times as long."""

@@ -95,7 +95,7 @@ def test_every_contender_begins_a_round_in_turn_and_has_other_neighbours(busy):
             order.append(self._name)
             return self._contender.block(seconds)
 
-    alternate({name: Recorded(name) for name in "abcd"}, 8, 0.002, lambda _: None)  # type: ignore[dict-item]
+    alternate({name: Recorded(name) for name in "abcd"}, 8, 0.05, lambda _: None)  # type: ignore[dict-item]
     rounds = ["".join(order[i : i + 4]) for i in range(0, 32, 4)]
     assert "".join(names[0] for names in rounds) == "abcdabcd"
     assert all(sorted(names) == list("abcd") for names in rounds)

@@ -158,6 +158,7 @@ def _source(profile: str, workload: Workload, template: str) -> str:
     return lower(template_named(template).prim_func(workload, target, config), target).source()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("profile", "workload", "template"),
     [

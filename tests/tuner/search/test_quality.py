@@ -47,6 +47,7 @@ def trials_to(trials: list[Trial], seconds: float) -> int:
     return next((i for i, t in enumerate(trials, 1) if t.seconds <= seconds), len(trials) + 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("winograd_base", [90e-6, 300e-6])
 def test_model_guided_is_within_five_percent_in_a_fraction_of_random_searchs_trials(winograd_base: float) -> None:
     scape = without_seeds(landscape(winograd_base))
@@ -57,6 +58,7 @@ def test_model_guided_is_within_five_percent_in_a_fraction_of_random_searchs_tri
     assert guided < chance / 4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "limit"), [("autotvm_ga", 512), ("autotvm_xgb:points=32,patience=10", 256)])
 def test_what_autotvm_did_beats_chance_and_not_ours(name: str, limit: int) -> None:
     scape = without_seeds(landscape(winograd_base=90e-6))

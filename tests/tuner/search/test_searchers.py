@@ -57,6 +57,7 @@ def test_the_registry_knows_its_searchers() -> None:
     assert "random" in searcher_names()
 
 
+@pytest.mark.sampled(3)
 @every_searcher
 @unhurried
 @given(seed=st.integers(0, 2**63), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), modulus=st.integers(1, 6))

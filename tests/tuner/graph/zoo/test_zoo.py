@@ -101,6 +101,7 @@ def test_detectors_find_some_boxes(written, name):
     assert 1 < np.median(boxes[:, 2:] - boxes[:, :2]) < size
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_has_the_published_size_and_cost(written, name):
     model = onnx.load(written(name))
@@ -113,6 +114,7 @@ def test_has_the_published_size_and_cost(written, name):
     assert 8 <= model.ir_version <= 10
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted({*PUBLISHED, *RANDWIRE}))
 def test_runs_with_outputs_of_sensible_magnitude(written, name):
     session = onnxruntime.InferenceSession(str(written(name)), providers=["CPUExecutionProvider"])

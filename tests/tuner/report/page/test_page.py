@@ -242,6 +242,7 @@ def test_everything_is_reached_by_the_keyboard(reported: Reported):
         assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_every_screen_and_keeps_nobody_out(reported: Reported, size: str, scheme: str):
