@@ -42,7 +42,7 @@ def test_a_plugin_of_the_manual_does_what_its_commands_say(page: str, name: str,
     assert not {"invalid", "compile", "run", "wrong_answer"} & set(found["failures_by_kind"])
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_first_hour_goes_as_it_says(tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         reader.follow(DOCS / "first-hour.md")

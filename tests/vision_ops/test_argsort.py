@@ -47,6 +47,7 @@ def test_a_million(place: Place) -> None:
     assert Compiled.of(workload, configs_of(workload, place.target)[0], place).error(*inputs) == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("descending", [False, True])
 def test_nan_comes_last_and_equal_values_stay_in_order(place: Place, descending: bool) -> None:
     workload = Argsort(1, 500, 500, descending).workload()
@@ -87,6 +88,7 @@ def test_segments_that_all_are_empty_but_one(place: Place) -> None:
         assert Compiled.of(workload, config, place).error(data, offsets) == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("offsets", [[5, 2, 90, -7, 3, 1], [0, 0, 0, 0, 0, 0], [2**31 - 1] * 6, [-(2**31)] * 6])
 def test_offsets_that_are_none_lead_nowhere_outside(place: Place, offsets: list[int]) -> None:
     workload = Argsort(1, 700, 700, False, 5).workload()

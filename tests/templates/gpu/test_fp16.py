@@ -40,7 +40,7 @@ def made_for(name: str) -> Workload:
     return conv.workload(EPILOGUE, "float16")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_only_rounding_is_the_results(name: str) -> None:
     template, workload = template_named(name), made_for(name)

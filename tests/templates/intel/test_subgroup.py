@@ -104,6 +104,7 @@ def test_kernels_of_other_templates_in_a_module_stay_as_they_are() -> None:
         assert error < 2e-6, name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("profile", ["intel-hd505", "intel-xe"])
 @pytest.mark.parametrize("compiler", ["clang", "ocloc"])
 def test_compiles_for_intel_gpus(compiler: str, profile: str) -> None:

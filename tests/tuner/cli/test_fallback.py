@@ -12,7 +12,7 @@ from tests.tuner.cli.conftest import everything_under, result_and_reference
 from tests.tuner.graph.networks import Net
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_builds_and_runs_on_both(tune, tiny, tmp_path):
     device = f"opencl:{device_number('pocl')}"
     tuned = tune("model", tiny.name, "--device", device, "--db", "t.db", "--trials", 8, "--searcher", "random")

@@ -135,6 +135,7 @@ def test_where_nothing_is_gained_one_device_is_taken(made: Made, way: str) -> No
     made.assert_right(f"cpu.{way}")
 
 
+@pytest.mark.night
 def test_without_a_file_the_links_are_measured(made: Made) -> None:
     built = made.build("measured", *BOTH, "--placement", "exact", "--json")
     assert built.status == 0, built.err

@@ -123,6 +123,7 @@ def test_the_task_of_a_killed_run_is_taken_over_at_once(tmp_path: Path) -> None:
         assert store.in_flight() == []
 
 
+@pytest.mark.night
 def test_the_task_of_a_run_that_is_silent_is_taken_over_when_its_lease_is_over(tmp_path: Path) -> None:
     url = new_database("sqlite", tmp_path / "t.db")
     open_db(url).close()

@@ -58,6 +58,7 @@ def test_a_time_that_no_longer_holds_is_told(tune, tmp_path):
     assert "differs by more than 20" in done.err
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("does", "kind"), [("wrong", "wrong_answer"), ("run_abort", "run"), ("build_raise", "compile")]
 )

@@ -117,7 +117,6 @@ def test_runs_of_two_users_take_turns(pi) -> None:
 
 
 @pytest.mark.night
-@pytest.mark.slow
 def test_three_users_and_one_who_is_killed_in_line(pi) -> None:
     agent, (alice, bob, carol) = pi
     with held(agent):
@@ -150,7 +149,6 @@ def test_who_waits_can_be_interrupted(pi) -> None:
 
 
 @pytest.mark.night
-@pytest.mark.slow
 def test_a_measurement_that_is_longer_than_a_turn_is_not_cut(tmp_path: Path) -> None:
     """Nor does it keep a run from going on: a turn is good for one measurement at least."""
     agent = Agent(tmp_path, [SIMULATED, "2"])

@@ -105,6 +105,7 @@ def test_a_module_is_launched_as_one_with_its_streams(libraries: Path, tmp_path:
     assert told["measured"][1] == 0
 
 
+@pytest.mark.night
 def test_where_the_driver_captures_nothing_a_line_says_so_and_kernels_are_launched(
     libraries: Path, tmp_path: Path
 ) -> None:

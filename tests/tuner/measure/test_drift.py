@@ -130,6 +130,7 @@ def test_the_summary() -> None:
     assert made.summary == expected
 
 
+@pytest.mark.night
 def test_a_board_that_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By half, after some trials: those around the change are marked, and none of them is the best."""
     assert TUNE.exists()

@@ -101,6 +101,7 @@ def test_every_operator_is_right_by_itself(built: Path, model: Path, graph: Fuse
     }
 
 
+@pytest.mark.sampled(3)
 def test_a_fresh_process_runs_it(built: Path) -> None:
     program = (
         "import sys, numpy, tuner.module as m; x = m.load(sys.argv[1]);"

@@ -97,6 +97,7 @@ def test_equal_workloads_may_read_one_value_or_two(tmp_path: Path, devices: list
     assert_runs(net, graph, devices, found, output)
 
 
+@pytest.mark.night
 def test_a_detector_is_planned_and_runs(tmp_path: Path, devices: list[Device], store: Store) -> None:
     net = Net()
     outputs = detector(net, 60, 3, 8, 0.5)

@@ -220,6 +220,7 @@ def test_what_devices_need_of_a_memory_that_they_share_is_added_up(
     assert found.found == math.inf or found.taken != "mcmc"
 
 
+@pytest.mark.night
 def test_where_nothing_fits_the_memory_and_what_is_needed_of_it_are_told(devices: list[Device], tmp_path: Path) -> None:
     graph = wide(tmp_path)
     needs = memory_on(graph, [GPU] * len(graph.steps), GPU)
@@ -239,6 +240,7 @@ def test_where_nothing_fits_the_memory_and_what_is_needed_of_it_are_told(devices
             assert str(caught.value).startswith(message)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["exact", "mcmc"])
 @pytest.mark.parametrize("lacking", [GPU, CPU])
 def test_what_the_topology_says_that_a_device_lacks_is_not_placed_there(

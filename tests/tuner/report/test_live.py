@@ -173,7 +173,7 @@ def test_it_can_be_loaded_again_in_its_tab_alone(store: Store):
         assert page.complaints == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_every_screen_and_keeps_nobody_out(store: Store, untuned: Path, size: str, scheme: str):

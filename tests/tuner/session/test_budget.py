@@ -26,6 +26,7 @@ BUDGETS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("searcher", ["auto", "model_guided", "random"])
 def test_a_second_session_with_the_same_budget_measures_nothing(
@@ -44,6 +45,7 @@ def test_a_second_session_with_the_same_budget_measures_nothing(
     assert records(store) == recorded
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_interrupted_sessions_add_up_to_one(device: Device, store: Store, budget: Budget) -> None:
     """However often it is interrupted, tuning with a budget takes about that budget, and then it is done."""

@@ -36,6 +36,7 @@ def _add_scalar(dtype: str, number: float) -> np.ndarray:
     return out.numpy()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integer_arguments_keep_every_bit(child, dtype):
     limits = np.iinfo(dtype)

@@ -47,7 +47,7 @@ def moving(seed: int) -> Moving:
     return Moving(lambda *key: 3 * cost(*key), lambda *key: cost(*key))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["resnet50_v1", "inception_v3", "squeezenet1.0", "ssd_300_resnet50_v1", "yolo3_416"])
 def test_the_best_plan_is_found(tmp_path: Path, name: str) -> None:
     graph = fuse(load_onnx(zoo.write_model(name, tmp_path / f"{name}.onnx")))

@@ -49,6 +49,7 @@ def reports(runner: OfflineRunner) -> Reports:
     return dict(zip(kinds, found, strict=True))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_every_fault_has_its_verdict_and_a_line(reports, kind):
     verdict, says = EXPECTED[kind]

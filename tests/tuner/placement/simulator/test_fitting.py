@@ -37,6 +37,7 @@ def measured(rng: random.Random, each: int, noise: float, truth: dict[str, Peaks
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_known_device_is_found_again(seed: int) -> None:
     found = fit_kinds(measured(random.Random(seed), 24, 0.05), DEVICE)
@@ -49,6 +50,7 @@ def test_a_known_device_is_found_again(seed: int) -> None:
     assert found.error.median <= found.error.high < 0.2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_some_wrong_times_move_it_little(seed: int) -> None:
     rng = random.Random(seed)

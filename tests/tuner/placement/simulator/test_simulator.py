@@ -75,6 +75,7 @@ def on_shared_cores(count: int) -> Topology:
     return replace(found, devices=devices, links=links)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("devices", ["p100:4", "k80:8", "k80-cpu:2", "shared"])
 @pytest.mark.parametrize("name", SMALL)
 def test_differences_give_the_timeline_of_the_whole(name: str, devices: str) -> None:
