@@ -37,11 +37,11 @@ _GROUP = re.compile(r"@[^\]@]+$")  # xdist writes a test's group behind its name
 
 
 class Broken(Exception):
-    """The script cannot say anything of a fault; one line says why."""
+    """Raised where the script can say nothing about a fault; its one line says why."""
 
 
 class Endless(Exception):
-    """A run took longer than it may."""
+    """Raised when a run takes longer than it may."""
 
 
 def planted(fault: Fault, text: str) -> str:
@@ -52,13 +52,13 @@ def planted(fault: Fault, text: str) -> str:
 
 
 def last_word(output: str) -> str:
-    """The last line that a command has written."""
+    """Return the last line that a command has written."""
     return (output.strip().splitlines() or ["it said nothing"])[-1]
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A clone of HEAD, and the runs of pytest in it. `seconds`: which a run may take."""
+    """Holds a clone of HEAD and runs pytest in it; a run may take `seconds`."""
 
     folder: Path
     commit: str
@@ -77,7 +77,7 @@ class Tree:
 
     @property
     def failed(self) -> list[str]:
-        """What failed in the last run, the first before the others: tests, and files that cannot be collected."""
+        """Return what failed in the last run, in order: tests, and files that cannot be collected."""
         path = self.folder / _LAST_FAILED
         return [_GROUP.sub("", name) for name in json.loads(path.read_text())] if path.exists() else []
 
@@ -113,7 +113,7 @@ class Tree:
 
 @contextlib.contextmanager
 def clone(jobs: int | None, seconds: float) -> Iterator[Tree]:
-    """A clone of HEAD in a temporary folder, which boards' unprivileged processes may read, too."""
+    """Make a clone of HEAD in a temporary folder that boards' unprivileged processes may read, too."""
     with tempfile.TemporaryDirectory(prefix="edgetune-fault-") as name:
         folder = Path(name).resolve() / "tree"
         folder.parent.chmod(0o755)
@@ -129,7 +129,7 @@ def clone(jobs: int | None, seconds: float) -> Iterator[Tree]:
 
 
 def git(*arguments: str) -> str:
-    """What git says. Raises Broken with git's last word."""
+    """Return what git says. Raises Broken with git's last word."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Broken(f"git {arguments[0]} failed: {last_word(done.stderr)}")
@@ -138,7 +138,7 @@ def git(*arguments: str) -> str:
 
 @dataclass
 class Row:
-    """What became of a fault. `found`: "change" or "night", by the run that found it; `test`: which failed first;
+    """Says what became of a fault. `found`: "change" or "night", by the run that found it; `test`: which failed first;
     `unsure`: what failed, but not again or also without the fault; `endless`: a run was ended for taking too long."""
 
     name: str
@@ -160,7 +160,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Hunt:
-    """The search for one fault in its clone."""
+    """Searches for one fault in its clone."""
 
     fault: Fault
     tree: Tree
@@ -181,7 +181,7 @@ class Hunt:
                 return
 
     def _finder(self, options: Sequence[str]) -> str | None:
-        """The first test of a run that finds the fault."""
+        """Return the first test of a run that finds the fault."""
         while True:
             left_out = [f"--deselect={name}" if "::" in name else f"--ignore={name}" for name in self.row.unsure]
             self.tree.run(*options, *left_out)
@@ -192,7 +192,7 @@ class Hunt:
             self.row.unsure.append(failed[0])
 
     def _is_sure(self, name: str) -> bool:
-        """Whether a test fails again, and passes without the fault. Of a file that fails to be collected: the same."""
+        """Return whether a test (or the collection of a file) fails again, and passes without the fault."""
         options = [name] if "::" in name else [name, "--collect-only"]
         if self.tree.run(*options) in (0, NO_TESTS):
             return False

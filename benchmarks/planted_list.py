@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """An edit of one line. `old` occurs once in the file; `wrong` says what goes wrong then; `first`: files or folders
+    """Edits one line. `old` occurs once in the file; `wrong` says what goes wrong then; `first`: files or folders
     of the tests that are the most likely to find it."""
 
     name: str

@@ -43,7 +43,8 @@ _MODULES = (
 
 
 class Command:
-    """A command under way; used as `subprocess.Popen` is. Its parent, the process that forks, knows how it ended."""
+    """Follows a command under way, as `subprocess.Popen` does. The process that forks is its parent and knows how it
+    ended."""
 
     def __init__(self, pid: int, status: Callable[[int], int]) -> None:
         self.pid, self._status = pid, status
@@ -51,7 +52,7 @@ class Command:
         self._pidfd = os.pidfd_open(pid)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Does nothing when it is known to have ended."""
+        """Send it a signal, unless it is known to have ended."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -61,11 +62,11 @@ class Command:
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """Return its exit status, None while it runs."""
         return self.wait() if self.returncode is None and self._ends_within(0) else self.returncode
 
     def wait(self) -> int:
-        """Its exit status (negative: the signal that ended it), awaited."""
+        """Wait for its end and return its exit status (negative: the signal that ended it)."""
         if self.returncode is None and self._ends_within(None):
             self.returncode = self._status(self.pid)
             os.close(self._pidfd)
@@ -77,14 +78,14 @@ class Command:
 
 
 class Forks:
-    """The process that forks; started when it is first asked."""
+    """Starts the process that forks when it is first asked, and asks it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: BinaryIO, err: BinaryIO) -> int:
-        """Run the script `argv[0]` with what follows; its exit status (negative: the signal that ended it)."""
+        """Run the script `argv[0]` with what follows; return its exit status (negative: the signal that ended it)."""
         return self.start(argv, cwd, env, out, err).wait()
 
     def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: BinaryIO, err: BinaryIO) -> Command:

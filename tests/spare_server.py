@@ -26,8 +26,8 @@ _REQUEST_BYTES = 1 << 18
 
 
 class SpareProcess:
-    """A server that was a spare; used as `subprocess.Popen` is, from any thread. Its parent may be another process than
-    this one."""
+    """Stands for a server that was a spare, as `subprocess.Popen` does, in any thread. Its parent may be another process
+    than this one."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -56,7 +56,7 @@ class SpareProcess:
 
 
 class Spare:
-    """The process that uses a spare has one end of `channel`, the spare the other; `pid` is the spare's."""
+    """Turns a waiting process, `pid`, into a server. It has one end of `channel`, its user the other."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid, self.channel = pid, channel

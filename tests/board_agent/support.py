@@ -83,7 +83,7 @@ class Agent:
 
 @contextlib.contextmanager
 def paired_agent(folder: Path, boards: Boards | None = None, *more: str) -> Iterator[tuple[Agent, Board]]:
-    """With more options of an agent."""
+    """Start a paired agent with more options."""
     agent = Agent(folder)
     try:
         yield agent, agent.pair(boards or Boards(folder / "boards"), NAME, *more)

@@ -71,7 +71,7 @@ class Worker:
 
 
 class ServerProcess(Protocol):
-    """What is needed of a started server: `subprocess.Popen` has it."""
+    """A started server offers this; `subprocess.Popen` does."""
 
     returncode: int | None
 

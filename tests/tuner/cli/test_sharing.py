@@ -37,7 +37,7 @@ class Running:
         self._out, self._err = out, err
 
     def communicate(self) -> tuple[str, str]:
-        """What it said, when it has ended."""
+        """Return what it said, when it has ended."""
         self.command.wait()
         texts = []
         for file in (self._out, self._err):

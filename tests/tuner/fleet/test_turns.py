@@ -61,7 +61,7 @@ class User:
 
 
 def shared(agent: Agent, folder: Path, *more: str) -> list[User]:
-    """Users who are all paired with the agent, which is started."""
+    """Pair users with the agent and start it."""
     users = [User(name, folder) for name in USERS]
     with pytest.MonkeyPatch.context() as patch:
         for user in users:
@@ -73,7 +73,7 @@ def shared(agent: Agent, folder: Path, *more: str) -> list[User]:
 
 @pytest.fixture
 def pi(tmp_path: Path) -> Iterator[tuple[Agent, list[User]]]:
-    """On which a measurement takes a second, so that a run needs two turns at least however fast this machine is."""
+    """Give an agent on which a measurement takes a second, so that a run needs two turns at least however fast this machine is."""
     agent = Agent(tmp_path, [SIMULATED, "1"])
     try:
         yield agent, shared(agent, tmp_path, "--turn", str(TURN))
