@@ -26,8 +26,8 @@ _REQUEST_BYTES = 1 << 18
 
 
 class SpareProcess:
-    """Stands for a server that was a spare, as `subprocess.Popen` does, in any thread. Its parent may be another process
-    than this one."""
+    """Stands for a server that was a spare, as `subprocess.Popen` does, in any thread. Its parent may be another
+    process than this one."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

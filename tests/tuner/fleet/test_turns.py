@@ -73,7 +73,7 @@ def shared(agent: Agent, folder: Path, *more: str) -> list[User]:
 
 @pytest.fixture
 def pi(tmp_path: Path) -> Iterator[tuple[Agent, list[User]]]:
-    """Give an agent on which a measurement takes a second, so that a run needs two turns at least however fast this machine is."""
+    """Give an agent on which a measurement takes a second, so that any run needs two turns at least."""
     agent = Agent(tmp_path, [SIMULATED, "1"])
     try:
         yield agent, shared(agent, tmp_path, "--turn", str(TURN))
