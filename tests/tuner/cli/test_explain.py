@@ -83,6 +83,7 @@ def test_a_person_sees_knobs_counts_the_loop_and_rivals(folder: Path):
     assert [i for i, line in enumerate(marked) if line.startswith(">")] == list(range(loop["first"], loop["last"] + 1))
 
 
+@pytest.mark.night
 def test_a_shipped_config_is_explained_as_what_it_is(tmp_path: Path):
     """The database knows the workload alone, by a device that has nothing in common with this one. On OpenCL's CPUs,
     which are all of a family: not every CPU is of one that something is shipped for."""

@@ -40,7 +40,7 @@ def assert_right(folder: Path, output: str) -> None:
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("device", [(GPU,), pytest.param(("cpu", "--threads", 2), marks=TWO_CORES)])
 def test_stages_are_measured_once_and_kept(folder: Path, device: tuple) -> None:
     first = build(folder, "--device", *device, "--stages", "auto", "-o", "auto", "--json")

@@ -47,7 +47,7 @@ def trials_in(folder: Path) -> int:
         return store.stats().trials
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.slow
 @needs_chromium
 def test_a_run_is_seen_paused_gone_on_with_and_a_task_of_it_skipped(tiny: Path) -> None:

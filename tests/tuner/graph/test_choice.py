@@ -71,6 +71,7 @@ def as_shipped(trial: Trial) -> Device:
     return replace(open_device("opencl:0"), key=trial.device, target=gpu_target(limits, host_target()))
 
 
+@pytest.mark.night
 def test_every_shipped_config_is_chosen_where_nothing_else_is_known(store: Store) -> None:
     by_device: dict[str, list[Trial]] = {}
     for trial in shipped.trials():

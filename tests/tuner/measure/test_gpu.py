@@ -40,7 +40,7 @@ def runner(device: Device) -> Iterator[LocalRunner]:
         yield opened
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_each_failure_is_its_own_candidates(runner: LocalRunner, device: Device) -> None:
     ways = ["right", "wrong", "right", "bad_source", "endless", "right", "unbound", "right"]
     trials = list(runner.measure([candidate(does, turn) for turn, does in enumerate(ways)]))

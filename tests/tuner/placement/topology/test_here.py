@@ -31,7 +31,7 @@ def found(devices: list[Device]) -> Found:
     return measured_topology("here", devices)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_what_is_measured_is_whole_and_reads_back_equal(found: Found, tmp_path: Path) -> None:
     topology, copies = found
     assert [d.name for d in topology.devices] == ["opencl:0", "cpu"]
