@@ -290,9 +290,8 @@ class Session:
             if wait and now >= alive:
                 send(self._host, {"waiting": standing._asdict()})
                 alive = now + self._alive_seconds
-            if select.select([self._host], [], [], min(_LINE_SECONDS, self._alive_seconds))[
-                0
-            ]:  # it has nothing to say now: it left
+            pause = min(_LINE_SECONDS, self._alive_seconds)
+            if select.select([self._host], [], [], pause)[0]:  # it has nothing to say now: it left
                 raise Gone("the host went away while it waited")
         self._turn, self._over = Turn(self._visitor, self._turn_seconds), False
         self._visitor.log("turn begins")

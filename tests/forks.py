@@ -14,8 +14,6 @@ import gc
 import importlib
 import json
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from tests.spare_server import Spare, fork_spare, use_spares
+from tests.spare_server import Forked, Spare, enter, fork_spare, use_spares
 from tuner.measure.processes import SERVER_ENV
 
 _REQUEST_BYTES = 1 << 18
@@ -42,41 +40,6 @@ _MODULES = (
 )
 
 
-class Command:
-    """Follows a command under way, as `subprocess.Popen` does. The process that forks is its parent and knows how it
-    ended."""
-
-    def __init__(self, pid: int, status: Callable[[int], int]) -> None:
-        self.pid, self._status = pid, status
-        self.returncode: int | None = None
-        self._pidfd = os.pidfd_open(pid)
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it is known to have ended."""
-        if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.send_signal(signal.SIGKILL)
-
-    def poll(self) -> int | None:
-        """Return its exit status, None while it runs."""
-        return self.wait() if self.returncode is None and self._ends_within(0) else self.returncode
-
-    def wait(self) -> int:
-        """Wait for its end and return its exit status (negative: the signal that ended it)."""
-        if self.returncode is None and self._ends_within(None):
-            self.returncode = self._status(self.pid)
-            os.close(self._pidfd)
-        assert self.returncode is not None
-        return self.returncode
-
-    def _ends_within(self, seconds: float | None) -> bool:
-        return bool(select.select([self._pidfd], [], [], seconds)[0])
-
-
 class Forks:
     """Starts the process that forks when it is first asked, and asks it."""
 
@@ -88,12 +51,12 @@ class Forks:
         """Run the script `argv[0]` with what follows; return its exit status (negative: the signal that ended it)."""
         return self.start(argv, cwd, env, out, err).wait()
 
-    def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: BinaryIO, err: BinaryIO) -> Command:
+    def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: BinaryIO, err: BinaryIO) -> Forked:
         """Let the script `argv[0]` run with what follows."""
         request = {"argv": list(argv), "cwd": str(cwd), "env": dict(env)}
         with self._lock:
             pid = self._ask(request, [out.fileno(), err.fileno()])[0]
-        return Command(int(pid), self._status)
+        return Forked(int(pid), self._status)
 
     def _status(self, pid: int) -> int:
         with self._lock:
@@ -166,9 +129,7 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> NoReturn:
     for fd, standard in zip(fds, (1, 2), strict=True):
         os.dup2(fd, standard)
         os.close(fd)
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
+    enter(request["cwd"], request["env"])
     sys.argv[:] = request["argv"]
     sys.path[0] = os.path.dirname(sys.argv[0])
     first = [fork_spare()]  # while this process has no threads

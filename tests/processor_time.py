@@ -1,6 +1,7 @@
 """Report the processor time of every test: its own process and all that it started.
 
-Wall time on a shared machine says little about what a test costs; processor seconds hardly change with the load.
+Wall time on a shared machine says little about what a test costs. Processor seconds change less with the load: by about
+a quarter, where two hyperthreads share a core.
 `--processor-times FILE` writes a JSON line for each test; the summary of every run lists the most expensive ones.
 """
 

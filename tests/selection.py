@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 COMMIT = "EDGETUNE_TEST_COMMIT"
+CHANGE = "not night"  # pyproject.toml gives it to -m
 MARKERS = {
     "slow": "takes more than ten processor seconds; still part of what a change has to pass",
     "night": "takes long for what it may find: runs with -m '' alone, as the nightly run does",
@@ -49,13 +50,14 @@ class Selection:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Runs before pytest deselects by marks."""
-        if self._named:
+        if self._named and config.option.markexpr == CHANGE:
             config.option.markexpr = ""
         for item in items:
             sampled = item.get_closest_marker("sampled")
             if sampled is not None and not is_sampled(item.nodeid, sampled.args[0], self._commit):
                 item.add_marker("night")
-        self._left_out = sum(1 for item in items if item.get_closest_marker("night") is not None)
+        if config.option.markexpr == CHANGE:
+            self._left_out = sum(1 for item in items if item.get_closest_marker("night") is not None)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell the process that reports how many tests were left out; with xdist only workers collect."""
@@ -68,9 +70,9 @@ class Selection:
         """Runs in xdist's controller, once for each worker: all have collected the same."""
         self._left_out = getattr(node, "workeroutput", {}).get("left_out", self._left_out)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what this run did not do, and how to do it."""
-        if "not night" in config.option.markexpr and self._left_out:
+        if self._left_out:
             terminalreporter.write_line(
                 f"{self._left_out} tests are left for the night (matrices are sampled for commit "
                 f"{self._commit[:12] or 'unknown'}); to run all: python -m pytest -m ''"

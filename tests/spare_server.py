@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
 from tuner.measure import processes
@@ -25,33 +25,55 @@ from tuner.measure.zygote import serve
 _REQUEST_BYTES = 1 << 18
 
 
-class SpareProcess:
-    """Stands for a server that was a spare, as `subprocess.Popen` does, in any thread. Its parent may be another
-    process than this one."""
+def enter(folder: str, env: Mapping[str, str]) -> None:
+    """Let this forked process have a folder and an environment of its own."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+
+def reaped(pid: int) -> int:
+    """Return the exit status of a process that has ended; 0 where only its parent, another process, can know it."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 0
+
+
+class Forked:
+    """Stands for a forked process, as `subprocess.Popen` does, in any thread. Its parent may be another process than
+    this one: `status` returns the exit status once it has ended."""
+
+    def __init__(self, pid: int, status: Callable[[int], int] = reaped) -> None:
+        self.pid, self._status = pid, status
         self.returncode: int | None = None
         self._reaping = threading.Lock()
         self._pidfd = os.pidfd_open(pid)
         weakref.finalize(self, os.close, self._pidfd)  # another thread may still look at it when one has the status
 
-    def kill(self) -> None:
-        """End it at once."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it is known to have ended."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """Return its exit status, None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended; the status is 0 where only its parent can know it."""
+        """Wait for its end and return its exit status (negative: the signal that ended it)."""
         if self.returncode is None and not select.select([self._pidfd], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired("a process server", timeout or 0)
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0)
         with self._reaping:
             if self.returncode is None:
-                try:
-                    self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-                except ChildProcessError:
-                    self.returncode = 0
+                self.returncode = self._status(self.pid)
         return self.returncode
 
 
@@ -61,10 +83,10 @@ class Spare:
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid, self.channel = pid, channel
 
-    def start_server(self, control: socket.socket, log: BinaryIO) -> SpareProcess:
+    def start_server(self, control: socket.socket, log: BinaryIO) -> Forked:
         """See tuner.measure.processes.start_server."""
         request = {"path": sys.path, "cwd": os.getcwd(), "env": {**os.environ, **processes.SERVER_ENV}}
-        process = SpareProcess(self.pid)
+        process = Forked(self.pid)
         with self.channel as channel:
             socket.send_fds(channel, [json.dumps(request).encode()], [control.fileno(), log.fileno()])
         return process
@@ -99,9 +121,7 @@ def _become_server(channel: socket.socket, parent: int) -> None:
         for fd, standard in ((nothing.fileno(), 0), (log, 1), (log, 2)):
             os.dup2(fd, standard)
     os.close(log)
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
+    enter(request["cwd"], request["env"])
     sys.path[:] = request["path"]
     serve(control, parent)
 

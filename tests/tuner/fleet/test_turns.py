@@ -17,7 +17,8 @@ import pytest
 
 from board_agent.line import Line
 from tests.board_agent.support import Agent, eventually
-from tests.forks import FORKS, Command
+from tests.forks import FORKS
+from tests.spare_server import Forked
 from tests.tuner.cli.conftest import TUNE
 from tests.tuner.measure.misbehaving import candidate
 from tuner.devices import open_device
@@ -42,7 +43,7 @@ class User:
         self.name, self.folder = name, folder / name
         self.boards = Boards(self.folder / "edgetune" / "boards")
 
-    def start(self, trials: int = TRIALS) -> Command:
+    def start(self, trials: int = TRIALS) -> Forked:
         command = [str(TUNE), "op", *CONV, "--device", "board:pi", "--db", "t.db", "--trials", str(trials)]
         env = {**os.environ, "XDG_CONFIG_HOME": str(self.folder)}
         with open(self.folder / "run.log", "ab") as log:
