@@ -12,9 +12,11 @@ from hypothesis import settings
 from tests.board_agent.bundles import copied, make_bundle
 from tests.forks import FORKS
 from tests.groups import Groups
+from tests.made_once import made_once, tune_tiny_network
 from tests.processor_time import ProcessorTimes
 from tests.selection import MARKERS, Selection
 from tests.spare_server import use_spares
+from tuner.devices import usable_cpus
 from tuner.measure import processes
 
 _start_server = processes.start_server
@@ -38,6 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
     use_spares(FORKS.spare)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: one of them has the tests that own boards, which mostly wait."""
+    return len(usable_cpus()) + 1
+
+
 @pytest.fixture
 def started_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process servers start as they do for a user."""
@@ -47,9 +54,13 @@ def started_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def made_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of tests.board_agent.bundles.make_bundle: not to be written to."""
-    folder = tmp_path_factory.mktemp("bundle")
-    make_bundle(folder)
-    return folder
+    return made_once(tmp_path_factory, "bundle", make_bundle)
+
+
+@pytest.fixture(scope="session")
+def tuned_on_pocl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tests.made_once.tune_tiny_network: not to be written to."""
+    return made_once(tmp_path_factory, "tuned", tune_tiny_network)
 
 
 @pytest.fixture

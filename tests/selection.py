@@ -1,7 +1,7 @@
 """Choose the tests of a run: what a change has to pass, or everything.
 
 `pytest` alone runs what a change has to pass: all tests but those marked `night`, and of each large matrix (marked
-`sampled(n)`) one case in n, chosen by a hash of the case and the commit, so that some commit within days runs each.
+`sampled(n)`) one case in n, chosen by hashes of the case and the commit, so that some commit within days runs each.
 `pytest -m ""` runs everything. A test that is named on the command line (`file.py::test`) is never left out.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from zlib import crc32
 
@@ -20,7 +22,7 @@ CHANGE = "not night"  # pyproject.toml gives it to -m
 MARKERS = {
     "slow": "takes more than ten processor seconds; still part of what a change has to pass",
     "night": "takes long for what it may find: runs with -m '' alone, as the nightly run does",
-    "sampled(n)": "one case in n runs with a change (chosen by a hash of the case and the commit), all at night",
+    "sampled(n)": "one case in n runs with a change (chosen by hashes of the case and the commit), all at night",
 }
 
 
@@ -33,9 +35,14 @@ def commit() -> str:
         return ""
 
 
-def is_sampled(case: str, one_in: int, commit: str) -> bool:
-    """Return whether the run of `commit` has this case of a matrix of which it runs one in `one_in`."""
-    return (crc32(case.encode()) + crc32(commit.encode())) % one_in == 0
+def sampled_in(test: str, cases: Iterable[str], one_in: int, commit: str) -> set[str]:
+    """Return those cases of a test that the run of `commit` has: one in `one_in`, as near as that can be.
+
+    The commit's hash says where in the cases, ordered by their hashes, the choice begins.
+    """
+    begin = crc32(test.encode()) + crc32(commit.encode())
+    ordered = sorted(cases, key=lambda case: (crc32(case.encode()), case))
+    return {case for rank, case in enumerate(ordered, begin) if rank % one_in == 0}
 
 
 class Selection:
@@ -52,10 +59,15 @@ class Selection:
         """Runs before pytest deselects by marks."""
         if self._named and config.option.markexpr == CHANGE:
             config.option.markexpr = ""
+        matrices = defaultdict[tuple[str, int], list[pytest.Item]](list)
         for item in items:
-            sampled = item.get_closest_marker("sampled")
-            if sampled is not None and not is_sampled(item.nodeid, sampled.args[0], self._commit):
-                item.add_marker("night")
+            if sampled := item.get_closest_marker("sampled"):
+                matrices[item.nodeid.partition("[")[0], sampled.args[0]].append(item)
+        for (test, one_in), cases in matrices.items():
+            chosen = sampled_in(test, (case.nodeid for case in cases), one_in, self._commit)
+            for case in cases:
+                if case.nodeid not in chosen:
+                    case.add_marker("night")
         if config.option.markexpr == CHANGE:
             self._left_out = sum(1 for item in items if item.get_closest_marker("night") is not None)
 

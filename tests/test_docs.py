@@ -28,6 +28,7 @@ def _python(page: Path, title: str = "") -> str:
     return text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("page", "name"), [("template.md", "mine.py"), ("searcher.md", "downhill.py")])
 def test_a_plugin_of_the_manual_does_what_its_commands_say(page: str, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(_python(DOCS / page))

@@ -80,6 +80,7 @@ def test_a_device_that_computes_nonsense_measures_nothing(bundle: Path) -> None:
     assert not journal_of(bundle).parent.exists()
 
 
+@pytest.mark.sampled(2)
 def test_an_interrupt_is_nobodys_fault(bundle: Path) -> None:
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         assert ended_in_the_first_candidate(bundle, how) == 130
@@ -147,6 +148,7 @@ def test_a_compiler_without_space_is_nobodys_fault(bundle: Path) -> None:
     assert journal_of(bundle).read_text().count('"candidate"') == 2  # and the first was the one that is known
 
 
+@pytest.mark.sampled(2)
 def test_a_disk_that_is_too_small_for_the_results_loses_none(bundle: Path, small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(200 << 10))
     done = on_the_device(bundle.name, "-o", small_disk / "r.zip", cwd=bundle.parent)
@@ -189,6 +191,7 @@ def test_the_device_holds_no_more_tensors_than_a_candidate_has(bundle: Path) -> 
     assert not any("failed" in line for line in results_of(bundle.with_name("r.zip")))
 
 
+@pytest.mark.sampled(2)
 def test_what_was_measured_is_measured_again_only_into_another_file(bundle: Path) -> None:
     assert on_the_device(bundle.name, cwd=bundle.parent).returncode == 0
     before = bundle.with_name("results.zip").read_bytes()

@@ -153,6 +153,7 @@ def test_read_the_agents_keys(served, tmp_path: Path, contained: set[str]) -> No
     assert f"status {COULD_NOT}" in outcome(served[1], candidate(f'reads("{key}")', tmp_path))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", ["/tmp/edgetune-escaped", "/dev/shm/edgetune-escaped", "../edgetune-escaped"])
 def test_write_outside_its_folder(served, tmp_path: Path, contained: set[str], where: str) -> None:
     if "files" not in contained:
@@ -238,6 +239,7 @@ def test_fill_the_disk(served, tmp_path: Path) -> None:
     assert f"status {COULD_NOT}" in outcome(served[1], candidate("fills()", tmp_path))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("attempt", ["pause()", "speaks()"])
 def test_never_return(served, tmp_path: Path, attempt: str) -> None:
     eventually(lambda: can_be_used(served[1]))

@@ -65,7 +65,7 @@ def test_the_host_cannot_tell_it_from_its_own_device(both: tuple[Device, Device]
     assert there.memory_bytes == pytest.approx(here.memory_bytes, rel=0.5)  # PoCL's is what is free now
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", MEASURED)
 def test_it_computes_what_the_full_runtime_computes(name: str, both: tuple[Device, Device]) -> None:
     device, own = both

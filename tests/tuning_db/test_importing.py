@@ -46,6 +46,7 @@ def test_all_is_there_in_its_order_and_bad_lines_have_their_numbers(store: Store
     assert (again.added, again.known) == (0, LINES - len(bad))
 
 
+@pytest.mark.sampled(2)
 def test_a_large_file_that_was_cut_gives_what_came_before(store: Store, tmp_path: Path) -> None:
     path, lines = tmp_path / "log.gz", large({})
     whole = gzip.compress(b"".join(lines), 1)

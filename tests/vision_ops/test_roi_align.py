@@ -19,6 +19,7 @@ def _random(roi: RoiAlign, seed: int = 0) -> tuple[np.ndarray, ...]:
     return RoiAlignOperator().random_inputs(roi.workload(), np.random.default_rng(seed))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ratio", [0, 2])
 def test_the_references_values(ratio: int, mode: str) -> None:
@@ -71,6 +72,7 @@ def _onnxruntime(roi: RoiAlign, *inputs: np.ndarray) -> np.ndarray:
     return session.run(None, {"data": inputs[0], "rois": inputs[1], "maps": inputs[2].astype(np.int64)})[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("ratio", [0, 3])
 def test_onnxruntime_has_the_same_averages(ratio: int, aligned: bool) -> None:
@@ -82,6 +84,7 @@ def test_onnxruntime_has_the_same_averages(ratio: int, aligned: bool) -> None:
     np.testing.assert_allclose(out, _onnxruntime(roi, *inputs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 def test_regions_and_maps_that_are_none_lead_nowhere_outside(place: Place) -> None:
     roi = RoiAlign(2, 3, 9, 9, 5, 2, 2)
     data, rois, _ = _random(roi)

@@ -47,6 +47,7 @@ def _onnxruntime(roi: RoiPool, data: np.ndarray, rois: np.ndarray, maps: np.ndar
     return session.run(None, {"data": data, "rois": regions})[0]
 
 
+@pytest.mark.sampled(3)
 def test_onnxruntime_has_the_same(place: Place) -> None:
     roi = RoiPool(2, 6, 21, 17, 12, 4, 3, 0.25)
     inputs = _random(roi)
@@ -55,6 +56,7 @@ def test_onnxruntime_has_the_same(place: Place) -> None:
         np.testing.assert_array_equal(out, _onnxruntime(roi, *inputs))
 
 
+@pytest.mark.sampled(3)
 def test_halves_are_rounded_away_from_zero(place: Place) -> None:
     roi = RoiPool(1, 1, 6, 6, 2, 1, 1)
     data = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)

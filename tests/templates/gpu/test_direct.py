@@ -46,6 +46,7 @@ def test_only_a_padding_kernel_needs_a_workspace(limits: str) -> None:
     assert code.workspace_bytes == 4 * 16 * 15 * 18  # channels, rows, columns of whole tiles
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("knobs", [{"turns": 3}, {"ki": 3}, {"turns": 3, "yi": 2, "xt": 2}])
 def test_a_processors_items_copy_their_input_once_for_all_their_channels(platform: str, knobs: dict[str, int]) -> None:

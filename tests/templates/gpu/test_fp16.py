@@ -69,6 +69,7 @@ def test_long_sums_keep_float32(name: str) -> None:
     np.testing.assert_array_equal(result, np.float16(1024 * float(np.float16(2.01))))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_code_needs_no_more_than_the_half_extension(name: str) -> None:
     clang = compiler_or_skip("mali-t860", "clang")

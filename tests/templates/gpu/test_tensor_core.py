@@ -88,6 +88,7 @@ def test_tf32_keeps_to_its_tolerance(conv: str) -> None:
     assert 1e-5 < relative_error(result, expected) < template.tolerance, dict(config.knobs)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("profile", "dtype"),
     [("jetson-xavier", "float16"), ("jetson-orin", "float16"), ("jetson-orin", "float32"), ("h100", "float32")],
@@ -111,6 +112,7 @@ def test_it_compiles_to_instructions_of_the_tensor_core(profile: str, dtype: str
         assert ("cvt.rna.tf32.f32" in instructions) == (dtype == "float32")
 
 
+@pytest.mark.sampled(4)
 @dtypes
 @pytest.mark.parametrize("asynchronous", [0, 1])
 def test_barriers_stand_between_sums_and_epilogue(dtype: str, asynchronous: int) -> None:

@@ -21,6 +21,7 @@ CONV = Conv2d(1, 32, 30, 26, 48, (3, 3), padding=(1, 1, 1, 1))
 WORKLOAD = CONV.workload(("bias", "relu"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("limits", GPUS)
 def test_workspaces_hold_the_transformed_tiles_and_no_more(limits: str) -> None:
     space = TEMPLATE.space(WORKLOAD, gpu(limits))
@@ -35,6 +36,7 @@ def test_workspaces_hold_the_transformed_tiles_and_no_more(limits: str) -> None:
         assert len(lowered.kernels) == (4 if config["pad"] == "kernel" else 3)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("limits", GPUS)
 def test_transforms_hold_two_tiles_in_registers(limits: str) -> None:
     """The patch of the input and its first pass: indices over images and tiles must not widen them."""

@@ -20,6 +20,7 @@ def imported(bundle: Path, results: str = "r.zip", *words: object) -> Done:
     return run_tune("bundle", "import", bundle, results, *words, cwd=bundle.parent)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["python3", "tune bundle run"])
 def test_there_and_back_twice_in_one_folder(bundle: Path, how: str) -> None:
     """With the names that are the default: the second bundle goes on where the first ended."""
@@ -73,6 +74,7 @@ def test_there_and_back_for_opencl_without_tvm(tmp_path: Path, tiny: Path) -> No
         assert line in refused.err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["python3", "tune bundle run"])
 def test_an_interrupted_run_goes_on(bundle: Path, how: str) -> None:
     folder, whole = bundle.parent, set(names(bundle))

@@ -58,6 +58,7 @@ def test_installing_keeps_what_the_shell_was_told(home):
     assert _bash("source ~/.bashrc; complete -p tune", home=home) == ["complete -o default -F _tune_completion tune"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "found"),
     [

@@ -40,6 +40,7 @@ def test_what_is_no_usage_is_no_example():
             parsed(shlex.split(line))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", [(), ("op",), ("replay",), ("explain",), ("db",), ("board", "serve")])
 def test_help_ends_with_them_line_by_line(tmp_path, path):
     done = run_tune(*path, "--help", cwd=tmp_path, env={"COLUMNS": "80"})

@@ -102,6 +102,7 @@ def test_every_reason_for_a_choice_has_its_words():
     assert len(set(KNOWN.values())) == len(KNOWN)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("profile", "told"), [("jetson-orin", "registers"), ("intel-hd505", "spill_bytes"), ("mali-t860", None)]
 )

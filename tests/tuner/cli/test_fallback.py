@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from tests.tuner.graph.networks import Net
 
 
 @pytest.mark.night
-def test_builds_and_runs_on_both(tune, tiny, tmp_path):
+def test_builds_and_runs_on_both(tune, tuned_on_pocl, tmp_path):
     device = f"opencl:{device_number('pocl')}"
-    tuned = tune("model", tiny.name, "--device", device, "--db", "t.db", "--trials", 8, "--searcher", "random")
-    assert tuned.status == 0, tuned.err
+    shutil.copytree(tuned_on_pocl, tmp_path, dirs_exist_ok=True)
+    tiny = tmp_path / "tiny.onnx"
     both = ("--device", f"{device},cpu", "--db", "t.db", "--json")
     built = tune("build", tiny.name, *both, "--fallback", "dense", "-o", "out")
     assert built.status == 0, built.err

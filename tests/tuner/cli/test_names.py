@@ -65,6 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.sampled(2)
 def test_a_plan_and_where_the_time_goes_show_them(folder: Path) -> None:
     planned = run_tune("plan", f"{MODEL}.onnx", "--threads", 1, "--db", "t.db", "-o", "plan.json", cwd=folder)
     assert_shown(planned, SHOWN)

@@ -120,6 +120,7 @@ def test_a_placement_is_learned_from_runs(made: Made) -> None:
     made.assert_right("runs")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["exact", "mcmc", learned])
 def test_where_nothing_is_gained_one_device_is_taken(made: Made, way: str) -> None:
     """Everything takes the GPU too long."""
@@ -235,6 +236,7 @@ def test_parts_are_tuned_like_any_other_step(made: Made) -> None:
     assert "5 tasks, " in done.err  # the network has four
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("said", "words", "says"),
     [
@@ -270,6 +272,7 @@ def test_a_placement_file_that_cannot_be_built(
 PLACED = ("--device", f"{GPU},cpu", "--threads", 1, "--placement")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -312,7 +315,7 @@ def test_what_cannot_be_placed(made: Made, words: tuple[object, ...], says: str)
     assert everything_under(made.folder) == before
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

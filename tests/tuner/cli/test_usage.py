@@ -59,6 +59,7 @@ def test_it_runs_as_a_module_too():
     assert all(f" {name} " in done.stdout for name in COMMANDS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(tune, command):
     done = tune(command, "--help")
@@ -67,6 +68,7 @@ def test_every_command_has_help(tune, command):
     assert done.err == ""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -96,6 +96,7 @@ def held(agent: Agent) -> Iterator[None]:
         yield
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_runs_of_two_users_take_turns(pi) -> None:
     agent, (alice, bob, _) = pi

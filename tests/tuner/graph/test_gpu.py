@@ -44,6 +44,7 @@ def residual_network(channels: int) -> tuple[Net, str]:
     return net, net.op("Gemm", x, net.weight(10, channels), net.weight(10), transB=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", [16, 5])
 def test_a_residual_network(tmp_path: Path, device: Device, channels: int) -> None:
     net, output = residual_network(channels)
@@ -84,6 +85,7 @@ def test_pooling_and_reductions(tmp_path: Path, pocl: Device, channels: int) -> 
     assert_on(pocl, net, tmp_path, *outputs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", [(16, 32, 5), (5, 16), (32, 16, 16, 48)])
 def test_concatenation(tmp_path: Path, device: Device, parts: tuple[int, ...]) -> None:
     net = Net()

@@ -81,6 +81,7 @@ def test_a_network_compiles_for_another_architecture(tmp_path: Path) -> None:
     assert int.from_bytes(compiled.read_bytes()[18:20], "little") == 183  # ELF's number of AArch64
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("per_group", "out", "groups"),
     [(1, 32, 32), (1, 20, 20), (1, 40, 20), (4, 32, 8), (16, 32, 2), (3, 10, 2), (8, 24, 4)],
@@ -93,6 +94,7 @@ def test_grouped_convolutions(tmp_path: Path, target: Target, per_group: int, ou
     assert_computes(net, tmp_path, target, [net.op("Relu", y)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 2, 3], [2, 2, 2, 2]])
 @pytest.mark.parametrize("options", [{}, {"dilations": [2, 1]}, {"strides": [3, 2]}])
 def test_asymmetric_padding_and_dilation(tmp_path: Path, target: Target, pads: list[int], options: dict) -> None:
@@ -136,6 +138,7 @@ def test_dilated_pooling(tmp_path: Path, target: Target) -> None:
     assert_computes(net, tmp_path, target, outputs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", [(16, 32, 5), (16, 16), (5, 16), (32, 16, 16, 48)])
 def test_concatenation(tmp_path: Path, target: Target, parts: tuple[int, ...]) -> None:
     net = Net()

@@ -34,6 +34,7 @@ def int64(net: Net, *values: int) -> str:
     return net.constant(np.array(values, np.int64))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("axis", "largest"), [(-1, 1), (1, 0), (0, 1)])
 def test_top_k(tmp_path: Path, place: Place, axis: int, largest: int) -> None:
     net = Net()
@@ -70,6 +71,7 @@ def assert_pools_regions(net: Net, folder: Path, place: Place, out: str) -> Fuse
     return graph
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("opset", [10, 16])
 def test_roi_align(tmp_path: Path, place: Place, opset: int) -> None:
     """The rule for coordinates changed with operator set 16."""
@@ -82,6 +84,7 @@ def test_roi_align(tmp_path: Path, place: Place, opset: int) -> None:
     assert computed_by(assert_pools_regions(net, tmp_path, place, out)) == ["roi_align"]
 
 
+@pytest.mark.sampled(3)
 def test_max_roi_pool(tmp_path: Path, place: Place) -> None:
     net = Net()
     x = net.conv(net.input(2, 3, 12, 16), (3, 6), 1)

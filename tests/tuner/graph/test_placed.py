@@ -177,7 +177,7 @@ def test_several_results_of_one_operator_cross(tmp_path: Path, cpu: Device, gpu:
     assert_placed(net, tmp_path, [cpu, gpu], lambda i: int(i > 0), net.op("Abs", first))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_vision_operators_may_be_anywhere(tmp_path: Path, cpu: Device, gpu: Device, other: Device, name: str) -> None:
     """Sorting, suppression and what collects its results, on one device, another, or several."""

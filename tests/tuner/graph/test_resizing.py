@@ -50,6 +50,7 @@ def test_images_of_any_size(tmp_path: Path, rule: str, scales: tuple[float, floa
         assert_computes(net, tmp_path, Place.named("host").target, [output])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", ["nearest", "linear"])
 def test_they_stay_blocked_on_every_device(tmp_path: Path, place: Place, rule: str) -> None:
     net, output = resized(16, (2.0, 2.0), rule)

@@ -306,6 +306,7 @@ def three(board, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Agen
             agent.stop()
 
 
+@pytest.mark.sampled(2)
 def test_equal_boards_share_a_run(three: list[Agent]) -> None:
     tiles = [candidate("good", tile) for tile in (1, 2, 4, 8)] * 3
     with BoardRunner(open_device("board:a+b+c", 1), MeasureOptions(plugins=(PLUGIN,))) as fleet:

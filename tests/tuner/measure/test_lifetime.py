@@ -60,6 +60,7 @@ def descendants(process: subprocess.Popen) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.sampled(2)
 def test_kill_9_leaves_no_process_and_no_file(tuner, tmp_path):
     children = descendants(tuner)
     tuner.kill()
@@ -68,6 +69,7 @@ def test_kill_9_leaves_no_process_and_no_file(tuner, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sampled(2)
 def test_an_interrupt_ends_in_order(tuner, tmp_path):
     children = descendants(tuner)
     for process in (tuner, *children):  # as a terminal sends it: to all of them

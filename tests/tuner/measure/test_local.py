@@ -121,6 +121,7 @@ def test_leaving_early_removes_libraries(runner, scratch):
     assert left == ["k1.so"]  # the preflight kernel, which every new measuring worker runs first
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", sorted({1, len(usable_cpus())}))
 def test_real_templates_measure_on_pinned_threads(threads):
     assert templates is not None

@@ -58,7 +58,7 @@ def module(device: Device, graph: FusedGraph, tmp_path_factory: pytest.TempPathF
     return load(directory)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_the_boxes_are_onnxruntimes(module: Module, model: Path) -> None:
     """The same set; their number changes with the picture."""
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])

@@ -153,6 +153,7 @@ def weight_bytes(graph: FusedGraph, *anchors: int) -> int:
     return sum(4 * graph.anchors[i].weight.size for i in anchors)
 
 
+@pytest.mark.sampled(2)
 def test_no_weight_is_copied_in_100_inferences(built: Path, model: Path, graph: FusedGraph) -> None:
     counted = fresh(built)
     assert counted["placed"] >= weight_bytes(graph, 0, 1, 2, 3)
@@ -216,6 +217,7 @@ def test_two_modules_at_once_and_other_threads(built: Path, half: Path, model: P
                 np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 def test_without_a_driver(built: Path, device: Device) -> None:
     """One line that says which device is missing."""
     script = (

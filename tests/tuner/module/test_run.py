@@ -254,6 +254,7 @@ print(module.threads, sorted(m for m in masks if len(m) == 1))
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(len(usable_cpus()) < 2, reason="needs two cores")
 @pytest.mark.parametrize("wanted", [None, "1", "2"])
 def test_workers_are_pinned_and_the_caller_is_not(model: Path, tmp_path: Path, wanted: str | None) -> None:

@@ -30,6 +30,7 @@ def test_a_run_computes_on_both_devices(device: Device, threads: int) -> None:
             np.testing.assert_allclose(tensor.numpy(), values, rtol=1e-3)
 
 
+@pytest.mark.sampled(2)
 def test_a_crossing_takes_no_less_than_a_copy(device: Device) -> None:
     host = open_device("cpu")
     for ends in ((host, device), (device, host)):

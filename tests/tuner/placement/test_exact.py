@@ -63,6 +63,7 @@ def test_a_network_is_planned_from_measured_costs_once(tmp_path: Path, devices: 
     assert again.measured == 0
 
 
+@pytest.mark.sampled(2)
 def test_links_that_are_given_are_not_measured(devices: list[Device], store: Store) -> None:
     given = Costs(devices, store, links={(0, 1): (1e-3, 1e-9)})
     assert given.copy(1000, 0, 1) == pytest.approx(1.001e-3)
@@ -84,6 +85,7 @@ def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store
         assert both.plan.seconds <= alone.plan.seconds
 
 
+@pytest.mark.sampled(2)
 def test_equal_workloads_may_read_one_value_or_two(tmp_path: Path, devices: list[Device], store: Store) -> None:
     net = Net()
     x = net.input(1, 16, 8, 8)
@@ -123,6 +125,7 @@ def test_slow_kernels_and_dear_copies_move_a_network(tmp_path: Path, devices: li
     assert set(anchors) == {0}
 
 
+@pytest.mark.sampled(2)
 def test_the_layout_decides_between_kernels_of_equal_steps(tmp_path: Path, devices: list[Device], store: Store) -> None:
     """A convolution by itself in plain layout, the same one six times in a row in blocked layout: the kernel for that
     is faster, but not by what a single one's transforms take."""

@@ -102,6 +102,7 @@ def test_a_device_without_trials_is_refused(store: Store) -> None:
         DatabaseCosts(store, [KEY], [DEVICE])
 
 
+@pytest.mark.sampled(2)
 def test_real_trials_are_fitted(store: Store) -> None:
     """A few of each workload, measured now, on the CPU."""
     device: Device = open_device("cpu", 1)

@@ -67,6 +67,7 @@ def rows(*devices: int) -> Config:
     return Config((1, 1, len(devices), 1), devices)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("at", "devices_of_parts", "borders"),
     [
@@ -153,6 +154,7 @@ def test_only_what_can_be_split_has_axes_and_residuals_share_them(graph: FusedGr
     assert set(works) == {o.name for o in network.operators}
 
 
+@pytest.mark.sampled(2)
 def test_the_simulator_knows_the_rows_that_parts_read(tmp_path: Path) -> None:
     """As many as are cut out where these are built, for any kernel, stride, dilation and padding."""
     for kernel, stride, dilation, pads in product((1, 3, 5), (1, 2, 3), (1, 2), ((0, 0), (1, 0), (0, 2))):
@@ -222,6 +224,7 @@ def test_the_parts_of_a_device_are_tasks_of_it(graph: FusedGraph, devices: list[
         part_tasks(tmp_path / "p.json", graph, "opencl:1")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("step", "said", "says"),
     [

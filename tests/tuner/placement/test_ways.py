@@ -78,7 +78,7 @@ def seconds(simulator: Simulator, placement: tuple[int, ...]) -> float:
     return simulator.start([whole(o, d) for o, d in each])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", ["exact", "mcmc"])
 @pytest.mark.parametrize("latency", [1e-7, 1e-2])
 def test_nothing_is_slower_than_what_needs_no_search(
@@ -140,6 +140,7 @@ def test_steps_in_parts_are_left_where_copies_cost_more(devices: list[Device], t
     assert set(found.placement) == {GPU}
 
 
+@pytest.mark.sampled(2)
 def test_rows_are_split_all_together_where_copies_cost(devices: list[Device], tmp_path: Path) -> None:
     """Half of a value takes as long to copy as a convolution: no step is worth being split alone, nor are two."""
     net = Net()
@@ -195,6 +196,7 @@ def test_memory_is_kept_to(devices: list[Device], tmp_path: Path, said_by: str) 
         assert set(free.placement) == {GPU}
 
 
+@pytest.mark.sampled(2)
 def test_the_cpus_memory_is_kept_to(devices: list[Device], tmp_path: Path) -> None:
     """The CPU takes a tenth as long, and has no room for the second convolution."""
     graph = wide(tmp_path)
@@ -207,6 +209,7 @@ def test_the_cpus_memory_is_kept_to(devices: list[Device], tmp_path: Path) -> No
         assert set(free.placement) == {CPU}
 
 
+@pytest.mark.sampled(2)
 def test_what_devices_need_of_a_memory_that_they_share_is_added_up(
     graph: FusedGraph, devices: list[Device], tmp_path: Path
 ) -> None:
@@ -257,6 +260,7 @@ def test_what_the_topology_says_that_a_device_lacks_is_not_placed_there(
     assert math.isfinite(found.simple["fallback"])
 
 
+@pytest.mark.sampled(2)
 def test_devices_that_draw_on_one_memory_are_compared_with_its_rate_shared(
     graph: FusedGraph, devices: list[Device], tmp_path: Path
 ) -> None:
@@ -274,6 +278,7 @@ def test_devices_that_draw_on_one_memory_are_compared_with_its_rate_shared(
     assert turns.seconds == seconds(simulator_of(graph, devices, tmp_path, cores), turns.placement)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("memories", ["own", "shared"])
 def test_the_timeline_is_that_of_what_is_taken(
     graph: FusedGraph, devices: list[Device], tmp_path: Path, memories: str

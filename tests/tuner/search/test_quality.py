@@ -58,7 +58,7 @@ def test_model_guided_is_within_five_percent_in_a_fraction_of_random_searchs_tri
     assert guided < chance / 4
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.night
 @pytest.mark.parametrize(("name", "limit"), [("autotvm_ga", 512), ("autotvm_xgb:points=32,patience=10", 256)])
 def test_what_autotvm_did_beats_chance_and_not_ours(name: str, limit: int) -> None:
     scape = without_seeds(landscape(winograd_base=90e-6))
@@ -69,6 +69,7 @@ def test_what_autotvm_did_beats_chance_and_not_ours(name: str, limit: int) -> No
     assert ours < theirs < chance
 
 
+@pytest.mark.sampled(2)
 def test_seeds_help() -> None:
     scape = landscape(winograd_base=90e-6)
     target = scape.optimum * 1.05
@@ -77,6 +78,7 @@ def test_seeds_help() -> None:
     assert seeded < bare
 
 
+@pytest.mark.sampled(2)
 def test_a_slow_template_fades_but_is_not_abandoned() -> None:
     scape = landscape(winograd_base=600e-6)  # Winograd's best is more than twice as slow as the direct one's
     later = Counter(t.config.template for s in SEEDS for t in search("model_guided", scape, s, 240)[32:])

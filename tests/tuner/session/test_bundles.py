@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.board_agent.bundles import FROM, names
 from tests.tuner.cli.conftest import run_tune
 from tuning_db.record import FailureKind
@@ -45,6 +47,7 @@ def test_what_cannot_be_built_is_known_at_once_and_not_tried_again(bundle: Path)
     assert failed.isdisjoint(names(folder / "two.pyz"))
 
 
+@pytest.mark.sampled(2)
 def test_where_nothing_can_be_built_there_is_no_bundle(bundle: Path) -> None:
     folder = bundle.parent
     env = linked_by(folder, LINKER.replace("*[02468].so*", "*k1.so*) ;; *"))

@@ -34,6 +34,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> FusedGraph:
     return net.graph(tmp_path_factory.mktemp("net"), net.op("MaxPool", joined, kernel_shape=[2, 2]))
 
 
+@pytest.mark.sampled(2)
 def test_kernels_of_steps_are_found_in_the_network(graph: FusedGraph, device: Device) -> None:
     """Where they write a part of a concatenation, too."""
     choices = choose((s.workload for s in graph.tuned), device, None)
@@ -46,6 +47,7 @@ def test_kernels_of_steps_are_found_in_the_network(graph: FusedGraph, device: De
         assert set(kernels) <= found.keys()
 
 
+@pytest.mark.sampled(2)
 def test_what_kernels_take_in_a_network_comes_before_all_else(
     graph: FusedGraph, device: Device, tmp_path: Path
 ) -> None:

@@ -144,7 +144,7 @@ def test_kernels_with_a_workspace_are_alone_on_cuda() -> None:
             assert must_be_alone(function, target) == (alone and name.endswith("winograd"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_search_without_time_goes_on_the_next_time(network: Placed, device: Device, store: Store) -> None:
     hurried = plan_stages(network, device, store, 1e-9)
     assert not hurried.finished

@@ -56,6 +56,7 @@ def test_branches_are_found(network: Placed) -> None:
     assert all(len(stage.groups[0]) == 4 for stage in wide)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("make", [sequential, greedy])
 def test_baselines_compute_the_same(network: Placed, device: Device, make) -> None:
     machine = Machine(network, device, make(Calls.of(network).graph()))

@@ -61,6 +61,7 @@ print([name for name in ("libOpenCL", "libintelocl", "libpocl") if name in libra
 """
 
 
+@pytest.mark.sampled(2)
 def test_importing_tvm_loads_what_is_compiled_and_opens_no_driver(cache, entry_point):
     path = f"{entry_point}:{REPOSITORY}"
     done = _python(_IMPORT, XDG_CACHE_HOME=str(cache), PYTHONPATH=path)
@@ -70,6 +71,7 @@ def test_importing_tvm_loads_what_is_compiled_and_opens_no_driver(cache, entry_p
     assert done.stdout.splitlines() == ["True", "[]"], done.stderr
 
 
+@pytest.mark.sampled(2)
 def test_importing_tvm_compiles_nothing(tmp_path, entry_point):
     path = f"{entry_point}:{REPOSITORY}"
     for env in ({"XDG_CACHE_HOME": str(tmp_path / "empty")}, {}, {"HOME": ""}):
@@ -134,6 +136,7 @@ def test_a_cache_that_cannot_be_written_gives_one_line(tmp_path):
     assert str(tmp_path) in line
 
 
+@pytest.mark.sampled(2)
 def test_processes_that_load_at_once_compile_once(tmp_path):
     log = tmp_path / "log"
     compiler = tmp_path / "g++"

@@ -198,6 +198,7 @@ def _free_one() -> None:
     tvm.runtime.empty((16,), "int32", device())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("vendor", "waits"), [("nobody", 0), ("ARM", 1), ("QUALCOMM", 1)])
 def test_only_drivers_known_for_it_are_waited_for_before_a_release(noop_driver, vendor, waits):
     child = Child(EDGETUNE_OPENCL=str(noop_driver), NOOP_VENDOR=vendor)

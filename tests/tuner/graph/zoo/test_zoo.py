@@ -60,6 +60,7 @@ def test_names_are_the_published_ones():
     assert zoo.names() == sorted(others.union(PUBLISHED, RANDWIRE, DETECTORS))
 
 
+@pytest.mark.sampled(3)
 def test_yolo3_has_the_published_size_and_cost(written):
     model = onnx.load(written("yolo3_416"))
     learnt = [i for i in model.graph.initializer if i.name.endswith((".weight", ".bias"))]
@@ -83,6 +84,7 @@ def test_wires_are_a_rewired_ring():
     assert len({r for reads in one for r in reads}) > 20
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(DETECTORS))
 def test_detectors_find_some_boxes(written, name):
     """As many as a trained one finds in a picture: not one for every place."""

@@ -108,6 +108,7 @@ def test_a_report_is_plain_data(reports):
     assert found["kernels"][0]["group"] == (32, 1, 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "dtype", "template"),
     [

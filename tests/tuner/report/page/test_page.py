@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from tests.browser import SIZES, Opened, needs_chromium, opened
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import run_tune
 from tests.tuner.cli.test_plugins import PLUGIN
-from tests.tuner.tiny_network import write_tiny_network
 from tests.tuning_db import made
 from tuner.report.page import collect, render
 from tuner.report.page.render import as_json
@@ -56,17 +56,16 @@ class Reported:
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
+def reported(tmp_path_factory: pytest.TempPathFactory, tuned_on_pocl: Path) -> Reported:
     """The tiny network, tuned for real by two searchers, with a rival and with failures."""
     folder = tmp_path_factory.mktemp("reported")
-    write_tiny_network(folder / "tiny.onnx")
+    shutil.copytree(tuned_on_pocl, folder, dirs_exist_ok=True)
     (folder / "mine.py").write_text(PLUGIN)
     gpu, common = f"opencl:{device_number('pocl')}", ("--threads", 1, "--db", "t.db")
     broken = ("--trials", 12, "--searcher", "random", "--plugin", "mine.py")
     for words in (
         ("model", "tiny.onnx", *common, "--searcher", "random", "--trials", 16),
         ("model", "tiny.onnx", *common, "--searcher", "genetic", "--trials", 32, "--vendor", "onnxruntime"),
-        ("model", "tiny.onnx", "--device", gpu, "--db", "t.db", "--trials", 8),
         ("op", "dense", "--shape", "1,32,16", *common, *broken),
         ("op", "dense", "--shape", "1,32,16", *common, "--searcher", "genetic", "--trials", 24),
         ("build", "tiny.onnx", "--device", f"{gpu},cpu", *common, "--fallback", "dense", "-o", "out"),
