@@ -99,7 +99,7 @@ FAULTS = (
         "ratio = self._known[to.key] / self._known[self._chains[chain].key]",
         "ratio = self._known[self._chains[chain].key] / self._known[to.key]",
         "Simulated annealing goes to slower configs, and only by chance to faster ones.",
-        ("tests/tuner/search",),
+        ("tests/tuner/search/test_annealing.py", "tests/tuner/search"),
     ),
     Fault(
         "board-memory-limit",
@@ -144,7 +144,7 @@ FAULTS = (
         "(math.ceil(size / stride) - 1) * stride + dilation * (k - 1) + 1 - size",
         "(math.ceil(size / stride) - 1) * stride + k - size",
         "The automatic padding of a dilated convolution is that of one without dilation.",
-        ("tests/tuner/graph/test_load.py", "tests/tuner/graph/test_fuse.py"),
+        ("tests/tuner/graph/test_fuse.py", "tests/tuner/graph/test_load.py"),
     ),
     Fault(
         "fuse-subtract",
@@ -167,10 +167,10 @@ FAULTS = (
     Fault(
         "session-cap",
         "session's budget",
-        "tuner/session/task.py",
-        "self.begun >= preset.trials",
-        "self.begun > preset.trials",
-        "A task gets one trial more than its preset allows.",
+        "tuner/session/loop.py",
+        "size = min(size, self._preset.trials - state.begun)",
+        "size = min(size, self._preset.trials)",
+        "The last batch of a task goes beyond what its preset allows.",
         ("tests/tuner/session",),
     ),
     Fault(
@@ -189,7 +189,7 @@ FAULTS = (
         "errors[name] = max(errors[name], relative_error(results[name], references[name]))",
         "errors[name] = relative_error(results[name], references[name])",
         "A module's errors are those of the last inputs that it was verified with, not the largest of all.",
-        ("tests/tuner/module/test_build.py", "tests/tuner/cli/test_verify.py"),
+        ("tests/tuner/module/test_run.py", "tests/tuner/module/test_build.py"),
     ),
     Fault(
         "module-other-gpu",

@@ -30,6 +30,20 @@ def test_then_the_nearest_relative_not_the_fastest(store: Store) -> None:
     assert lookup.best(store, CONV, device("skylake", threads=4, limit=1)) == Found(other_model, "family")
 
 
+def test_of_one_model_the_device_with_most_equal_attributes_is_nearest(store: Store) -> None:
+    here = device(limit=1, lanes=8, threads=2)
+    alike = [
+        device(limit=9, lanes=8, threads=2),
+        device(limit=5, lanes=8, threads=4),
+        device(limit=1, lanes=4, threads=1),
+    ]
+    alike.append(device("skylake", limit=1, lanes=8, threads=2))  # another model is less alike than any of these
+    store.add_many([trial(i, device=d) for i, d in enumerate(alike)])
+    found = lookup.relatives(store, here)
+    assert (found[0], found[-1]) == (alike[0], alike[-1])
+    assert set(found) == set(alike)
+
+
 def test_a_relative_without_a_usable_trial_is_passed_over(store: Store) -> None:
     store.add_many(
         [

@@ -84,6 +84,20 @@ def test_onnxruntime_has_the_same_averages(ratio: int, aligned: bool) -> None:
     np.testing.assert_allclose(out, _onnxruntime(roi, *inputs), rtol=1e-4, atol=1e-5)
 
 
+def test_samples_one_pixel_outside_have_the_borders_value_and_others_none() -> None:
+    """Each region has one sample, in its middle, on the map's second row or column."""
+    host, roi = Place.named("host"), RoiAlign(1, 1, 4, 5, 6, 1, 1, ratio=1, aligned=False)
+    data = np.arange(1, 21, dtype=np.float32).reshape(1, 1, 4, 5)
+    middles = [(1, 5), (1, 5.125), (4, 1), (4.125, 1), (1, -1), (-1.125, 1)]  # (y, x)
+    rois = np.array([[x - 0.5, y - 0.5, x + 0.5, y + 0.5] for y, x in middles], np.float32)
+    inputs = (data, rois, np.zeros(6, np.int32))
+    expected = [10, 0, 17, 0, 6, 0]
+    assert _onnxruntime(roi, *inputs).reshape(-1).tolist() == expected
+    for config in configs_of(roi.workload(), host.target, samples=2):
+        (out,) = Compiled.of(roi.workload(), config, host)(*inputs)
+        assert out.reshape(-1).tolist() == expected
+
+
 @pytest.mark.sampled(3)
 def test_regions_and_maps_that_are_none_lead_nowhere_outside(place: Place) -> None:
     roi = RoiAlign(2, 3, 9, 9, 5, 2, 2)

@@ -229,6 +229,16 @@ def test_automatic_padding(tmp_path: Path, mode: str) -> None:
     assert kind.out_shape[2:] == ((4, 4) if mode != "VALID" else (3, 3))
 
 
+@pytest.mark.parametrize(("mode", "padding"), [("SAME_UPPER", (2, 4, 2, 5)), ("SAME_LOWER", (2, 5, 2, 4))])
+def test_automatic_padding_counts_what_dilation_leaves_out(tmp_path: Path, mode: str, padding: tuple) -> None:
+    net, given = Net(), {"strides": [2, 3], "dilations": [2, 3], "auto_pad": mode}
+    (step,) = net.graph(tmp_path, net.conv(net.input(1, 3, 7, 10), (3, 4), kernel=(3, 4), **given)).steps
+    assert step.workload.attrs["padding"] == padding
+    kind = anchor_of(step.workload)
+    assert isinstance(kind, Conv2d)
+    assert kind.out_shape[2:] == (4, 4)
+
+
 def test_dense_layers(tmp_path: Path) -> None:
     net = Net()
     x = net.input(3, 8)

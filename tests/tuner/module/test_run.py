@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,18 @@ def test_verification_names_output_and_operator(model: Path, tmp_path: Path) -> 
     assert repr(next(iter(module.outputs))) in str(caught.value)
     with pytest.raises(VerificationFailed, match="tiny"):
         verify(module, OnnxReference(model))
+
+
+def test_an_error_is_the_largest_of_all_inputs(module: Module, model: Path) -> None:
+    """The reference is off for the first of them."""
+    right, first = OnnxReference(model), inputs_of(module, 0)["data"]
+
+    def off(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        share = 1e-3 if np.array_equal(inputs["data"], first) else 0
+        return {name: value + share * np.abs(value).max() for name, value in right(inputs).items()}
+
+    (error,) = verify(module, off, seeds=(0, 1), tolerance=1e-2).values()
+    assert error == pytest.approx(1e-3, rel=0.1)
 
 
 def test_integer_inputs(tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_a_preset_caps_every_task(device: Device, store: Store) -> None:
         return now
 
     now = 1.0
+    replayed(device, store, [CONV], Budget(trials=21), descending)  # the last batch is a smaller one then
     report = replayed(device, store, [CONV, POINT], Budget(preset="quick"), descending)
     assert [t.trials for t in report.tasks] == [PRESETS["quick"].trials] * 2
     assert report.stopped is Stopped.DONE
