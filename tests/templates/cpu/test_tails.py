@@ -54,6 +54,12 @@ def test_direct_in_chunks(chunk: int, groups: int, skip: int) -> None:
     assert _error(DirectConv(), STRIDED, **chosen) < 2e-6
 
 
+@pytest.mark.parametrize("padding", [(2, 1, 0, 1), (0, 1, 2, 1)])
+def test_kernel_rows_that_only_meet_padding_are_skipped_and_no_others(padding: tuple[int, ...]) -> None:
+    workload = _workload(7, kernel=(3, 3), padding=padding)
+    assert _error(DirectConv(), workload, ob=3, tw=7, th=1, ui=2, groups=1, chunk=0, skip=1, prefetch=0) < 2e-6
+
+
 def test_direct_over_flat_pixels() -> None:
     assert _error(DirectConv(), FLAT, ob=3, tw=4, th=1, groups=1, chunk=0, prefetch=0) < 2e-6
 
