@@ -71,7 +71,9 @@ def test_contenders_are_stopped_while_they_are_not_asked(busy):
     assert _settled(psutil.STATUS_STOPPED)
     times = alternate(running, 3, 0.01, lambda _: None)
     assert {name: len(blocks) for name, blocks in times.items()} == {"a": 3, "b": 3}
-    assert all(len(block) >= 2 and sum(block) >= 0.01 for blocks in times.values() for block in blocks)
+    # A block ends with the run in which its time is over: on a busy machine that may be the first.
+    assert all(sum(block) >= 0.01 for blocks in times.values() for block in blocks)
+    assert all(sum(block[:-1]) < 0.01 for blocks in times.values() for block in blocks)
     assert _settled(psutil.STATUS_STOPPED)
 
 
