@@ -140,7 +140,7 @@ FAULTS = (
     Fault(
         "onnx-dilated-same",
         "ONNX importer",
-        "tuner/graph/onnx_import.py",
+        "tuner/graph/onnx_windows.py",
         "(math.ceil(size / stride) - 1) * stride + dilation * (k - 1) + 1 - size",
         "(math.ceil(size / stride) - 1) * stride + k - size",
         "The automatic padding of a dilated convolution is that of one without dilation.",

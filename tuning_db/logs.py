@@ -13,6 +13,7 @@ import json
 import lzma
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import IO, Any, NoReturn, cast
 
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Trial, canonical_json
-from tuning_db.rows import from_record, to_record
+from tuning_db.rows import check_times, from_record, to_record
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\0"
 _CHUNK_BYTES = 1 << 16
@@ -54,7 +55,9 @@ def trial_of(line: str | bytes, known: dict[str, Any] | None = None, decode: Dec
         raise DatabaseError("it is not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
         raise DatabaseError(f"it is not JSON: {error}") from error
-    return decode(data, known)
+    trial = decode(data, known)
+    check_times(trial)
+    return trial
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -70,7 +73,8 @@ def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial
     known: dict[str, Any] = {}
     number = 0
     try:
-        for number, line in enumerate(lines, 1):
+        for number, raw in enumerate(lines, 1):
+            line = raw.removeprefix(BOM_UTF8)  # with which some editors begin a file
             if (text := line.strip()) and not text.startswith(b"#"):
                 try:
                     yield trial_of(line, known, decode)

@@ -60,6 +60,11 @@ def _check(trial: Trial) -> None:
     _int64(trial.template_version, "template_version")
     if trial.seed is not None:
         _int64(trial.seed, "seed")
+    check_times(trial)
+
+
+def check_times(trial: Trial) -> None:
+    """Raises DatabaseError for times that nothing can take."""
     if not all(map(math.isfinite, trial.times)) or min(trial.times, default=1.0) <= 0:
         raise DatabaseError(f"times {trial.times} are not all positive and finite seconds")
 

@@ -21,9 +21,18 @@ from vision_ops.runs import PLACES, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 
 MODES = {"nearest": 1, "linear": 2, "cubic": 4}  # taps along an axis
-RULES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-_MOST_TAPS = 8
+RULES = (
+    "half_pixel",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "half_pixel_symmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+# The last is operator set 10's: up where the result is smaller, down where it is larger.
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
+MOST_TAPS = 8
 
 
 @dataclass(frozen=True)
@@ -45,58 +54,107 @@ class Resize(View):
     def __post_init__(self) -> None:
         if min(self.outer, self.height, self.width, self.inner, self.out_height, self.out_width) < 1:
             raise ValueError(f"resize: sizes are positive: {self}")
-        if not 1 <= self.taps <= _MOST_TAPS:
-            raise ValueError(f"resize: from 1 to {_MOST_TAPS} taps along an axis, not {self.taps}")
+        if not 1 <= self.taps <= MOST_TAPS:
+            raise ValueError(f"resize: from 1 to {MOST_TAPS} taps along an axis, not {self.taps}")
 
     @property
     def rows(self) -> Rows:
         return Rows(self.outer * self.out_height, self.out_width)
 
 
-def resize_table(
-    size: int, out: int, scale: float, mode: str, rule: str, rounding: str = "round_prefer_floor", cubic: float = -0.75
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels (taps, out) and weights (taps, out) of an axis of `size` pixels, as ONNX's Resize has them; what lies
-    outside is the nearest pixel. `scale`: of the result to the image (align_corners has none: `out` says), `cubic`: the
-    kernel's coefficient. Raises ValueError for rules that are not known."""
-    if mode not in MODES or rule not in RULES or rounding not in ROUNDINGS:
-        raise ValueError(f"resize: no such rule: {mode}, {rule}, {rounding}")
-    at = _coordinates(size, out, scale, rule)
-    if mode == "nearest":
-        pixels, weights = _rounded(at, rounding)[None], np.ones((1, out))
+@dataclass(frozen=True)
+class Sampling:
+    """How ONNX's Resize finds the pixels of a result, by the values of its attributes: `mode`,
+    coordinate_transformation_mode (`rule`), nearest_mode (`rounding`), cubic_coeff_a (`cubic`), `antialias` and
+    `exclude_outside`. Raises ValueError for a rule that is not known."""
+
+    mode: str = "nearest"
+    rule: str = "half_pixel"
+    rounding: str = "round_prefer_floor"
+    cubic: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES or self.rule not in RULES or self.rounding not in ROUNDINGS:
+            raise ValueError(f"resize: no such rule: {self.mode}, {self.rule}, {self.rounding}")
+
+
+@dataclass(frozen=True)
+class ResizedAxis:
+    """An axis of `size` pixels that becomes one of `out`. `scale`: of the result to the image, as the model has it (the
+    ratio of the sizes may be another); `crop`: what is looked at, from 0 to 1 (tf_crop_and_resize)."""
+
+    size: int
+    out: int
+    scale: float
+    crop: tuple[float, float] = (0.0, 1.0)
+
+    def coordinates(self, rule: str) -> np.ndarray:
+        """Where each result lies in the image, in pixels: in float32, by onnxruntime's order of operations, for a
+        rounding decides which pixel is the nearest."""
+        x, size, out = np.arange(self.out, dtype=np.float32), np.float32(self.size), np.float32(self.out)
+        half, scale = np.float32(0.5), np.float32(self.scale)
+        if rule == "align_corners":
+            return x * (size - 1) / (out - 1) if self.out > 1 else x
+        if rule == "tf_crop_and_resize":
+            begin, end = map(np.float32, self.crop)
+            return (
+                begin * (size - 1) + x * (end - begin) * (size - 1) / (out - 1)
+                if self.out > 1
+                else (half * (begin + end) * (size - 1) + x)
+            )
+        if rule == "asymmetric":
+            return x / scale
+        if rule == "tf_half_pixel_for_nn":
+            return (x + half) / scale
+        if rule == "pytorch_half_pixel" and self.out == 1:
+            return x
+        middle = (x + half) / scale - half
+        if rule == "half_pixel_symmetric":
+            return middle + size / 2 * (1 - out / (scale * size))
+        return middle
+
+    def outside(self, rule: str) -> np.ndarray:
+        """Which results lie outside of the image, where only tf_crop_and_resize makes a difference."""
+        at = self.coordinates(rule)
+        return (at < 0) | (at > self.size - 1) if rule == "tf_crop_and_resize" else np.zeros(self.out, np.bool_)
+
+
+def resize_table(axis: ResizedAxis, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels (taps, out), int32, and weights (taps, out), float32, of an axis; what lies outside is the nearest
+    pixel."""
+    at = axis.coordinates(sampling.rule)
+    if sampling.mode == "nearest":
+        pixels, weights = _rounded(at, sampling.rounding, axis.scale)[None], np.ones((1, axis.out))
     else:
-        low = np.floor(at)
-        taps = np.arange(MODES[mode])[:, None] - (MODES[mode] // 2 - 1)
-        pixels, weights = low + taps, _weights(at - low, mode, cubic)
-    return np.clip(pixels, 0, size - 1).astype(np.int32), weights.astype(np.float32)
+        wide = at.astype(np.float64)
+        reach = MODES[sampling.mode] // 2
+        shrunk = min(axis.scale, 1.0) if sampling.antialias else 1.0
+        begin = int(np.floor(-reach / shrunk)) + 1
+        taps = np.arange(begin, 2 - begin)[:, None]
+        pixels, weights = np.floor(wide) + taps, _weights((np.floor(wide) + taps - wide) * shrunk, sampling)
+        if sampling.exclude_outside:
+            weights = np.where((pixels >= 0) & (pixels < axis.size), weights, 0.0)
+        weights = weights / weights.sum(0)
+    return np.clip(pixels, 0, axis.size - 1).astype(np.int32), weights.astype(np.float32)
 
 
-def _coordinates(size: int, out: int, scale: float, rule: str) -> np.ndarray:
-    """Where each result lies in the image, in pixels."""
-    x = np.arange(out, dtype=np.float64)
-    if rule == "align_corners":
-        return x * (size - 1) / (out - 1) if out > 1 else x
-    if rule == "asymmetric":
-        return x / scale
-    if rule == "pytorch_half_pixel" and out == 1:
-        return x
-    return (x + 0.5) / scale - 0.5
-
-
-def _rounded(at: np.ndarray, rounding: str) -> np.ndarray:
+def _rounded(at: np.ndarray, rounding: str, scale: float) -> np.ndarray:
+    if rounding == "simple":
+        rounding = "ceil" if scale < 1 else "floor"
     shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(rounding, 0.0)
     found: np.ndarray = np.ceil(at + shift) if rounding in ("ceil", "round_prefer_floor") else np.floor(at + shift)
     return found
 
 
-def _weights(part: np.ndarray, mode: str, a: float) -> np.ndarray:
-    """(taps, out), for places `part` of a pixel behind the one before."""
-    if mode == "linear":
-        return np.stack([1 - part, part])
-    near, far = np.stack([part, 1 - part]), np.stack([1 + part, 2 - part])
-    inner = ((a + 2) * near - (a + 3)) * near**2 + 1
-    outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
-    return np.stack([outer[0], inner[0], inner[1], outer[1]])
+def _weights(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """Of pixels at such distances from a result."""
+    x, a = np.abs(distance), sampling.cubic
+    if sampling.mode == "linear":
+        return np.clip(1 - x, 0, 1)
+    near, far = ((a + 2) * x - (a + 3)) * x**2 + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
 class ResizeOperator(Operator):

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.vision_ops.support import Compiled, Place, configs_of, place
-from vision_ops.resize import MODES, ROUNDINGS, RULES, Resize, ResizeOperator, resize_table
+from vision_ops.resize import MODES, ROUNDINGS, RULES, Resize, ResizedAxis, ResizeOperator, Sampling, resize_table
 
 __all__ = ["place"]
 
@@ -41,8 +41,8 @@ def _onnx(data: np.ndarray, scale: float, mode: str, rule: str, rounding: str) -
 
 KINDS = [
     (mode, rule, rounding)
-    for mode, rule in itertools.product(MODES, RULES)
-    for rounding in (ROUNDINGS if mode == "nearest" else ROUNDINGS[:1])
+    for mode, rule in itertools.product(MODES, RULES[:4])
+    for rounding in (ROUNDINGS[:4] if mode == "nearest" else ROUNDINGS[:1])
 ]
 
 
@@ -52,7 +52,7 @@ def test_tables_say_what_onnx_computes(mode: str, rule: str, rounding: str) -> N
     # Where align_corners makes no whole pixels, onnx's own evaluator and its specification differ.
     for scale in (1.0, 2.0, 3.0) if rule == "align_corners" else (0.5, 0.75, 1.0, 1.5, 2.0, 2.625):
         wanted = _onnx(data, scale, mode, rule, rounding)
-        pixels, weights = resize_table(7, wanted.shape[1], scale, mode, rule, rounding)
+        pixels, weights = resize_table(ResizedAxis(7, wanted.shape[1], scale), Sampling(mode, rule, rounding))
         assert pixels.shape == weights.shape == (MODES[mode], wanted.shape[1])
         np.testing.assert_allclose((data[0, pixels] * weights).sum(0), wanted[0], rtol=1e-5, atol=1e-6)
 
@@ -85,7 +85,9 @@ def test_what_is_no_image_is_refused(wrong: dict) -> None:
         Resize(**{**sizes, **wrong})
 
 
-@pytest.mark.parametrize("wrong", [("area", "half_pixel", "floor"), ("linear", "tf_crop_and_resize", "floor")])
+@pytest.mark.parametrize(
+    "wrong", [("area", "half_pixel", "floor"), ("linear", "whole_pixel", "floor"), ("nearest", "half_pixel", "up")]
+)
 def test_rules_that_there_are_not(wrong: tuple[str, str, str]) -> None:
     with pytest.raises(ValueError, match="resize: no such rule"):
-        resize_table(4, 8, 2.0, *wrong)
+        Sampling(*wrong)

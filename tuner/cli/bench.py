@@ -105,12 +105,14 @@ def compare(
 def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
     """The ONNX file that the peers run. Raises BadInput if it is gone, or not what the module was built from."""
     from tuner.graph.onnx_check import read_onnx
+    from tuner.graph.onnx_shapes import free_inputs, identity
 
     source = given or Path(manifest.model["source"])
     if given is None and not source.is_file():
         raise BadInput(f"{module} was built from {source}, which is not there (any more): give the file with --model")
-    _, digest = read_onnx(source)
-    if digest != manifest.model["sha256"]:
+    proto, digest = read_onnx(source)
+    free = set(free_inputs(proto))
+    if identity(digest, {t.name: t.shape for t in manifest.inputs if t.name in free}) != manifest.model["sha256"]:
         raise BadInput(f"{source} is not the file that {module} was built from: give that with --model, or build again")
     return source
 

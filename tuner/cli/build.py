@@ -22,8 +22,6 @@ from tuner.cli.common import (
     PluginOption,
     ThreadsOption,
     VendorOption,
-    check_dtype,
-    check_file,
     check_parent_writable,
     import_plugins,
     refuse_boards,
@@ -33,7 +31,7 @@ from tuner.cli.common import (
     with_memory,
 )
 from tuner.cli.completion import BUILT_FOR, several_of
-from tuner.cli.model import ModelArgument, load_graph
+from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
 from tuner.cli.placing import (
     Placed,
     Placement,
@@ -67,6 +65,8 @@ EXAMPLES = (
 def command(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")],
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
     device: Annotated[
         str,
         typer.Option(
@@ -102,31 +102,29 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
-    check_dtype(dtype)
+    network = network_asked(model, shape, batch, dtype)
     staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
     placer = placer_asked(
         placement, topology, placement_seconds, plan, write_placement, placement_reward, placement_trace
     )
-    check_file(model, "an ONNX model")
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         unwanted = split_list(fallback)
         result = build_verified(
-            model, output, device, threads, db, no_winograd, out, dtype, unwanted, plan, memory, staging, placer
+            network, output, device, threads, db, no_winograd, out, unwanted, plan, memory, staging, placer
         )
         out.result(result)
 
 
 def build_verified(
-    model: Path,
+    network: Network,
     output: Path,
     device: str,
     threads: int | None,
     db: str,
     exact: bool,
     out: Output,
-    dtype: str = "float32",
     unwanted: Sequence[str] = (),
     plan: Path | None = None,
     memory: int | None = None,
@@ -135,9 +133,9 @@ def build_verified(
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
     `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
-    all operators that are `unwanted` there. `dtype`: how its activations and weights are stored. `plan`: a file that
-    says devices, layouts and kernels instead. `memory`: see --memory. `staging`: for how many seconds stages are
-    searched for, and how; None: not at all. `placer`: what decides the devices; None: the fallback.
+    all operators that are `unwanted` there. `plan`: a file that says devices, layouts and kernels instead. `memory`:
+    see --memory. `staging`: for how many seconds stages are searched for, and how; None: not at all. `placer`: what
+    decides the devices; None: the fallback.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
@@ -147,16 +145,16 @@ def build_verified(
     started = time.perf_counter()
     if plan is None:
         devices = with_memory(_opened(device, threads, unwanted), memory)
-        graph = load_graph(model, dtype, devices)
+        graph = load_graph(network, out, devices)
         placing = None if placer is None else placer.place(graph, devices, unwanted, db, out)
         graph = graph if placing is None else placing.split.graph
         devices, planned = _placed(graph, devices, unwanted, placing)
     else:
         placing = None
-        graph, devices, planned = _said(model, plan, dtype, device, unwanted)
+        graph, devices, planned = _said(network, plan, device, unwanted, out)
 
     def check(folder: Path) -> dict[str, float]:
-        return verify(load(folder), OnnxReference(model), graph=graph)
+        return verify(load(folder), OnnxReference(network.file), graph=graph)
 
     with open_db(db, create=False, read_only=staging is None) as store:
         stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1], exact)
@@ -172,7 +170,7 @@ def build_verified(
         out.show(f"{sum(planned.placement)} of {len(graph.steps)} steps are computed by the CPU")
     return {
         "output": str(output),
-        "model": str(model),
+        "model": str(network.file),
         "threads": manifest.threads,
         "devices": [opened.name for opened in devices],
         "dtype": manifest.dtype,
@@ -215,7 +213,7 @@ def _placed(
 
 
 def _said(
-    model: Path, plan: Path, dtype: str, device: str, unwanted: Sequence[str]
+    network: Network, plan: Path, device: str, unwanted: Sequence[str], out: Output
 ) -> tuple[FusedGraph, list[Device], Planned]:
     """The network, the devices of a plan, with its threads, and what it says. Raises BadInput where one is not here, or
     where others are asked for."""
@@ -230,7 +228,7 @@ def _said(
     for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
         open_vendor(library)
     devices = [open_device(d["name"], d["threads"] if d["name"] == "cpu" else None) for d in said["devices"]]
-    graph = load_graph(model, dtype, devices)
+    graph = load_graph(network, out, devices)
     return graph, devices, read_plan(plan, said, graph, devices)
 
 

@@ -23,7 +23,7 @@ from tuner.cli.common import (
 )
 from tuner.cli.completion import one_of
 from tuner.cli.examples import examples
-from tuner.cli.model import ModelArgument, load_tasks
+from tuner.cli.network import BatchOption, ModelArgument, ShapeOption, load_tasks, network_asked
 from tuner.errors import BadInput
 
 _DRIVERS = {"opencl": "pyopencl", "cuda": "pycuda"}  # what the agent drives kinds of devices with
@@ -52,6 +52,8 @@ FactsOption = Annotated[
 def make(
     model: ModelArgument,
     facts: FactsOption,
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="BUNDLE")] = Path("bundle.pyz"),
     configs: Annotated[int, typer.Option(min=1, help="Of every operator.")] = 32,
     device: Annotated[
@@ -76,11 +78,11 @@ def make(
     from tuner.session.bundles import make_bundle
     from tuning_db.store import open_db
 
-    check_file(model, "an ONNX model")
+    network = network_asked(model, shape, batch)
     check_parent_writable(output)
     with Output(as_json) as out:
         chosen, made_for = check_searcher(searcher or DEFAULT), _device(facts, device, threads)
-        tasks = load_tasks(model)
+        tasks = load_tasks(network, out)
         with open_db(db) as store:
             count = make_bundle(
                 tasks,

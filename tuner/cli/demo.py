@@ -12,7 +12,7 @@ from tuner.cli.bench import compare, show
 from tuner.cli.build import build_verified
 from tuner.cli.common import JsonOption, Output, SeedOption, ThreadsOption, check_parent_writable, seconds_of
 from tuner.cli.completion import NETWORKS, one_of
-from tuner.cli.model import load_tasks
+from tuner.cli.network import Network, load_tasks
 from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
@@ -41,12 +41,13 @@ def command(
     check_parent_writable(folder / network if folder.is_dir() else folder)
     with Output(as_json) as out:
         model = _write_network(network, folder, out)
+        asked = Network(model)
         db, module = str(folder / "edgetune.db"), folder / f"{network}.tuned"
         request = Request("cpu", threads, None, None, seconds, None, db, seed, exact=False)
-        report = tune_tasks(request, lambda: load_tasks(model), out)
+        report = tune_tasks(request, lambda: load_tasks(asked, out), out)
         if report.stopped == "interrupted":
             finish(report, out)
-        built = build_verified(model, module, "cpu", threads, db, False, out)
+        built = build_verified(asked, module, "cpu", threads, db, False, out)
         comparison = compare(module, _installed(), model, None, ROUNDS, None, seed, out)
         show(comparison, out)
         before = "; ".join(

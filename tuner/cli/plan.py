@@ -21,8 +21,6 @@ from tuner.cli.common import (
     PluginOption,
     ThreadsOption,
     VendorOption,
-    check_dtype,
-    check_file,
     check_parent_writable,
     import_plugins,
     refuse_boards,
@@ -31,7 +29,7 @@ from tuner.cli.common import (
     with_memory,
 )
 from tuner.cli.completion import BUILT_FOR, several_of
-from tuner.cli.model import ModelArgument, load_graph
+from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
 
 if TYPE_CHECKING:
     from tuner.devices import Device
@@ -45,6 +43,8 @@ EXAMPLES = (
 def command(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="PLAN", help="The file to write (JSON).")],
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
     device: Annotated[
         str,
         typer.Option(
@@ -70,20 +70,20 @@ def command(
     """
     from tuner.devices import open_devices
 
-    check_dtype(dtype)
-    check_file(model, "an ONNX model")
+    network = network_asked(model, shape, batch, dtype)
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         devices = with_memory(open_devices(split_list(device), threads), memory)
         refuse_boards(devices)
-        result = planned(model, devices, db, no_winograd, dtype, out)
+        result = planned(network, devices, db, no_winograd, out)
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        out.show(f"wrote {output}: change it, or build it with `tune build {model} --plan {output} -o DIR`")
+        options = f"{network.options} --plan {output} -o DIR"
+        out.show(f"wrote {output}: change it, or build it with `tune build {model}{options}`")
         out.result({"output": str(output), **result})
 
 
-def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype: str, out: Output) -> dict[str, Any]:
+def planned(network: Network, devices: Sequence[Device], db: str, exact: bool, out: Output) -> dict[str, Any]:
     """The plan as JSON, and what every device alone would take. Raises BadInput, DatabaseError."""
     from tuner.graph.choice import rivals
     from tuner.placement.costs import Costs
@@ -91,7 +91,7 @@ def planned(model: Path, devices: Sequence[Device], db: str, exact: bool, dtype:
     from tuner.placement.plans import described
     from tuning_db.store import open_db
 
-    graph = load_graph(model, dtype, devices)
+    graph = load_graph(network, out, devices)
     with open_db(db, create=False) as store:
         choices = [rivals((s.workload for s in graph.tuned), device, store, exact) for device in devices]
         costs = Costs(devices, store)

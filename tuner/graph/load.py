@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,30 +13,41 @@ from tvm import relax
 
 from tuner.errors import BadInput
 from tuner.graph.model import Model, TensorInfo
-from tuner.graph.onnx_check import graph_inputs, read_onnx
+from tuner.graph.onnx_check import check_onnx, check_operators, graph_inputs, read_onnx
 from tuner.graph.onnx_fold import fold_constants
 from tuner.graph.onnx_import import import_onnx
-from tuner.graph.onnx_rules import write_old_rules
+from tuner.graph.onnx_rules import write_old_operators, write_old_rules
+from tuner.graph.onnx_shapes import bind_shapes, identity
 from tuner.graph.simplify import simplify
 
 _DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
 
-def load_onnx(path: str | Path) -> Model:
-    """Load an ONNX file with static shapes.
+def load_onnx(
+    path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None, batch: int | None = None
+) -> Model:
+    """Load an ONNX file. `shapes`: by name, the whole shapes of inputs that have free axes in the file. `batch`: the
+    size of every first axis that is free; 1 if nothing is said and no other axis is free (the model's `remarks` say
+    so).
 
     Raises BadInput with one line that names the file and the input or node: for a missing, truncated or non-ONNX
-    file, a dynamic shape, an unsupported operator or dtype.
+    file, an axis that stays free, an unsupported operator or dtype.
     """
     path = Path(path)
     proto, digest = read_onnx(path)
+    bound = bind_shapes(proto, str(path), shapes or {}, batch)
+    check_onnx(path, proto)
+    digest = identity(digest, bound.shapes)
     write_old_rules(proto)
     fold_constants(proto)
+    write_old_operators(proto)
+    check_operators(path, proto.graph)
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]
     imported = import_onnx(proto, str(path))
     model = _model(imported.module, path.stem, inputs, outputs, digest, str(path), imported.node_names)
-    return replace(model, outputs=tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs))
+    outputs_counted = tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs)
+    return replace(model, outputs=outputs_counted, remarks=bound.remarks)
 
 
 def load_exported(program: Any, name: str = "exported") -> Model:

@@ -41,7 +41,8 @@ class Model:
     outputs and, behind them, the counts that these name.
 
     `node_names` maps names of Relax variables to the names of the nodes that they came from. `sha256` is the digest
-    of what was loaded, `source` says where from.
+    of what was loaded (with the sizes that free axes were given), `source` says where from. `remarks`: lines for
+    whoever had it loaded.
     """
 
     name: str
@@ -51,3 +52,4 @@ class Model:
     sha256: str
     source: str
     node_names: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """Reading an ONNX file and refusing what cannot be built, each with one line that names the file and the node.
 
-Start at `read_onnx`.
+Start at `read_onnx`, which reads; `check_onnx` has more to check once the shapes of inputs are known.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 from pathlib import Path
 
 import onnx
+import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
@@ -34,10 +35,10 @@ def known_operators() -> frozenset[str]:
 
 
 def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
-    """The checked model and the SHA-256 of the file and of all that it stores outside.
+    """The model and the SHA-256 of the file and of all that it stores outside.
 
-    Raises BadInput for a missing, truncated or non-ONNX file, a dynamic input shape, an unknown operator or a dtype
-    that cannot be computed with.
+    Raises BadInput for a missing, truncated or non-ONNX file, an unknown operator or a dtype that cannot be computed
+    with.
     """
     if not path.is_file():
         raise BadInput(f"{path}: no such file; give the path of an ONNX model")
@@ -54,9 +55,16 @@ def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:
         raise BadInput(f"{path}: its external weights cannot be read: {_first_line(error)}") from None
-    _check_operators(path, model.graph)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    _check_names(path, model.graph)
     _check_inputs(path, model.graph)
     _check_tensors(path, model.graph)
+    return model, digest
+
+
+def check_onnx(path: Path, model: onnx.ModelProto) -> None:
+    """Raises BadInput for a model whose inputs have shapes and which is not valid all the same."""
     for value in model.graph.output:  # the checker wants shapes of outputs, which are inferred anyway
         value.type.tensor_type.shape.SetInParent()
     if model.ByteSize() < _MAX_CHECKED_BYTES:
@@ -64,7 +72,6 @@ def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
             onnx.checker.check_model(model)
         except (onnx.checker.ValidationError, ValueError) as error:
             raise BadInput(f"{path}: not a valid ONNX model: {_first_line(error)}") from None
-    return model, digest
 
 
 def _first_line(error: Exception) -> str:
@@ -90,14 +97,30 @@ def describe_node(node: onnx.NodeProto) -> str:
     return f"node {node.name or (node.output[0] if node.output else '?')!r} ({node.op_type})"
 
 
-def _check_operators(path: Path, graph: onnx.GraphProto) -> None:
+def check_operators(path: Path, graph: onnx.GraphProto) -> None:
+    """Raises BadInput for a node that is left when constants are folded and has no converter."""
     known = known_operators()
     for node in graph.node:
         if any(a.HasField("g") or a.graphs for a in node.attribute):
-            raise BadInput(f"{path}: {describe_node(node)}: control flow is not supported; export without it")
-        if node.domain not in _DOMAINS or node.op_type not in known:
-            domain = f" of domain {node.domain!r}" if node.domain else ""
-            raise BadInput(f"{path}: {describe_node(node)}: operator {node.op_type!r}{domain} is not supported")
+            raise BadInput(
+                f"{path}: {describe_node(node)}: control flow that depends on the inputs' values is not supported; "
+                "export without it"
+            )
+        if node.op_type not in known:
+            raise _unsupported(path, node)
+
+
+def _check_names(path: Path, graph: onnx.GraphProto) -> None:
+    """Raises BadInput for an operator that nobody knows."""
+    for node in graph.node:
+        own = node.domain in ("", "ai.onnx")
+        if node.domain not in _DOMAINS or (own and not onnx.defs.has(node.op_type)):
+            raise _unsupported(path, node)
+
+
+def _unsupported(path: Path, node: onnx.NodeProto) -> BadInput:
+    domain = f" of domain {node.domain!r}" if node.domain else ""
+    return BadInput(f"{path}: {describe_node(node)}: operator {node.op_type!r}{domain} is not supported")
 
 
 def _dtype_name(elem_type: int) -> str:
@@ -119,15 +142,6 @@ def _check_inputs(path: Path, graph: onnx.GraphProto) -> None:
             raise BadInput(
                 f"{path}: input {value.name!r} has dtype {_dtype_name(tensor.elem_type)}; export the model in float32"
             )
-        if not tensor.HasField("shape"):
-            raise BadInput(f"{path}: input {value.name!r} has no shape; export the model with fixed shapes")
-        for axis, dim in enumerate(tensor.shape.dim):
-            if not dim.HasField("dim_value") or dim.dim_value < 1:
-                what = f"{dim.dim_param!r}" if dim.dim_param else "unknown"
-                raise BadInput(
-                    f"{path}: input {value.name!r}: dimension {axis} is dynamic ({what}); "
-                    "export the model with a fixed batch and size"
-                )
 
 
 def _check_tensors(path: Path, graph: onnx.GraphProto) -> None:

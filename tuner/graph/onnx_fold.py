@@ -6,19 +6,48 @@ only as constants can TVM's importer give everything behind them a static shape.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tuner.graph.onnx_control import write_out_control
+from tuner.graph.onnx_mended import MENDED
+
+Opsets = dict[str, int]  # operator sets by domain
 _RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 _MAX_INFERRED_BYTES = 2**31 - 1  # protobuf's limit for a message in memory
 
 
 def fold_constants(model: onnx.ModelProto) -> None:
-    """Replace every node with constant operands, and every shape of a static tensor, by its value, in place."""
-    while _is_foldable(model.graph) and _fold_once(model):
-        pass
+    """Replace every node with constant operands, and every shape of a static tensor, by its value, and write out the
+    control flow that depends on them, in place."""
+    while True:
+        _constants_to_weights(model)
+        folded = _is_foldable(model.graph) and _fold_once(model)
+        if not (write_out_control(model) or folded):
+            return
+
+
+def _opsets(model: onnx.ModelProto) -> Opsets:
+    return {entry.domain: entry.version for entry in model.opset_import}
+
+
+def _constants_to_weights(model: onnx.ModelProto) -> None:
+    """Let Constant nodes, which say their value in one of several ways, be weights."""
+    graph, opsets = model.graph, _opsets(model)
+    kept = []
+    for node in graph.node:
+        value = _evaluate(node, {}, opsets) if node.op_type == "Constant" else None
+        if value is None:
+            kept.append(node)
+        else:
+            graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
 
 
 def _is_foldable(graph: onnx.GraphProto) -> bool:
@@ -33,15 +62,13 @@ def _has_constant_operands(node: onnx.NodeProto, constants: set[str]) -> bool:
 
 def _fold_once(model: onnx.ModelProto) -> bool:
     """One pass from inputs to outputs; whether anything was folded."""
-    graph = model.graph
+    graph, opsets = model.graph, _opsets(model)
     values = {tensor.name: tensor for tensor in graph.initializer}
-    known = set(values) | {node.output[0] for node in graph.node if node.op_type == "Constant"}
-    arrays = {n.output[0]: a for n in graph.node if n.op_type == "Constant" and (a := _evaluate(n, {})) is not None}
+    known, arrays = set(values), dict[str, np.ndarray]()
     shapes = _static_shapes(model)
-    results = {output.name for output in graph.output}
     folded: dict[str, np.ndarray] = {}
     for node in graph.node:
-        if node.op_type == "Constant" or len(node.output) != 1 or node.output[0] in results:
+        if node.op_type == "Constant" or len(node.output) != 1:
             continue
         reads = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size") and reads[0] in shapes:
@@ -53,7 +80,7 @@ def _fold_once(model: onnx.ModelProto) -> bool:
             operands = {name: arrays[name] for name in reads}
         else:
             continue
-        result = _evaluate(node, operands)
+        result = _evaluate(node, operands, opsets)
         if result is not None:
             folded[node.output[0]] = arrays[node.output[0]] = result
             known.add(node.output[0])
@@ -64,10 +91,10 @@ def _fold_once(model: onnx.ModelProto) -> bool:
     return bool(folded)
 
 
-def _evaluate(node: onnx.NodeProto, operands: dict[str, np.ndarray]) -> np.ndarray | None:
+def _evaluate(node: onnx.NodeProto, operands: Mapping[str, np.ndarray], opsets: Opsets) -> np.ndarray | None:
     """The value of a node; None where onnx cannot compute it, which leaves it to the importer."""
     try:
-        (result,) = ReferenceEvaluator(node).run(None, operands)
+        (result,) = ReferenceEvaluator(node, opsets=opsets, new_ops=list(MENDED)).run(None, operands)
     except Exception:
         return None
     return np.asarray(result) if isinstance(result, np.ndarray | np.generic) else None

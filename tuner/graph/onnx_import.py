@@ -1,39 +1,33 @@
-"""From a checked ONNX model to Relax: TVM's importer, with node names kept and a few converters of our own.
-
-Ours replace those that emit finished loops (Clip, Pad) or a stack and a reduction (Sum, Min, Max) where a Relax
-operator exists, because only operators can be fused behind an anchor; those of vision operators, which are templates,
-are in onnx_vision. Start at `import_onnx`.
+"""From a checked ONNX model to Relax: TVM's importer, with node names kept and converters of our own (onnx_converters,
+and onnx_vision for what templates compute). Start at `import_onnx`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx
 import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tuner.errors import BadInput
-from tuner.graph.bindings import operands, operands_of
+from tuner.graph.bindings import operands, operands_of, shape_of
 from tuner.graph.model import Count
+from tuner.graph.onnx_converters import CONVERTERS, Attributes, Inputs
 from tuner.graph.onnx_counts import Node, Uncountable, axis_behind
+from tuner.graph.onnx_layers import LAYERS, after_reduction, before_reduction
 from tuner.graph.onnx_rules import opset_of
 from tuner.graph.onnx_vision import VISION, Counted
-from tuner.graph.simplify import constant, is_static
+from tuner.graph.onnx_windows import WINDOWED, resolve_window
+from tuner.graph.simplify import is_static
 
-_WINDOWED = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
-
-Inputs = Sequence[Any]
-Attributes = dict[str, Any]
+_EMITTING = {**VISION, **LAYERS}
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             name += "_"
         return name
 
-    def _convert_operator(self, op_name: str, inputs: Inputs, attrs: Attributes, opset: int) -> Any:
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         node = attrs["tvm_custom"]["name"]
         given = [inputs[i] for i in range(len(inputs))]
         try:
@@ -102,12 +96,16 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 self._counted[result.value] = result
                 result = result.value
             if result is None:
+                if given:
+                    inputs[0] = before_reduction(self.bb, op_name, given[0])
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
+                if given:
+                    result = after_reduction(self.bb, op_name, given[0], result)
             if isinstance(result, tvm.ir.Call) and isinstance(result.ty, relax.TensorType):
                 result = self.bb.emit(result, name_hint=re.sub(r"\W+", "_", node).strip("_") or "node")
             for part in operands_of(result):
                 self._name(part, node)
-                if op_name in _WINDOWED:
+                if op_name in WINDOWED:
                     _check_window(given[0], part)
             return self._followed(Node(op_name, given, attrs, [self._axis(x) for x in given]), result)
         except BadInput:
@@ -146,15 +144,16 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes) -> Any:
         """The result of a converter of ours, or None where TVM's is to be used."""
-        if op_name == "Conv":
-            _resolve_auto_pad(inputs, attrs)
-            return None
+        if op_name in WINDOWED:
+            data, weight = shape_of(inputs[0]), shape_of(inputs[min(1, len(inputs) - 1)])  # a pool has no weight
+            if data is not None and weight is not None:
+                resolve_window(op_name, data, weight, attrs)
         if not any(isinstance(x, tvm.ir.Var) for x in inputs):
             return None
-        if op_name in VISION:
-            result = VISION[op_name](self.bb, inputs, attrs)
+        if op_name in _EMITTING:
+            result = _EMITTING[op_name](self.bb, inputs, attrs)
         else:
-            result = _CONVERTERS[op_name](inputs, attrs) if op_name in _CONVERTERS else None
+            result = CONVERTERS[op_name](inputs, attrs) if op_name in CONVERTERS else None
         return result if result is None or isinstance(result, Counted) else self.bb.normalize(result)
 
 
@@ -164,102 +163,3 @@ def _check_window(data: Any, result: Any) -> None:
     if min(made) < 1 <= min(given):
         rows = " x ".join(map(str, given[2:]))
         raise ValueError(f"its window is larger than its padded input of {rows}; export the model for larger inputs")
-
-
-def _resolve_auto_pad(inputs: Inputs, attrs: Attributes) -> None:
-    """Write SAME_* as explicit pads: then the padding stays a part of the convolution."""
-    mode = attrs.get("auto_pad", b"NOTSET").decode()
-    if mode == "VALID":
-        attrs["pads"] = (0,) * (2 * (len(inputs[0].ty.shape) - 2))
-        del attrs["auto_pad"]
-    if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        return
-    sizes = [int(s) for s in inputs[0].ty.shape][2:]
-    kernel = attrs.get("kernel_shape") or [int(s) for s in inputs[1].ty.shape][2:]
-    strides = attrs.get("strides", (1,) * len(sizes))
-    dilations = attrs.get("dilations", (1,) * len(sizes))
-    before, after = [], []
-    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        total = max((math.ceil(size / stride) - 1) * stride + dilation * (k - 1) + 1 - size, 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if mode == "SAME_UPPER" else large)
-        after.append(large if mode == "SAME_UPPER" else small)
-    attrs["pads"] = (*before, *after)
-    del attrs["auto_pad"]
-
-
-def _scalar(value: Any, default: float) -> float | None:
-    """A constant operand's value; `default` if it is absent; None if it is computed."""
-    if value is None:
-        return default
-    if not isinstance(value, tvm.ir.GenericConst):
-        return None
-    number = float(value.value.numpy().reshape(-1)[0])
-    return default if math.isnan(number) else number
-
-
-def _clip(inputs: Inputs, attrs: Attributes) -> Any:
-    if str(inputs[0].ty.dtype) != "float32":
-        return None
-    low = attrs.get("min", _scalar(inputs[1] if len(inputs) > 1 else None, -math.inf))
-    high = attrs.get("max", _scalar(inputs[2] if len(inputs) > 2 else None, math.inf))
-    if low is None or high is None:
-        return None
-    if low == 0 and high == math.inf:
-        return relax.op.nn.relu(inputs[0])
-    return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
-
-
-def _chain(operator: Callable[[Any, Any], Any]) -> Callable[[Inputs, Attributes], Any]:
-    def convert(inputs: Inputs, _attrs: Attributes) -> Any:
-        return functools.reduce(operator, inputs)
-
-    return convert
-
-
-def _dropout(inputs: Inputs, attrs: Attributes) -> Any:
-    training = inputs[2] if len(inputs) > 2 else None
-    if attrs["tvm_custom"]["num_outputs"] > 1 or (training is not None and _scalar(training, 0) != 0):
-        return None
-    return inputs[0]
-
-
-def _gather(inputs: Inputs, attrs: Attributes) -> Any:
-    """Constant indices are checked here, once; TVM warns of those that nobody checks."""
-    data, indices = inputs[0], constant(inputs[1])
-    if indices is None or not isinstance(data.ty, relax.TensorType):
-        return None
-    axis = int(attrs.get("axis", 0)) % len(data.ty.shape)
-    size = int(data.ty.shape[axis])
-    for index in indices.reshape(-1):
-        if not -size <= index < size:
-            raise ValueError(f"index {index} is outside of axis {axis}, which has {size} entries")
-    return relax.op.take(data, relax.const(np.where(indices < 0, indices + size, indices)), axis, mode="clip")
-
-
-def _pad(inputs: Inputs, attrs: Attributes) -> Any:
-    """Constant padding of the trailing axes as relax.nn.pad, which can become a convolution's own padding."""
-    if attrs.get("mode", b"constant") != b"constant" or len(inputs) > 3:
-        return None
-    pads = attrs.get("pads")
-    if pads is None:
-        if len(inputs) < 2 or not isinstance(inputs[1], tvm.ir.GenericConst):
-            return None
-        pads = [int(p) for p in inputs[1].value.numpy()]
-    value = attrs.get("value", _scalar(inputs[2] if len(inputs) > 2 else None, 0.0))
-    rank = len(inputs[0].ty.shape)
-    if value is None or min(pads) < 0:
-        return None
-    width = np.array(pads).reshape(2, rank).T.reshape(-1).tolist()
-    return relax.op.nn.pad(inputs[0], width, "constant", float(value))
-
-
-_CONVERTERS: dict[str, Callable[[Inputs, Attributes], Any]] = {
-    "Clip": _clip,
-    "Dropout": _dropout,
-    "Gather": _gather,
-    "Max": _chain(relax.op.maximum),
-    "Min": _chain(relax.op.minimum),
-    "Pad": _pad,
-    "Sum": _chain(relax.op.add),
-}

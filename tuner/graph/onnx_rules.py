@@ -1,8 +1,13 @@
-"""Defaults that changed between ONNX's operator sets, written into the nodes: who reads them need not know the set."""
+"""What older operator sets say in other words, written as later ones say it: who reads the nodes need not know the set.
+
+Start at `write_old_rules` and `write_old_operators`.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 _RULE = "coordinate_transformation_mode"
 
@@ -19,4 +24,38 @@ def write_old_rules(model: onnx.ModelProto) -> None:
         return
     for node in model.graph.node:
         if node.op_type == "RoiAlign" and all(a.name != _RULE for a in node.attribute):
-            node.attribute.append(onnx.helper.make_attribute(_RULE, "output_half_pixel"))
+            node.attribute.append(helper.make_attribute(_RULE, "output_half_pixel"))
+
+
+def write_old_operators(model: onnx.ModelProto) -> None:
+    """Rewrite, in place, the operators that converters read as later sets have them. Not for onnx's evaluator, which
+    knows the sets."""
+    opset, graph = opset_of(model), model.graph
+    for node in graph.node:
+        if opset < 10 and node.op_type == "Slice":
+            _bounds_to_operands(node, graph)
+    if opset < 7:
+        _widen_slopes(model)
+
+
+def _bounds_to_operands(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
+    """Before operator set 10, the bounds of a slice were attributes."""
+    bounds = {a.name: list(a.ints) for a in node.attribute}
+    bounds.setdefault("axes", list(range(len(bounds["starts"]))))
+    for name in ("starts", "ends", "axes"):
+        graph.initializer.append(numpy_helper.from_array(np.array(bounds[name], np.int64), f"{node.output[0]}.{name}"))
+        node.input.append(graph.initializer[-1].name)
+    del node.attribute[:]
+
+
+def _widen_slopes(model: onnx.ModelProto) -> None:
+    """Before operator set 7, the slopes of a PReLU were one for each channel; later they are broadcast from behind."""
+    users = {node.input[1]: node for node in model.graph.node if node.op_type == "PRelu"}
+    if not users:
+        return
+    known = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in [*known.input, *known.value_info]}
+    for tensor in model.graph.initializer:
+        node = users.get(tensor.name)
+        if node is not None and len(tensor.dims) == 1 and tensor.dims[0] > 1:
+            tensor.dims.extend([1] * (ranks.get(node.input[0], 2) - 2))

@@ -16,12 +16,12 @@ import numpy as np
 from tvm import relax
 
 from tuner.graph.bindings import dtype_of, shape_of
+from tuner.graph.onnx_resize import convert_resize
 from tuner.graph.operators import emit_operator
 from tuner.graph.simplify import constant
 from vision_ops.argsort import Argsort, ArgsortTemplate
 from vision_ops.compact import Compact
 from vision_ops.nms import NO_THRESHOLD, Nms
-from vision_ops.resize import MODES, RULES, Resize, resize_table
 from vision_ops.roi_align import RoiAlign
 from vision_ops.roi_pool import RoiPool
 from vision_ops.scan import Scan, ScanTemplate
@@ -166,41 +166,6 @@ def _selected(builder: relax.BlockBuilder, kept: Any, nms: Nms) -> Counted:
     return Counted(emit(relax.op.astype(joined, "int64")), 0, count)
 
 
-def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    """TVM resizes by the ratio of the sizes, ONNX by the scales. Where those make whole pixels they are the same, and
-    TVM's expressions are fused; elsewhere it is the operator."""
-    data, shape = inputs[0], shape_of(inputs[0])
-    scales = constant(inputs[min(2, len(inputs) - 1)]) if len(inputs) in (2, 3) else None
-    if shape is None or scales is None or scales.size != len(shape):
-        return None
-    sizes = np.array(shape) * scales.astype(np.float64)
-    if (sizes - np.floor(sizes) <= 1e-4).all():
-        return None
-    mode, rule, rounding = (
-        attrs.get(name, default).decode()
-        for name, default in (
-            ("mode", b"nearest"),
-            ("coordinate_transformation_mode", b"half_pixel"),
-            ("nearest_mode", b"round_prefer_floor"),
-        )
-    )
-    # Which size align_corners means here, rounded or not, the specification leaves open.
-    other = rule not in RULES or rule == "align_corners" or attrs.get("antialias") or attrs.get("exclude_outside")
-    if len(shape) != 4 or tuple(scales[:2]) != (1, 1) or dtype_of(data) != "float32" or other:
-        raise ValueError(f"scales {scales.tolist()} make no whole pixels of {list(shape)}; export it with sizes")
-    out = [int(size) for size in np.floor(sizes)]
-    cubic = float(attrs.get("cubic_coeff_a", -0.75))
-    tables = [
-        relax.const(table)
-        for axis in (2, 3)
-        for table in resize_table(shape[axis], out[axis], float(scales[axis]), mode, rule, rounding, cubic)
-    ]
-    resized = Resize(shape[0] * shape[1], shape[2], shape[3], 1, out[2], out[3], MODES[mode])
-    flat = builder.emit(relax.op.reshape(data, (resized.outer, *shape[2:], 1)))
-    (found,) = emit_operator(builder, resized.workload(), [flat, *tables])
-    return relax.op.reshape(found, (*shape[:2], *out[2:]))
-
-
 def _number(value: Any, default: float | None) -> float | None:
     """A constant operand's value, by its shortest text; `default` if it is absent; None if it is computed."""
     if value is None:
@@ -213,7 +178,8 @@ VISION: dict[str, Convert] = {
     "CumSum": _cum_sum,
     "MaxRoiPool": _max_roi_pool,
     "NonMaxSuppression": _non_max_suppression,
-    "Resize": _resize,
+    "Resize": convert_resize,
     "RoiAlign": _roi_align,
     "TopK": _top_k,
+    "Upsample": convert_resize,
 }

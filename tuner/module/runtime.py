@@ -128,7 +128,7 @@ class Module:
     """A network that can be called. `inputs` and `outputs` map names to (shape, dtype), in the model's order. An output
     may have fewer entries than its shape says if how many there are depends on the values (ONNX's detections).
 
-    A module has one set of input buffers, on its devices: it is for one thread at a time.
+    A module has one set of input buffers, on its devices: calls from several threads take turns.
     """
 
     def __init__(
@@ -151,14 +151,16 @@ class Module:
         self._has_drivers = not all(processor.is_host for processor in manifest.devices)
         self._pool = PoolThreads(_threads(manifest), usable_cpus(), pin, pool) if manifest.computes_on_host else None
         self._started = threading.local()
+        self._turn = threading.RLock()
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run the network on NumPy arrays (or DLPack tensors in CPU memory); the results are new arrays.
 
         Raises BadInput naming an input that is missing, unknown, or has another shape or dtype.
         """
-        self._fill(inputs)
-        results = [_copied(tensor) for tensor in self._run()]
+        with self._turn:
+            self._fill(inputs)
+            results = [_copied(tensor) for tensor in self._run()]
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
     def in_place(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -170,13 +172,14 @@ class Module:
         """
         self._check_names(inputs)
         held = list(self._arguments)
-        for i, buffer in enumerate(self._buffers):
-            value = np.ascontiguousarray(buffer.checked(inputs[buffer.info.name]))
-            if buffer.view is not None and value.ctypes.data % _ALIGNMENT == 0 and value.size:
-                held[i] = tvm.runtime.from_dlpack(value.reshape(buffer.info.shape))
-            else:
-                buffer.fill(value)
-        results = [np.from_dlpack(r) if r.device.type == "cpu" else r.numpy() for r in self._run(held)]
+        with self._turn:
+            for i, buffer in enumerate(self._buffers):
+                value = np.ascontiguousarray(buffer.checked(inputs[buffer.info.name]))
+                if buffer.view is not None and value.ctypes.data % _ALIGNMENT == 0 and value.size:
+                    held[i] = tvm.runtime.from_dlpack(value.reshape(buffer.info.shape))
+                else:
+                    buffer.fill(value)
+            results = [np.from_dlpack(r) if r.device.type == "cpu" else r.numpy() for r in self._run(held)]
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
     @property
@@ -194,50 +197,53 @@ class Module:
         Those of another device's kernels are between two events of its queue. The virtual machine's own calls are
         left out. On the host, kernels of one stage run one after the other here, each on all threads.
         """
-        self._fill(inputs)
-        self._run()
-        stopwatch = Stopwatch()
-        for _ in range(runs):
-            stopwatch.restart()
-            self._instrumented(stopwatch.instrument)
-        behind = Attribution(self.manifest.operators)
-        operators = [behind.next(name) for name in stopwatch.calls]
-        return [
-            CallTime(operator.node if operator else LABELS.get(name, name), name, operator, seconds)
-            for name, operator, seconds in zip(stopwatch.calls, operators, stopwatch.medians(), strict=True)
-        ]
+        with self._turn:
+            self._fill(inputs)
+            self._run()
+            stopwatch = Stopwatch()
+            for _ in range(runs):
+                stopwatch.restart()
+                self._instrumented(stopwatch.instrument)
+            behind = Attribution(self.manifest.operators)
+            operators = [behind.next(name) for name in stopwatch.calls]
+            return [
+                CallTime(operator.node if operator else LABELS.get(name, name), name, operator, seconds)
+                for name, operator, seconds in zip(stopwatch.calls, operators, stopwatch.medians(), strict=True)
+            ]
 
     def timeline(self, inputs: Mapping[str, Any]) -> Timeline:
         """One inference, after one that warms up: every call of the host, and every kernel of OpenCL devices. Kernels
         of one stage on the host run one after the other here, each on all threads."""
-        self._fill(inputs)
-        self._run()
-        recorder = Recorder()
-        launches: list[opencl.Launch] = []
-        traced = any(p.key["kind"] == "opencl" for p in self.manifest.devices)
-        with opencl.trace() if traced else nullcontext(launches) as launches:
-            recorder.start = time.perf_counter()
-            for result in self._instrumented(recorder.instrument):
-                _copied(result)  # waits for what is queued
-            seconds = time.perf_counter() - recorder.start
-        behind = Attribution(self.manifest.operators)
-        operators = [behind.next(name) for name, *_ in recorder.calls]
-        nodes = [operator.node if operator else None for operator in operators]
-        return Timeline((*recorder.host_spans(nodes), *recorder.device_spans(launches)), seconds)
+        with self._turn:
+            self._fill(inputs)
+            self._run()
+            recorder = Recorder()
+            launches: list[opencl.Launch] = []
+            traced = any(p.key["kind"] == "opencl" for p in self.manifest.devices)
+            with opencl.trace() if traced else nullcontext(launches) as launches:
+                recorder.start = time.perf_counter()
+                for result in self._instrumented(recorder.instrument):
+                    _copied(result)  # waits for what is queued
+                seconds = time.perf_counter() - recorder.start
+            behind = Attribution(self.manifest.operators)
+            operators = [behind.next(name) for name, *_ in recorder.calls]
+            nodes = [operator.node if operator else None for operator in operators]
+            return Timeline((*recorder.host_spans(nodes), *recorder.device_spans(launches)), seconds)
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
         """Run once and show `observer` every anchor's call as it ends: the operator and the call's tensors."""
-        self._fill(inputs)
-        self._run()
-        behind = Attribution(self.manifest.operators)
+        with self._turn:
+            self._fill(inputs)
+            self._run()
+            behind = Attribution(self.manifest.operators)
 
-        def instrument(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
-            operator = None if before else behind.next(name)
-            if operator is not None:
-                observer(operator, arguments)
-            return 0
+            def instrument(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
+                operator = None if before else behind.next(name)
+                if operator is not None:
+                    observer(operator, arguments)
+                return 0
 
-        self._instrumented(instrument)
+            self._instrumented(instrument)
 
     def _instrumented(self, instrument: Callable[..., int]) -> Any:
         self._machine.set_instrument(one_by_one(instrument))

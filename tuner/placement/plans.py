@@ -89,7 +89,9 @@ def read_plan(path: Path, data: Mapping[str, Any], graph: FusedGraph, devices: S
     Raises BadInput, naming the step, where it does not fit the network or the devices.
     """
     if data["model"]["sha256"] != graph.model.sha256:
-        raise BadInput(f"{path}: was made for another model ({data['model'].get('name')}): make one with `tune plan`")
+        name = data["model"].get("name")
+        what = f"another model, or for other sizes of its free axes ({name})"
+        raise BadInput(f"{path}: was made for {what}: make one with `tune plan`")
     for device, said in zip(devices, data["devices"], strict=True):
         if device.key.model != said["key"]["model"]:
             raise BadInput(f"{path}: was made for {said['name']} ({said['key']['model']}), here that is {device.title}")

@@ -47,9 +47,9 @@ def _unknown_operator(path: Path) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-def _dynamic_batch(path: Path) -> None:
+def _free_sizes(path: Path) -> None:
     model = onnx.load(write_tiny_network(path))
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
     path.write_bytes(model.SerializeToString())
 
 
@@ -66,7 +66,7 @@ MODELS = [
     (_text, "not an ONNX model"),
     (_empty, "not an ONNX model"),
     (_unknown_operator, "Frobnicate"),
-    (_dynamic_batch, "dynamic"),
+    (_free_sizes, "--shape data=1,3,224,16"),
     (_double, "float32"),
 ]
 

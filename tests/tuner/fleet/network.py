@@ -80,16 +80,23 @@ class Namespace:
         self._process: subprocess.Popen[str] | None = None
         self.set_clock("+0")
         run("mount", "-t", "tmpfs", "-o", f"size={DISK},mode=1777", "tmpfs", self.disk)
+        self._remove_left()
         run("ip", "netns", "add", self._space)
         run("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
         run("ip", "addr", "add", f"{self.host}/24", "dev", self._link)
         run("ip", "link", "set", self._link, "up")
         # With the link down: or packets to the board took the way to everywhere else, and somebody might answer there.
         self._nowhere = ("unreachable", f"10.83.{number}.0/24", "metric", "9999")
-        run("ip", "route", "add", *self._nowhere)
+        run("ip", "route", "replace", *self._nowhere)
         for words in (("link", "set", "lo", "up"), ("addr", "add", f"{self.address}/24", "dev", "eth0")):
             run("ip", "-n", self._space, *words)
         run("ip", "-n", self._space, "link", "set", "eth0", "up")
+
+    def _remove_left(self) -> None:
+        """Remove what a killed run has left of this board, unless something still runs in it."""
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        if self._space in (line.partition(" ")[0] for line in listed.splitlines()) and not self._pids():
+            run("ip", "netns", "del", self._space)
 
     def cut(self) -> None:
         run("ip", "link", "set", self._link, "down")

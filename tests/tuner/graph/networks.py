@@ -14,7 +14,9 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 from tvm.target import Target
 
+from tests.templates.support import host_target
 from tuner.graph import FusedGraph, Place, Placed, compile_module, fuse, host_of, load_onnx, lower_placed
+from tuner.module import OnnxReference
 from tuning_db.record import Config, Workload
 
 
@@ -141,3 +143,17 @@ def assert_close(results: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndar
     for name, value in wanted.items():
         assert results[name].shape == value.shape
         assert np.abs(results[name] - value).max() <= tolerance * max(np.abs(value).max(), 1e-3), name
+
+
+def assert_as_onnxruntime(net: Net, folder: Path, *outputs: str, tolerance: float = 1e-5, **inputs: np.ndarray) -> None:
+    """On the CPU it has onnxruntime's shapes, types and values, those that are no numbers included."""
+    model, path = net.model(*outputs), folder / "net.onnx"
+    for value in model.graph.output:
+        value.ClearField("type")  # it follows from the nodes
+    path.write_bytes(onnx.shape_inference.infer_shapes(model).SerializeToString())
+    graph, reference = fuse(load_onnx(path)), OnnxReference(path)
+    assert reference.referee == "onnxruntime"
+    results = run(graph, host_target(), inputs)
+    for name, wanted in reference(inputs).items():
+        assert (results[name].shape, results[name].dtype) == (wanted.shape, wanted.dtype), name
+        np.testing.assert_allclose(results[name], wanted, rtol=1e-4, atol=tolerance, err_msg=name)

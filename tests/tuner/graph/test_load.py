@@ -91,22 +91,6 @@ def test_a_truncated_file(tmp_path: Path, share: float) -> None:
     refused(path)
 
 
-@pytest.mark.parametrize("batch", ["N", None, 0])
-def test_a_dynamic_shape_names_input_and_dimension(tmp_path: Path, batch: str | int | None) -> None:
-    net = Net()
-    out = net.op("Relu", net.conv(net.input(batch, 3, 8, 8), (3, 4)))
-    message = refused(net.save(tmp_path / "m.onnx", out))
-    assert "'x'" in message
-    assert "dimension 0" in message
-    assert "fixed batch" in message
-
-
-def test_an_input_without_a_shape(tmp_path: Path) -> None:
-    net = Net()
-    net.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
-    assert "'x' has no shape" in refused(net.save(tmp_path / "m.onnx", net.op("Relu", "x")))
-
-
 def test_an_output_whose_shape_depends_on_the_data(tmp_path: Path) -> None:
     net = Net()
     out = net.op("Cast", net.op("NonZero", net.input(2, 3)), to=TensorProto.FLOAT)
@@ -152,17 +136,6 @@ def test_a_window_that_is_larger_than_its_input(tmp_path: Path, kind: str, capfd
     assert f"{net.nodes[0].name!r}" in message
     assert "larger than its padded input of 2 x 3" in message
     assert capfd.readouterr() == ("", "")
-
-
-def test_control_flow(tmp_path: Path) -> None:
-    branch = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])], "b", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    )
-    net = Net()
-    net.input(1, 3)
-    condition = net.constant(np.array(True))
-    out = net.op("If", condition, then_branch=branch, else_branch=branch)
-    assert "control flow" in refused(net.save(tmp_path / "m.onnx", out))
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.STRING])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import (
     Net,
+    assert_as_onnxruntime,
     assert_close,
     assert_computes,
     conversions,
@@ -88,13 +90,83 @@ def test_scales_that_make_no_whole_pixels(tmp_path: Path, place: Place, rule: st
     assert [step.workload.op for step in graph.steps if isinstance(step, OperatorStep)] == ["resize"]
 
 
-@pytest.mark.parametrize(
-    "attrs", [{"mode": "cubic", "exclude_outside": 1}, RULES["linear to the corners"]], ids=["weights", "corners"]
-)
-def test_what_is_neither_is_refused(tmp_path: Path, attrs: dict) -> None:
+def of_scales(*scales: float) -> dict[str, np.ndarray]:
+    return {"scales": np.array(scales, np.float32)}
+
+
+def of_sizes(*sizes: int) -> dict[str, np.ndarray]:
+    return {"sizes": np.array(sizes, np.int64)}
+
+
+CUBIC, LINEAR = {"mode": "cubic"}, {"mode": "linear"}
+OTHERS: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
+    "axes and sizes": (of_sizes(9, 4), {"axes": [3, 2]}),
+    "axes and scales": (of_scales(1.5, 2.0), {"axes": [2, 3], **LINEAR}),
+    "not larger": (of_sizes(12, 5), {"axes": [2, 3], "keep_aspect_ratio_policy": "not_larger", **LINEAR}),
+    "not smaller": (of_sizes(12, 5), {"axes": [2, 3], "keep_aspect_ratio_policy": "not_smaller"}),
+    "symmetric": (of_scales(1, 1, 1.7, 0.6), {"coordinate_transformation_mode": "half_pixel_symmetric", **LINEAR}),
+    "tf nearest": (of_scales(1, 1, 1.7, 2), {"coordinate_transformation_mode": "tf_half_pixel_for_nn"}),
+    "corners of one pixel": (of_sizes(2, 3, 1, 1), {"coordinate_transformation_mode": "align_corners", **LINEAR}),
+    "corners of no whole pixel": (
+        of_scales(1, 1, 1.5, 1.5),
+        {"coordinate_transformation_mode": "align_corners", **LINEAR},
+    ),
+    "antialiased": (of_scales(1, 1, 0.6, 0.8), {"antialias": 1, **LINEAR}),
+    "antialiased to sizes": (of_sizes(2, 3, 3, 9), {"antialias": 1, **LINEAR}),
+    "antialiased cubic": (of_scales(1, 1, 0.6, 0.5), {"antialias": 1, **CUBIC}),
+    "antialiased inside": (of_scales(1, 1, 0.6, 0.5), {"antialias": 1, "exclude_outside": 1, **CUBIC}),
+    "weights inside": (of_scales(1, 1, 1.5, 1.5), {"exclude_outside": 1, **CUBIC}),
+    "channels": (of_scales(1, 2, 1, 1), {}),
+    "images and channels": (of_scales(2, 0.67, 1, 1), {"nearest_mode": "ceil"}),
+    "the last axes of NHWC": (of_scales(1, 2, 2, 1), LINEAR),
+    "a cut": (
+        {**of_sizes(2, 3, 5, 4), "roi": np.array([0, 0, 0.2, -0.3, 1, 1, 0.7, 1.2], np.float32)},
+        {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0, **LINEAR},
+    ),
+    "1.3": (of_scales(1, 1, 1.3, 1.9), {}),
+    "0.7": (of_scales(1, 1, 0.7, 0.7), {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    "1.7": (of_scales(1, 1, 1.7, 1.2), {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_every_attribute(tmp_path: Path, case: str) -> None:
+    operands, attrs = OTHERS[case]
+    net = Net(opset=19)
+    reads = [net.constant(operands[name]) if name in operands else "" for name in ("roi", "scales", "sizes")]
+    check(net, net.op("Resize", net.input(2, 3, 10, 7), *reads, **attrs), tmp_path)
+
+
+def check(net: Net, out: str, folder: Path) -> None:
+    assert_as_onnxruntime(net, folder, out, x=np.random.default_rng(0).standard_normal((2, 3, 10, 7), np.float32))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (1.5, 2.3), (0.6, 1.0)])
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_older_operator_sets(tmp_path: Path, opset: int, scales: tuple[float, float], mode: str) -> None:
+    if opset < 10 and min(scales) < 1:
+        pytest.skip("Upsample makes images larger")
+    net, factors = Net(opset=opset), [1.0, 1.0, *scales]
+    x = net.input(2, 3, 10, 7)
+    if opset == 7:
+        out = net.op("Upsample", x, mode=mode, scales=factors)
+    else:
+        scale = net.constant(np.array(factors, np.float32))
+        out = net.op("Resize" if opset == 10 else "Upsample", x, scale, mode=mode)
+    check(net, out, tmp_path)
+
+
+def test_empty_scales_beside_sizes(tmp_path: Path) -> None:
+    net = Net(opset=11)
+    empty = net.constant(np.zeros(0, np.float32))
+    sizes = net.constant(np.array([2, 3, 20, 21]))
+    check(net, net.op("Resize", net.input(2, 3, 10, 7), empty, empty, sizes), tmp_path)
+
+
+def test_sizes_that_are_computed_are_refused(tmp_path: Path) -> None:
     net = Net()
-    x = net.conv(net.input(2, 3, 6, 5), (3, 16), 1)
-    scales = net.constant(np.array([1, 1, 1.5, 1.5], np.float32))
-    x = net.op("Resize", x, "", scales, **attrs)
-    with pytest.raises(BadInput, match=r"Resize.*: scales .* make no whole pixels of \[2, 16, 6, 5\]"):
-        net.graph(tmp_path, x)
+    x = net.input(2, 3, 10, 7)
+    scales = net.op("ReduceMax", x, axes=[1, 2, 3], keepdims=0)
+    with pytest.raises(BadInput, match=r"\(Resize\) cannot be converted: its scales or sizes have to be constants"):
+        net.graph(tmp_path, net.op("Resize", x, "", net.op("Concat", scales, scales, axis=0)))

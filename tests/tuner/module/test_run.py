@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,18 @@ def test_results_do_not_change_with_later_calls(module: Module, model: Path) -> 
     for seed, result in enumerate(results):
         for name, value in reference(inputs_of(module, seed)).items():
             np.testing.assert_allclose(result[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_calls_from_several_threads_take_turns(module: Module) -> None:
+    inputs = [inputs_of(module, seed) for seed in range(4)]
+    wanted = [module(given) for given in inputs]
+
+    def differs(i: int) -> bool:
+        call = module if i % 2 else module.in_place
+        return any(not np.array_equal(value, wanted[i][name]) for name, value in call(inputs[i]).items())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(differs, [i % 4 for i in range(200)]))
 
 
 def test_dlpack_tensors_and_views(module: Module) -> None:

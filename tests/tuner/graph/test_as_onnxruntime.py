@@ -1,0 +1,153 @@
+"""Operators of which TVM's converter has other results, or none, have onnxruntime's: values, shapes and types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from tests.templates.support import host_target
+from tests.tuner.graph.networks import Net, assert_as_onnxruntime, run
+from tuner.errors import BadInput
+
+Image = Callable[..., np.ndarray]
+
+
+def image(*shape: int, mean: float = 0.0, dtype: type = np.float32) -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(shape) + mean).astype(dtype)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4, 30.0])
+@pytest.mark.parametrize("kind", ["Sinh", "Cosh", "Asinh", "Erf"])
+def test_functions(tmp_path: Path, kind: str, size: float) -> None:
+    net, x = Net(), np.float32(size) * image(3, 5)
+    assert_as_onnxruntime(net, tmp_path, net.op(kind, net.input(3, 5)), tolerance=1e-7 * size, x=x)
+
+
+def test_a_clip_whose_bounds_are_crossed(tmp_path: Path) -> None:
+    net = Net()
+    out = net.op("Clip", net.input(3, 5), net.scalar(2.0), net.scalar(-1.0))
+    assert_as_onnxruntime(net, tmp_path, out, x=image(3, 5))
+
+
+@pytest.mark.parametrize("exponent", [np.int64(3), np.int32(2), np.float32(1.5)])
+def test_powers_have_the_bases_type(tmp_path: Path, exponent: Any) -> None:
+    net = Net()
+    out = net.op("Pow", net.input(3, 5), net.constant(np.array(exponent)))
+    assert_as_onnxruntime(net, tmp_path, out, x=np.abs(image(3, 5)))
+
+
+def test_powers_of_integers(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input(5, dtype=TensorProto.INT64)
+    out = net.op("Pow", x, net.constant(np.array(3, np.int64)))
+    assert_as_onnxruntime(net, tmp_path, out, x=np.array([-3, 0, 1, 7, 100]))
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+@pytest.mark.parametrize("values", [np.array([0, 1], np.float32), np.array([5, -2], np.int64)])
+def test_one_hot(tmp_path: Path, values: np.ndarray, axis: int) -> None:
+    net = Net()
+    x = net.input(2, 3, dtype=TensorProto.INT64)
+    out = net.op("OneHot", x, net.constant(np.array(4)), net.constant(values), axis=axis)
+    assert_as_onnxruntime(net, tmp_path, out, x=np.array([[0, 3, -1], [4, 2, -4]]))
+
+
+@pytest.mark.parametrize("attrs", [{}, {"detect_negative": 0}, {"detect_positive": 0}])
+def test_infinities_are_found(tmp_path: Path, attrs: dict[str, int]) -> None:
+    net = Net()
+    out = net.op("IsInf", net.input(4), **attrs)
+    assert_as_onnxruntime(net, tmp_path, out, x=np.array([1, np.inf, -np.inf, np.nan], np.float32))
+
+
+@pytest.mark.parametrize("attrs", [{"output_shape": [10, 9]}, {"output_shape": [12, 13]}, {"auto_pad": "SAME_LOWER"}])
+@pytest.mark.parametrize("group", [1, 2])
+def test_transposed_convolutions(tmp_path: Path, group: int, attrs: dict[str, Any]) -> None:
+    net = Net()
+    out = net.op("ConvTranspose", net.input(1, 4, 5, 6), net.weight(4, 3, 3, 3), group=group, strides=[2, 2], **attrs)
+    assert_as_onnxruntime(net, tmp_path, out, x=image(1, 4, 5, 6))
+
+
+POOLS = {
+    "same": {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"},
+    "dilated": {"kernel_shape": [3, 3], "strides": [2, 1], "dilations": [2, 2], "auto_pad": "SAME_LOWER"},
+    "padded": {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+    "begun": {"kernel_shape": [2, 3], "strides": [3, 2], "ceil_mode": 1},
+}
+
+
+@pytest.mark.parametrize("attrs", POOLS)
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool", "LpPool"])
+def test_pools(tmp_path: Path, kind: str, attrs: str) -> None:
+    if kind == "AveragePool" and attrs == "dilated":
+        pytest.skip("onnxruntime refuses it")
+    net = Net(opset=19)
+    assert_as_onnxruntime(net, tmp_path, net.op(kind, net.input(2, 3, 9, 10), **POOLS[attrs]), x=image(2, 3, 9, 10))
+
+
+@pytest.mark.parametrize("attrs", POOLS)
+def test_where_the_largest_values_are(tmp_path: Path, attrs: str) -> None:
+    net = Net()
+    out = net.op("MaxPool", net.input(2, 3, 9, 10), outputs=2, **POOLS[attrs])
+    # Some are equal: the first counts.
+    assert_as_onnxruntime(net, tmp_path, out, f"{out}_1", x=np.round(image(2, 3, 9, 10)))
+
+
+def test_what_layer_normalization_has_besides(tmp_path: Path) -> None:
+    net = Net()
+    out = net.op("LayerNormalization", net.input(2, 6, 5), net.weight(5), net.weight(5), outputs=3)
+    assert_as_onnxruntime(net, tmp_path, out, f"{out}_1", f"{out}_2", x=image(2, 6, 5))
+
+
+def test_a_large_mean_costs_no_digits(tmp_path: Path) -> None:
+    """onnxruntime's own float32 is off here: against float64."""
+    x = image(1, 3, 40, 50, mean=1000.0)
+    net = Net()
+    graph = net.graph(tmp_path, net.op("MeanVarianceNormalization", net.input(1, 3, 40, 50)))
+    (found,) = run(graph, host_target(), {"x": x}).values()
+    wide = x.astype(np.float64)
+    wanted = (wide - wide.mean((0, 2, 3), keepdims=True)) / wide.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin"])
+def test_extremes_of_infinities_and_of_truth(tmp_path: Path, kind: str) -> None:
+    infinite = np.array([[-np.inf, -np.inf], [np.inf, np.inf], [1, -np.inf], [np.inf, 2]], np.float32)
+    net = Net(opset=20)
+    axes = net.constant(np.array([1]))
+    assert_as_onnxruntime(net, tmp_path, net.op(kind, net.input(4, 2), axes), x=infinite)
+    net = Net(opset=20)
+    out = net.op(kind, net.input(4, 2, dtype=TensorProto.BOOL), net.constant(np.array([1])), keepdims=0)
+    assert_as_onnxruntime(net, tmp_path, out, x=infinite > 0)
+
+
+def test_dropout_says_that_all_is_kept(tmp_path: Path) -> None:
+    net = Net()
+    out = net.op("Dropout", net.input(2, 3), net.scalar(0.0), net.constant(np.array(True)), outputs=2)
+    assert_as_onnxruntime(net, tmp_path, out, f"{out}_1", x=image(2, 3))
+
+
+def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
+    net = Net()
+    out = net.op("Dropout", net.input(2, 3), net.scalar(0.5), net.constant(np.array(True)))
+    with pytest.raises(BadInput, match="drops values at random, as in training"):
+        net.graph(tmp_path, out)
+
+
+def test_slices_whose_bounds_are_attributes(tmp_path: Path) -> None:
+    net = Net(opset=9)
+    out = net.op("Slice", net.input(2, 3, 4, 5), starts=[1, -3], ends=[100, -1], axes=[2, 3])
+    assert_as_onnxruntime(net, tmp_path, out, x=image(2, 3, 4, 5))
+
+
+def test_slopes_for_each_channel(tmp_path: Path) -> None:
+    """onnxruntime has no sets before 7."""
+    net, x = Net(opset=6), image(2, 3, 4, 5)
+    slopes = np.array([0.5, -2, 3], np.float32)
+    graph = net.graph(tmp_path, net.op("PRelu", net.input(2, 3, 4, 5), net.constant(slopes)))
+    (found,) = run(graph, host_target(), {"x": x}).values()
+    np.testing.assert_allclose(found, np.where(x < 0, x * slopes.reshape(3, 1, 1), x), rtol=1e-6)
