@@ -138,6 +138,12 @@ def test_fields_of_a_later_time_are_ignored() -> None:
     assert logs.trial_of(changed(weather="rain")) == trial(1)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    made = [trial(1), trial(2)]
+    first, second = lines_of(made)
+    assert list(logs.read([b"\xef\xbb\xbf" + first, second])) == made
+
+
 def test_a_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "log.jsonl"
     assert logs.write_file([trial(1)], target) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.graph.model import Model, TensorInfo
 from tuner.graph.onnx_check import check_onnx, check_operators, graph_inputs, read_onnx
 from tuner.graph.onnx_fold import fold_constants
@@ -61,8 +61,7 @@ def load_exported(program: Any, name: str = "exported") -> Model:
     try:
         module = from_exported_program(program, keep_params_as_input=False)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise BadInput(f"{name}: the exported program cannot be converted: {reason}") from error
+        raise BadInput(f"{name}: the exported program cannot be converted: {last_line(error)}") from error
     signature = program.graph_signature
     inputs, outputs = list(signature.user_inputs), list(signature.user_outputs)
     digest = hashlib.sha256(str(program.graph).encode())
@@ -81,7 +80,10 @@ def _model(
     source: str,
     node_names: Mapping[str, str],
 ) -> Model:
-    module = simplify(module)
+    try:
+        module = simplify(module)
+    except Exception as error:
+        raise BadInput(f"{source}: its constants cannot be computed: {last_line(error)}") from error
     main = module["main"]
     body = main.body.body.ty
     types = list(body.fields) if isinstance(body, relax.TupleType) else [body]

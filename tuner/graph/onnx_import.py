@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.graph.bindings import operands, operands_of, shape_of
 from tuner.graph.model import Count
 from tuner.graph.onnx_converters import CONVERTERS, Attributes, Inputs
@@ -46,9 +46,11 @@ def import_onnx(model: onnx.ModelProto, source: str) -> Imported:
     with contextlib.redirect_stdout(io.StringIO()):  # TVM prints the operator that it fails on, which we name
         try:
             module = importer.from_onnx(model.graph, opset_of(model))
-        except BadInput:
+        except Exception as error:
             importer.bb._end_block()  # TVM warns of one that is not ended
-            raise
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(f"{source}: cannot be converted: {last_line(error)}") from error
     return Imported(module, importer.node_names, importer.counts)
 
 
@@ -111,8 +113,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         except BadInput:
             raise
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise BadInput(f"{self._source}: node {node!r} ({op_name}) cannot be converted: {reason}") from error
+            raise BadInput(
+                f"{self._source}: node {node!r} ({op_name}) cannot be converted: {last_line(error)}"
+            ) from error
 
     def _axis(self, operand: Any) -> int | None:
         counted = self._counted.get(operand) if isinstance(operand, tvm.ir.Var) else None

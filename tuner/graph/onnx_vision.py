@@ -80,14 +80,10 @@ def _cum_sum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[
 def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     data, regions, maps = inputs
     shape, rois = shape_of(data), shape_of(regions)
-    # The largest of a bin's weighted corners, as ONNX has it, is not the largest of its samples.
-    if (
-        shape is None
-        or rois is None
-        or not rois[0]
-        or attrs.get("mode", b"avg") != b"avg"
-        or dtype_of(data) != "float32"
-    ):
+    if attrs.get("mode", b"avg") != b"avg":
+        # The largest of a bin's weighted corners, as ONNX has it, is not the largest of its samples, as TVM has it.
+        raise ValueError("the mode max is not supported; export the model with avg")
+    if shape is None or rois is None or not rois[0] or dtype_of(data) != "float32":
         return None
     batch, channels, height, width = shape
     align = RoiAlign(

@@ -138,6 +138,21 @@ def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
         net.graph(tmp_path, out)
 
 
+def test_regions_largest_values_are_refused(tmp_path: Path) -> None:
+    net = Net()
+    maps = net.constant(np.zeros(2, np.int64))
+    regions = net.constant(np.array([[0, 0, 3, 3], [1, 1, 4, 4]], np.float32))
+    with pytest.raises(BadInput, match=r"\(RoiAlign\) cannot be converted: the mode max is not supported"):
+        net.graph(tmp_path, net.op("RoiAlign", net.input(1, 2, 6, 6), regions, maps, mode="max"))
+
+
+def test_a_part_of_no_entries_is_one_line(tmp_path: Path) -> None:
+    net = Net()
+    out = net.op("Split", net.input(2, 5), net.constant(np.array([0, 5])), outputs=2, axis=1)
+    with pytest.raises(BadInput, match=r"^[^\n]*net.onnx: [^\n]*$"):
+        net.graph(tmp_path, out, f"{out}_1")
+
+
 def test_slices_whose_bounds_are_attributes(tmp_path: Path) -> None:
     net = Net(opset=9)
     out = net.op("Slice", net.input(2, 3, 4, 5), starts=[1, -3], ends=[100, -1], axes=[2, 3])

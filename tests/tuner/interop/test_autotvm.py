@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,3 +180,14 @@ def test_a_log_that_autotvm_has_written(tmp_path: Path) -> None:
     assert [bad for bad in report.bad if "damaged" in bad.reason or not bad.reason] == []
     assert (again.added, again.bad) == (0, report.bad)
     assert len(trials) == report.added
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1e-4])
+def test_a_time_that_nothing_takes_costs_its_line_alone(tmp_path: Path, seconds: float) -> None:
+    damaged = copy.deepcopy(logs.CUDA)
+    damaged["result"][0] = [2e-4, seconds]
+    lines = [json.dumps(record).encode() + b"\n" for record in (logs.DENSE, damaged, logs.CUDA)]
+    with open_db(tmp_path / "t.db") as store:
+        report = import_log(store, lines, decode=lambda data, _: from_record(data))
+        assert (report.added, [bad.number for bad in report.bad]) == (2, [2])
+        assert report.bad[0].reason == f"times (0.0002, {seconds}) are not all positive and finite seconds"
