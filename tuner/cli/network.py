@@ -41,15 +41,15 @@ class Network:
 
     @property
     def options(self) -> str:
-        """The options that say the same, each with a blank before it."""
+        """Return the options that say the same, each with a blank before it."""
         shapes = "".join(f" --shape {name}={','.join(map(str, shape))}" for name, shape in self.shapes.items())
         batch = "" if self.batch is None else f" --batch {self.batch}"
         return shapes + batch
 
 
 def network_asked(file: Path, shapes: Sequence[str] | None, batch: int | None, dtype: str = "float32") -> Network:
-    """What a command's options say. Raises BadInput for a file that is not there and for an option that is wrong in
-    itself."""
+    """Return what a command's options say. Raises BadInput for a file that is not there and for an option that is
+    wrong in itself."""
     check_dtype(dtype)
     check_file(file, "an ONNX model")
     return Network(file, dict(map(_shape, shapes or ())), batch, dtype)
@@ -69,8 +69,8 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 def load_tasks(
     network: Network, out: Output, merged: bool = False, parts: tuple[Path, str] | None = None
 ) -> list[Task]:
-    """The tuning tasks of a network; `merged`: and of merged kernels for its stages; `parts`: and of the parts of steps
-    that a placement's file gives a device. Raises BadInput for one that cannot be used."""
+    """Return the tuning tasks of a network; `merged`: and of merged kernels for its stages; `parts`: and of the parts of
+    steps that a placement's file gives a device. Raises BadInput for one that cannot be used."""
     from tuner.graph import merged_tasks, tasks_of
 
     graph = load_graph(network, out)

@@ -35,7 +35,7 @@ def known_operators() -> frozenset[str]:
 
 
 def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
-    """The model and the SHA-256 of the file and of all that it stores outside.
+    """Return the model and the SHA-256 of the file and of all that it stores outside.
 
     Raises BadInput for a missing, truncated or non-ONNX file, an unknown operator or a dtype that cannot be computed
     with.

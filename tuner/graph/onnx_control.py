@@ -18,10 +18,11 @@ def write_out_control(model: onnx.ModelProto) -> bool:
     graph = model.graph
     values = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
+    changed = False
     for node in graph.node:
         written = _written_out(node, graph, values)
         nodes += [node] if written is None else written
-    changed = len(nodes) != len(graph.node) or any(a is not b for a, b in zip(nodes, graph.node, strict=True))
+        changed = changed or written is not None
     if changed:
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
@@ -32,7 +33,7 @@ def write_out_control(model: onnx.ModelProto) -> bool:
 def _written_out(
     node: onnx.NodeProto, graph: onnx.GraphProto, values: Mapping[str, onnx.TensorProto]
 ) -> list[onnx.NodeProto] | None:
-    """The nodes that do what this one does; None where it is no control flow, or depends on what is computed."""
+    """Return the nodes that do what this one does; None where it is no control flow, or depends on what is computed."""
     if node.op_type == "If" and node.input[0] in values:
         taken = bool(numpy_helper.to_array(values[node.input[0]]).reshape(-1)[0])
         branch = next(a.g for a in node.attribute if a.name == ("then_branch" if taken else "else_branch"))
@@ -45,7 +46,7 @@ def _written_out(
 def _unrolled(
     node: onnx.NodeProto, graph: onnx.GraphProto, values: Mapping[str, onnx.TensorProto]
 ) -> list[onnx.NodeProto] | None:
-    """A loop of a known number of turns whose condition stays as it is. What each turn puts out is joined."""
+    """Write out a loop of a known number of turns whose condition stays as it is; join what each turn puts out."""
     body = next(a.g for a in node.attribute if a.name == "body")
     turns = _turns(node, body, values)
     if turns is None or turns * len(body.node) > _MOST_NODES:
@@ -70,7 +71,7 @@ def _unrolled(
 
 
 def _turns(node: onnx.NodeProto, body: onnx.GraphProto, values: Mapping[str, onnx.TensorProto]) -> int | None:
-    """How often the loop runs; None where that is not known, or where it has nothing to put out."""
+    """Return how often the loop runs; None where that is not known, or where it has nothing to put out."""
     most, going = (values.get(name) if name else None for name in (*node.input[:2], "")[:2])
     if most is None or (node.input[1:2] and node.input[1] and going is None):
         return None
@@ -82,7 +83,7 @@ def _turns(node: onnx.NodeProto, body: onnx.GraphProto, values: Mapping[str, onn
 
 
 def _origin(body: onnx.GraphProto, name: str) -> str:
-    """Where a value comes from through nodes that hand it on."""
+    """Return where a value comes from through nodes that hand it on."""
     made = {node.output[0]: node for node in body.node if node.op_type in ("Identity", "Cast")}
     while name in made:
         name = made[name].input[0]
@@ -90,7 +91,7 @@ def _origin(body: onnx.GraphProto, name: str) -> str:
 
 
 def _is_true(body: onnx.GraphProto, name: str) -> bool:
-    """Whether a value of the body is the constant true."""
+    """Return whether a value of the body is the constant true."""
     origin = _origin(body, name)
     tensors = [t for t in body.initializer if t.name == origin]
     tensors += [a.t for n in body.node if n.op_type == "Constant" and n.output[0] == origin for a in n.attribute]
@@ -98,7 +99,7 @@ def _is_true(body: onnx.GraphProto, name: str) -> bool:
 
 
 def _joined(parts: list[str], output: str, prefix: str, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The results of all turns along a new first axis."""
+    """Join the results of all turns along a new first axis."""
     axes = f"{prefix}axes"
     graph.initializer.append(numpy_helper.from_array(np.array([0]), axes))
     rows = [f"{prefix}{i}" for i in range(len(parts))]
@@ -109,7 +110,7 @@ def _joined(parts: list[str], output: str, prefix: str, graph: onnx.GraphProto) 
 def _body(
     body: onnx.GraphProto, graph: onnx.GraphProto, prefix: str, given: Iterable[str], results: Iterable[str]
 ) -> list[onnx.NodeProto]:
-    """A copy of the body's nodes with names of their own, which read what is `given` and write `results`; its weights
+    """Copy the body's nodes with names of their own, which read what is `given` and write `results`; its weights
     become the graph's."""
     names = dict(zip((value.name for value in body.input), given, strict=True))
     own = [name for node in body.node for name in node.output if name]

@@ -27,7 +27,7 @@ def _outputs(attrs: Attributes) -> int:
 
 
 def _deviations(builder: relax.BlockBuilder, x: Any, axes: list[int], epsilon: float) -> tuple[Any, Any, Any]:
-    """The mean, what the values differ from it, and one over the standard deviation: in two passes, for the mean of
+    """Return the mean, what values differ from it, and one over the standard deviation: in two passes, for the mean of
     the squares less the square of the mean has no digits left where the mean is large."""
     emit = builder.emit
     rough = emit(relax.op.mean(x, axes, keepdims=True))
@@ -48,7 +48,7 @@ def _mean_variance_normalization(builder: relax.BlockBuilder, inputs: Sequence[A
 
 
 def _layer_normalization(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """With its further outputs, the mean and one over the standard deviation."""
+    """Convert it where it has further outputs: the mean and one over the standard deviation."""
     x, scale, *bias = inputs
     shape = shape_of(x)
     if _outputs(attrs) == 1 or shape is None or dtype_of(x) != "float32":
@@ -62,7 +62,7 @@ def _layer_normalization(builder: relax.BlockBuilder, inputs: Sequence[Any], att
 
 
 def _dropout(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """In inference, and in training where nothing is dropped, the values as they are; the mask is all true."""
+    """Hand on the values, in inference and in training where nothing is dropped; the mask is all true."""
     x, ratio, training = [*inputs, None, None][:3]
     is_training = np.array(False) if training is None else constant(training)
     share = np.array(0.5) if ratio is None else constant(ratio)
@@ -74,7 +74,7 @@ def _dropout(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attribut
 
 
 def _windows(shape: Sequence[int], attrs: Attributes) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-    """Of the axes behind the channels: kernel, strides, dilations, padding before, and the sizes that result."""
+    """Return kernel, strides, dilations, padding before and resulting sizes of the axes behind the channels."""
     rank = len(shape) - 2
     kernel, strides, dilations = (
         [int(v) for v in attrs.get(name) or (1,) * rank] for name in ("kernel_shape", "strides", "dilations")
@@ -91,7 +91,7 @@ def _windows(shape: Sequence[int], attrs: Attributes) -> tuple[list[int], list[i
 
 
 def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """With its second output: where in the whole tensor each largest value is, the first of equal ones."""
+    """Convert it where it has a second output, which says where in the whole tensor each largest value is."""
     x, shape = inputs[0], shape_of(inputs[0])
     if _outputs(attrs) == 1 or shape is None:
         return None
@@ -123,7 +123,7 @@ def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attribu
 
 
 def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """The root of a sum of powers: what windows have behind the end are zeros."""
+    """Take the root of a sum of powers; what windows have behind the end are zeros."""
     x, shape = inputs[0], shape_of(inputs[0])
     if shape is None or len(shape) != 4 or dtype_of(x) != "float32":
         return None
@@ -140,14 +140,14 @@ def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attribut
 
 
 def before_reduction(builder: relax.BlockBuilder, operator: str, x: Any) -> Any:
-    """What ReduceMax and ReduceMin read, as TVM can: no truth values."""
+    """Return what ReduceMax and ReduceMin read as TVM can reduce it: not as truth values."""
     if operator in _EXTREMES and dtype_of(x) == "bool":
         return builder.emit(relax.op.astype(x, "int8"))
     return x
 
 
 def after_reduction(builder: relax.BlockBuilder, operator: str, x: Any, result: Any) -> Any:
-    """The result of ReduceMax or ReduceMin of `x`: TVM begins with the least number, not with minus infinity."""
+    """Mend the result of ReduceMax or ReduceMin of `x`: TVM begins with the least number, not with minus infinity."""
     dtype = dtype_of(x) if operator in _EXTREMES else None
     if dtype not in ("bool", "float32"):
         return result

@@ -19,7 +19,7 @@ _ONE_AXIS_SINCE = 13
 
 
 class BatchNormalization(BatchNormalization_14):  # type: ignore[misc]
-    """In training only where the node asks for it and has the outputs of training."""
+    """Normalises by the batch only where the node asks for training."""
 
     op_domain = ""
 
@@ -48,8 +48,8 @@ def _hardmax(rows: np.ndarray) -> np.ndarray:
 
 
 def _along(name: str, compute: Callable[[np.ndarray], np.ndarray]) -> type:
-    """The operator of that name, which computes rows by themselves: before operator set 13, rows of all axes from
-    `axis` on (from 1 on where the node does not say)."""
+    """Return the operator of that name, which computes rows by themselves: before operator set 13, rows of all axes
+    from `axis` on (from 1 on where the node does not say)."""
 
     def run(self: OpRun, x: np.ndarray, **_defaults: Any) -> tuple[Any, ...]:
         axis = next((attribute.i for attribute in self.onnx_node.attribute if attribute.name == "axis"), None)
@@ -64,7 +64,7 @@ def _along(name: str, compute: Callable[[np.ndarray], np.ndarray]) -> type:
 
 
 class LRN(OpRun):  # type: ignore[misc]
-    """Over channels, for images of any dimension."""
+    """Normalises over channels, for images of any dimension."""
 
     op_domain = ""
 
@@ -85,7 +85,7 @@ class LRN(OpRun):  # type: ignore[misc]
 
 
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
-    """Over all axes behind the channels."""
+    """Takes the largest over all axes behind the channels."""
 
     op_domain = ""
 
@@ -94,7 +94,7 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
 
 
 class ConvTranspose(OpRun):  # type: ignore[misc]
-    """Of any dimension and number of groups."""
+    """Is of any dimension and number of groups."""
 
     op_domain = ""
 
@@ -115,7 +115,7 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
 def _window(
     given: Sequence[int], whole: Sequence[int], strides: Sequence[int], attributes: Mapping[str, Any]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Where in the whole result the output begins, and its sizes."""
+    """Return where in the whole result the output begins, and its sizes."""
     rank, mode, wanted = len(given), attributes.get("auto_pad"), attributes.get("output_shape")
     more = attributes.get("output_padding") or (0,) * rank
     reach = [size + m for size, m in zip(whole, more, strict=True)]
@@ -132,7 +132,7 @@ def _window(
 def _scattered(
     x: np.ndarray, w: np.ndarray, groups: int, strides: Sequence[int], dilations: Sequence[int]
 ) -> np.ndarray:
-    """All products where they belong, before anything is cut off, in float64."""
+    """Return all products where they belong, before anything is cut off, in float64."""
     images, channels, *sizes = x.shape
     _, features, *kernel = w.shape
     data = x.astype(np.float64).reshape(images, groups, channels // groups, -1)

@@ -62,7 +62,7 @@ def _sampling(attrs: Mapping[str, Any], old: bool) -> Sampling:
 
 
 def _axes(shape: Sequence[int], inputs: Sequence[Any], attrs: Mapping[str, Any], old: bool) -> Axes:
-    """What becomes of each axis that changes."""
+    """Return what becomes of each axis that changes."""
     operands = [None if value is None else constant(value) for value in [*inputs, None, None, None][:4]]
     crop, scales, sizes = (None, operands[1], None) if old else operands[1:]
     scales = np.array(attrs["scales"]) if "scales" in attrs else scales
@@ -85,7 +85,7 @@ def _axes(shape: Sequence[int], inputs: Sequence[Any], attrs: Mapping[str, Any],
 
 
 def _by_sizes(given: Sequence[int], sizes: np.ndarray, attrs: Mapping[str, Any]) -> tuple[list[int], np.ndarray]:
-    """The sizes that result, and their scales."""
+    """Return the sizes that result, and their scales."""
     factors = sizes.astype(np.float32) / np.array(given, np.float32)
     policy = attrs.get("keep_aspect_ratio_policy", b"stretch").decode()
     if policy == "stretch":
@@ -95,7 +95,7 @@ def _by_sizes(given: Sequence[int], sizes: np.ndarray, attrs: Mapping[str, Any])
 
 
 def _is_relaxs(axis: ResizedAxis, sampling: Sampling) -> bool:
-    """Whether Relax's operator, which knows nothing but sizes, does what ONNX wants of an axis."""
+    """Return whether Relax's operator, which knows nothing but sizes, does what ONNX wants of an axis."""
     if sampling.rule not in _RELAX_RULES or sampling.antialias or sampling.exclude_outside:
         return False
     if sampling.rounding == "simple" and sampling.mode == "nearest":
@@ -138,7 +138,7 @@ def _by_taking(
     sampling: Sampling,
     elsewhere: float,
 ) -> Any:
-    """Sums of pixels along one axis after the other; `elsewhere`: what is outside of a crop."""
+    """Sum pixels along one axis after the other; `elsewhere`: what is outside of a crop."""
     emit, dtype, rank = builder.emit, str(dtype_of(data)), len(data.ty.shape)
     weighted = sampling.mode != "nearest"
     value = emit(relax.op.astype(data, "float32")) if weighted and dtype != "float32" else data

@@ -57,7 +57,7 @@ def bind_shapes(
 
 
 def identity(digest: str, shapes: Mapping[str, Shape]) -> str:
-    """The digest of a model: of its file, and of the shapes of those inputs whose axes are free there."""
+    """Return the digest of a model: of its file, and of the shapes of those inputs whose axes are free there."""
     if not shapes:
         return digest
     text = "".join(f"\n{name}={','.join(map(str, shapes[name]))}" for name in sorted(shapes))
@@ -65,13 +65,13 @@ def identity(digest: str, shapes: Mapping[str, Shape]) -> str:
 
 
 def free_inputs(model: onnx.ModelProto) -> list[str]:
-    """The names of the inputs with free axes."""
+    """Return the names of the inputs with free axes."""
     sizes = {value.name: _sizes(value) for value in graph_inputs(model.graph)}
     return [name for name, of_input in sizes.items() if of_input is None or not _is_fixed(of_input)]
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[_Size] | None:
-    """An input's sizes; symbols of unnamed axes are its own. None where not even their number is known."""
+    """Return an input's sizes; symbols of unnamed axes are its own. None where not even their number is known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -140,7 +140,7 @@ class _Table:
                 raise BadInput(f"{said}: --shape says {self.bound[size]}")
 
     def take_ones(self) -> tuple[str, ...]:
-        """Bind the first axes that are left to 1 if no other axis is free; a line that says so."""
+        """Bind the first axes that are left to 1 if no other axis is free; return a line that says so."""
         left = [(axis, size) for sizes in self.sizes.values() for axis, size in enumerate(sizes or [])]
         free = {size: axis for axis, size in reversed(left) if isinstance(size, str) and size not in self.bound}
         others = {size for axis, size in left if axis > 0 and size in free}
@@ -160,14 +160,14 @@ class _Table:
             raise BadInput(f"{self.source}: sizes are free: {shapes}: give them, for example: {examples}")
 
     def shape_of(self, name: str) -> Shape:
-        """An input's shape, once nothing of it is free."""
+        """Return an input's shape, once nothing of it is free."""
         return tuple(int(self._size(size)) for size in self.sizes[name] or ())
 
     def _size(self, size: _Size) -> _Size:
         return self.bound.get(size, size) if isinstance(size, str) else size
 
     def _text(self, name: str, known: Mapping[str, int] = MappingProxyType({})) -> str:
-        """An input's sizes as the file has them, but for those that are `known` besides."""
+        """Return an input's sizes as the file has them, but for those that are `known` besides."""
         sizes = self.sizes[name]
         if sizes is None:
             return "of unknown rank"

@@ -29,7 +29,7 @@ Pads = tuple[int, int, int, int]  # top, left, bottom, right
 
 
 def evaluator_of(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """An evaluator of the model, which is changed: see write_old_rules."""
+    """Return an evaluator of the model, which is changed: see write_old_rules."""
     write_old_rules(model)
     return ReferenceEvaluator(model, new_ops=[*_FAST, *MENDED])
 

@@ -29,7 +29,7 @@ class OnnxReference:
 
 
 def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
-    """Inference as the file says it, without a rewrite; None where onnxruntime is missing or does not take the file."""
+    """Return inference as the file says it; None where onnxruntime is missing or does not take the file."""
     try:
         import onnxruntime
     except ImportError:
