@@ -69,8 +69,8 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 def load_tasks(
     network: Network, out: Output, merged: bool = False, parts: tuple[Path, str] | None = None
 ) -> list[Task]:
-    """Return the tuning tasks of a network; `merged`: and of merged kernels for its stages; `parts`: and of the parts of
-    steps that a placement's file gives a device. Raises BadInput for one that cannot be used."""
+    """Return the tuning tasks of a network; `merged`: and of merged kernels for its stages; `parts`: and of the
+    parts of steps that a placement's file gives a device. Raises BadInput for one that cannot be used."""
     from tuner.graph import merged_tasks, tasks_of
 
     graph = load_graph(network, out)
