@@ -63,6 +63,7 @@ def test_nan_comes_last_and_equal_values_stay_in_order(place: Place, descending:
         assert Compiled.of(workload, config, place).error(data) == 0
 
 
+@pytest.mark.sampled(2)
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_anything_with_any_config(data: st.DataObject) -> None:

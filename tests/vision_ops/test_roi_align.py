@@ -29,6 +29,7 @@ def test_the_references_values(ratio: int, mode: str) -> None:
         assert Compiled.of(roi.workload(), config, host).error(*_random(roi)) <= 1e-5
 
 
+@pytest.mark.sampled(2)
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_any_regions_with_any_config(data: st.DataObject) -> None:

@@ -20,7 +20,7 @@ def _random(roi: RoiPool, seed: int = 0) -> tuple[np.ndarray, ...]:
     return RoiPoolOperator().random_inputs(roi.workload(), np.random.default_rng(seed))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_regions_with_any_config(data: st.DataObject) -> None:

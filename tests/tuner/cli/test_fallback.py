@@ -37,6 +37,7 @@ def test_builds_and_runs_on_both(tune, tuned_on_pocl, tmp_path):
     assert len(json.loads((tmp_path / "alone" / "manifest.json").read_text())["devices"]) == 1
 
 
+@pytest.mark.sampled(2)
 def test_what_needs_too_much_memory_falls_back(tune, tmp_path):
     """The second convolution makes 2 MiB."""
     device = f"opencl:{device_number('pocl')}"

@@ -73,7 +73,7 @@ def configs_tried(store: Store) -> Counter[str]:
     return Counter({w.key: len({t.config.key for t in store.trials(w)}) for w in store.workloads()})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_runs_share_the_tasks_and_the_budget_and_no_task_is_tuned_by_both_at_once(tiny: Path, backend: str) -> None:

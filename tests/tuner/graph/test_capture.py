@@ -90,6 +90,7 @@ def ran(libraries: Path, folder: Path, **more: str) -> Ran:
     return Ran(told, lines[first:second], lines[second:end])
 
 
+@pytest.mark.sampled(2)
 def test_a_module_is_launched_as_one_with_its_streams(libraries: Path, tmp_path: Path) -> None:
     found = ran(libraries, tmp_path)
     captured = [(kernel, stream) for what, kernel, stream in found.first if what == "captured"]

@@ -307,6 +307,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Net, str]:
     return net, net.op("Relu", y)
 
 
+@pytest.mark.sampled(2)
 @given(convolutions(), st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_convolution_by_rows(
@@ -332,6 +333,7 @@ def drawn_shares(data: st.DataObject, size: int, unit: int, rows: bool) -> list[
     return [Share(a, b, data.draw(st.sampled_from([GPU, CPU])), rows) for a, b in pairwise(ends)]
 
 
+@pytest.mark.sampled(2)
 @given(networks(), st.data())
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_network_any_split_any_placement(

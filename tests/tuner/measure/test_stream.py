@@ -52,6 +52,7 @@ def libraries(runner: BoardRunner) -> list[Path]:
     return [path for path in runner._scratch.path.glob("k*.so") if path.name != "k1.so"]  # that is the reference
 
 
+@pytest.mark.sampled(2)
 def test_candidates_are_asked_for_as_there_is_room(runner: BoardRunner) -> None:
     assert runner.width == 2
     stream, done, ahead = Stream(40), 0, []

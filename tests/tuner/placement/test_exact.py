@@ -47,6 +47,7 @@ def assert_runs(net: Net, graph: FusedGraph, devices: list[Device], found: Netwo
     assert_close(run(graph, devices, whole, inputs), expected(net.model(*outputs), inputs))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 def test_a_network_is_planned_from_measured_costs_once(tmp_path: Path, devices: list[Device], store: Store) -> None:
     net, output = branches()

@@ -158,7 +158,7 @@ def _faults(page: Opened) -> list[str]:
     return found + page.page.evaluate(FAULTS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @needs_chromium
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_an_odd_database_is_shown_without_a_fault(size: str, tmp_path: Path) -> None:
