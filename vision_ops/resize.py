@@ -149,7 +149,7 @@ def _rounded(at: np.ndarray, rounding: str, scale: float) -> np.ndarray:
 
 
 def _weights(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Of pixels at such distances from a result."""
+    """Return the weights of pixels at such distances from a result."""
     x, a = np.abs(distance), sampling.cubic
     if sampling.mode == "linear":
         return np.clip(1 - x, 0, 1)

@@ -68,7 +68,7 @@ def _fold_once(model: onnx.ModelProto) -> bool:
     shapes = _static_shapes(model)
     folded: dict[str, np.ndarray] = {}
     for node in graph.node:
-        if node.op_type == "Constant" or len(node.output) != 1:
+        if len(node.output) != 1:
             continue
         reads = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size") and reads[0] in shapes:

@@ -66,8 +66,7 @@ def identity(digest: str, shapes: Mapping[str, Shape]) -> str:
 
 def free_inputs(model: onnx.ModelProto) -> list[str]:
     """Return the names of the inputs with free axes."""
-    sizes = {value.name: _sizes(value) for value in graph_inputs(model.graph)}
-    return [name for name, of_input in sizes.items() if of_input is None or not _is_fixed(of_input)]
+    return _free({value.name: _sizes(value) for value in graph_inputs(model.graph)})
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[_Size] | None:
@@ -82,6 +81,10 @@ def _sizes(value: onnx.ValueInfoProto) -> list[_Size] | None:
         else:
             sizes.append(f"{value.name}[{axis}]" if dim.dim_param in _UNNAMED else dim.dim_param)
     return sizes
+
+
+def _free(inputs: Mapping[str, list[_Size] | None]) -> list[str]:
+    return [name for name, sizes in inputs.items() if sizes is None or not _is_fixed(sizes)]
 
 
 def _is_fixed(sizes: Iterable[_Size]) -> bool:
@@ -105,7 +108,7 @@ class _Table:
     bound: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.free_inputs = [name for name, sizes in self.sizes.items() if sizes is None or not _is_fixed(sizes)]
+        self.free_inputs = _free(self.sizes)
 
     def take_shape(self, name: str, shape: Shape) -> None:
         """Bind what the whole shape of an input says."""

@@ -50,7 +50,7 @@ def _resolve_auto_pad(sizes: Sizes, kernel: Sizes, attrs: Attributes, dilated: b
 
 
 def _resolve_transposed(sizes: Sizes, kernel: Sizes, attrs: Attributes) -> None:
-    """What is left over of the output's shape is cut off, half on each side; where it is larger than all that is
+    """Cut off what is left over of the output's shape, half on each side; where it is larger than all that is
     written, zeros are behind."""
     mode, rank = _text(attrs, "auto_pad"), len(sizes)
     strides, dilations, more = (

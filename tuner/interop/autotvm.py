@@ -18,6 +18,7 @@ from templates.foreign import AUTOTVM
 from templates.workloads import Conv2d, Dense
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
+from tuning_db.rows import check_times
 
 VERSION = 0.2
 DTYPES = ("float32", "float16")
@@ -58,7 +59,7 @@ def from_record(data: Mapping[str, Any]) -> Trial:
         failure = None
         if error_no:
             failure = Failure(_FAILURES.get(error_no, FailureKind.RUN), f"AutoTVM's error {error_no}")
-        return Trial(
+        trial = Trial(
             workload=_workload(task, args),
             device=device_of(target),
             config=Config(AUTOTVM + task, knobs),
@@ -68,6 +69,8 @@ def from_record(data: Mapping[str, Any]) -> Trial:
             versions={"tvm": data.get("tvm_version", "unknown")},
             created=datetime.fromtimestamp(timestamp, UTC),
         )
+        check_times(trial)
+        return trial
     except DatabaseError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError, OSError) as error:

@@ -23,6 +23,7 @@ from tuner.interop.functions import workload_of
 from tuning_db.errors import DatabaseError
 from tuning_db.logs import BadLine
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json
+from tuning_db.rows import check_times
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -79,7 +80,7 @@ def _trial(line: bytes, functions: list[Workload | str], number: int) -> Trial:
     if isinstance(workload, str):
         raise DatabaseError(workload)
     failed = seconds is None or not seconds or max(seconds) >= _FAILED
-    return Trial(
+    trial = Trial(
         workload=workload,
         device=_device(target),
         config=Config(TEMPLATE, _knobs(trace)),
@@ -88,6 +89,8 @@ def _trial(line: bytes, functions: list[Workload | str], number: int) -> Trial:
         failure=Failure(FailureKind.RUN, "MetaSchedule could not measure it") if failed else None,
         created=_BEGINNING + timedelta(microseconds=number),
     )
+    check_times(trial)
+    return trial
 
 
 def _device(target: str | Mapping[str, Any]) -> DeviceKey:
