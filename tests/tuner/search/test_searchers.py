@@ -27,6 +27,10 @@ def searcher_names() -> list[str]:
 
 
 every_searcher = pytest.mark.parametrize("name", searcher_names())
+# Properties try many searches: of the one that trains a network, which takes minutes, at night alone.
+every_searcher_often = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.night) if n == "reinforcement" else n for n in searcher_names()]
+)
 unhurried = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -58,7 +62,7 @@ def test_the_registry_knows_its_searchers() -> None:
 
 
 @pytest.mark.sampled(3)
-@every_searcher
+@every_searcher_often
 @unhurried
 @given(seed=st.integers(0, 2**63), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), modulus=st.integers(1, 6))
 def test_a_small_space_is_exhausted_exactly_once(name: str, seed: int, sizes: list[int], modulus: int) -> None:
@@ -69,7 +73,7 @@ def test_a_small_space_is_exhausted_exactly_once(name: str, seed: int, sizes: li
 
 
 @pytest.mark.sampled(3)
-@every_searcher
+@every_searcher_often
 @unhurried
 @given(seed=st.integers(0, 2**63), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_same_seed_and_same_observations_give_the_same_proposals(name: str, seed: int, sizes: list[int]) -> None:
@@ -238,7 +242,7 @@ def test_random_search_stays_random_where_valid_configs_are_rare() -> None:
 
 
 @pytest.mark.sampled(3)
-@every_searcher
+@every_searcher_often
 @unhurried
 @given(order=st.randoms(use_true_random=False), late=st.integers(0, 5))
 def test_observations_may_come_late_and_in_any_order(name: str, order: random.Random, late: int) -> None:
