@@ -14,13 +14,17 @@ from tvm import relax
 from tuner.errors import BadInput, last_line
 from tuner.graph.model import Model, TensorInfo
 from tuner.graph.onnx_check import check_onnx, check_operators, graph_inputs, read_onnx
-from tuner.graph.onnx_fold import fold_constants
+from tuner.graph.onnx_dtypes import widen_halves
 from tuner.graph.onnx_import import import_onnx
+from tuner.graph.onnx_rewrites import write_operators
 from tuner.graph.onnx_rules import write_old_operators, write_old_rules
 from tuner.graph.onnx_shapes import bind_shapes, identity
 from tuner.graph.simplify import simplify
 
-_DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "bool")
+_DTYPES = (
+    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+    "uint64", "bool",
+)  # fmt: skip
 
 
 def load_onnx(
@@ -39,7 +43,8 @@ def load_onnx(
     check_onnx(path, proto)
     digest = identity(digest, bound.shapes)
     write_old_rules(proto)
-    fold_constants(proto)
+    widen_halves(proto)
+    write_operators(proto, str(path))
     write_old_operators(proto)
     check_operators(path, proto.graph)
     inputs = [value.name for value in graph_inputs(proto.graph)]

@@ -17,16 +17,15 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from tuner.errors import BadInput
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")  # the last for the few contributed operators that TVM knows
+_OWN = ("", "ai.onnx")
+_DOMAINS = (*_OWN, "com.microsoft")  # the last for the few contributed operators that TVM knows
 _MAX_CHECKED_BYTES = 2**31 - 1  # protobuf's limit for a message in memory
 _DTYPES = {
-    TensorProto.FLOAT,
-    TensorProto.INT8,
-    TensorProto.INT32,
-    TensorProto.INT64,
-    TensorProto.UINT8,
-    TensorProto.BOOL,
-}
+    TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT8,
+    TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8, TensorProto.UINT16,
+    TensorProto.UINT32, TensorProto.UINT64, TensorProto.BOOL,
+}  # fmt: skip
+_MISPLACED = {"SimplifiedLayerNormalization"}  # contributed, though exporters write them as ONNX's own
 
 
 def known_operators() -> frozenset[str]:
@@ -59,14 +58,15 @@ def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
         model = onnx.inliner.inline_local_functions(model)
     _check_names(path, model.graph)
     _check_inputs(path, model.graph)
-    _check_tensors(path, model.graph)
     return model, digest
 
 
 def check_onnx(path: Path, model: onnx.ModelProto) -> None:
     """Raises BadInput for a model whose inputs have shapes and which is not valid all the same."""
-    for value in model.graph.output:  # the checker wants shapes of outputs, which are inferred anyway
+    for value in model.graph.output:  # the checker wants types of outputs, which follow from the nodes anyway
         value.type.tensor_type.shape.SetInParent()
+        if not value.type.tensor_type.elem_type:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
     if model.ByteSize() < _MAX_CHECKED_BYTES:
         try:
             onnx.checker.check_model(model)
@@ -98,22 +98,26 @@ def describe_node(node: onnx.NodeProto) -> str:
 
 
 def check_operators(path: Path, graph: onnx.GraphProto) -> None:
-    """Raises BadInput for a node that is left when constants are folded and has no converter."""
+    """Raises BadInput for a node that is left when constants are folded and operators written out, and that has no
+    converter or a constant of a dtype that cannot be computed with."""
     known = known_operators()
+    _check_tensors(path, graph)
     for node in graph.node:
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             raise BadInput(
                 f"{path}: {describe_node(node)}: control flow that depends on the inputs' values is not supported; "
                 "export without it"
             )
-        if node.op_type not in known:
+        if node.op_type not in known or (node.op_type == "Attention" and node.domain in _OWN):
             raise _unsupported(path, node)
 
 
 def _check_names(path: Path, graph: onnx.GraphProto) -> None:
     """Raises BadInput for an operator that nobody knows."""
     for node in graph.node:
-        own = node.domain in ("", "ai.onnx")
+        if node.op_type in _MISPLACED and node.domain in _OWN:
+            node.domain = "com.microsoft"
+        own = node.domain in _OWN
         if node.domain not in _DOMAINS or (own and not onnx.defs.has(node.op_type)):
             raise _unsupported(path, node)
 

@@ -123,13 +123,13 @@ def _body(
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         copy.name = f"{prefix}{_name(node)}"
-        _rename(copy, names)
+        rename(copy, names)
         copies.append(copy)
     ends = zip(body.output, results, strict=True)
     return [*copies, *(helper.make_node("Identity", [names.get(e.name, e.name)], [r]) for e, r in ends if r)]
 
 
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Rename what the node reads and writes, and what graphs in it read from outside."""
     for field in (node.input, node.output):
         field[:] = [names.get(name, name) for name in field]
@@ -139,7 +139,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             hidden |= {name for n in inner.node for name in n.output}
             seen = {old: new for old, new in names.items() if old not in hidden}
             for child in inner.node:
-                _rename(child, seen)
+                rename(child, seen)
             for value in inner.output:
                 value.name = seen.get(value.name, value.name)
 

@@ -6,11 +6,11 @@ only as constants can TVM's importer give everything behind them a static shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tuner.graph.onnx_control import write_out_control
@@ -40,11 +40,11 @@ def _constants_to_weights(model: onnx.ModelProto) -> None:
     graph, opsets = model.graph, _opsets(model)
     kept = []
     for node in graph.node:
-        value = _evaluate(node, {}, opsets) if node.op_type == "Constant" else None
-        if value is None:
+        values = _evaluate(node, {}, opsets) if node.op_type == "Constant" else None
+        if values is None:
             kept.append(node)
         else:
-            graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
+            graph.initializer.append(numpy_helper.from_array(values[0], node.output[0]))
     if len(kept) < len(graph.node):
         del graph.node[:]
         graph.node.extend(kept)
@@ -52,7 +52,14 @@ def _constants_to_weights(model: onnx.ModelProto) -> None:
 
 def _is_foldable(graph: onnx.GraphProto) -> bool:
     constants = {tensor.name for tensor in graph.initializer}
-    return any(node.op_type in ("Shape", "Size") or _has_constant_operands(node, constants) for node in graph.node)
+    return any(_reads_shape(node) or _has_constant_operands(node, constants) for node in graph.node)
+
+
+def _reads_shape(node: onnx.NodeProto) -> bool:
+    """Whether the result depends on nothing but the operand's shape."""
+    return node.op_type in ("Shape", "Size") or (
+        node.op_type == "EyeLike" and any(a.name == "dtype" for a in node.attribute)
+    )
 
 
 def _has_constant_operands(node: onnx.NodeProto, constants: set[str]) -> bool:
@@ -68,10 +75,8 @@ def _fold_once(model: onnx.ModelProto) -> bool:
     shapes = _static_shapes(model)
     folded: dict[str, np.ndarray] = {}
     for node in graph.node:
-        if len(node.output) != 1:
-            continue
         reads = [name for name in node.input if name]
-        if node.op_type in ("Shape", "Size") and reads[0] in shapes:
+        if _reads_shape(node) and reads[0] in shapes:
             operands = {reads[0]: np.empty(shapes[reads[0]], np.bool_)}  # its values are not looked at
         elif _has_constant_operands(node, known):
             for name in reads:
@@ -80,10 +85,12 @@ def _fold_once(model: onnx.ModelProto) -> bool:
             operands = {name: arrays[name] for name in reads}
         else:
             continue
-        result = _evaluate(node, operands, opsets)
-        if result is not None:
-            folded[node.output[0]] = arrays[node.output[0]] = result
-            known.add(node.output[0])
+        results = _evaluate(node, operands, opsets)
+        if results is not None:
+            made = dict(zip([name for name in node.output if name], results, strict=True))
+            folded.update(made)
+            arrays.update(made)
+            known.update(made)
     kept = [node for node in graph.node if not folded.keys() & set(node.output)]
     del graph.node[:]
     graph.node.extend(kept)
@@ -91,13 +98,20 @@ def _fold_once(model: onnx.ModelProto) -> bool:
     return bool(folded)
 
 
-def _evaluate(node: onnx.NodeProto, operands: Mapping[str, np.ndarray], opsets: Opsets) -> np.ndarray | None:
-    """The value of a node; None where onnx cannot compute it, which leaves it to the importer."""
+def _evaluate(node: onnx.NodeProto, operands: Mapping[str, np.ndarray], opsets: Opsets) -> list[np.ndarray] | None:
+    """The values of a node's outputs; None where onnx cannot compute them, which leaves it to the importer."""
+    # In a graph: of a node alone, onnx evaluates what the newest operator set says.
+    ends = [[onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name] for names in _names(node)]
+    graph = helper.make_graph([node], "folded", *ends)
     try:
-        (result,) = ReferenceEvaluator(node, opsets=opsets, new_ops=list(MENDED)).run(None, operands)
+        results = ReferenceEvaluator(graph, opsets=opsets, new_ops=list(MENDED)).run(None, dict(operands))
     except Exception:
         return None
-    return np.asarray(result) if isinstance(result, np.ndarray | np.generic) else None
+    return [np.asarray(r) for r in results] if all(isinstance(r, np.ndarray | np.generic) for r in results) else None
+
+
+def _names(node: onnx.NodeProto) -> tuple[Sequence[str], Sequence[str]]:
+    return node.input, node.output
 
 
 def _static_shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

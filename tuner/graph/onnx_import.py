@@ -47,7 +47,8 @@ def import_onnx(model: onnx.ModelProto, source: str) -> Imported:
         try:
             module = importer.from_onnx(model.graph, opset_of(model))
         except Exception as error:
-            importer.bb._end_block()  # TVM warns of one that is not ended
+            with contextlib.suppress(Exception):  # of one that was not begun
+                importer.bb._end_block()  # TVM warns of one that is not ended
             if isinstance(error, BadInput):
                 raise
             raise BadInput(f"{source}: cannot be converted: {last_line(error)}") from error

@@ -153,11 +153,12 @@ def after_reduction(builder: relax.BlockBuilder, operator: str, x: Any, result: 
         return result
     result = builder.emit(result) if isinstance(result, tvm.ir.Call) else result
     if dtype == "bool":
-        return relax.op.astype(result, "bool")
+        return builder.normalize(relax.op.astype(result, "bool"))
     sign = -1.0 if operator == "ReduceMax" else 1.0
     least = relax.const(sign * float(np.finfo(np.float32).max), "float32")
     beyond = relax.op.less_equal if operator == "ReduceMax" else relax.op.greater_equal
-    return relax.op.where(builder.emit(beyond(result, least)), relax.const(sign * math.inf, "float32"), result)
+    infinity = relax.const(sign * math.inf, "float32")
+    return builder.normalize(relax.op.where(builder.emit(beyond(result, least)), infinity, result))
 
 
 _EXTREMES = ("ReduceMax", "ReduceMin")

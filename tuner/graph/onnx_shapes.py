@@ -17,6 +17,7 @@ from tuner.errors import BadInput
 from tuner.graph.onnx_check import graph_inputs
 
 _UNNAMED = ("", "?")  # the second is what Paddle's exporter writes
+_NOTHING = "0 of "  # begins the symbol of an axis that the file gives no entries: only a whole shape may say another
 _EXAMPLE_SIZES = {3: 128, 4: 224}  # by rank, of an axis that is not the first
 
 Shape = tuple[int, ...]
@@ -78,6 +79,8 @@ def _sizes(value: onnx.ValueInfoProto) -> list[_Size] | None:
     for axis, dim in enumerate(tensor.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value > 0:
             sizes.append(dim.dim_value)
+        elif dim.HasField("dim_value") and dim.dim_value == 0:
+            sizes.append(f"{_NOTHING}{value.name}[{axis}]")
         else:
             sizes.append(f"{value.name}[{axis}]" if dim.dim_param in _UNNAMED else dim.dim_param)
     return sizes
@@ -139,7 +142,7 @@ class _Table:
             shapes = ", ".join(f"{name!r} {self._text(name)}" for name in self.sizes)
             raise BadInput(f"{said}: no input's first axis is free: {shapes}")
         for size in first:
-            if isinstance(size, str) and self.bound.setdefault(size, batch) != batch:
+            if isinstance(size, str) and not size.startswith(_NOTHING) and self.bound.setdefault(size, batch) != batch:
                 raise BadInput(f"{said}: --shape says {self.bound[size]}")
 
     def take_ones(self) -> tuple[str, ...]:
@@ -147,7 +150,7 @@ class _Table:
         left = [(axis, size) for sizes in self.sizes.values() for axis, size in enumerate(sizes or [])]
         free = {size: axis for axis, size in reversed(left) if isinstance(size, str) and size not in self.bound}
         others = {size for axis, size in left if axis > 0 and size in free}
-        if not free or others or None in self.sizes.values():
+        if not free or others or None in self.sizes.values() or any(size.startswith(_NOTHING) for size in free):
             return ()
         names = [name for name, sizes in self.sizes.items() if sizes and sizes[0] in free]
         self.bound.update(dict.fromkeys(free, 1))
@@ -157,6 +160,12 @@ class _Table:
     def refuse_free(self) -> None:
         """Raises BadInput, naming each input that has a free axis left, with an example of what would help."""
         left = [name for name, sizes in self.sizes.items() if sizes is None or not _is_fixed(map(self._size, sizes))]
+        for name in left:
+            if any(isinstance(size, str) and size.startswith(_NOTHING) for size in self.sizes[name] or ()):
+                raise BadInput(
+                    f"{self.source}: input {name!r} {self._text(name, self.bound)} has a size of 0, so there is "
+                    f"nothing to compute; if it is meant to be free, give it: --shape {name}={self._example(name)}"
+                )
         if left:
             shapes = ", ".join(f"{name!r} {self._text(name, self.bound)}" for name in left)
             examples = " ".join(f"--shape {name}={self._example(name)}" for name in left)
@@ -175,6 +184,7 @@ class _Table:
         if sizes is None:
             return "of unknown rank"
         unnamed = {f"{name}[{axis}]": "?" for axis in range(len(sizes))}
+        unnamed |= {f"{_NOTHING}{name}[{axis}]": "0" for axis in range(len(sizes))}
         return (
             " x ".join(str(known.get(s) or unnamed.get(s, s) if isinstance(s, str) else s) for s in sizes) or "a scalar"
         )

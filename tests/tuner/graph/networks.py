@@ -43,6 +43,7 @@ class Net:
         return self.constant((self.rng.standard_normal(shape) * scale).astype(np.float32))
 
     def op(self, kind: str, *reads: str, outputs: int = 1, **attributes: Any) -> str:
+        """A node; `domain` is one of its attributes."""
         name = f"{kind.lower()}_{len(self.nodes)}"
         results = [name, *(f"{name}_{i}" for i in range(1, outputs))]
         self.nodes.append(helper.make_node(kind, list(reads), results, name=f"/{name}/{kind}", **attributes))
@@ -67,12 +68,21 @@ class Net:
     def model(self, *outputs: str) -> onnx.ModelProto:
         results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         graph = helper.make_graph(self.nodes, "net", self.inputs, results, self.weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
+        domains = {node.domain: 1 for node in self.nodes if node.domain} | {"": self.opset}
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in domains.items()])
         model.ir_version = 8
         return model
 
     def save(self, path: Path, *outputs: str) -> Path:
         path.write_bytes(self.model(*outputs).SerializeToString())
+        return path
+
+    def save_untyped(self, path: Path, *outputs: str) -> Path:
+        """Save it with the types that its outputs have by its nodes, where onnx knows the operators."""
+        model = self.model(*outputs)
+        for value in model.graph.output:
+            value.ClearField("type")
+        path.write_bytes(onnx.shape_inference.infer_shapes(model).SerializeToString())
         return path
 
     def graph(self, folder: Path, *outputs: str) -> FusedGraph:
@@ -147,13 +157,11 @@ def assert_close(results: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndar
 
 def assert_as_onnxruntime(net: Net, folder: Path, *outputs: str, tolerance: float = 1e-5, **inputs: np.ndarray) -> None:
     """On the CPU it has onnxruntime's shapes, types and values, those that are no numbers included."""
-    model, path = net.model(*outputs), folder / "net.onnx"
-    for value in model.graph.output:
-        value.ClearField("type")  # it follows from the nodes
-    path.write_bytes(onnx.shape_inference.infer_shapes(model).SerializeToString())
+    path = net.save_untyped(folder / "net.onnx", *outputs)
     graph, reference = fuse(load_onnx(path)), OnnxReference(path)
     assert reference.referee == "onnxruntime"
     results = run(graph, host_target(), inputs)
     for name, wanted in reference(inputs).items():
         assert (results[name].shape, results[name].dtype) == (wanted.shape, wanted.dtype), name
-        np.testing.assert_allclose(results[name], wanted, rtol=1e-4, atol=tolerance, err_msg=name)
+        found, wanted = (v.astype(np.float32) if v.dtype == np.float16 else v for v in (results[name], wanted))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=tolerance, err_msg=name)

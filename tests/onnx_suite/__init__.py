@@ -1,0 +1,1 @@
+"""ONNX's own backend tests, run through this project's importer and kernels."""
