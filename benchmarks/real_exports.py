@@ -170,7 +170,7 @@ def exported() -> dict[str, Callable[[Path], None]]:
         return lambda path: export(steady(make(), shape), shape, path, opset=opset, dynamo=dynamo, free=free)
 
     found = {
-        name: by(lambda name=name: timm_model(name), 1, 3, size, size, free=i % 2 == 0, opset=11 + i)
+        name: by(lambda name=name: timm_model(name), 1, 3, size, size, free=i % 2 == 0, opset=13 if i == 0 else 10 + i)
         for i, (name, size) in enumerate(TIMM.items())
         if name != "vit_tiny_patch16_224"
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from tuner.cli.common import (
     PluginOption,
     ThreadsOption,
     VendorOption,
+    check_file,
     check_parent_writable,
     import_plugins,
     refuse_boards,
@@ -49,11 +51,27 @@ from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stag
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tuner.devices import Device
     from tuner.graph import FusedGraph
     from tuner.graph.choice import Planned
     from tuner.module import Manifest
     from tuner.stages import Options
+
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        metavar="E",
+        help="How far an output may be off the model's, of its largest value (default: 1e-4, or what the reference "
+        "itself rounds away; 2e-2 in half precision, 0.1 of a quantised file).",
+    ),
+]
+InputOption = Annotated[
+    Path | None,
+    typer.Option("--input", "-i", metavar="X.npz", help="Inputs to verify it on besides random ones, by name."),
+]
 
 EXAMPLES = (
     "tune build resnet18.onnx -o resnet18.tuned",
@@ -99,6 +117,8 @@ def command(
     stages: StagesOption = Stages.OFF,
     stage_minutes: StageMinutesOption = 5.0,
     stage_limits: StageLimitsOption = "",
+    tolerance: ToleranceOption = None,
+    input: InputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
@@ -112,9 +132,29 @@ def command(
         import_plugins(templates_asked(plugin, vendor))
         unwanted = split_list(fallback)
         result = build_verified(
-            network, output, device, threads, db, no_winograd, out, unwanted, plan, memory, staging, placer
-        )
+            network, output, device, threads, db, no_winograd, out, unwanted, plan, memory, staging, placer,
+            checks_asked(tolerance, input),
+        )  # fmt: skip
         out.result(result)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """How far outputs may be off, None for the default (see tuner.module.verification), and inputs of a user's own."""
+
+    tolerance: float | None = None
+    inputs: Mapping[str, np.ndarray] | None = None
+
+
+def checks_asked(tolerance: float | None, inputs: Path | None) -> Checks:
+    """What the options say. Raises BadInput for a file that cannot be read."""
+    from tuner.cli.run import read_arrays
+
+    if tolerance is not None and not tolerance > 0:
+        raise BadInput(f"--tolerance {tolerance:g}: it has to be above 0, such as 1e-3")
+    if inputs is not None:
+        check_file(inputs, "an .npz file with one array an input")
+    return Checks(tolerance, None if inputs is None else read_arrays(inputs))
 
 
 def build_verified(
@@ -130,12 +170,13 @@ def build_verified(
     memory: int | None = None,
     staging: tuple[float, Options] | None = None,
     placer: Placer | None = None,
+    checks: Checks | None = None,
 ) -> dict[str, Any]:
     """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
     `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
     all operators that are `unwanted` there. `plan`: a file that says devices, layouts and kernels instead. `memory`:
     see --memory. `staging`: for how many seconds stages are searched for, and how; None: not at all. `placer`: what
-    decides the devices; None: the fallback.
+    decides the devices; None: the fallback. `checks`: what it is verified on besides drawn inputs.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
@@ -143,6 +184,7 @@ def build_verified(
     from tuning_db.store import open_db
 
     started = time.perf_counter()
+    checks = checks or Checks()
     if plan is None:
         devices = with_memory(_opened(device, threads, unwanted), memory)
         graph = load_graph(network, out, devices)
@@ -154,7 +196,11 @@ def build_verified(
         graph, devices, planned = _said(network, plan, device, unwanted, out)
 
     def check(folder: Path) -> dict[str, float]:
-        return verify(load(folder), OnnxReference(network.file), graph=graph)
+        reference = OnnxReference(network.file)
+        return verify(
+            load(folder), reference, tolerance=checks.tolerance, graph=graph, given=checks.inputs,
+            own_errors=reference.own_errors,
+        )  # fmt: skip
 
     with open_db(db, create=False, read_only=staging is None) as store:
         stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1], exact)

@@ -14,6 +14,7 @@ from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
 from tuner.graph.merge import merged_tasks
 from tuner.graph.model import Count, Model, TensorInfo
+from tuner.graph.onnx_dtypes import widen_singles
 from tuner.graph.onnx_operator import operator_model
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module, memory_as_operands
@@ -56,5 +57,6 @@ __all__ = [
     "runs_on",
     "tasks_of",
     "why_not_captured",
+    "widen_singles",
     "write_old_rules",
 ]

@@ -16,9 +16,11 @@ from tuner.graph.model import Model, TensorInfo
 from tuner.graph.onnx_check import check_onnx, check_operators, graph_inputs, read_onnx
 from tuner.graph.onnx_dtypes import widen_halves
 from tuner.graph.onnx_import import import_onnx
+from tuner.graph.onnx_quantized import QUANTIZED
 from tuner.graph.onnx_rewrites import write_operators
 from tuner.graph.onnx_rules import write_old_operators, write_old_rules
 from tuner.graph.onnx_shapes import bind_shapes, identity
+from tuner.graph.onnx_writer import key_of
 from tuner.graph.simplify import simplify
 
 _DTYPES = (
@@ -43,7 +45,9 @@ def load_onnx(
     check_onnx(path, proto)
     digest = identity(digest, bound.shapes)
     write_old_rules(proto)
-    widen_halves(proto)
+    rounding = "float16" if widen_halves(proto) else "float32"
+    if any(key_of(node) in QUANTIZED for node in proto.graph.node):
+        rounding = "int8"
     write_operators(proto, str(path))
     write_old_operators(proto)
     check_operators(path, proto.graph)
@@ -52,7 +56,7 @@ def load_onnx(
     imported = import_onnx(proto, str(path))
     model = _model(imported.module, path.stem, inputs, outputs, digest, str(path), imported.node_names)
     outputs_counted = tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs)
-    return replace(model, outputs=outputs_counted, remarks=bound.remarks)
+    return replace(model, outputs=outputs_counted, remarks=bound.remarks, rounding=rounding)
 
 
 def load_exported(program: Any, name: str = "exported") -> Model:

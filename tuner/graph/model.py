@@ -42,7 +42,8 @@ class Model:
 
     `node_names` maps names of Relax variables to the names of the nodes that they came from. `sha256` is the digest
     of what was loaded (with the sizes that free axes were given), `source` says where from. `remarks`: lines for
-    whoever had it loaded.
+    whoever had it loaded. `rounding`: what the file has values rounded to on their way, if that is less than float32:
+    "float16" of any half, "int8" of quantised values.
     """
 
     name: str
@@ -53,3 +54,4 @@ class Model:
     source: str
     node_names: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    rounding: str = "float32"

@@ -162,6 +162,23 @@ def _qlinear_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] |
     return _requantized(writer, writer.add("MatMul", data, weight), (a_scale, b_scale, y_scale), y_zero, [-1])
 
 
+def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    """onnxruntime's QGemm: a product of quantised matrices with a bias in steps of both scales; real numbers where no
+    scale of the result is given."""
+    attrs, (a, a_scale, a_zero, b, b_scale, b_zero) = attributes_of(node), node.input[:6]
+    columns = -2 if attrs.get("transB", 0) else -1
+    data, weight = _difference(writer, a, a_zero), _difference(writer, b, b_zero, axis=columns)
+    if data is None or weight is None:
+        return None
+    kind = TensorProto.FLOAT
+    reads = [data, weight, *([writer.cast(operand(node, 6), kind)] if operand(node, 6) else [])]
+    turned = {name: attrs[name] for name in ("transA", "transB") if name in attrs}
+    sums = writer.add("Gemm", *reads, **turned)
+    if operand(node, 7):
+        return _requantized(writer, sums, (a_scale, b_scale, node.input[7]), operand(node, 8), [-1])
+    return [writer.add("Mul", sums, writer.add("Mul", a_scale, b_scale))]
+
+
 def _integer_product(writer: NodeWriter, node: onnx.NodeProto, axes: tuple[int, int]) -> tuple[str, str] | None:
     """Both operands of a product of integers less their zero points, in float32."""
     x, w = node.input[:2]
@@ -295,6 +312,7 @@ QUANTIZED: dict[tuple[str, str], Rewrite] = {
     ("", "QuantizeLinear"): _quantize_linear,
     (_MICROSOFT, "DequantizeLinear"): _dequantize_linear,
     (_MICROSOFT, "QuantizeLinear"): _quantize_linear,
+    (_MICROSOFT, "QGemm"): _qgemm,
     (_MICROSOFT, "QLinearAdd"): _by_dequantizing(_node("Add"), 2),
     (_MICROSOFT, "QLinearMul"): _by_dequantizing(_node("Mul"), 2),
     (_MICROSOFT, "QLinearSigmoid"): _by_dequantizing(_node("Sigmoid"), 1),

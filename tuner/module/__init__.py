@@ -6,12 +6,13 @@ outputs = module({"data": image})
 
 from tuner.graph.choice import Choice, choose
 from tuner.module.builder import build, build_placed
+from tuner.module.inputs import random_inputs
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.reference import OnnxReference
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import CallTime, Module, load
-from tuner.module.verification import TOLERANCE, OperatorError, operator_errors, random_inputs, verify
+from tuner.module.verification import TOLERANCE, OperatorError, operator_errors, tolerance_for, verify
 
 __all__ = [
     "TOLERANCE",
@@ -32,5 +33,6 @@ __all__ = [
     "operator_errors",
     "random_inputs",
     "read_manifest",
+    "tolerance_for",
     "verify",
 ]

@@ -121,7 +121,7 @@ def _save(
 
     def describe(written: Written) -> Manifest:
         return Manifest(
-            model={"name": model.name, "sha256": model.sha256, "source": model.source},
+            model={"name": model.name, "sha256": model.sha256, "source": model.source, "rounding": model.rounding},
             inputs=model.inputs,
             outputs=model.outputs,
             input_devices=placed.inputs,

@@ -85,12 +85,12 @@ class Operator:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`model` has name, sha256 and source; `devices` are the virtual machine's, in order, and `input_devices` says on
-    which of them each input is read. `kernels` (None if the network needs none), `network` and, for each device,
-    `constants` (None if it has no file of its own) name files; `files` maps every file to its SHA-256. `vendors`: the
-    libraries that its kernels call, with the versions that they were checked with. `dtype` is how activations and
-    weights are stored; `errors` has the largest error of every output relative to its largest value, found when the
-    module was built (empty: not verified)."""
+    """`model` has name, sha256, source and rounding (see Model); `devices` are the virtual machine's, in order, and
+    `input_devices` says on which of them each input is read. `kernels` (None if the network needs none), `network` and,
+    for each device, `constants` (None if it has no file of its own) name files; `files` maps every file to its SHA-256.
+    `vendors`: the libraries that its kernels call, with the versions that they were checked with. `dtype` is how
+    activations and weights are stored; `errors` has the largest error of every output relative to its largest value,
+    found when the module was built (empty: not verified)."""
 
     model: Mapping[str, str]
     inputs: tuple[TensorInfo, ...]

@@ -20,7 +20,7 @@ import numpy as np
 
 from templates.reference import relative_error
 from tuner.errors import BadInput
-from tuner.module import TOLERANCE, Manifest, in_order_of, read_manifest
+from tuner.module import Manifest, in_order_of, read_manifest, tolerance_for
 from tuner.report.alternation import Contender, ContenderFailed, alternate
 from tuner.report.contender import Spec
 from tuner.report.operators import Profile
@@ -157,5 +157,5 @@ def _measured(
 def _relative_error(ours: Path, theirs: Path, manifest: Manifest) -> float:
     with np.load(ours) as a, np.load(theirs) as b:
         found, wanted = dict(a), dict(b)
-    found = in_order_of(wanted, found, manifest.outputs, TOLERANCE[manifest.dtype])
+    found = in_order_of(wanted, found, manifest.outputs, tolerance_for(manifest))
     return max((relative_error(found[name], wanted[name]) for name in found), default=0.0)

@@ -53,9 +53,9 @@ def _free_sizes(path: Path) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-def _double(path: Path) -> None:
-    values = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [1, 4]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "double", values[:1], values[1:])
+def _complex(path: Path) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.COMPLEX64, [1, 4]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "complex", values[:1], values[1:])
     path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
 
 
@@ -67,7 +67,7 @@ MODELS = [
     (_empty, "not an ONNX model"),
     (_unknown_operator, "Frobnicate"),
     (_free_sizes, "--shape data=1,3,224,16"),
-    (_double, "float32"),
+    (_complex, "complex64"),
 ]
 
 

@@ -279,3 +279,14 @@ def test_quantised_tensors_are_joined(tmp_path: Path) -> None:
         net, tmp_path, net.op("QLinearConcat", *end, *reads, axis=1, **MICROSOFT), tolerance=1,
         x=integers(3, 5), y=integers(3, 5, seed=1),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("quantised_result", [False, True])
+def test_quantised_dense_layers(tmp_path: Path, quantised_result: bool) -> None:
+    net = Net()
+    reads = quantised(net, net.input(3, 40, dtype=TensorProto.UINT8), "uint8")
+    scales = net.constant(np.linspace(0.01, 0.02, 9).astype(np.float32))
+    reads += [net.constant(integers(9, 40, dtype=np.int8)), scales, net.constant(np.zeros(9, np.int8))]
+    reads += [net.constant(np.arange(9, dtype=np.int32) * 50)]
+    reads += [net.scalar(0.5), net.constant(np.array(7, np.uint8))] if quantised_result else []
+    assert_as_onnxruntime(net, tmp_path, net.op("QGemm", *reads, transB=1, **MICROSOFT), x=integers(3, 40))

@@ -58,7 +58,7 @@ def _children() -> list[psutil.Process]:
 
 def _settled(status: str) -> bool:
     """Whether all children have this status; a signal takes a moment to arrive."""
-    for _ in range(1000):
+    for _ in range(6000):
         if all(p.status() == status for p in _children()):
             return True
         time.sleep(0.005)
