@@ -64,6 +64,8 @@ def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
 def check_onnx(path: Path, model: onnx.ModelProto) -> None:
     """Raises BadInput for a model whose inputs have shapes and which is not valid all the same."""
     for value in model.graph.output:  # the checker wants types of outputs, which follow from the nodes anyway
+        if value.type.WhichOneof("value") not in (None, "tensor_type"):
+            raise BadInput(f"{path}: output {value.name!r} is not a tensor")
         value.type.tensor_type.shape.SetInParent()
         if not value.type.tensor_type.elem_type:
             value.type.tensor_type.elem_type = TensorProto.FLOAT

@@ -49,9 +49,9 @@ def main(argument: str) -> None:
     from tuner.report.peers.ours import Ours
 
     peer = peer_named(spec.peer)
-    infer = peer.open(Path(spec.source), spec.threads)
     with np.load(spec.inputs) as archive:
         inputs = {name: archive[name] for name in archive.files}
+    infer = peer.open(Path(spec.source), spec.threads, {name: array.shape for name, array in inputs.items()})
     np.savez(spec.outputs, allow_pickle=False, **infer(inputs))
     profile = partial(peer.profile, inputs, spec.threads) if isinstance(peer, Ours) else None
     serve(_timed(lambda: infer(inputs)), peer.version(), replies, profile)

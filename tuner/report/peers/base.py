@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 Inference = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+Shapes = Mapping[str, tuple[int, ...]]  # by input: those that it will be run on, also where the file leaves axes free
 
 
 class Peer(Protocol):
@@ -23,9 +24,10 @@ class Peer(Protocol):
         """Its name and version, for a person."""
         ...
 
-    def open(self, source: Path, threads: int) -> Inference:
-        """Load the ONNX file `source` (a module's folder for ours) for `threads` threads. The result may be called
-        any number of times; its arrays may be reused by the next call."""
+    def open(self, source: Path, threads: int, shapes: Shapes) -> Inference:
+        """Load the ONNX file `source` (a module's folder for ours) for `threads` threads and inputs of those shapes,
+        for which a peer may plan ahead as we do. The result may be called any number of times; its arrays may be
+        reused by the next call."""
 
 
 def available(peer: Peer) -> bool:

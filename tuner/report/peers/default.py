@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.report.peers.base import Inference
+from tuner.report.peers.base import Inference, Shapes
 
 
 class TvmDefault:
@@ -22,7 +22,7 @@ class TvmDefault:
 
         return f"tvm {tvm.__version__} default pipeline"
 
-    def open(self, source: Path, threads: int) -> Inference:
+    def open(self, source: Path, threads: int, shapes: Shapes) -> Inference:
         import onnx
         import tvm
         from tvm import relax
@@ -34,7 +34,10 @@ class TvmDefault:
         weights = {tensor.name for tensor in model.graph.initializer}
         names = [value.name for value in model.graph.input if value.name not in weights]
         outputs = [value.name for value in model.graph.output]
-        executable = tvm.compile(from_onnx(model), target=open_device("cpu", threads).target)
+        executable = tvm.compile(
+            from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()}),
+            target=open_device("cpu", threads).target,
+        )
         main = relax.VirtualMachine(executable, tvm.cpu())["main"]
 
         def infer(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.report.peers.base import Inference
+from tuner.report.peers.base import Inference, Shapes
 
 
 class OpenVino:
@@ -22,12 +22,14 @@ class OpenVino:
 
         return f"openvino {openvino.__version__.split('-')[0]}"
 
-    def open(self, source: Path, threads: int) -> Inference:
+    def open(self, source: Path, threads: int, shapes: Shapes) -> Inference:
         import openvino
 
         core = openvino.Core()
+        model = core.read_model(str(source))
+        model.reshape({name: list(shape) for name, shape in shapes.items()})
         compiled = core.compile_model(
-            core.read_model(str(source)),
+            model,
             "CPU",
             {
                 "PERFORMANCE_HINT": "LATENCY",

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 
-from tuner.report.peers.base import Inference
+from tuner.report.peers.base import Inference, Shapes
 
 
 class OnnxRuntime:
@@ -22,7 +23,7 @@ class OnnxRuntime:
 
         return f"onnxruntime {onnxruntime.__version__}"
 
-    def open(self, source: Path, threads: int) -> Inference:
+    def open(self, source: Path, threads: int, shapes: Shapes) -> Inference:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -30,6 +31,8 @@ class OnnxRuntime:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        for name, size in free_sizes(source, shapes).items():
+            options.add_free_dimension_override_by_name(name, size)
         session = onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
 
@@ -37,3 +40,14 @@ class OnnxRuntime:
             return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
         return infer
+
+
+def free_sizes(source: Path, shapes: Shapes) -> dict[str, int]:
+    """The sizes that named free axes of a model's inputs have in those shapes."""
+    inputs = onnx.load(str(source), load_external_data=False).graph.input
+    return {
+        dim.dim_param: size
+        for value in inputs
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False)
+        if dim.dim_param
+    }

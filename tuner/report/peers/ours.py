@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.report.peers.base import Inference
+from tuner.report.peers.base import Inference, Shapes
 
 if TYPE_CHECKING:
     from tuner.module import Module
@@ -28,7 +28,7 @@ class Ours:
     def version(self) -> str:
         return f"edgetune {version('edgetune')}"
 
-    def open(self, source: Path, threads: int) -> Inference:
+    def open(self, source: Path, threads: int, shapes: Shapes) -> Inference:
         from tuner.module import load
 
         self._opened = load(source)
