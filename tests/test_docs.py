@@ -17,6 +17,7 @@ from tests.tuner.cli.conftest import run_tune
 from tests.tuner.cli.usage import COMMANDS, parsed
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.cli.reference import page as page_of_options
+from tuner.graph.onnx_taken import table as table_of_operators
 
 DOCS = ROOT / "docs"
 TEXTS = [README, *PAGES]
@@ -26,6 +27,12 @@ IMAGE = "import numpy\nimage = numpy.ones((1, 3, 16, 16), 'float32')\n"
 def _python(page: Path, title: str = "") -> str:
     (text,) = (block.text for block in blocks(page) if block.language == "python" and title in block.info)
     return text
+
+
+def test_the_table_of_operators_is_the_codes() -> None:
+    """`python -m tuner.graph.onnx_taken` writes it."""
+    page = (DOCS / "models.md").read_text()
+    assert page.partition("<!-- operators -->")[2].partition("<!-- end -->")[0].strip() == table_of_operators()
 
 
 @pytest.mark.sampled(2)

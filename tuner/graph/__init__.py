@@ -14,6 +14,7 @@ from tuner.graph.load import load_exported, load_onnx
 from tuner.graph.lower import LoweredOperator
 from tuner.graph.merge import merged_tasks
 from tuner.graph.model import Count, Model, TensorInfo
+from tuner.graph.onnx_check import load_weights
 from tuner.graph.onnx_dtypes import widen_singles
 from tuner.graph.onnx_operator import operator_model
 from tuner.graph.onnx_rules import write_old_rules
@@ -48,6 +49,7 @@ __all__ = [
     "kernel_hash",
     "load_exported",
     "load_onnx",
+    "load_weights",
     "lower_alone",
     "lower_placed",
     "lower_transform",

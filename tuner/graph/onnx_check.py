@@ -6,7 +6,8 @@ Start at `read_onnx`, which reads; `check_onnx` has more to check once the shape
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import onnx
 import onnx.inliner
@@ -50,15 +51,59 @@ def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
     if not model.graph.node or not model.graph.output:
         raise BadInput(f"{path}: not an ONNX model, or an empty one: it has no nodes or no outputs")
     digest = _digest(path, model)
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except Exception as error:
-        raise BadInput(f"{path}: its external weights cannot be read: {_first_line(error)}") from None
+    load_weights(path, model)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     _check_names(path, model.graph)
     _check_inputs(path, model.graph)
     return model, digest
+
+
+def load_weights(path: Path, model: onnx.ModelProto) -> None:
+    """Read, in place, the tensors that a model stores in files beside it. Links are followed, as caches of downloaded
+    models are made of them; a file that the model itself puts elsewhere than in its folder is refused.
+
+    Raises BadInput for one that cannot be read, or is too short.
+    """
+    for graph in graphs_of(model.graph):
+        attributes = [a for node in graph.node for a in node.attribute]
+        for tensor in [*graph.initializer, *(a.t for a in attributes), *(t for a in attributes for t in a.tensors)]:
+            if uses_external_data(tensor):
+                _load_tensor(path, tensor)
+
+
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and all that are in its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                yield from graphs_of(inner)
+
+
+def _file_of(path: Path, tensor: onnx.TensorProto) -> Path:
+    """The file that holds a tensor. Raises BadInput for one outside of the model's folder."""
+    place = PurePosixPath(ExternalDataInfo(tensor).location)
+    if place.is_absolute() or ".." in place.parts or not place.parts:
+        raise BadInput(
+            f"{path}: the weights {tensor.name!r} are said to be at {str(place)!r}, outside of the model's folder"
+        )
+    return path.parent / place
+
+
+def _load_tensor(path: Path, tensor: onnx.TensorProto) -> None:
+    info, file = ExternalDataInfo(tensor), _file_of(path, tensor)
+    try:
+        with file.open("rb") as stream:
+            stream.seek(info.offset or 0)
+            content = stream.read(info.length or -1)
+    except OSError as error:
+        raise BadInput(f"{path}: {file} cannot be read: {error.strerror or error}") from None
+    if info.length and len(content) < info.length:
+        raise BadInput(f"{path}: {file} ends before the tensor {tensor.name!r} does")
+    tensor.raw_data = content
+    tensor.data_location = TensorProto.DEFAULT
+    del tensor.external_data[:]
 
 
 def check_onnx(path: Path, model: onnx.ModelProto) -> None:
@@ -82,9 +127,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _digest(path: Path, model: onnx.ModelProto) -> str:
-    external = {ExternalDataInfo(tensor).location for tensor in model.graph.initializer if uses_external_data(tensor)}
+    external = {_file_of(path, tensor) for tensor in model.graph.initializer if uses_external_data(tensor)}
     digest = hashlib.sha256()
-    for file in [path, *(path.parent / name for name in sorted(external))]:
+    for file in [path, *sorted(external)]:
         try:
             with file.open("rb") as stream:
                 while chunk := stream.read(1 << 20):

@@ -5,13 +5,13 @@ references.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tuner.graph.onnx_check import graph_inputs
+from tuner.graph.onnx_check import graph_inputs, graphs_of
 from tuner.graph.onnx_control import rename
 
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -36,15 +36,6 @@ def _cast(source: str, result: str, kind: int) -> onnx.NodeProto:
     return helper.make_node("Cast", [source], [result], name=result, to=kind)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and all that are in its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield from _graphs(inner)
-
-
 @dataclass(frozen=True)
 class _Widening:
     """Makes `wide` of the types `narrow`."""
@@ -55,12 +46,12 @@ class _Widening:
     def widened(self, model: onnx.ModelProto) -> bool:
         """Change the model; return whether there was something to change."""
         graph = model.graph
-        if not any(self._concerns(inner) for inner in _graphs(graph)):
+        if not any(self._concerns(inner) for inner in graphs_of(graph)):
             return False
         names, entering, leaving = self._borders(graph)
         for node in graph.node:
             rename(node, names)
-        for inner in _graphs(graph):
+        for inner in graphs_of(graph):
             self._widen(inner, names if inner is graph else {})
         for value in graph.value_info:
             value.name = names.get(value.name, value.name)

@@ -28,6 +28,7 @@ from tuner.graph.onnx_windows import WINDOWED, resolve_window
 from tuner.graph.simplify import is_static
 
 _EMITTING = {**VISION, **LAYERS}
+CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from tuner.graph.onnx_writer import NodeWriter, attributes_of, operand, types_of
 
 _MAKERS = ("SequenceConstruct", "SequenceEmpty", "SplitToSequence")
 _READERS = ("ConcatFromSequence", "SequenceAt", "SequenceErase", "SequenceInsert", "SequenceLength")
+RESOLVED = (*_MAKERS, *_READERS)
 
 
 def resolve_sequences(model: onnx.ModelProto) -> bool:
     """Replace, in place, all that reads sequences whose parts are known by what reads those; return whether there was
     something to replace."""
     graph = model.graph
-    if not any(node.op_type in (*_MAKERS, *_READERS) for node in graph.node):
+    if not any(node.op_type in RESOLVED for node in graph.node):
         return False
     resolver = _Resolver(model)
     nodes = [new for node in graph.node for new in resolver.resolved(node)]

@@ -103,6 +103,15 @@ def _reverse_sequence(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str]
     return [writer.reshape(writer.add("Gather", flat, writer.reshape(index, [-1]), axis=0), shape)]
 
 
+def _concat(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Where operands have no entries: of the others."""
+    shapes = [writer.shape(name) for name in node.input]
+    kept = [name for name, shape in zip(node.input, shapes, strict=True) if shape is None or 0 not in shape]
+    if len(kept) in (0, len(node.input)):
+        return None
+    return [kept[0] if len(kept) == 1 else writer.add("Concat", *kept, **attributes_of(node))]
+
+
 def _space_to_depth(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     """Where the channels come first: every channel's block stays together."""
     attrs, shape = attributes_of(node), writer.shape(node.input[0])
@@ -218,6 +227,7 @@ WRITTEN: dict[tuple[str, str], Rewrite] = {
     ("", "BatchNormalization"): _batch_normalization,
     ("", "BitShift"): _bit_shift,
     ("", "Col2Im"): _col2im,
+    ("", "Concat"): _concat,
     ("", "DeformConv"): _deform_conv,
     ("", "LpNormalization"): _lp_normalization,
     ("", "Mish"): _mish,

@@ -254,6 +254,8 @@ class _Assembly:
         }
         by_name = {old.name_hint: new.name_hint for old, new in functions.items()}
         for operator in lowered.operators:
+            if operator.function not in (None, *by_name):
+                continue  # it had constant operands alone: its results are constants now
             function = by_name[operator.function] if operator.function is not None else None
             self._operators.append(PlacedOperator(replace(operator, function=function), device))
         bindings, values = Bindings.of(main), dict[Var, Any]()

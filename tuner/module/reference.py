@@ -11,7 +11,7 @@ import onnx
 from templates.reference import relative_error
 from tuner.devices import usable_cpus
 from tuner.errors import BadInput, last_line
-from tuner.graph import widen_singles
+from tuner.graph import load_weights, widen_singles
 from tuner.module.evaluator import evaluator_of
 
 Arrays = Mapping[str, np.ndarray]
@@ -34,7 +34,7 @@ class OnnxReference:
         """How far these results are from the same in float64, by output (see templates.reference.relative_error); empty
         where onnx's evaluator, which computes those, does not take the model. It takes seconds."""
         try:
-            model = onnx.load(str(self._path))
+            model = _read(self._path)
             widen_singles(model)
             evaluator = evaluator_of(model)
             exact = dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
@@ -55,9 +55,13 @@ def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
     options.intra_op_num_threads = len(usable_cpus())
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception:  # of a type of its own for every reason: it lacks an operator, or a dtype of one
+    for source in (lambda: path, lambda: _read(path).SerializeToString()):  # it follows no links to weights itself
+        try:
+            session = onnxruntime.InferenceSession(source(), options, providers=["CPUExecutionProvider"])
+            break
+        except Exception:  # of a type of its own for every reason: it lacks an operator, or a dtype of one
+            continue
+    else:
         return None
     names = [output.name for output in session.get_outputs()]
 
@@ -70,9 +74,16 @@ def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
     return infer
 
 
+def _read(path: str | Path) -> onnx.ModelProto:
+    """The model with its weights, wherever links say that they are."""
+    model = onnx.load(str(path), load_external_data=False)
+    load_weights(Path(path), model)
+    return model
+
+
 def _onnx(path: str | Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
     try:
-        evaluator = evaluator_of(onnx.load(str(path)))
+        evaluator = evaluator_of(_read(path))
     except Exception as error:
         raise BadInput(f"{path}: cannot be read to verify against: {error}") from error
     return lambda inputs: dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))

@@ -79,8 +79,8 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         opencl.set_host_threads(*pool.waiting)  # it may compute on the cores that the pool waits on
     if manifest.stages and manifest.computes_on_host:
         offer_stages(pool)
-    machine = relax.VirtualMachine(executable, list(devices))
-    return Module(manifest, machine, devices, list(_placed_constants(directory, manifest, devices)), pin, pool)
+    constants = list(_placed_constants(directory, manifest, devices))
+    return Module(manifest, lambda: relax.VirtualMachine(executable, list(devices)), devices, constants, pin, pool)
 
 
 def _pool(directory: Path, kernels: Path) -> Pool | None:
@@ -128,13 +128,14 @@ class Module:
     """A network that can be called. `inputs` and `outputs` map names to (shape, dtype), in the model's order. An output
     may have fewer entries than its shape says if how many there are depends on the values (ONNX's detections).
 
-    A module has one set of input buffers, on its devices: calls from several threads take turns.
+    A module has one set of input buffers, on its devices: calls from several threads take turns. `clone` gives one
+    more for a thread that should not wait.
     """
 
     def __init__(
         self,
         manifest: Manifest,
-        machine: Any,
+        make_machine: Callable[[], Any],
         devices: Sequence[tvm.runtime.Device],
         constants: Sequence[tvm.runtime.Tensor],
         pin: bool,
@@ -143,7 +144,8 @@ class Module:
         self.manifest = manifest
         self.inputs = _shapes(manifest.inputs)
         self.outputs = _shapes(manifest.outputs)
-        self._machine = machine
+        self._make_machine, self._devices, self._constants, self._host_pool = make_machine, devices, constants, pool
+        self._machine = machine = make_machine()
         self._main, self._every_kernel = machine[manifest.entry], machine["main"]
         places = zip(manifest.inputs, manifest.input_devices, strict=True)
         self._buffers = [_Buffer(info, devices[place]) for info, place in places]
@@ -181,6 +183,16 @@ class Module:
                     buffer.fill(value)
             results = [np.from_dlpack(r) if r.device.type == "cpu" else r.numpy() for r in self._run(held)]
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
+
+    def clone(self) -> Module:
+        """One more module with the same weights in memory and buffers of its own, to be called from another thread at
+        the same time. It is not held to cores; of two that compute on the host at once, one has the pool of threads and
+        the other computes on the thread that calls it. Where other devices compute, calls take turns with this one's.
+        """
+        clone = Module(self.manifest, self._make_machine, self._devices, self._constants, False, self._host_pool)
+        if self._has_drivers:
+            clone._turn = self._turn
+        return clone
 
     @property
     def threads(self) -> int:

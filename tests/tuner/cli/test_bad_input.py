@@ -9,6 +9,7 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -112,6 +113,24 @@ def test_building_checks_the_model_before_it_writes(tune, tmp_path):
     done = tune("build", "m.onnx", "-o", "out")
     assert done.status == 2
     assert "Frobnicate" in done.error
+    assert everything_under(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--tolerance", "0"], "--tolerance 0: it has to be above 0"),
+        (["--input", "none.npz"], "none.npz"),
+        (["--input", "tiny.npz"], "'data'"),
+    ],
+)
+def test_what_a_build_is_verified_on_is_checked(tune, tiny, tmp_path, words, says):
+    np.savez(tmp_path / "tiny.npz", other=np.ones(3))
+    open_db(tmp_path / "edgetune.db").close()
+    before = everything_under(tmp_path)
+    done = tune("build", tiny.name, "-o", "out", *words)
+    assert done.status == 2
+    assert says in done.error
     assert everything_under(tmp_path) == before
 
 

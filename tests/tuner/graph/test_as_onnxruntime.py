@@ -166,3 +166,13 @@ def test_slopes_for_each_channel(tmp_path: Path) -> None:
     graph = net.graph(tmp_path, net.op("PRelu", net.input(2, 3, 4, 5), net.constant(slopes)))
     (found,) = run(graph, host_target(), {"x": x}).values()
     np.testing.assert_allclose(found, np.where(x < 0, x * slopes.reshape(3, 1, 1), x), rtol=1e-6)
+
+
+def test_detections_of_constant_scores(tmp_path: Path) -> None:
+    """What has constant operands alone is computed when the model is loaded."""
+    net = Net()
+    scores = net.constant(np.array([[[0.9, 0.75, 0.6]]], np.float32))
+    limits = [net.constant(np.array([3])), net.constant(np.float32([0.5])), net.constant(np.float32([0.1]))]
+    out = net.op("NonMaxSuppression", net.input(1, 3, 4), scores, *limits)
+    boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
+    assert_as_onnxruntime(net, tmp_path, out, x=boxes)

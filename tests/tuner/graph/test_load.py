@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from tests.tuner.graph.networks import Net
 from tuner.errors import BadInput
 from tuner.graph import TensorInfo, load_exported, load_onnx
+from tuner.module import OnnxReference
 
 
 def simple(net: Net) -> str:
@@ -69,6 +70,46 @@ def test_weights_in_another_file_are_read_and_part_of_the_digest(tmp_path: Path)
     assert len(digests) == 2
     (tmp_path / "1" / "weights.bin").unlink()
     assert "weights.bin" in refused(tmp_path / "1" / "m.onnx")
+
+
+def with_weights_beside(folder: Path, location: str = "weights.bin") -> Path:
+    folder.mkdir(parents=True)
+    net = Net()
+    model = net.model(simple(net))
+    onnx.save(model, str(folder / "m.onnx"), save_as_external_data=True, location=location, size_threshold=0)
+    return folder / "m.onnx"
+
+
+def test_weights_behind_links_are_read(tmp_path: Path) -> None:
+    """As caches of downloaded models have them, in folders of any name; the referee reads them too."""
+    stored = with_weights_beside(tmp_path / "мешок" / "blobs")
+    link = tmp_path / "снимок" / "模型.onnx"
+    link.parent.mkdir()
+    link.symlink_to(stored)
+    (link.parent / "weights.bin").symlink_to(stored.parent / "weights.bin")
+    assert load_onnx(link).sha256 == load_onnx(stored).sha256
+    x = {name: np.ones(shape, np.float32) for name, shape in ((t.name, t.shape) for t in load_onnx(link).inputs)}
+    wanted, found = OnnxReference(stored)(x), OnnxReference(link)
+    assert found.referee == "onnxruntime"
+    for name, value in found(x).items():
+        np.testing.assert_array_equal(value, wanted[name])
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/hostname"])
+def test_weights_outside_of_the_models_folder_are_refused(tmp_path: Path, location: str) -> None:
+    path = with_weights_beside(tmp_path / "m")
+    model = onnx.load(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        entry.value = location if entry.key == "location" else entry.value
+    path.write_bytes(model.SerializeToString())
+    assert "outside of the model's folder" in refused(path)
+
+
+def test_weights_that_end_too_early_are_named(tmp_path: Path) -> None:
+    path = with_weights_beside(tmp_path / "m")
+    weights = path.parent / "weights.bin"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    assert "ends before the tensor" in refused(path)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -150,6 +150,14 @@ def test_a_sequence_is_resolved(tmp_path: Path) -> None:
     assert_as_onnxruntime(net, tmp_path, net.op("ConcatFromSequence", more, axis=0, new_axis=1), x=image(2, 6))
 
 
+@pytest.mark.parametrize("others", [1, 2])
+def test_what_has_no_entries_is_joined_to_nothing(tmp_path: Path, others: int) -> None:
+    net = Net()
+    x, nothing = net.input(2, 3), net.constant(np.zeros((0, 3), np.float32))
+    out = net.op("Relu", net.op("Concat", *[x] * others, nothing, axis=0))
+    assert_as_onnxruntime(net, tmp_path, out, x=image(2, 3))
+
+
 def test_batch_normalisation_in_training(tmp_path: Path) -> None:
     net = Net()
     reads = [net.input(3, 4, 5), net.weight(4), net.weight(4), net.weight(4), net.constant(np.ones(4, np.float32))]

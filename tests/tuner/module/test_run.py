@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tuner.errors import BadInput, VerificationFailed
 from tuner.graph import fuse, load_onnx
 from tuner.module import Module, OnnxReference, build, load, operator_errors, random_inputs, verify
 from tuner.module.cpu_features import missing_features, required_features
+from tuner.module.verification import Reference
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,21 @@ def test_calls_from_several_threads_take_turns(module: Module) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert not any(pool.map(differs, [i % 4 for i in range(200)]))
+
+
+def test_clones_are_called_at_the_same_time(module: Module) -> None:
+    inputs = [inputs_of(module, seed) for seed in range(4)]
+    wanted = [module(given) for given in inputs]
+    modules = [module, *(module.clone() for _ in range(3))]
+    begin = threading.Barrier(len(modules))
+
+    def differs(i: int) -> bool:
+        begin.wait()
+        results = [modules[i](inputs[i]) for _ in range(50)]
+        return any(not np.array_equal(result[name], wanted[i][name]) for result in results for name in result)
+
+    with ThreadPoolExecutor(len(modules)) as pool:
+        assert not any(pool.map(differs, range(len(modules))))
 
 
 def test_dlpack_tensors_and_views(module: Module) -> None:
@@ -219,6 +235,59 @@ def test_an_error_is_the_largest_of_all_inputs(module: Module, model: Path) -> N
 
     (error,) = verify(module, off, seeds=(0, 1), tolerance=1e-2).values()
     assert error == pytest.approx(1e-3, rel=0.1)
+
+
+def off_by(model: Path, share: float, where: Callable[[np.ndarray], bool] = lambda _: True) -> Reference:
+    """A reference that is off by a share of the largest value, for some of the inputs."""
+    right = OnnxReference(model)
+
+    def off(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        error = share if where(inputs["data"]) else 0.0
+        return {name: value + error * np.abs(value).max() for name, value in right(inputs).items()}
+
+    return off
+
+
+def test_it_is_verified_on_given_inputs_too(module: Module, model: Path) -> None:
+    given = inputs_of(module, 77)
+    off = off_by(model, 1e-3, lambda data: data is given["data"])
+    assert max(verify(module, off).values()) < 1e-4
+    with pytest.raises(VerificationFailed, match="the given inputs"):
+        verify(module, off, given=given)
+
+
+@pytest.mark.parametrize(("error", "own", "right"), [(3e-4, 1e-4, True), (5e-4, 1e-4, False), (0.02, 1.0, False)])
+def test_what_the_reference_rounds_away_itself_is_allowed(
+    module: Module, model: Path, error: float, own: float, right: bool
+) -> None:
+    (output,) = module.outputs
+
+    def check() -> Mapping[str, float]:
+        return verify(module, off_by(model, error), own_errors=lambda _: {output: own})
+
+    with pytest.raises(VerificationFailed):
+        verify(module, off_by(model, error))
+    if right:
+        assert check()[output] == pytest.approx(error, rel=0.1)
+    else:
+        with pytest.raises(VerificationFailed, match=f"allowed: {min(4 * own, 1e-2):.2g}"):
+            check()
+
+
+def test_a_tolerance_that_is_asked_for_is_the_only_one(module: Module, model: Path) -> None:
+    with pytest.raises(VerificationFailed):
+        verify(module, off_by(model, 3e-4), tolerance=1e-4, own_errors=lambda _: dict.fromkeys(module.outputs, 1.0))
+
+
+def test_an_output_of_another_type_is_wrong(module: Module, model: Path) -> None:
+    right = OnnxReference(model)
+    with pytest.raises(VerificationFailed, match="off by inf"):
+        verify(module, lambda inputs: {name: value.astype(np.float64) for name, value in right(inputs).items()})
+
+
+def test_what_a_reference_rounds_away_is_known(module: Module, model: Path) -> None:
+    (error,) = OnnxReference(model).own_errors(inputs_of(module, 0)).values()
+    assert 0 < error < 1e-5
 
 
 def test_integer_inputs(tmp_path: Path) -> None:
