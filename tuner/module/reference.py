@@ -86,4 +86,11 @@ def _onnx(path: str | Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
         evaluator = evaluator_of(_read(path))
     except Exception as error:
         raise BadInput(f"{path}: cannot be read to verify against: {error}") from error
-    return lambda inputs: dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
+
+    def infer(inputs: Arrays) -> dict[str, np.ndarray]:
+        try:
+            return dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
+        except Exception as error:  # of whatever type an operator's implementation raises
+            raise BadInput(f"{path}: onnx cannot run it to verify against: {last_line(error)}") from error
+
+    return infer

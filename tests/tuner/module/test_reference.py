@@ -150,3 +150,11 @@ def test_onnxruntime_is_asked_where_it_can_be(tmp_path: Path, monkeypatch: pytes
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="verify against"):
         OnnxReference(tmp_path / "none.onnx")
+
+
+def test_a_model_that_nobody_evaluates_is_refused_in_one_line(tmp_path: Path) -> None:
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", net.conv(net.input(1, 4, 9, 9), (4, 6), pads=[-1, 0, 0, 0]))
+    with pytest.raises(BadInput, match=r"m\.onnx: onnx cannot run it to verify against") as caught:
+        OnnxReference(path)({"x": np.ones((1, 4, 9, 9), np.float32)})
+    assert "\n" not in str(caught.value)
