@@ -13,6 +13,7 @@ from tests.tuner.graph.networks import Net, assert_as_onnxruntime
 from tuner.errors import BadInput
 from tuner.graph import load_onnx
 
+pytestmark = pytest.mark.sampled(2)
 MICROSOFT = {"domain": "com.microsoft"}
 
 
@@ -232,6 +233,7 @@ def test_quantised_products(tmp_path: Path) -> None:
     assert_as_onnxruntime(net, tmp_path, out, x=integers(3, 40))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", [7, 600, 5000])
 def test_products_of_integers_are_exact(tmp_path: Path, inner: int) -> None:
     net = Net()
