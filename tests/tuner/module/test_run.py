@@ -256,7 +256,7 @@ def test_it_is_verified_on_given_inputs_too(module: Module, model: Path) -> None
         verify(module, off, given=given)
 
 
-@pytest.mark.parametrize(("error", "own", "right"), [(3e-4, 1e-4, True), (5e-4, 1e-4, False), (0.02, 1.0, False)])
+@pytest.mark.parametrize(("error", "own", "right"), [(6e-4, 1e-4, True), (1e-3, 1e-4, False), (0.02, 1.0, False)])
 def test_what_the_reference_rounds_away_itself_is_allowed(
     module: Module, model: Path, error: float, own: float, right: bool
 ) -> None:
@@ -270,7 +270,7 @@ def test_what_the_reference_rounds_away_itself_is_allowed(
     if right:
         assert check()[output] == pytest.approx(error, rel=0.1)
     else:
-        with pytest.raises(VerificationFailed, match=f"allowed: {min(4 * own, 1e-2):.2g}"):
+        with pytest.raises(VerificationFailed, match=f"allowed: {min(8 * own, 1e-2):.2g}"):
             check()
 
 

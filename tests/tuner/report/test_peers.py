@@ -12,11 +12,13 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from tests.tuner.graph.networks import Net
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import usable_cpus
 from tuner.errors import BadInput
 from tuner.report.contender import Spec
 from tuner.report.peers import available, peer_named, peer_names
+from tuner.report.peers.ort import OnnxRuntime, free_sizes
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,23 @@ def test_computes_what_the_reference_does(network, tmp_path, name):
         assert set(outputs.files) == set(expected)
         for output, value in expected.items():
             np.testing.assert_allclose(outputs[output], value, rtol=1e-4, atol=1e-5 * np.abs(value).max())
+
+
+def test_sizes_of_named_axes_are_told_to_onnxruntime(tmp_path):
+    net = Net()
+    net.input("n", 3, "?", "?")
+    path = net.save(tmp_path / "m.onnx", net.op("Relu", "x"))
+    assert free_sizes(path, {"x": (2, 3, 8, 9)}) == {"n": 2}
+
+
+def test_a_network_with_free_axes_is_run_for_the_sizes_of_the_inputs(tmp_path):
+    net = Net()
+    net.input("n", 3, "rows", 5)
+    path = net.save(tmp_path / "m.onnx", net.op("Relu", "x"))
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    infer = OnnxRuntime().open(path, 1, {"x": x.shape})
+    (value,) = infer({"x": x}).values()
+    np.testing.assert_array_equal(value, np.maximum(x, 0))
 
 
 def test_an_unknown_peer_is_refused_with_the_known_names():

@@ -43,11 +43,11 @@ class OnnxRuntime:
 
 
 def free_sizes(source: Path, shapes: Shapes) -> dict[str, int]:
-    """The sizes that named free axes of a model's inputs have in those shapes."""
-    inputs = onnx.load(str(source), load_external_data=False).graph.input
-    return {
-        dim.dim_param: size
-        for value in inputs
-        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False)
-        if dim.dim_param
-    }
+    """The sizes that named free axes of a model's inputs have in those shapes. Some exporters write one name, "?", for
+    all: what would have several sizes is left free."""
+    found: dict[str, set[int]] = {}
+    for value in onnx.load(str(source), load_external_data=False).graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            if dim.dim_param:
+                found.setdefault(dim.dim_param, set()).add(size)
+    return {name: min(sizes) for name, sizes in found.items() if len(sizes) == 1 and name != "?"}
