@@ -107,17 +107,19 @@ def average_weights(window: Window, include_pad: bool) -> tuple[np.ndarray, np.n
 
 
 def global_pool(shape: Sequence[int], layout: Layout, kind: str, dtype: str) -> tirx.PrimFunc:
-    """data -> mean or max over height and width, blocked with height and width 1. Summed in float32."""
+    """data -> mean or max over height and width, blocked with height and width 1. Summed in float32: each row, then the
+    rows, for a sum of as many terms as an image has pixels loses digits."""
     n, _, h, w = shape
     data = te.placeholder(layout.shape(shape), name="data", dtype=dtype)
     y, x = te.reduce_axis((0, h), "y"), te.reduce_axis((0, w), "x")
     blocks = layout.shape(shape)[1]
     fold = te.max if kind == "max" else te.sum
-    folded = te.compute(
-        (n, blocks, layout.block),
-        lambda b, c, v: fold(as_float32(data[b, c, y, x, v], dtype), axis=[y, x]),
-        name="folded",
+    rows = te.compute(
+        (n, blocks, h, layout.block),
+        lambda b, c, i, v: fold(as_float32(data[b, c, i, x, v], dtype), axis=x),
+        name="rows",
     )
+    folded = te.compute((n, blocks, layout.block), lambda b, c, v: fold(rows[b, c, y, v], axis=y), name="folded")
     scale = tirx.const(1.0 if kind == "max" else 1.0 / (h * w), "float32")
     out = te.compute(
         (n, blocks, 1, 1, layout.block), lambda b, c, _y, _x, v: stored_as(folded[b, c, v] * scale, dtype), name="out"

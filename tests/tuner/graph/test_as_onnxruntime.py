@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, assert_as_onnxruntime, run
@@ -176,3 +176,15 @@ def test_detections_of_constant_scores(tmp_path: Path) -> None:
     out = net.op("NonMaxSuppression", net.input(1, 3, 4), scores, *limits)
     boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
     assert_as_onnxruntime(net, tmp_path, out, x=boxes)
+
+
+def test_a_mean_of_many_pixels_keeps_its_digits(tmp_path: Path) -> None:
+    """Behind a convolution, where it is computed in blocks of channels: a sum of all pixels in a row loses three."""
+    net = Net()
+    out = net.op("GlobalAveragePool", net.conv(net.input(1, 3, 256, 256), (3, 16), 1))
+    x = image(1, 3, 256, 256, mean=100.0)
+    graph = net.graph(tmp_path, out)
+    weight, bias = (numpy_helper.to_array(w).astype(np.float64) for w in net.weights)
+    wanted = np.einsum("oc,c->o", weight[:, :, 0, 0], x.astype(np.float64).mean((0, 2, 3))) + bias
+    found = run(graph, host_target(), {"x": x})[out].reshape(-1)
+    assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()

@@ -274,6 +274,17 @@ def test_what_the_reference_rounds_away_itself_is_allowed(
             check()
 
 
+def test_inputs_for_which_the_reference_has_no_digits_tell_nothing(module: Module, model: Path) -> None:
+    """But for normal ones, and those that a user gives."""
+    (output,) = module.outputs
+    off = off_by(model, 0.5, lambda data: float(np.abs(data).max()) > 50)
+    assert verify(module, off, own_errors=lambda _: {output: 0.3})[output] < 1e-4
+    with pytest.raises(VerificationFailed):
+        verify(module, off, own_errors=lambda _: {output: 1e-4})
+    with pytest.raises(VerificationFailed):
+        verify(module, off_by(model, 0.5), own_errors=lambda _: {output: 0.3})
+
+
 def test_a_tolerance_that_is_asked_for_is_the_only_one(module: Module, model: Path) -> None:
     with pytest.raises(VerificationFailed):
         verify(module, off_by(model, 3e-4), tolerance=1e-4, own_errors=lambda _: dict.fromkeys(module.outputs, 1.0))
