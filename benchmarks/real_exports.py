@@ -150,7 +150,7 @@ def steady(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 
 def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, opset: int, dynamo: bool, free: bool) -> None:
-    """By one of torch's exporters; with `free` the batch has a name, not a size."""
+    """Export by one of torch's exporters; with `free` the batch has a name, not a size."""
     given = torch.randn(*shape)
     names = {"input_names": ["input"], "output_names": ["output"]}
     if dynamo:
@@ -164,7 +164,7 @@ def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, opset: int, 
 
 
 def exported() -> dict[str, Callable[[Path], None]]:
-    """By name, what writes the file."""
+    """Return, by name, what writes the file."""
 
     def by(make: Callable[[], nn.Module], *shape: int, opset: int = 17, dynamo: bool = False, free: bool = False):
         return lambda path: export(steady(make(), shape), shape, path, opset=opset, dynamo=dynamo, free=free)
@@ -191,7 +191,7 @@ def exported() -> dict[str, Callable[[Path], None]]:
 
 
 def derived(folder: Path) -> dict[str, Callable[[Path], None]]:
-    """By name, what makes the file of mobilenetv2_100's."""
+    """Return, by name, what makes the file of mobilenetv2_100's."""
     source = folder / "mobilenetv2_100.onnx"
 
     def half(path: Path, keep: bool) -> None:

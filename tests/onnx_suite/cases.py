@@ -43,7 +43,7 @@ class Case:
 
     @property
     def operator(self) -> str:
-        """What it tests, as far as its nodes say it."""
+        """Name the operators that it tests, as far as its nodes say it."""
         kinds = sorted({node.op_type for node in self.model.graph.node})
         if self.name.endswith("_expanded") or "_expanded_" in self.name:
             return self.name.removeprefix("test_").partition("_expanded")[0].partition("_")[0] + " (expanded)"
