@@ -147,7 +147,7 @@ class Checks:
 
 
 def checks_asked(tolerance: float | None, inputs: Path | None) -> Checks:
-    """What the options say. Raises BadInput for a file that cannot be read."""
+    """Return what the options say. Raises BadInput for a file that cannot be read."""
     from tuner.cli.run import read_arrays
 
     if tolerance is not None and not tolerance > 0:

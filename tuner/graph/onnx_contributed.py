@@ -11,9 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from tuner.graph.onnx_writer import NodeWriter, Rewrite, attributes_of, operand
-
-_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+from tuner.graph.onnx_writer import WINDOW, NodeWriter, Rewrite, attributes_of, chosen_attributes, operand
 
 
 def _activated(writer: NodeWriter, x: str, kind: str, parameters: Sequence[float]) -> str | None:
@@ -38,7 +36,7 @@ def _fused_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | Non
     """A convolution, then a tensor that is added, then an activation function."""
     attrs = attributes_of(node)
     reads = [name for name in node.input[:3] if name]
-    value = writer.add("Conv", *reads, **{n: v for n, v in attrs.items() if n in _WINDOW})
+    value = writer.add("Conv", *reads, **chosen_attributes(node, *WINDOW))
     if operand(node, 3):
         value = writer.add("Add", value, operand(node, 3))
     result = _activated(writer, value, attrs.get("activation", ""), attrs.get("activation_params", ()))
@@ -48,8 +46,7 @@ def _fused_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | Non
 def _fused_gemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     attrs = attributes_of(node)
     reads = [name for name in node.input if name]
-    names = ("alpha", "beta", "transA", "transB")
-    value = writer.add("Gemm", *reads, **{n: v for n, v in attrs.items() if n in names})
+    value = writer.add("Gemm", *reads, **chosen_attributes(node, "alpha", "beta", "transA", "transB"))
     kind, defaults = attrs.get("activation", ""), {"LeakyRelu": [0.01], "HardSigmoid": [0.2, 0.5]}
     given = [attrs[name] for name in ("activation_alpha", "activation_beta") if name in attrs]
     result = _activated(writer, value, kind, given or defaults.get(kind, []))

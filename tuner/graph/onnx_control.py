@@ -13,6 +13,13 @@ from onnx import helper, numpy_helper
 _MOST_NODES = 4096  # that a loop may become
 
 
+def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Let these be the nodes of a graph; some may be its own, which end with their place in it."""
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
 def write_out_control(model: onnx.ModelProto) -> bool:
     """Replace every node of control flow whose condition is a constant; return whether there was one."""
     graph = model.graph
@@ -24,9 +31,7 @@ def write_out_control(model: onnx.ModelProto) -> bool:
         nodes += [node] if written is None else written
         changed = changed or written is not None
     if changed:
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, nodes)
     return changed
 
 

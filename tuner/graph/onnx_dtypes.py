@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tuner.graph.onnx_check import graph_inputs, graphs_of
-from tuner.graph.onnx_control import rename
+from tuner.graph.onnx_control import rename, set_nodes
 
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # Attributes that say a type of what is computed.
@@ -55,9 +55,7 @@ class _Widening:
             self._widen(inner, names if inner is graph else {})
         for value in graph.value_info:
             value.name = names.get(value.name, value.name)
-        nodes = [*entering, *(onnx.NodeProto.FromString(n.SerializeToString()) for n in graph.node), *leaving]
-        del graph.node[:]
-        graph.node.extend(nodes)
+        set_nodes(graph, [*entering, *graph.node, *leaving])
         return True
 
     def _borders(self, graph: onnx.GraphProto) -> tuple[dict[str, str], list[onnx.NodeProto], list[onnx.NodeProto]]:

@@ -5,13 +5,12 @@ differences and their sums below 2**24 are exact there. Start at `QUANTIZED`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from tuner.graph.onnx_writer import NodeWriter, Rewrite, attributes_of, operand
+from tuner.graph.onnx_writer import WINDOW, NodeWriter, Rewrite, attributes_of, chosen_attributes, operand
 
 _EXACT = 2**24  # integers up to here are float32 values
 _RANGES = {
@@ -69,8 +68,12 @@ def _quantized(
     there = _along(writer, scale, x, axis, block)
     if there is None:
         return None
-    steps = writer.add("Round", writer.add("Div", x, writer.cast(there, TensorProto.FLOAT)))
-    return _kept(writer, steps, x, zero, kind, axis=axis, block=block)
+    return _kept(writer, _steps(writer, x, there), x, zero, kind, axis=axis, block=block)
+
+
+def _steps(writer: NodeWriter, x: str, scale: str) -> str:
+    """Real numbers, in float32, in whole steps of a scale."""
+    return writer.add("Round", writer.add("Div", x, writer.cast(scale, TensorProto.FLOAT)))
 
 
 def _kept(
@@ -114,17 +117,9 @@ def _quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
     there = _along(writer, node.input[1], node.input[0], axis, block)
     if there is None:
         return None
-    x = writer.cast(node.input[0], TensorProto.FLOAT)
-    steps = writer.add("Round", writer.add("Div", x, writer.cast(there, TensorProto.FLOAT)))
+    steps = _steps(writer, writer.cast(node.input[0], TensorProto.FLOAT), there)
     result = _kept(writer, steps, node.input[0], zero, kind, axis=axis, block=block)
     return None if result is None else [result]
-
-
-def _conv_attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {n: v for n, v in attributes_of(node).items() if n in _WINDOW}
-
-
-_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def _qlinear_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
@@ -133,7 +128,7 @@ def _qlinear_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | N
     if data is None or weight is None:
         return None
     reads = [data, weight, *([writer.cast(bias[0], TensorProto.FLOAT)] if bias and bias[0] else [])]
-    sums = writer.add("Conv", *reads, **_conv_attributes(node))
+    sums = writer.add("Conv", *reads, **chosen_attributes(node, *WINDOW))
     rank = len(writer.shape(w) or ())
     return _requantized(writer, sums, (x_scale, w_scale, y_scale), y_zero, [1, -1, *[1] * (rank - 2)])
 
@@ -172,8 +167,7 @@ def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     kind = TensorProto.FLOAT
     reads = [data, weight, *([writer.cast(operand(node, 6), kind)] if operand(node, 6) else [])]
-    turned = {name: attrs[name] for name in ("transA", "transB") if name in attrs}
-    sums = writer.add("Gemm", *reads, **turned)
+    sums = writer.add("Gemm", *reads, **chosen_attributes(node, "transA", "transB"))
     if operand(node, 7):
         return _requantized(writer, sums, (a_scale, b_scale, node.input[7]), operand(node, 8), [-1])
     return [writer.add("Mul", sums, writer.add("Mul", a_scale, b_scale))]
@@ -204,7 +198,7 @@ def _conv_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | N
     operands, shape = _integer_product(writer, node, (1, 0)), writer.shape(node.input[1])
     if operands is None or shape is None:
         return None
-    attrs = _conv_attributes(node)
+    attrs = chosen_attributes(node, *WINDOW)
     largest = int(_most(writer, node.input[1], operand(node, 3)).reshape(shape[0], -1).sum(1).max()) * 255
     parts = min(-(-largest // _EXACT) * (2 if largest > _EXACT else 1), shape[1])
     if parts <= 1:
@@ -286,7 +280,7 @@ def _node(kind: str, *names: str) -> Callable[[NodeWriter, onnx.NodeProto, list[
     """A node of ONNX's own with those of the attributes."""
 
     def compute(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
-        return writer.add(kind, *reads, **{n: v for n, v in attributes_of(node).items() if n in names})
+        return writer.add(kind, *reads, **chosen_attributes(node, *names))
 
     return compute
 

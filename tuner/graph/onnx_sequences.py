@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tuner.graph.onnx_control import set_nodes
 from tuner.graph.onnx_writer import NodeWriter, attributes_of, operand, types_of
 
 _MAKERS = ("SequenceConstruct", "SequenceEmpty", "SplitToSequence")
@@ -28,10 +29,7 @@ def resolve_sequences(model: onnx.ModelProto) -> bool:
     if not resolver.changed:
         return False
     read = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
-    kept = [node for node in nodes if node.op_type not in _MAKERS or read & set(node.output)]
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-    del graph.node[:]
-    graph.node.extend(copies)
+    set_nodes(graph, [node for node in nodes if node.op_type not in _MAKERS or read & set(node.output)])
     return True
 
 

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from tuner.errors import BadInput
 from tuner.graph.onnx_check import describe_node
+from tuner.graph.onnx_control import set_nodes
 from tuner.graph.onnx_rules import opset_of
 
 
@@ -128,6 +129,14 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def chosen_attributes(node: onnx.NodeProto, *names: str) -> dict[str, Any]:
+    """Those attributes of a node that have one of the names."""
+    return {name: value for name, value in attributes_of(node).items() if name in names}
+
+
+WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")  # of a convolution
+
+
 def operand(node: onnx.NodeProto, index: int) -> str:
     """The name of an operand; empty where it is left out."""
     return node.input[index] if index < len(node.input) else ""
@@ -157,9 +166,7 @@ def write_out(model: onnx.ModelProto, rewrites: Mapping[tuple[str, str], Rewrite
         ends = zip(results, node.output, strict=False)
         nodes += [*writer.nodes, *(helper.make_node("Identity", [r], [o], name=o) for r, o in ends if o)]
     if changed:
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, nodes)
     return changed
 
 

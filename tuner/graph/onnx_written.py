@@ -138,13 +138,7 @@ def _top_k(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     kind = writer.elem_type(node.input[0])
     if kind in (TensorProto.UINT64, TensorProto.BOOL):
         raise Unwritable(f"values of dtype {TensorProto.DataType.Name(kind).lower()} are not sorted")
-    if kind is None or kind not in (
-        TensorProto.INT8,
-        TensorProto.INT16,
-        TensorProto.UINT8,
-        TensorProto.UINT16,
-        TensorProto.UINT32,
-    ):
+    if kind is None or kind not in _UNSORTED:
         return None
     wide = TensorProto.INT64 if kind == TensorProto.UINT32 else TensorProto.INT32
     reads = [writer.cast(node.input[0], wide), *node.input[1:]]
