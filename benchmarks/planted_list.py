@@ -186,7 +186,7 @@ FAULTS = (
         "module-errors",
         "built module",
         "tuner/module/verification.py",
-        "errors = {name: max(errors[name], found[name]) for name in names}",
+        "errors = {name: max(errors[name], found[name]) for name in errors}",
         "errors = dict(found)",
         "A module's errors are those of the last inputs that it was verified with, not the largest of all.",
         ("tests/tuner/module/test_run.py", "tests/tuner/module/test_build.py"),

@@ -88,7 +88,6 @@ def test_a_database_is_looked_after_as_it_says(tmp_path: Path) -> None:
     assert {words[2] for words in reader.done} == {"stats", "best", "export", "import", "merge", "verify", "prune"}
 
 
-@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs onnxruntime: pip install -e '.[ort]'")
 def test_other_libraries_compete_as_it_says(tmp_path: Path) -> None:
     write_tiny_network(tmp_path / "net.onnx")
     with Reader(tmp_path) as reader:

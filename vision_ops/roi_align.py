@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,16 @@ from vision_ops.kernels import Cells, Emitter, held, own, when
 from vision_ops.regions import CHANNELS, Bin, RegionOperator, Regions, each_bin
 from vision_ops.runs import RunTemplate
 
-MODES = ("avg", "max")
+MODES = ("avg", "max", "max_corner")
 _MOST_SAMPLES = 1024  # of a bin along an axis, where their number follows the region: absurd regions take no longer
 
 
 @dataclass(frozen=True)
 class RoiAlign(Regions):
     """`ratio`: samples of a bin along an axis (0: as many as a bin has pixels, rounded up). `aligned`: pixels' centres
-    are at halves (ONNX's half_pixel; otherwise regions are one pixel large at least). "max" is that of the
-    interpolated samples."""
+    are at halves (ONNX's half_pixel; otherwise regions are one pixel large at least). `mode` says what a bin's result
+    is: the mean of its interpolated samples ("avg"), the largest of them ("max"), or the largest of the pixels about
+    its samples, each times its weight in the interpolation ("max_corner", which is ONNX's max)."""
 
     op = "roi_align"
 
@@ -54,7 +56,8 @@ class RoiAlignOperator(RegionOperator):
         for r in range(roi.rois):
             (y, rows), (x, columns) = (_numpy_samples(roi, regions[r], axis) for axis in (1, 0))
             if rows and columns:
-                values = _numpy_bilinear(roi.numpy_map(data, maps[r]), y, x).reshape(
+                sampled = _numpy_corners if roi.mode == "max_corner" else _numpy_bilinear
+                values = sampled(roi.numpy_map(data, maps[r]), y, x).reshape(
                     -1, roi.out_height, rows, roi.out_width, columns
                 )
                 out[r] = values.mean((2, 4)) if roi.mode == "avg" else values.max((2, 4))
@@ -77,18 +80,29 @@ def _numpy_samples(roi: RoiAlign, region: np.ndarray, axis: int) -> tuple[np.nda
     return np.array(places, np.float32), samples
 
 
+def _numpy_neighbours(places: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The first and the second pixel next to each place, and their weights: zero beyond a pixel outside."""
+    inside = (places >= -1.0) & (places <= size)
+    within = np.where(inside, np.maximum(places.astype(np.float64), 0.0), 0.0)
+    low = np.minimum(within.astype(int), size - 1)
+    part = np.where(low < size - 1, within - low, 0.0)
+    return [(low, inside * (1 - part)), (np.minimum(low + 1, size - 1), inside * part)]
+
+
+def _numpy_corners(image: np.ndarray, ys: np.ndarray, xs: np.ndarray) -> np.ndarray:
+    """(channels, len(ys), len(xs)): of the four pixels about each place, each times its weight, the largest."""
+    rows, columns = _numpy_neighbours(ys, image.shape[1]), _numpy_neighbours(xs, image.shape[2])
+    corners = [image[:, y][:, :, x] * np.outer(down, right) for y, down in rows for x, right in columns]
+    return np.asarray(np.max(corners, axis=0))
+
+
 def _numpy_bilinear(image: np.ndarray, ys: np.ndarray, xs: np.ndarray) -> np.ndarray:
     """(channels, len(ys), len(xs)): zero beyond a pixel outside."""
     weights = []
     for places, size in ((ys, image.shape[1]), (xs, image.shape[2])):
         matrix = np.zeros((len(places), size))
-        for row, place in zip(matrix, places, strict=True):
-            if -1.0 <= place <= size:
-                place = max(float(place), 0.0)
-                low = min(int(place), size - 1)
-                part = place - low if low < size - 1 else 0.0
-                row[low] += 1 - part
-                row[min(low + 1, size - 1)] += part
+        for pixel, weight in _numpy_neighbours(places, size):
+            matrix[np.arange(len(places)), pixel] += weight
         weights.append(matrix)
     return weights[0] @ image @ weights[1].T
 
@@ -120,6 +134,21 @@ class _Axis:
         low = held(tirx.min(place.astype("int32"), tirx.const(self.size - 1, "int32")))
         high = held(tirx.min(low + 1, tirx.const(self.size - 1, "int32")))
         return low, high, held(tirx.if_then_else(high > low, place - low.astype("float32"), _f(0.0)))
+
+
+def _interpolated(corners: list[list[Any]], part_y: Any, part_x: Any) -> Any:
+    """The value between four pixels: `corners` are rows of two, the parts say how far from the first it is."""
+    top, bottom = (held(left + (right - left) * part_x) for left, right in corners)
+    return top + (bottom - top) * part_y
+
+
+def _largest_corner(corners: list[list[Any]], part_y: Any, part_x: Any) -> Any:
+    """The largest of four pixels, each times its weight."""
+    down, right = (_f(1.0) - part_y, part_y), (_f(1.0) - part_x, part_x)
+    weighted = [
+        pixel * (y * x) for row, y in zip(corners, down, strict=True) for pixel, x in zip(row, right, strict=True)
+    ]
+    return reduce(tirx.max, weighted)
 
 
 @dataclass(frozen=True)
@@ -161,12 +190,12 @@ class _Body:
             counts = held(rows.inside(at_y) & columns.inside(at_x))
             with T.serial(0, many) as c, when(first + c < roi.channels):
 
-                def row(y: Any, channel: Any) -> Any:
-                    left, right = data[at.map, channel, y, low_x], data[at.map, channel, y, high_x]
-                    return left + (right - left) * part_x
+                def pixel(y: Any, x: Any, channel: Any) -> Any:
+                    return data[at.map, channel, y, x]
 
-                top, bottom = held(row(low_y, first + c)), held(row(high_y, first + c))
-                value = held(tirx.if_then_else(counts, top + (bottom - top) * part_y, _f(0.0)))
+                corners = [[held(pixel(y, x, first + c)) for x in (low_x, high_x)] for y in (low_y, high_y)]
+                sampled = _largest_corner if roi.mode == "max_corner" else _interpolated
+                value = held(tirx.if_then_else(counts, sampled(corners, part_y, part_x), _f(0.0)))
                 sums[c] = sums[c] + value if roi.mode == "avg" else tirx.max(sums[c], value)
         number = held(rows.samples * columns.samples)
         with T.serial(0, many) as c, when(first + c < roi.channels):

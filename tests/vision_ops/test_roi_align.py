@@ -53,7 +53,7 @@ def _onnxruntime(roi: RoiAlign, *inputs: np.ndarray) -> np.ndarray:
         "RoiAlign",
         ["data", "rois", "maps"],
         ["out"],
-        mode=roi.mode,
+        mode={"avg": "avg", "max_corner": "max"}[roi.mode],
         output_height=roi.out_height,
         output_width=roi.out_width,
         sampling_ratio=roi.ratio,
@@ -74,11 +74,12 @@ def _onnxruntime(roi: RoiAlign, *inputs: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.parametrize("mode", ["avg", "max_corner"])
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("ratio", [0, 3])
-def test_onnxruntime_has_the_same_averages(ratio: int, aligned: bool) -> None:
+def test_onnxruntime_has_the_same_results(ratio: int, aligned: bool, mode: str) -> None:
     host = Place.named("host")
-    roi = RoiAlign(2, 6, 21, 17, 12, 4, 4, 0.25, ratio, "avg", aligned)
+    roi = RoiAlign(2, 6, 21, 17, 12, 4, 4, 0.25, ratio, mode, aligned)
     inputs = _random(roi)
     config = configs_of(roi.workload(), host.target)[0]
     (out,) = Compiled.of(roi.workload(), config, host)(*inputs)

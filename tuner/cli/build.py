@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+from tuner.cli.checks import Checks, InputOption, ToleranceOption, check_of, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
     DbOption,
@@ -23,7 +24,6 @@ from tuner.cli.common import (
     PluginOption,
     ThreadsOption,
     VendorOption,
-    check_file,
     check_parent_writable,
     import_plugins,
     refuse_boards,
@@ -48,30 +48,14 @@ from tuner.cli.placing import (
     placer_asked,
 )
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
-from tuner.errors import BadInput, VerificationFailed
+from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from tuner.devices import Device
     from tuner.graph import FusedGraph
     from tuner.graph.choice import Planned
     from tuner.module import Manifest
     from tuner.stages import Options
-
-ToleranceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance",
-        metavar="E",
-        help="How far an output may be off the model's, of its largest value (default: 1e-4, or what the reference "
-        "itself rounds away; 2e-2 in half precision, 0.1 of a quantised file).",
-    ),
-]
-InputOption = Annotated[
-    Path | None,
-    typer.Option("--input", "-i", metavar="X.npz", help="Inputs to verify it on besides random ones, by name."),
-]
 
 EXAMPLES = (
     "tune build resnet18.onnx -o resnet18.tuned",
@@ -138,25 +122,6 @@ def command(
         out.result(result)
 
 
-@dataclass(frozen=True)
-class Checks:
-    """How far outputs may be off, None for the default (see tuner.module.verification), and inputs of a user's own."""
-
-    tolerance: float | None = None
-    inputs: Mapping[str, np.ndarray] | None = None
-
-
-def checks_asked(tolerance: float | None, inputs: Path | None) -> Checks:
-    """Return what the options say. Raises BadInput for a file that cannot be read."""
-    from tuner.cli.run import read_arrays
-
-    if tolerance is not None and not tolerance > 0:
-        raise BadInput(f"--tolerance {tolerance:g}: it has to be above 0, such as 1e-3")
-    if inputs is not None:
-        check_file(inputs, "an .npz file with one array an input")
-    return Checks(tolerance, None if inputs is None else read_arrays(inputs))
-
-
 def build_verified(
     network: Network,
     output: Path,
@@ -180,11 +145,10 @@ def build_verified(
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
-    from tuner.module import OnnxReference, build_placed, load, verify
+    from tuner.module import Module, build_placed, load
     from tuning_db.store import open_db
 
     started = time.perf_counter()
-    checks = checks or Checks()
     if plan is None:
         devices = with_memory(_opened(device, threads, unwanted), memory)
         graph = load_graph(network, out, devices)
@@ -195,22 +159,16 @@ def build_verified(
         placing = None
         graph, devices, planned = _said(network, plan, device, unwanted, out)
 
-    def check(folder: Path) -> dict[str, float]:
-        reference = OnnxReference(network.file)
-        try:
-            return verify(
-                load(folder),
-                reference,
-                tolerance=checks.tolerance,
-                graph=graph,
-                given=checks.inputs,
-                own_errors=reference.own_errors,
-            )
-        except VerificationFailed as error:
-            raise VerificationFailed(f"{error}; --tolerance allows more, where that is accurate enough") from None
+    def rebuild(file: Path, folder: Path) -> Module:
+        """A part of the network as the whole was built."""
+        part = load_graph(replace(network, file=file, shapes={}, batch=None), out, devices)
+        used, kinds = _placed(part, devices, unwanted, None)
+        build_placed(part, used, kinds, folder, store, exact)
+        return load(folder)
 
     with open_db(db, create=False, read_only=staging is None) as store:
         stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1], exact)
+        check = check_of(network, graph, checks or Checks(), rebuild, out)
         manifest = build_placed(graph, devices, planned, output, store, exact, check, stager)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]

@@ -226,7 +226,6 @@ def _space(what: str, folder: str, remedy: str) -> Finding:
 
 # Distribution, extra, what it is for.
 _EXTRAS = (
-    ("onnxruntime", "ort", "a peer of `tune bench` and `tune demo`"),
     ("openvino", "openvino", "a peer of `tune bench`"),
     ("torch", "torch", "oneDNN's kernels as rivals (--vendor onednn), torch.export programs"),
     ("stable-baselines3", "rl", "--searcher reinforcement, --placement learned"),

@@ -17,6 +17,7 @@ from tuner.graph.model import Count, Model, TensorInfo
 from tuner.graph.onnx_check import load_weights
 from tuner.graph.onnx_dtypes import widen_singles
 from tuner.graph.onnx_operator import operator_model
+from tuner.graph.onnx_parts import Parts
 from tuner.graph.onnx_rules import write_old_rules
 from tuner.graph.passes import compile_module, memory_as_operands
 from tuner.graph.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
@@ -35,6 +36,7 @@ __all__ = [
     "Model",
     "OperatorStep",
     "Part",
+    "Parts",
     "Place",
     "Placed",
     "PlacedOperator",

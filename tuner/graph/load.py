@@ -16,6 +16,7 @@ from tuner.graph.model import Model, TensorInfo
 from tuner.graph.onnx_check import check_onnx, check_operators, graph_inputs, read_onnx
 from tuner.graph.onnx_dtypes import widen_halves
 from tuner.graph.onnx_import import import_onnx
+from tuner.graph.onnx_indexes import entries_chosen
 from tuner.graph.onnx_quantized import QUANTIZED
 from tuner.graph.onnx_rewrites import write_operators
 from tuner.graph.onnx_rules import write_old_operators, write_old_rules
@@ -51,12 +52,14 @@ def load_onnx(
     write_operators(proto, str(path))
     write_old_operators(proto)
     check_operators(path, proto.graph)
+    below = entries_chosen(proto)
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]
     imported = import_onnx(proto, str(path))
     model = _model(imported.module, path.stem, inputs, outputs, digest, str(path), imported.node_names)
-    outputs_counted = tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs)
-    return replace(model, outputs=outputs_counted, remarks=bound.remarks, rounding=rounding)
+    arguments = tuple(replace(i, below=below.get(i.name)) for i in model.inputs)
+    results = tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs)
+    return replace(model, inputs=arguments, outputs=results, remarks=bound.remarks, rounding=rounding)
 
 
 def load_exported(program: Any, name: str = "exported") -> Model:

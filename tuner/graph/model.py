@@ -20,12 +20,13 @@ class Count:
 @dataclass(frozen=True)
 class TensorInfo:
     """Name, static shape and dtype of a network's input or output. With a `count` the shape is the greatest: how many
-    entries an output has depends on the values."""
+    entries an output has depends on the values. `below`: an input's integers choose one of so many entries."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     count: Count | None = None
+    below: int | None = None
 
     def entries(self, index: int, results: Sequence[np.ndarray]) -> np.ndarray:
         """What is there of this output, which is the result with that index."""

@@ -108,9 +108,12 @@ def _load_tensor(path: Path, tensor: onnx.TensorProto) -> None:
 
 def check_onnx(path: Path, model: onnx.ModelProto) -> None:
     """Raises BadInput for a model whose inputs have shapes and which is not valid all the same."""
+    shapeless = []
     for value in model.graph.output:  # the checker wants types of outputs, which follow from the nodes anyway
         if value.type.WhichOneof("value") not in (None, "tensor_type"):
             raise BadInput(f"{path}: output {value.name!r} is not a tensor")
+        if not value.type.tensor_type.HasField("shape"):
+            shapeless.append(value.type.tensor_type)
         value.type.tensor_type.shape.SetInParent()
         if not value.type.tensor_type.elem_type:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
@@ -119,6 +122,8 @@ def check_onnx(path: Path, model: onnx.ModelProto) -> None:
             onnx.checker.check_model(model)
         except (onnx.checker.ValidationError, ValueError) as error:
             raise BadInput(f"{path}: not a valid ONNX model: {_first_line(error)}") from None
+    for tensor in shapeless:  # or else it would be that of a single number
+        tensor.ClearField("shape")
 
 
 def _first_line(error: Exception) -> str:

@@ -10,7 +10,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-_MOST_NODES = 4096  # that a loop may become
+from tuner.graph.onnx_rules import opset_of
+
+MOST_NODES = 4096  # that a loop may become
 
 
 def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
@@ -27,7 +29,7 @@ def write_out_control(model: onnx.ModelProto) -> bool:
     nodes: list[onnx.NodeProto] = []
     changed = False
     for node in graph.node:
-        written = _written_out(node, graph, values)
+        written = _written_out(node, model, values)
         nodes += [node] if written is None else written
         changed = changed or written is not None
     if changed:
@@ -36,25 +38,25 @@ def write_out_control(model: onnx.ModelProto) -> bool:
 
 
 def _written_out(
-    node: onnx.NodeProto, graph: onnx.GraphProto, values: Mapping[str, onnx.TensorProto]
+    node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, onnx.TensorProto]
 ) -> list[onnx.NodeProto] | None:
     """Return the nodes that do what this one does; None where it is no control flow, or depends on what is computed."""
     if node.op_type == "If" and node.input[0] in values:
         taken = bool(numpy_helper.to_array(values[node.input[0]]).reshape(-1)[0])
         branch = next(a.g for a in node.attribute if a.name == ("then_branch" if taken else "else_branch"))
-        return _body(branch, graph, f"{_name(node)}/", [], node.output)
+        return body_nodes(branch, model.graph, f"{_name(node)}/", [], node.output)
     if node.op_type == "Loop":
-        return _unrolled(node, graph, values)
+        return _unrolled(node, model, values)
     return None
 
 
 def _unrolled(
-    node: onnx.NodeProto, graph: onnx.GraphProto, values: Mapping[str, onnx.TensorProto]
+    node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, onnx.TensorProto]
 ) -> list[onnx.NodeProto] | None:
     """Write out a loop of a known number of turns whose condition stays as it is; join what each turn puts out."""
-    body = next(a.g for a in node.attribute if a.name == "body")
+    graph, body = model.graph, next(a.g for a in node.attribute if a.name == "body")
     turns = _turns(node, body, values)
-    if turns is None or turns * len(body.node) > _MOST_NODES:
+    if turns is None or turns * len(body.node) > MOST_NODES:
         return None
     carried, scans = list(node.input[2:]), len(node.output) - len(node.input[2:])
     nodes: list[onnx.NodeProto] = []
@@ -65,13 +67,13 @@ def _unrolled(
         graph.initializer.append(numpy_helper.from_array(np.array(turn, np.int64), at))
         graph.initializer.append(numpy_helper.from_array(np.array(True), condition))
         results = [f"{prefix}{i}" for i in range(len(body.output))]
-        nodes += _body(body, graph, prefix, [at, condition, *carried], results)
+        nodes += body_nodes(body, graph, prefix, [at, condition, *carried], results)
         carried = results[1 : 1 + len(carried)]
         for parts, result in zip(put_out, results[1 + len(carried) :], strict=True):
             parts.append(result)
     nodes += [helper.make_node("Identity", [c], [o]) for c, o in zip(carried, node.output, strict=False) if o]
-    for i, (parts, output) in enumerate(zip(put_out, node.output[len(carried) :], strict=True)):
-        nodes += _joined(parts, output, f"{_name(node)}/out{i}/", graph)
+    for parts, output in zip(put_out, node.output[len(carried) :], strict=True):
+        nodes += stacked(parts, output, graph, opset_of(model)) if output else []
     return nodes
 
 
@@ -103,16 +105,22 @@ def _is_true(body: onnx.GraphProto, name: str) -> bool:
     return any(t.data_type and bool(numpy_helper.to_array(t).reshape(-1)[0]) for t in tensors)
 
 
-def _joined(parts: list[str], output: str, prefix: str, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Join the results of all turns along a new first axis."""
-    axes = f"{prefix}axes"
-    graph.initializer.append(numpy_helper.from_array(np.array([0]), axes))
-    rows = [f"{prefix}{i}" for i in range(len(parts))]
-    nodes = [helper.make_node("Unsqueeze", [part, axes], [row]) for part, row in zip(parts, rows, strict=True)]
-    return [*nodes, helper.make_node("Concat", rows, [output], axis=0)]
+def stacked(
+    parts: list[str], output: str, graph: onnx.GraphProto, opset: int, *, axis: int = 0
+) -> list[onnx.NodeProto]:
+    """Return nodes that stack the results of all turns along a new axis. Axes are an operand since set 13."""
+    rows, reads, attributes = [f"{output}/{i}" for i in range(len(parts))], [], {"axes": [axis]}
+    if opset >= 13:
+        reads, attributes = [f"{output}/axes"], {}
+        graph.initializer.append(numpy_helper.from_array(np.array([axis]), reads[0]))
+    nodes = [
+        helper.make_node("Unsqueeze", [part, *reads], [row], **attributes)
+        for part, row in zip(parts, rows, strict=True)
+    ]
+    return [*nodes, helper.make_node("Concat", rows, [output], axis=axis)]
 
 
-def _body(
+def body_nodes(
     body: onnx.GraphProto, graph: onnx.GraphProto, prefix: str, given: Iterable[str], results: Iterable[str]
 ) -> list[onnx.NodeProto]:
     """Copy the body's nodes with names of their own, which read what is `given` and write `results`; its weights

@@ -15,10 +15,10 @@ from onnx.reference import ReferenceEvaluator
 
 from tuner.graph.onnx_control import write_out_control
 from tuner.graph.onnx_mended import MENDED
+from tuner.graph.onnx_writer import types_of
 
 Opsets = dict[str, int]  # operator sets by domain
 _RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
-_MAX_INFERRED_BYTES = 2**31 - 1  # protobuf's limit for a message in memory
 
 
 def fold_constants(model: onnx.ModelProto) -> None:
@@ -116,11 +116,8 @@ def _names(node: onnx.NodeProto) -> tuple[Sequence[str], Sequence[str]]:
 
 def _static_shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     """The shapes of all tensors that are known and free of symbols."""
-    if model.ByteSize() < _MAX_INFERRED_BYTES:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    for value in [*model.graph.input, *model.graph.value_info]:
-        tensor = value.type.tensor_type
+    for name, tensor in types_of(model).items():
         if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
-            shapes[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
+            shapes[name] = tuple(d.dim_value for d in tensor.shape.dim)
     return shapes

@@ -9,12 +9,13 @@ from tuner.graph.onnx_fold import fold_constants
 from tuner.graph.onnx_functions import FUNCTIONS
 from tuner.graph.onnx_quantized import QUANTIZED
 from tuner.graph.onnx_recurrent import RECURRENT
+from tuner.graph.onnx_scan import SCAN
 from tuner.graph.onnx_sequences import resolve_sequences
 from tuner.graph.onnx_spectra import SPECTRA
 from tuner.graph.onnx_writer import write_out
 from tuner.graph.onnx_written import WRITTEN
 
-REWRITES = {**FUNCTIONS, **WRITTEN, **SPECTRA, **RECURRENT, **QUANTIZED, **CONTRIBUTED}
+REWRITES = {**FUNCTIONS, **WRITTEN, **SPECTRA, **RECURRENT, **QUANTIZED, **CONTRIBUTED, **SCAN}
 
 
 def write_operators(model: onnx.ModelProto, source: str) -> None:

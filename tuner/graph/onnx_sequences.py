@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from tuner.graph.onnx_control import set_nodes
-from tuner.graph.onnx_writer import NodeWriter, attributes_of, operand, types_of
+from tuner.graph.onnx_writer import NodeWriter, attributes_of, operand
 
 _MAKERS = ("SequenceConstruct", "SequenceEmpty", "SplitToSequence")
 _READERS = ("ConcatFromSequence", "SequenceAt", "SequenceErase", "SequenceInsert", "SequenceLength")
@@ -37,7 +37,7 @@ class _Resolver:
     """Knows the parts of sequences by their names."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._writer = NodeWriter(model, types_of(model), {t.name: t for t in model.graph.initializer})
+        self._writer = NodeWriter(model)
         self._parts: dict[str, list[str]] = {}
         self.changed = False
 

@@ -80,9 +80,6 @@ def _cum_sum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[
 def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     data, regions, maps = inputs
     shape, rois = shape_of(data), shape_of(regions)
-    if attrs.get("mode", b"avg") != b"avg":
-        # The largest of a bin's weighted corners, as ONNX has it, is not the largest of its samples, as TVM has it.
-        raise ValueError("the mode max is not supported; export the model with avg")
     if shape is None or rois is None or not rois[0] or dtype_of(data) != "float32":
         return None
     batch, channels, height, width = shape
@@ -96,6 +93,7 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mappin
         int(attrs.get("output_width", 1)),
         float(attrs.get("spatial_scale", 1.0)),
         int(attrs.get("sampling_ratio", 0)),
+        "avg" if attrs.get("mode", b"avg") == b"avg" else "max_corner",
         aligned=attrs.get("coordinate_transformation_mode", b"half_pixel") == b"half_pixel",
     )
     (out,) = emit_operator(builder, align.workload(), [data, regions, builder.emit(relax.op.astype(maps, "int32"))])

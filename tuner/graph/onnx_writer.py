@@ -7,6 +7,7 @@ their results, one for each output; None where it leaves the node as it is. Star
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,22 +29,20 @@ _MAX_INFERRED_BYTES = 2**31 - 1  # protobuf's limit for a message in memory
 
 
 class NodeWriter:
-    """Adds nodes and constants to a graph in place of one node; `types` are those of the graph's tensors, as far as
-    they are inferred, `values` those of its constants. Every method takes and returns names of tensors."""
+    """Adds nodes and constants to a model's graph in place of one node. Every method takes and returns names of
+    tensors."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        types: Mapping[str, onnx.TypeProto.Tensor],
-        values: Mapping[str, onnx.TensorProto],
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
         self.opset = opset_of(model)
         self.nodes: list[onnx.NodeProto] = []
-        self._types = types
-        self._values = values
+        self._values = {tensor.name: tensor for tensor in model.graph.initializer}
         self._prefix = ""
         self._count = 0
+
+    @cached_property
+    def _types(self) -> Mapping[str, onnx.TypeProto.Tensor]:
+        return types_of(self.model)  # takes as long as all else for a large model: only where somebody asks
 
     def begin(self, node: onnx.NodeProto) -> None:
         """Name what follows after a node."""
@@ -149,7 +148,7 @@ def write_out(model: onnx.ModelProto, rewrites: Mapping[tuple[str, str], Rewrite
     graph = model.graph
     if not any(key_of(node) in rewrites for node in graph.node):
         return False
-    writer = NodeWriter(model, types_of(model), {tensor.name: tensor for tensor in graph.initializer})
+    writer = NodeWriter(model)
     nodes: list[onnx.NodeProto] = []
     changed = False
     for node in graph.node:

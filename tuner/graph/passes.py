@@ -21,6 +21,7 @@ from templates.lowering import lowering_context
 from templates.template import ScheduleError
 from tuner.errors import BadInput
 from tuner.graph.capture import graph_of, with_captured
+from tuner.graph.long_sums import LongSums
 from tuner.graph.scans import PortableScans
 
 REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # where a GPU cannot compute an operator
@@ -34,6 +35,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
     passes = relax.transform
     fusing = [
         *([PortableScans()] if target.kind.name == "opencl" else []),
+        LongSums(softmax=target.kind.name == "llvm"),  # on GPUs a group of work-items shares the classes out
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),

@@ -6,6 +6,7 @@ outputs = module({"data": image})
 
 from tuner.graph.choice import Choice, choose
 from tuner.module.builder import build, build_placed
+from tuner.module.first_off import first_off
 from tuner.module.inputs import random_inputs
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
 from tuner.module.placement import device_for
@@ -28,6 +29,7 @@ __all__ = [
     "build_placed",
     "choose",
     "device_for",
+    "first_off",
     "in_order_of",
     "load",
     "operator_errors",

@@ -15,9 +15,10 @@ def _sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.standard_normal(shape) * (rng.random(shape) < 0.1)
 
 
+USUAL = "normal"
 # Inputs as they come: normalised, pixels, quiet sound, with a large mean, nearly all of them zero.
 DISTRIBUTIONS: Mapping[str, _Draw] = {
-    "normal": lambda rng, shape: rng.standard_normal(shape),
+    USUAL: lambda rng, shape: rng.standard_normal(shape),
     "pixels": lambda rng, shape: rng.integers(0, 256, shape).astype(np.float64),
     "small": lambda rng, shape: rng.standard_normal(shape) * 1e-3,
     "large mean": lambda rng, shape: rng.standard_normal(shape) + 100.0,
@@ -26,9 +27,9 @@ DISTRIBUTIONS: Mapping[str, _Draw] = {
 
 
 def random_inputs(tensors: Iterable[TensorInfo], seed: int) -> dict[str, np.ndarray]:
-    """Inputs by name: standard normal for floating point, the whole range of integers of at most 16 bits, and 0 or 1
-    for everything else, which may be an index."""
-    return _drawn(tensors, "normal", seed)
+    """Inputs by name: standard normal for floating point; of integers whatever chooses an entry where they choose one
+    (TensorInfo.below), the whole range of at most 16 bits elsewhere, and 0 or 1 for everything else."""
+    return _drawn(tensors, USUAL, seed)
 
 
 def drawn_inputs(
@@ -51,6 +52,8 @@ def _drawn(tensors: Iterable[TensorInfo], distribution: str, seed: int) -> dict[
 
 def _array(tensor: TensorInfo, draw: _Draw, rng: np.random.Generator) -> np.ndarray:
     kind = np.dtype(tensor.dtype)
+    if tensor.below is not None:
+        return rng.integers(0, tensor.below, tensor.shape).astype(kind)
     if kind.kind in "iu" and kind.itemsize <= 2:
         info = np.iinfo(kind)
         return rng.integers(info.min, info.max + 1, tensor.shape).astype(kind)

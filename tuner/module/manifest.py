@@ -176,7 +176,8 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
 def _from_dict(data: Mapping[str, Any]) -> Manifest:
     def tensors(entries: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
         return tuple(
-            TensorInfo(e["name"], tuple(e["shape"]), e["dtype"], e["count"] and Count(**e["count"])) for e in entries
+            TensorInfo(e["name"], tuple(e["shape"]), e["dtype"], e["count"] and Count(**e["count"]), e.get("below"))
+            for e in entries  # modules of before 2026-11-27 do not say how many entries integers choose from
         )
 
     data = {"entry": "main", **data}  # modules of before 2026-11-25 have no other

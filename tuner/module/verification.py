@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from templates.template import anchor_template
 from templates.workloads import anchor_of
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TunedStep
-from tuner.module.inputs import DISTRIBUTIONS, drawn_inputs, random_inputs
+from tuner.module.inputs import DISTRIBUTIONS, USUAL, drawn_inputs, random_inputs
 from tuner.module.manifest import Manifest, Operator, Part
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import Module
@@ -31,9 +31,9 @@ SEEDS = range(len(DISTRIBUTIONS))
 # A deep network may round away more than TOLERANCE by itself: it is right within so many times what onnxruntime's own
 # float32 result is off from float64, and never beyond the limit.
 _OWN_ERRORS, _MOST = 8.0, 1e-2
-_GIVEN = "the given inputs"
 
-Reference = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+Arrays = Mapping[str, np.ndarray]
+Reference = Callable[[Arrays], Arrays]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,16 @@ def tolerance_for(manifest: Manifest) -> float:
     return max(TOLERANCE[manifest.dtype], TOLERANCE[manifest.model.get("rounding", "float32")])
 
 
+@dataclass(frozen=True)
+class _Set:
+    """Inputs to verify on. Where the reference has no digits, those of a user's own and normal ones fail all the same:
+    only a network's unusual inputs tell nothing then."""
+
+    inputs: Arrays
+    title: str
+    is_usual: bool
+
+
 def verify(
     module: Module,
     expected: Reference,
@@ -56,47 +66,65 @@ def verify(
     tolerance: float | None = None,
     graph: FusedGraph | None = None,
     *,
-    given: Mapping[str, np.ndarray] | None = None,
-    own_errors: Callable[[Mapping[str, np.ndarray]], Mapping[str, float]] | None = None,
+    given: Arrays | None = None,
+    own_errors: Callable[[Arrays], Mapping[str, float]] | None = None,
+    locate: Callable[[str, Arrays, float], str | None] | None = None,
 ) -> dict[str, float]:
     """Run both on drawn inputs of several distributions (see inputs.py), and on those that are `given`; the largest
     relative error of every output over all of them. Detections whose scores are equal but for rounding may come in
     another order (`rows.in_order_of`).
 
     Raises VerificationFailed if one is above `tolerance`, naming the output and, where `graph` (that the module was
-    built from) is given, the operator that is farthest off. Without a tolerance it is that of how values are stored
-    and rounded (`tolerance_for`); where that is exceeded, `own_errors` of the reference, of the same inputs and by
-    output, may allow more. Where values are rounded to less than float32, every anchor's
-    kernel has to be right by itself, too.
+    built from) is given, the operator that is farthest off; and what `locate` says of the output, those inputs and the
+    error that is allowed. Without a tolerance it is that of how values are stored and rounded (`tolerance_for`); where
+    that is exceeded, `own_errors` of the reference, of the same inputs and by output, may allow more. Where values are
+    rounded to less than float32, every anchor's kernel has to be right by itself, too.
     """
-    names = [t.name for t in module.manifest.outputs]
-    errors = dict.fromkeys(names, 0.0)
-    sets = [] if given is None else [(given, _GIVEN)]
-    drawn = ((seed, *drawn_inputs(module.manifest.inputs, seed, module.manifest.outputs)) for seed in seeds)
-    for inputs, title in (*sets, *((arrays, f"input seed {seed}, {name}") for seed, arrays, name in drawn)):
-        found = _errors_of(module, expected, inputs)
-        allowed = tolerance_for(module.manifest) if tolerance is None else tolerance
-        worst = max(names, key=lambda name: found[name])
-        if not found[worst] <= allowed and tolerance is None and own_errors is not None:
-            own = own_errors(inputs)
-            if "normal" not in title and title != _GIVEN and _OWN_ERRORS * max(own.values(), default=0.0) > _MOST:
-                continue  # the reference itself has no digits there: unlike the network's own inputs, they tell nothing
-            bounds = {name: max(allowed, min(_OWN_ERRORS * float(own.get(name, 0.0)), _MOST)) for name in names}
-            worst = max(names, key=lambda name: found[name] / bounds[name])
-            allowed = bounds[worst]
-        if not found[worst] <= allowed:
-            blame = "" if graph is None else _blame(operator_errors(module, graph, inputs))
+    manifest = module.manifest
+    errors = {t.name: 0.0 for t in manifest.outputs}
+    least = tolerance_for(manifest) if tolerance is None else tolerance
+    for each in _sets(manifest, seeds, given):
+        found = _errors_of(module, expected, each.inputs)
+        allowed: Mapping[str, float] | None = dict.fromkeys(errors, least)
+        if tolerance is None and own_errors is not None and not all(found[name] <= least for name in errors):
+            allowed = _more_allowed(least, each, own_errors)
+        if allowed is None:
+            continue
+        worst = max(errors, key=lambda name: found[name] / allowed[name])
+        if not found[worst] <= allowed[worst]:
+            blame = "" if graph is None else _blame(operator_errors(module, graph, each.inputs))
+            node = None if locate is None else locate(worst, each.inputs, allowed[worst])
+            first = "" if node is None else f"; the first that is off is {node}, on operands that are right"
             raise VerificationFailed(
-                f"{module.manifest.model['name']}: output {worst!r} is off by {found[worst]:.2g} of its largest value "
-                f"(allowed: {allowed:.2g}, {title}){blame}"
+                f"{manifest.model['name']}: output {worst!r} is off by {found[worst]:.2g} of its largest value "
+                f"(allowed: {allowed[worst]:.2g}, {each.title}){blame}{first}"
             )
-        errors = {name: max(errors[name], found[name]) for name in names}
+        errors = {name: max(errors[name], found[name]) for name in errors}
     if graph is not None and {graph.dtype, graph.model.rounding} != {"float32"}:
-        _check_operators(operator_errors(module, graph, random_inputs(module.manifest.inputs, seeds[0])))
+        _check_operators(operator_errors(module, graph, random_inputs(manifest.inputs, seeds[0])))
     return errors
 
 
-def _errors_of(module: Module, expected: Reference, inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+def _sets(manifest: Manifest, seeds: Sequence[int], given: Arrays | None) -> Iterator[_Set]:
+    if given is not None:
+        yield _Set(given, "the given inputs", is_usual=True)
+    for seed in seeds:
+        inputs, name = drawn_inputs(manifest.inputs, seed, manifest.outputs)
+        yield _Set(inputs, f"input seed {seed}, {name}", is_usual=name == USUAL)
+
+
+def _more_allowed(
+    least: float, each: _Set, own_errors: Callable[[Arrays], Mapping[str, float]]
+) -> Mapping[str, float] | None:
+    """What is allowed, by output, where the reference is off itself; None where these inputs tell nothing."""
+    own = own_errors(each.inputs)
+    if not each.is_usual and _OWN_ERRORS * max(own.values(), default=0.0) > _MOST:
+        return None
+    bounds = {name: max(least, min(_OWN_ERRORS * float(error), _MOST)) for name, error in own.items()}
+    return defaultdict(lambda: least, bounds)
+
+
+def _errors_of(module: Module, expected: Reference, inputs: Arrays) -> dict[str, float]:
     """The relative error of every output; infinite where one is of another type."""
     references = {name: np.asarray(value) for name, value in expected(inputs).items()}
     results = in_order_of(references, module(inputs), module.manifest.outputs, tolerance_for(module.manifest))
@@ -117,7 +145,7 @@ def _check_operators(errors: Sequence[OperatorError]) -> None:
             )
 
 
-def operator_errors(module: Module, graph: FusedGraph, inputs: Mapping[str, np.ndarray]) -> list[OperatorError]:
+def operator_errors(module: Module, graph: FusedGraph, inputs: Arrays) -> list[OperatorError]:
     """The error of everything that a template computes, on the operands that it has in one inference; of a merged
     kernel, that of the member that is farthest off."""
     steps = _steps(module, graph)

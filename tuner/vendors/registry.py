@@ -12,7 +12,7 @@ from tuning_db.record import Config, Workload
 
 # How to get each.
 VENDORS = {
-    "onnxruntime": "pip install 'edgetune[ort]'",
+    "onnxruntime": "pip install onnxruntime",
     "onednn": "pip install 'edgetune[torch]'",
     "clblast": "apt-get install libclblast1",
 }

@@ -138,12 +138,13 @@ def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
         net.graph(tmp_path, out)
 
 
-def test_regions_largest_values_are_refused(tmp_path: Path) -> None:
+def test_the_largest_of_a_regions_weighted_pixels(tmp_path: Path) -> None:
     net = Net()
     maps = net.constant(np.zeros(2, np.int64))
-    regions = net.constant(np.array([[0, 0, 3, 3], [1, 1, 4, 4]], np.float32))
-    with pytest.raises(BadInput, match=r"\(RoiAlign\) cannot be converted: the mode max is not supported"):
-        net.graph(tmp_path, net.op("RoiAlign", net.input(1, 2, 6, 6), regions, maps, mode="max"))
+    regions = net.constant(np.array([[0, 0, 3, 3], [1, 1, 4.5, 7]], np.float32))
+    sizes = {"output_height": 2, "output_width": 3, "sampling_ratio": 2}
+    out = net.op("RoiAlign", net.input(1, 2, 6, 6), regions, maps, mode="max", **sizes)
+    assert_as_onnxruntime(net, tmp_path, out, x=image(1, 2, 6, 6))
 
 
 def test_a_part_of_no_entries_is_one_line(tmp_path: Path) -> None:

@@ -60,10 +60,10 @@ def test_an_if_in_an_if(tmp_path: Path) -> None:
     check(net.save(tmp_path / "m.onnx", out), 2, 3)
 
 
-@pytest.mark.parametrize("turns", [1, 3])
-def test_a_loop_of_so_many_turns(tmp_path: Path, turns: int) -> None:
+@pytest.mark.parametrize(("turns", "opset"), [(1, 17), (3, 17), (2, 11)])
+def test_a_loop_of_so_many_turns(tmp_path: Path, turns: int, opset: int) -> None:
     """It carries a sum, and puts out what it was after each turn, scaled by the turn's number."""
-    net = Net()
+    net = Net(opset=opset)
     x = net.input(2, 3)
     nodes = [
         helper.make_node("Identity", ["going"], ["still"]),
@@ -75,6 +75,35 @@ def test_a_loop_of_so_many_turns(tmp_path: Path, turns: int) -> None:
     limit, going = net.constant(np.array(turns)), net.constant(np.array(True))
     last = net.op("Loop", limit, going, net.op("Relu", x), outputs=2, body=loop)
     check(net.save(tmp_path / "m.onnx", last, f"{last}_1"), 2, 3)
+
+
+@pytest.mark.parametrize("backwards", [0, 1])
+@pytest.mark.parametrize("opset", [9, 17])
+def test_a_scan(tmp_path: Path, opset: int, backwards: int) -> None:
+    """Along the second axis of one input and the first of another; the sum so far is its state, which every turn puts
+    out along the last axis. The body reads a weight from outside."""
+    net = Net(opset=opset)
+    scale = net.weight(3)
+    nodes = [
+        helper.make_node("Mul", ["part", scale], ["scaled"]),
+        helper.make_node("Add", ["scaled", "more"], ["both"]),
+        helper.make_node("Add", ["sum", "both"], ["next"]),
+        helper.make_node("Neg", ["next"], ["negated"]),
+    ]
+    step = body(nodes, ["sum", "part", "more"], ["next", "negated"])
+    start, x, more = net.weight(2, 3), net.input(2, 5, 3), net.weight(5, 2, 3)
+    last = net.op(
+        "Scan",
+        *(start, x, more),
+        outputs=2,
+        body=step,
+        num_scan_inputs=2,
+        scan_input_axes=[1, 0],
+        scan_input_directions=[backwards, 0],
+        scan_output_axes=[2],
+        scan_output_directions=[1 - backwards],
+    )
+    check(net.save(tmp_path / "m.onnx", last, f"{last}_1"), 2, 5, 3)
 
 
 def test_what_depends_on_the_inputs_values_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -300,3 +300,14 @@ def test_quantised_dense_layers(tmp_path: Path, quantised_result: bool) -> None:
     reads += [net.constant(np.arange(9, dtype=np.int32) * 50)]
     reads += [net.scalar(0.5), net.constant(np.array(7, np.uint8))] if quantised_result else []
     assert_as_onnxruntime(net, tmp_path, net.op("QGemm", *reads, transB=1, **MICROSOFT), x=integers(3, 40))
+
+
+def test_an_output_without_a_shape_is_read_by_what_is_written_out(tmp_path: Path) -> None:
+    """Its shape follows from the nodes: it is not that of a single number."""
+    net = Net()
+    first = net.op("Relu", net.input(2, 6))
+    second = net.op("LpNormalization", first, axis=1, p=2)
+    halves = net.op("SplitToSequence", second, net.constant(np.array(3)), axis=1)
+    last = net.op("SequenceAt", halves, net.constant(np.array(1)))
+    path = net.save(tmp_path / "net.onnx", first, second, last)
+    assert [o.shape for o in load_onnx(path).outputs] == [(2, 6), (2, 6), (2, 3)]

@@ -37,6 +37,13 @@ def test_narrow_integers_have_their_whole_range(dtype: str) -> None:
     assert found.max() > info.max - 200
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_integers_choose_any_entry_of_what_they_choose_from(dtype: str) -> None:
+    found = random_inputs([TensorInfo("x", (500,), dtype, below=7)], 0)["x"]
+    assert found.dtype == dtype
+    assert set(found.tolist()) == set(range(7))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "bool"])
 def test_others_may_be_indices(dtype: str) -> None:
     found = random_inputs([TensorInfo("x", (50,), dtype)], 0)["x"]

@@ -1,0 +1,72 @@
+"""Which node of a file is the first whose result a built module gets wrong. Start at `first_off`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from templates.reference import relative_error
+from tuner.errors import BadInput
+from tuner.graph import Parts
+from tuner.module.reference import OnnxReference
+from tuner.module.runtime import Module
+
+Build = Callable[[Path, Path], Module]  # of a model's file, in a folder that is not there
+
+
+def first_off(
+    parts: Parts, output: str, inputs: Mapping[str, np.ndarray], *, allowed: float, build: Build
+) -> str | None:
+    """Name a node whose result is off by more than `allowed` of its largest value, while all that it reads is right;
+    `output` is known to be off for these inputs. None where no tensor that is off can be built and compared alone.
+
+    It halves the nodes that are in question until one is left, and builds and runs what computes the one in the middle
+    each time: seconds for every build.
+    """
+    compare = _Comparison(parts, inputs, allowed, build)
+    behind = parts.behind(output)
+    candidates = [name for name in parts.tensors if name in behind]
+    found: str | None = None
+    while candidates:  # what is behind the last one is off
+        at = (len(candidates) - 1) // 2
+        is_off = compare.is_off(candidates[at])
+        if is_off:
+            found = candidates[at]
+            candidates = candidates[:at]
+        elif is_off is None:
+            del candidates[at]
+        else:
+            candidates = candidates[at + 1 :]
+    # Another branch, whose nodes are before those of one that is right, may be where it begins.
+    while found is not None and (read := next(filter(compare.is_off, parts.read_by(found)), None)) is not None:
+        found = read
+    return None if found is None else parts.node_of(found)
+
+
+class _Comparison:
+    """Compares tensors with the reference, each once."""
+
+    def __init__(self, parts: Parts, inputs: Mapping[str, np.ndarray], allowed: float, build: Build) -> None:
+        self._parts, self._inputs, self._allowed, self._build = parts, inputs, allowed, build
+        self._known: dict[str, bool | None] = {}
+
+    def is_off(self, tensor: str) -> bool | None:
+        """Whether a tensor is off; None where a model of it alone cannot be built, or be computed by the reference."""
+        if tensor not in self._known:
+            try:
+                self._known[tensor] = self._error(tensor) > self._allowed
+            except BadInput:
+                self._known[tensor] = None
+        return self._known[tensor]
+
+    def _error(self, tensor: str) -> float:
+        with tempfile.TemporaryDirectory(prefix="edgetune-part-") as folder:
+            file = Path(folder) / "part.onnx"
+            file.write_bytes(self._parts.model(tensor).SerializeToString())
+            module = self._build(file, Path(folder) / "built")
+            given = {name: self._inputs[name] for name in module.inputs}
+            (result,), (wanted,) = module(given).values(), OnnxReference(file)(given).values()
+            return relative_error(np.asarray(result), np.asarray(wanted))
