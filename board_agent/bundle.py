@@ -29,7 +29,7 @@ from board_agent.journal import Journal, packed_results
 from board_agent.line import Alone
 from board_agent.pace import WARM_CALLS, WINDOW, Pace
 from board_agent.serve import check_scratch
-from board_agent.session import PREFIX, Session, sweep
+from board_agent.session import Session, scratch_for_candidates
 from board_agent.topology import usable_cpus
 from board_agent.wire import receive, send
 
@@ -242,9 +242,7 @@ def _carried_out(
 ) -> Outcome:
     with contextlib.ExitStack() as stack:
         check_scratch(tempfile.gettempdir())
-        sweep(tempfile.gettempdir())
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-"))
-        os.chmod(scratch, 0o711)
+        scratch = stack.enter_context(scratch_for_candidates(tempfile.gettempdir()))
         journal = stack.enter_context(Journal(folder))
         run = Run(bundle, manifest, stack.enter_context(Device(scratch)), journal.reference)
         known = len(journal.results)

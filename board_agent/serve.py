@@ -26,7 +26,8 @@ from board_agent.keys import Hosts
 from board_agent.line import MOST, Full, Line
 from board_agent.pairing import Code, PairingError, pair
 from board_agent.sandbox import end_with, private
-from board_agent.session import serve_host, sweep
+from board_agent.scratch import sweep
+from board_agent.session import serve_host
 from board_agent.wire import Gone, WireError, send
 
 _STRANGERS = 8  # connections for which there is always room: each is a small process for ten seconds

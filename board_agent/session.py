@@ -26,6 +26,7 @@ from board_agent.defaults import ALIVE_SECONDS, TURN_SECONDS
 from board_agent.facts import facts
 from board_agent.line import Alone, Visitor
 from board_agent.sandbox import adopt_orphans, end_children
+from board_agent.scratch import Scratch
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 
 _LOOK_SECONDS = 0.25  # between looks whether the process still runs: what it started may keep its socket open
@@ -34,7 +35,6 @@ _MOMENT = 2.0  # seconds that a session which just ended may need to clear up
 _MOST_TURNS = 5  # that a host is given which has not come to measuring
 MOST_BYTES = 1 << 30  # of one message from a host
 _SAID_BYTES = 4096  # of what the process said last: a candidate may have said a lot
-PREFIX = "edgetune-board-"
 BENCH = ["-m", "board_agent.bench"]  # what Python runs for kernels; a simulated board has another
 _MEASURES = ("call", "repeat", "compare")
 _FREE = ("condition", "start")  # what needs no turn
@@ -319,33 +319,26 @@ class Session:
         return {"died": bench.kill()}, []
 
 
+def scratch_for_candidates(base: str) -> Scratch:
+    """A folder in which unprivileged processes find folders of their own. Raises OSError."""
+    return Scratch(base, "edgetune-board-", 0o711)
+
+
 def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float, alive_seconds: float) -> None:
     """Serve one connected host, in a scratch folder of its own that goes with it."""
     adopt_orphans()
-    scratch = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base)
-    os.chmod(scratch, 0o711)  # an unprivileged process finds its own folder in it
+    scratch = scratch_for_candidates(base)
     try:
-        Session(host, scratch, visitor, turn_seconds, alive_seconds).serve()
+        Session(host, scratch.path, visitor, turn_seconds, alive_seconds).serve()
     except (Gone, _HostLeft):
         pass
     except WireError as error:
         with contextlib.suppress(Gone, WireError):
             send(host, {"refused": str(error)})
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.close()
 
 
 def _decrypted(host: Any) -> bool:
     """Whether there is something to read that no longer shows at the socket."""
     return isinstance(host, ssl.SSLSocket) and host.pending() > 0
-
-
-def sweep(base: str) -> None:
-    """Remove the folders of sessions that died without doing so; other users' are left alone."""
-    for name in os.listdir(base):
-        path = os.path.join(base, name)
-        session = name[len(PREFIX) :].partition("-")[0]
-        if name.startswith(PREFIX) and session.isdigit() and not os.path.exists(f"/proc/{session}"):
-            with contextlib.suppress(OSError):
-                if os.stat(path).st_uid == os.getuid():
-                    shutil.rmtree(path, ignore_errors=True)

@@ -52,7 +52,7 @@ def command(
             from tuner.report.live import Live
 
             for folder in modules or []:
-                read_manifest(folder, check_files=False)
+                read_manifest(folder)
             _serve(store, Live(store, modules or [], benches), address, port, out)
 
 

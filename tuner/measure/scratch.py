@@ -1,42 +1,33 @@
-"""The folder for a runner's temporary files. Each lives as long as a lock on it is held; dead ones are swept away."""
+"""The folder for a runner's temporary files, which goes away with it. Start at `Scratch`."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+import board_agent.scratch
 from board_agent.disk import full_disk
 from tuner.errors import BadInput
 from tuning_db.record import Failure
 
-_PREFIX = "edgetune-"
-_LOCK = "lock"
-_NEWBORN_SECONDS = 3600.0  # a folder without a lock file may be one that is just being made
-
 
 class Scratch:
-    """A temporary folder of this process. A file lock, which the kernel releases when its holder dies however that
-    happens, tells other processes (also in other containers on the same folder) that it is in use."""
+    """A folder as board_agent.scratch makes them; usable in a `with` statement, which gives its path."""
 
-    def __init__(self, root: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Raises BadInput if the folder for temporary files cannot be written."""
+    def __init__(self, root: Path | None = None) -> None:
+        """Raises BadInput if the folder for temporary files, TMPDIR if no other is given, cannot be written."""
         base = Path(tempfile.gettempdir() if root is None else root)
         try:
-            sweep(base, clock())
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-            # Locked before it gets its name: nobody can see a lock that is not held by a live process.
-            unnamed = self.path / "unlocked"
-            self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            unnamed.rename(self.path / _LOCK)
+            self._folder = board_agent.scratch.Scratch(str(base))
         except OSError as error:
             raise BadInput(f"{base}: cannot be used for temporary files ({error.strerror}): set TMPDIR") from error
+        self.path = Path(self._folder.path)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def check_disk(self, failure: Failure | None) -> None:
         """Raises BadInput where the disk is why a build failed."""
@@ -46,32 +37,7 @@ class Scratch:
 
     def close(self) -> None:
         """Remove the folder and all in it. More calls do nothing."""
-        if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = -1
-
-
-def _is_stale(folder: Path, now: float) -> bool:
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return now - folder.stat().st_mtime > _NEWBORN_SECONDS
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
-    return True
-
-
-def sweep(base: Path, now: float) -> None:
-    """Remove the folders of runners that died without doing so. Other users' folders are left alone."""
-    for folder in base.glob(_PREFIX + "*"):
-        with contextlib.suppress(OSError):  # it went away meanwhile, or is another user's
-            if folder.stat().st_uid == os.getuid() and _is_stale(folder, now):
-                shutil.rmtree(folder, ignore_errors=True)
+        self._folder.close()
 
 
 def disk_problem(failure: Failure | None) -> str | None:

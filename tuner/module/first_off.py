@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 from templates.reference import relative_error
 from tuner.errors import BadInput
 from tuner.graph import Parts
+from tuner.measure.scratch import Scratch
 from tuner.module.reference import OnnxReference
 from tuner.module.runtime import Module
 
@@ -63,10 +63,10 @@ class _Comparison:
         return self._known[tensor]
 
     def _error(self, tensor: str) -> float:
-        with tempfile.TemporaryDirectory(prefix="edgetune-part-") as folder:
-            file = Path(folder) / "part.onnx"
+        with Scratch() as folder:
+            file = folder / "part.onnx"
             file.write_bytes(self._parts.model(tensor).SerializeToString())
-            module = self._build(file, Path(folder) / "built")
+            module = self._build(file, folder / "built")
             given = {name: self._inputs[name] for name in module.inputs}
             (result,), (wanted,) = module(given).values(), OnnxReference(file)(given).values()
             return relative_error(np.asarray(result), np.asarray(wanted))

@@ -132,11 +132,18 @@ class Manifest:
 
 def is_module(directory: Path) -> bool:
     """Whether a directory holds a module, of whatever format."""
+    return bool(written_files(directory))
+
+
+def written_files(directory: Path) -> set[str]:
+    """Names of the files that a build wrote to a directory; empty where it holds no module, of whatever format."""
     try:
         data = json.loads((directory / FILE_NAME).read_text())
     except (OSError, ValueError):
-        return False
-    return isinstance(data, dict) and data.get("kind") == KIND
+        return set()
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        return set()
+    return {FILE_NAME, *(data["files"] if isinstance(data.get("files"), dict) else ())}
 
 
 def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
@@ -164,13 +171,24 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
         )
     try:
         manifest = _from_dict(data)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput(f"{path}: damaged; build the module again") from None
+    _check_names(path, manifest)
     if check_files:
         for name, expected in manifest.files.items():
             if checksum(directory / name) != expected:
                 raise BadInput(f"{directory / name}: damaged (its checksum differs); build the module again")
     return manifest
+
+
+def _check_names(path: Path, manifest: Manifest) -> None:
+    """Raises BadInput for a file that is not in the module's folder, or is used and has no checksum."""
+    for name in manifest.files:
+        if name in ("", "..") or Path(name).name != name:
+            raise BadInput(f"{path}: names {name!r}, which is no file in the module's folder; do not use this module")
+    for used in (manifest.network, manifest.kernels, *manifest.constants):
+        if used is not None and used not in list(manifest.files):
+            raise BadInput(f"{path}: {used!r} has no checksum; build the module again")
 
 
 def _from_dict(data: Mapping[str, Any]) -> Manifest:
@@ -180,6 +198,8 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
             for e in entries  # modules of before 2026-11-27 do not say how many entries integers choose from
         )
 
+    if not isinstance(data["files"], dict):
+        raise TypeError("the files are names with checksums")
     data = {"entry": "main", **data}  # modules of before 2026-11-25 have no other
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
@@ -193,6 +213,8 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
 def checksum(path: Path) -> str:
     """SHA-256 of a file. Raises BadInput if it cannot be read."""
     digest = hashlib.sha256()
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path}: not a file; build the module again")
     try:
         with path.open("rb") as stream:
             while chunk := stream.read(1 << 20):

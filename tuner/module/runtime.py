@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import os
 import threading
@@ -74,7 +75,7 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
     if manifest.kernels is not None:
         kernels = (directory / manifest.kernels).resolve()
         executable.import_module(tvm.runtime.load_module(str(kernels)))
-        pool = _pool(directory, kernels) if manifest.computes_on_host else None
+        pool = _pool(directory, manifest.files, kernels) if manifest.computes_on_host else None
     if pool is not None and any(processor.key["kind"] == "opencl" for processor in manifest.devices):
         opencl.set_host_threads(*pool.waiting)  # it may compute on the cores that the pool waits on
     if manifest.stages and manifest.computes_on_host:
@@ -83,9 +84,10 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
     return Module(manifest, lambda: relax.VirtualMachine(executable, list(devices)), devices, constants, pin, pool)
 
 
-def _pool(directory: Path, kernels: Path) -> Pool | None:
-    """The module's own thread pool, serving its kernels; None where it has none that runs here: TVM's does then."""
-    pools = (open_pool(path.resolve()) for path in sorted(directory.glob(PATTERN)))
+def _pool(directory: Path, files: Iterable[str], kernels: Path) -> Pool | None:
+    """The module's own thread pool, serving its kernels; None where it has none that runs here: TVM's does then.
+    Libraries that its manifest does not name are left alone."""
+    pools = (open_pool((directory / name).resolve()) for name in sorted(fnmatch.filter(files, PATTERN)))
     pool = next(filter(None, pools), None)
     if pool is not None:
         pool.serve(kernels)

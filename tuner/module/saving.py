@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import tvm
 
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
-from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module
+from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module, written_files
 
 NETWORK = "network.ro"
 CONSTANTS = "constants-{device}.params"
@@ -173,7 +174,8 @@ def _claim(path: Path, size: int) -> None:
 
 
 def _replace(partial: Path, directory: Path) -> None:
-    """Put the finished directory in place; an older module there is moved away first and comes back on failure."""
+    """Put the finished directory in place; an older module there is moved away first and comes back on failure. What
+    else was in its directory is there afterwards, too."""
     if not directory.exists():
         partial.rename(directory)
         return
@@ -184,4 +186,17 @@ def _replace(partial: Path, directory: Path) -> None:
     except OSError:
         old.rename(directory)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _delete_module(old, directory)
+
+
+def _delete_module(old: Path, directory: Path) -> None:
+    """Delete the files that a build wrote; others move to `directory`, or stay where the new module has one of that
+    name."""
+    written = written_files(old)
+    for entry in old.iterdir():
+        if entry.name in written and not entry.is_dir():
+            entry.unlink()
+        elif not (directory / entry.name).exists():
+            entry.rename(directory / entry.name)
+    with contextlib.suppress(OSError):  # it is not empty: nothing of it may be lost
+        old.rmdir()

@@ -8,7 +8,6 @@ while one contender is timed all others are stopped (SIGSTOP), so that nobody's 
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 
 from templates.reference import relative_error
 from tuner.errors import BadInput
+from tuner.measure.scratch import Scratch
 from tuner.module import Manifest, in_order_of, read_manifest, tolerance_for
 from tuner.report.alternation import Contender, ContenderFailed, alternate
 from tuner.report.contender import Spec
@@ -118,7 +118,7 @@ def compare(
     if known and len(skipped) == len(known):
         raise BadInput("; ".join(f"{name} is {reason}" for name, reason in skipped.items()))
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgetune-bench-")))
+        folder = stack.enter_context(Scratch())
         np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)
         running: dict[str, Contender] = {}
         for name in [OURS, *(peer.name for peer in known if peer.name not in skipped)]:

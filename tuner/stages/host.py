@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from tuner.devices import usable_cpus
 from tuner.devices.parallel import open_pool, pool_library
 from tuner.devices.parallel.stage import STAGE, offer_stages, stage_arguments
 from tuner.errors import BadInput
+from tuner.measure.scratch import Scratch
 from tuner.measure.toolchain import check_toolchain, link_shared
 
 _LOAD = "ffi.Module.load_from_file.relax.VMExecutable"
@@ -53,8 +52,8 @@ class Host:
     def loaded(self, kernels: Any) -> Any:
         """Compiled kernels (a TVM module of LLVM's) as a library that the pool serves. Raises RuntimeError if the
         linker fails."""
-        with tempfile.TemporaryDirectory(prefix="edgetune-stages-") as name:
-            library = Path(name) / "kernels.so"
+        with Scratch() as folder:
+            library = folder / "kernels.so"
             link_shared({library.with_suffix(".o"): kernels}, library, self._linker)
             found = tvm.runtime.load_module(str(library))
             self._pool.serve(library)
@@ -72,8 +71,8 @@ class Host:
 
     def machine(self, executable: Any) -> Any:
         """A virtual machine of a compiled network whose kernels the pool serves."""
-        with tempfile.TemporaryDirectory(prefix="edgetune-stages-") as name:
-            network = Path(name) / "network.ro"
+        with Scratch() as folder:
+            network = folder / "network.ro"
             executable.mod.write_to_file(str(network), "ro")
             program = tvm.get_global_func(_LOAD)(str(network))
         for child in executable.mod.imports:

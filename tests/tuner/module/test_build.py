@@ -160,9 +160,8 @@ def test_a_link_to_a_module_stays_one_and_the_current_folder_is_refused(
 
 def test_a_module_is_replaced_and_anything_else_is_not(tmp_path: Path, device: Device, graph: FusedGraph) -> None:
     build(graph, device, tmp_path / "m")
-    (tmp_path / "m" / "stale").write_text("old")
-    build(graph, device, tmp_path / "m")
-    assert not (tmp_path / "m" / "stale").exists()
+    manifest = build(graph, device, tmp_path / "m")
+    assert {p.name for p in (tmp_path / "m").iterdir()} == {"manifest.json", *manifest.files}
     for name, content in (("precious", {"thesis.txt": "x"}), ("json", {"manifest.json": "{}"})):
         (tmp_path / name).mkdir()
         for file, text in content.items():
@@ -176,6 +175,36 @@ def test_a_module_is_replaced_and_anything_else_is_not(tmp_path: Path, device: D
     (tmp_path / "empty").mkdir()
     build(graph, device, tmp_path / "empty")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "json", "m", "precious"]
+
+
+def test_what_no_build_wrote_is_still_there_after_the_next_one(
+    tmp_path: Path, device: Device, graph: FusedGraph
+) -> None:
+    """Notes, a folder, and a library that somebody has named as a part of a module."""
+    build(graph, device, tmp_path / "m")
+    mine = {"notes.txt": "a", "results/run1.csv": "b", "parallel-0123456789abcdef.so": "c"}
+    for name, text in mine.items():
+        (tmp_path / "m" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "m" / name).write_text(text)
+    manifest = build(graph, device, tmp_path / "m")
+    assert {name: (tmp_path / "m" / name).read_text() for name in mine} == mine
+    known = {"manifest.json", *manifest.files, "notes.txt", "results", "parallel-0123456789abcdef.so"}
+    assert {p.name for p in (tmp_path / "m").iterdir()} == known
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_what_has_a_name_of_the_new_module_stays_beside_it(tmp_path: Path, device: Device, graph: FusedGraph) -> None:
+    """It is not in the old module's manifest: no build wrote it."""
+    build(graph, device, tmp_path / "m")
+    manifest = tmp_path / "m" / "manifest.json"
+    data = json.loads(manifest.read_text())
+    del data["files"]["network.ro"]
+    manifest.write_text(json.dumps(data))
+    (tmp_path / "m" / "network.ro").write_text("mine")
+    build(graph, device, tmp_path / "m")
+    (kept,) = tmp_path.glob(".m.*")
+    assert (kept / "network.ro").read_text() == "mine"
+    read_manifest(tmp_path / "m")
 
 
 def test_a_failed_check_leaves_the_old_module(tmp_path: Path, device: Device, graph: FusedGraph) -> None:

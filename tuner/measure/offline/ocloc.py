@@ -11,12 +11,11 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from tuner.errors import BadInput, CompileError, first_error
 from tuner.measure.offline.contract import Resources
+from tuner.measure.scratch import Scratch
 
 _REGISTER_BYTES = 32  # up to Xe-LP
 _SPILLED = re.compile(r"kernel (\w+)\s+compiled SIMD(\d+) allocated (\d+) regs and spilled around (\d+)")
@@ -38,13 +37,13 @@ class Ocloc:
 
     def compile(self, source: str) -> Mapping[str, Resources]:
         """See contract.Compiler.compile."""
-        with tempfile.TemporaryDirectory(prefix="edgetune-ocloc-") as folder:
-            (Path(folder) / "kernel.cl").write_text(source)
+        with Scratch() as folder:
+            (folder / "kernel.cl").write_text(source)
             done = subprocess.run(
                 self._command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
             )
             log = done.stdout + done.stderr
-            binary = next(Path(folder).glob("*.bin"), None)
+            binary = next(folder.glob("*.bin"), None)
             if done.returncode or binary is None:
                 raise CompileError(f"ocloc: {first_error(log)}")
             return resources(binary.read_bytes(), log)

@@ -26,7 +26,7 @@ from tuning_db.store import Store
 def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """`benches` are what `tune bench --json` printed, of any modules. Raises BadInput if the folder is no module,
     DatabaseError if the store cannot be read."""
-    manifest = read_manifest(folder, check_files=False)
+    manifest = read_manifest(folder)  # its network is parsed for the graph
     bench = next((b for b in benches if Path(str(b.get("module"))).resolve() == folder.resolve()), None)
     devices = [DeviceKey.from_dict(processor.key) for processor in manifest.devices]
     vendors = _vendors(store)
