@@ -28,6 +28,7 @@ from board_agent.facts import facts
 from board_agent.journal import Journal, packed_results
 from board_agent.line import Alone
 from board_agent.pace import WARM_CALLS, WINDOW, Pace
+from board_agent.parsing import parse_json
 from board_agent.serve import check_scratch
 from board_agent.session import Session, scratch_for_candidates
 from board_agent.topology import usable_cpus
@@ -209,7 +210,7 @@ def carry_out(bundle: str, results: str, say: Callable[[str], object]) -> Outcom
     """Measure what a bundle holds and has no result yet, and write the archive of all results. `say` is told how it
     goes, a line each. Raises Stopped; after that, or an interrupt, the next call goes on."""
     with _opened(bundle) as archive:
-        manifest = json.loads(archive.read(MANIFEST))
+        manifest = parse_json(archive.read(MANIFEST))
         if manifest["format"] != FORMAT:
             raise Stopped(f"{bundle}: made by another version of edgetune: python3 {bundle} measures it")
         folder = f"{results}.{manifest['name']}.partial"

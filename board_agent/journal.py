@@ -17,6 +17,7 @@ from collections import Counter
 from typing import Any, Iterator, Sequence
 
 from board_agent.disk import whole_file
+from board_agent.parsing import parse_json
 
 LINES = "results.jsonl"
 OUTPUTS = "outputs/"
@@ -37,7 +38,7 @@ class Journal:
         there = self._file.readall()
         whole = there.rpartition(b"\n")[0] + b"\n" if b"\n" in there else b""
         self._file.truncate(len(whole))
-        self._lines = [json.loads(line) for line in whole.splitlines()]
+        self._lines = [parse_json(line) for line in whole.splitlines()]
 
     def __enter__(self) -> Journal:
         return self
@@ -110,7 +111,7 @@ def packed_results(archive: str, bundle: str) -> list[dict[str, Any]] | None:
     """The lines of candidates in the archive of a bundle's results; None where a file is no such archive."""
     try:
         with zipfile.ZipFile(archive) as packed:
-            lines = [json.loads(line) for line in packed.read(LINES).splitlines()]
+            lines = [parse_json(line) for line in packed.read(LINES).splitlines()]
             found = [line for line in lines if "candidate" in line]
             return found if packed.read(BUNDLE).decode() == bundle else None
     except (FileNotFoundError, ValueError, KeyError, zipfile.BadZipFile):

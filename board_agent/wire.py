@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Dict, List, Tuple
 
+from board_agent.parsing import parse_json
+
 MAGIC = b"edt1"
 VERSION = 2  # of the requests, which a board says first
 OBJECT_BYTES = 1 << 20
@@ -61,8 +63,8 @@ def receive(connection: Any, most_bytes: int) -> Frame:
     if sum(sizes) > most_bytes:
         raise WireError(f"parts of {sum(sizes)} bytes are too large: {most_bytes} are accepted")
     try:
-        message = json.loads(_exactly(connection, length).decode())
-    except (ValueError, RecursionError) as error:
+        message = parse_json(_exactly(connection, length).decode())
+    except ValueError as error:
         raise WireError(f"the message is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise WireError("the message is not a JSON object")

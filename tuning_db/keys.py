@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from board_agent.parsing import parse_json
 from tuning_db.errors import DatabaseError
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.schema import devices, workloads
@@ -23,7 +23,7 @@ class Keys:
     def _decoded(self, key: str, decode: Callable[[Mapping[str, Any]], Any]) -> Any:
         if key not in self._known:
             try:
-                self._known[key] = decode(json.loads(key))
+                self._known[key] = decode(parse_json(key))
             except (TypeError, ValueError, KeyError) as error:
                 raise DatabaseError(
                     f"the stored key {key[:80]!r} is damaged; `tune db verify` lists all damage"

@@ -27,6 +27,7 @@ from tuning_db.rows import from_record, to_record
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\0"
 _CHUNK_BYTES = 1 << 16
 # What a compressed file that was cut or damaged raises.
+MOST_LINE_BYTES = 1 << 24  # of a record, which has some thousand: a small compressed file can hold a line of gigabytes
 DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 # From a line's JSON value to a trial: `rows.from_record`, or another tuner's format. Raises DatabaseError.
@@ -72,6 +73,9 @@ def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial
     number = 0
     try:
         for number, raw in enumerate(lines, 1):
+            if len(raw) > MOST_LINE_BYTES:
+                yield BadLine(number, f"it is longer than {MOST_LINE_BYTES >> 20} MiB")
+                continue
             line = raw.removeprefix(BOM_UTF8)  # with which some editors begin a file
             if (text := line.strip()) and not text.startswith(b"#"):
                 try:
@@ -94,22 +98,29 @@ def opened(path: Path) -> Generator[Iterator[bytes], None, None]:
         elif head.startswith(_XZ):
             yield _lines(stack.enter_context(lzma.LZMAFile(file)))
         else:
-            yield iter(file)
+            yield _lines(file)
 
 
-def _lines(file: gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
-    """The file's own lines would leave out the last one where the file was cut, and that may be a whole record."""
-    rest = b""
+def _lines(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+    """The file's own lines would leave out the last one where the file was cut, and that may be a whole record. Of one
+    that is too long only the begin is kept."""
+    parts: list[bytes] = []
+    size = 0
     try:
-        while chunk := file.read1(_CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
+        while chunk := file.read1(_CHUNK_BYTES):  # type: ignore[union-attr]
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                yield b"".join([*parts, end])[: MOST_LINE_BYTES + 1]
+                parts, size = [], 0
+            if rest and size <= MOST_LINE_BYTES:
+                parts.append(rest)
+                size += len(rest)
     except DAMAGE:
-        if rest:
-            yield rest
+        if parts:
+            yield b"".join(parts)[: MOST_LINE_BYTES + 1]
         raise
-    if rest:
-        yield rest
+    if parts:
+        yield b"".join(parts)[: MOST_LINE_BYTES + 1]
 
 
 def write(trials: Iterable[Trial], out: IO[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, and_, case, delete, exists, false, func, or_, select
 
+from board_agent.parsing import parse_json
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
 from tuning_db.marks import is_throttled
@@ -134,7 +134,7 @@ def _structure(store: Store) -> Iterator[str]:
 
 def _key_problem(key: str, kind: type[Workload] | type[DeviceKey], row: Any, columns: tuple[str, ...]) -> str | None:
     try:
-        value = kind.from_dict(json.loads(key))
+        value = kind.from_dict(parse_json(key))
     except (TypeError, ValueError, KeyError) as error:
         return f"its key cannot be read ({error!r})"
     if value.key != key:
@@ -164,8 +164,8 @@ def _trials(store: Store) -> Iterator[str]:
 
 def _trial_problem(row: Any) -> str | None:
     try:
-        workload = Workload.from_dict(json.loads(row.workload_key))
-        device = DeviceKey.from_dict(json.loads(row.device_key))
+        workload = Workload.from_dict(parse_json(row.workload_key))
+        device = DeviceKey.from_dict(parse_json(row.device_key))
         trial = from_row(row, workload, device)
         expected = to_row(trial)
     except (TypeError, ValueError, KeyError, DatabaseError) as error:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from board_agent.parsing import parse_json
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json, frozen, plain
 
@@ -247,18 +248,18 @@ def from_row(row: Any, workload: Workload, device: DeviceKey) -> Trial:
     try:
         failure = None
         if row.failure_kind is not None:
-            failure = Failure(FailureKind(row.failure_kind), json.loads(row.failure_message))
+            failure = Failure(FailureKind(row.failure_kind), parse_json(row.failure_message))
         return Trial(
             workload=workload,
             device=device,
-            config=Config.from_dict(json.loads(row.config)),
+            config=Config.from_dict(parse_json(row.config)),
             template_version=row.template_version,
-            times=tuple(json.loads(row.times)),
+            times=tuple(parse_json(row.times)),
             failure=failure,
             error=row.error,
             seed=row.seed,
             searcher=row.searcher,
-            versions=json.loads(row.versions),
+            versions=parse_json(row.versions),
             created=moment(row.created),
         )
     except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:

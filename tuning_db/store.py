@@ -8,7 +8,6 @@ not for forked children: open another one there.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sqlite3
@@ -40,6 +39,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.expression import FromClause
 
+from board_agent.parsing import parse_json
 from tuning_db import bulk, interrupts, schema
 from tuning_db.connect import (
     BUSY_SECONDS,
@@ -361,7 +361,7 @@ class Store:
                 InFlight(
                     decode.workload(row.workload_key),
                     decode.device(row.device_key),
-                    Config.from_dict(json.loads(row.config)),
+                    Config.from_dict(parse_json(row.config)),
                     row.owner,
                     moment(row.started),
                 )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
 import os
+import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +146,35 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
     made = [trial(1), trial(2)]
     first, second = lines_of(made)
     assert list(logs.read([b"\xef\xbb\xbf" + first, second])) == made
+
+
+def compressed(how: str, content: bytes) -> bytes:
+    return {"plain": bytes, "gzip": gzip.compress, "xz": partial(lzma.compress, preset=0)}[how](content)
+
+
+@pytest.mark.parametrize("how", ["plain", "gzip", "xz"])
+def test_a_line_of_very_many_bytes_is_one_bad_line(tmp_path: Path, how: str) -> None:
+    """It is not held in memory; the records before and behind it are read."""
+    made = [trial(1), trial(2)]
+    first, second = lines_of(made)
+    path = tmp_path / "log"
+    path.write_bytes(compressed(how, first + b" " * (8 * logs.MOST_LINE_BYTES) + b"\n" + second))
+    tracemalloc.start()
+    with logs.opened(path) as lines:
+        found = list(logs.read(lines))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [made[0], BadLine(2, "it is longer than 16 MiB"), made[1]]
+    assert peak < 6 * logs.MOST_LINE_BYTES
+
+
+@pytest.mark.parametrize("how", ["plain", "gzip", "xz"])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_lines_are_the_same_however_they_are_stored(tmp_path: Path, how: str, end: bytes) -> None:
+    wanted = [b"", b"a", b"b" * 200_000, b"", b"c"]
+    (tmp_path / "log").write_bytes(compressed(how, b"\n".join(wanted) + end))
+    with logs.opened(tmp_path / "log") as lines:
+        assert list(lines) == wanted
 
 
 def test_a_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:

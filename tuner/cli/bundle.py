@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from board_agent.parsing import parse_json
 from tuner.cli.common import (
     DEFAULT_DB,
     INTERRUPTED,
@@ -169,7 +169,7 @@ def _device(facts: Path, name: str, threads: int | None) -> Any:
     if threads is not None and kind in _DRIVERS:
         raise BadInput(f"device {name}: a number of threads is for the device cpu; leave it out")
     try:
-        said = json.loads(facts.read_text())
+        said = parse_json(facts.read_text())
         if name == "cpu":
             return device_of("board:bundle", said, threads)
         found = said[kind]

@@ -44,7 +44,7 @@ class Checks:
 
 def checks_asked(tolerance: float | None, inputs: Path | None) -> Checks:
     """Return what the options say. Raises BadInput for a file that cannot be read."""
-    from tuner.cli.run import read_arrays
+    from tuner.arrays import read_arrays
 
     if tolerance is not None and not tolerance > 0:
         raise BadInput(f"--tolerance {tolerance:g}: it has to be above 0, such as 1e-3")

@@ -193,19 +193,20 @@ def seconds_of(minutes: float | None, option: str = "--minutes") -> float | None
 
 def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
     """Import the modules of --plugin and of the entry points `edgetune.templates`, for the templates that they
-    register; returns their names. A .py file's folder is put on the module path. Raises BadInput."""
+    register; returns their names. A .py file's folder is the last on the module path: nothing in it takes another
+    module's place. Raises BadInput."""
+    files = {Path(item).stem: Path(item) for item in given if item.endswith(".py")}
+    for path in files.values():
+        sys.path.append(str(check_file(path, "a Python file that registers templates").resolve().parent))
     names = [entry.module for entry in entry_points(group="edgetune.templates")]
-    for item in given:
-        if item.endswith(".py"):
-            path = check_file(Path(item), "a Python file that registers templates")
-            sys.path.insert(0, str(path.resolve().parent))
-            item = path.stem
-        names.append(item)
+    names += [Path(item).stem if item.endswith(".py") else item for item in given]
     for name in names:
         try:
-            import_module(name)
+            module = import_module(name)
         except Exception as error:  # the user's code: whatever it raises, the user hears where and what
             raise BadInput(f"--plugin {name}: cannot be imported: {type(error).__name__}: {error}") from error
+        if name in files and Path(module.__file__ or "").resolve() != files[name].resolve():
+            raise BadInput(f"--plugin {files[name]}: there is another module {name!r}; give the file another name")
     return tuple(names)
 
 

@@ -117,6 +117,9 @@ def execute(argv: Sequence[str]) -> int:
 
     An interrupt is 130: typer makes it so, and Output has said it.
     """
+    if sys.stdout is None:  # it was closed before the start, as by >&-
+        print("tune: standard output is closed", file=sys.stderr)
+        return 2
     try:
         check_shell(argv)
         status = root().main(args=list(argv), prog_name="tune", standalone_mode=False)
@@ -143,6 +146,8 @@ def explain(error: Exception) -> tuple[str, int] | None:
         return _explain_usage(error), 2
     if isinstance(error, DatabaseError):
         return _one_line(error), 2
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this", 2
     if isinstance(error, OSError) and error.errno is not None:
         where = error.filename if error.filename is not None else "standard output or a file"
         return f"{where}: {error.strerror}", 2

@@ -87,12 +87,14 @@ def load_tasks(
 def load_graph(network: Network, out: Output, devices: Sequence[Device] = ()) -> FusedGraph:
     """Load and fuse a network. Raises BadInput for one that cannot be used, and before that for one of `devices` that
     does not store its values."""
+    from tuner.cli.limits import memory_limited
     from tuner.devices import check_storage
     from tuner.graph import fuse, halved, load_onnx
 
     for device in devices:
         check_storage(network.dtype, device.target, device.title)
-    graph = fuse(load_onnx(network.file, shapes=network.shapes, batch=network.batch))
+    with memory_limited(network.file):
+        graph = fuse(load_onnx(network.file, shapes=network.shapes, batch=network.batch))
     for line in graph.model.remarks:
         out.remark(line)
     return halved(graph) if network.dtype == "float16" else graph

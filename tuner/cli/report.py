@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from board_agent.parsing import parse_json
 from tuner.cli.common import (
     DEFAULT_DB,
     DbOption,
@@ -83,7 +83,7 @@ def read_bench(path: Path) -> dict[str, Any]:
     """Raises BadInput if the file is not what `tune bench --json` printed."""
     check_file(path, "what `tune bench DIR --json` printed")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
         [row["median_seconds"] for row in (data["ours"], *data["peers"])]
         [call["seconds"] for call in data["profile"]["calls"]]
         data["module"], data["threads"], data["profile"]["peak_gflops"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +11,6 @@ import typer
 from rich.table import Table
 
 from tuner.cli.common import JsonOption, Output, check_file, check_parent_writable
-from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +47,8 @@ def command(
     for path in filter(None, (output, trace)):
         check_parent_writable(path)
     with Output(as_json) as out:
+        from tuner.arrays import read_arrays, write_arrays
+
         given = None if input is None else read_arrays(input)
 
         from tuner.module import load, random_inputs
@@ -96,31 +95,3 @@ def _write_trace(folder: Path, module: Module, inputs: dict[str, np.ndarray], pa
     flow, timeline = flow_of(folder, module.manifest), module.timeline(inputs)
     path.write_text(json.dumps(chrome_trace(module.manifest, timeline, flow)), encoding="utf-8")
     out.show(f"wrote {path}, {len(timeline.spans)} spans: open it at ui.perfetto.dev or chrome://tracing")
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file. Raises BadInput if it is not one, or holds objects."""
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if isinstance(archive, np.ndarray):
-                raise BadInput(f"{path}: holds one array without a name; write it with numpy.savez(FILE, NAME=array)")
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path}: not an .npz file that can be read ({error})") from None
-
-
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an .npz file, whole or not at all. Raises BadInput if it cannot be written."""
-    import numpy as np
-
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
-        partial.replace(path)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

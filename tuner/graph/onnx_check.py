@@ -88,7 +88,10 @@ def _file_of(path: Path, tensor: onnx.TensorProto) -> Path:
         raise BadInput(
             f"{path}: the weights {tensor.name!r} are said to be at {str(place)!r}, outside of the model's folder"
         )
-    return path.parent / place
+    file = path.parent / place
+    if file.exists() and not file.is_file():
+        raise BadInput(f"{path}: the weights {tensor.name!r} are said to be in {str(place)!r}, which is not a file")
+    return file
 
 
 def _load_tensor(path: Path, tensor: onnx.TensorProto) -> None:

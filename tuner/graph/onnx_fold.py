@@ -13,17 +13,23 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tuner.graph.onnx_check import describe_node
 from tuner.graph.onnx_control import write_out_control
 from tuner.graph.onnx_mended import MENDED
 from tuner.graph.onnx_writer import types_of
 
 Opsets = dict[str, int]  # operator sets by domain
+_MOST_BYTES = 1 << 30  # of a node's results: a few bytes can ask for any number of values
 _RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
+
+
+class TooLarge(Exception):
+    """Says which node has a constant result that is too large to be kept."""
 
 
 def fold_constants(model: onnx.ModelProto) -> None:
     """Replace every node with constant operands, and every shape of a static tensor, by its value, and write out the
-    control flow that depends on them, in place."""
+    control flow that depends on them, in place. Raises TooLarge."""
     while True:
         _constants_to_weights(model)
         folded = _is_foldable(model.graph) and _fold_once(model)
@@ -105,8 +111,12 @@ def _evaluate(node: onnx.NodeProto, operands: Mapping[str, np.ndarray], opsets: 
     graph = helper.make_graph([node], "folded", *ends)
     try:
         results = ReferenceEvaluator(graph, opsets=opsets, new_ops=list(MENDED)).run(None, dict(operands))
+    except MemoryError:
+        raise TooLarge(f"{describe_node(node)}: its result is constant and does not fit into memory") from None
     except Exception:
         return None
+    if sum(getattr(r, "nbytes", 0) for r in results) > _MOST_BYTES:
+        raise TooLarge(f"{describe_node(node)}: its result is constant and larger than {_MOST_BYTES >> 30} GiB")
     return [np.asarray(r) for r in results] if all(isinstance(r, np.ndarray | np.generic) for r in results) else None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx
 
+from tuner.errors import BadInput
 from tuner.graph.onnx_contributed import CONTRIBUTED
-from tuner.graph.onnx_fold import fold_constants
+from tuner.graph.onnx_fold import TooLarge, fold_constants
 from tuner.graph.onnx_functions import FUNCTIONS
 from tuner.graph.onnx_quantized import QUANTIZED
 from tuner.graph.onnx_recurrent import RECURRENT
@@ -21,6 +22,9 @@ REWRITES = {**FUNCTIONS, **WRITTEN, **SPECTRA, **RECURRENT, **QUANTIZED, **CONTR
 def write_operators(model: onnx.ModelProto, source: str) -> None:
     """Fold constants and write operators out, in place, until neither changes anything: what one writes, the other may
     need. Raises BadInput, with `source` and a node, for one that cannot be computed."""
-    fold_constants(model)
-    while write_out(model, REWRITES, source) or resolve_sequences(model):
+    try:
         fold_constants(model)
+        while write_out(model, REWRITES, source) or resolve_sequences(model):
+            fold_constants(model)
+    except TooLarge as error:
+        raise BadInput(f"{source}: {error}") from None

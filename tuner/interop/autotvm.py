@@ -8,12 +8,12 @@ to our templates, `templates.foreign` knows.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from board_agent.parsing import parse_json
 from templates.foreign import AUTOTVM
 from templates.workloads import Conv2d, Dense
 from tuning_db.errors import DatabaseError
@@ -180,7 +180,7 @@ def device_of(target: str) -> DeviceKey:
 def _options(target: str) -> dict[str, str]:
     """A target's kind and its other options, as text."""
     if target.lstrip().startswith("{"):
-        listed = json.loads(target)
+        listed = parse_json(target)
         return {name: ",".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in listed.items()}
     kind, *words = target.split()
     pairs = (word.lstrip("-").partition("=") for word in words)

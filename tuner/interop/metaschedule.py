@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from tvm import ir
 
+from board_agent.parsing import parse_json
 from tuner.interop.autotvm import device_of
 from tuner.interop.functions import workload_of
 from tuning_db.errors import DatabaseError
@@ -62,7 +63,7 @@ def _said(make: Callable[..., T], *arguments: Any) -> T | str:
 
 def _workload(line: bytes) -> Workload:
     """Of a line [hash, module]: TVM's JSON in base64, behind its length."""
-    _, encoded = json.loads(line)
+    _, encoded = parse_json(line)
     text = base64.b64decode(encoded, validate=True)[8:].decode()
     try:
         module = ir.load_json(text)
@@ -75,7 +76,7 @@ def _workload(line: bytes) -> Workload:
 
 
 def _trial(line: bytes, functions: list[Workload | str], number: int) -> Trial:
-    index, (trace, seconds, target, _) = json.loads(line)
+    index, (trace, seconds, target, _) = parse_json(line)
     workload = functions[index]
     if isinstance(workload, str):
         raise DatabaseError(workload)

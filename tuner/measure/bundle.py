@@ -24,6 +24,7 @@ import board_agent
 from board_agent import bundle as agent
 from board_agent import journal
 from board_agent.disk import whole_file
+from board_agent.parsing import parse_json
 from templates.template import template_named
 from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, place_on_board
 from tuner.errors import BadInput
@@ -275,11 +276,11 @@ def _judged(
 def _opened(bundle: Path, results: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bytes], DeviceKey]:
     try:
         with zipfile.ZipFile(bundle) as archive:
-            manifest = json.loads(archive.read(agent.MANIFEST))
+            manifest = parse_json(archive.read(agent.MANIFEST))
         with zipfile.ZipFile(results) as archive:
             name = archive.read(journal.BUNDLE).decode()
-            facts = json.loads(archive.read(journal.FACTS))
-            lines = [json.loads(line) for line in archive.read(journal.LINES).splitlines()]
+            facts = parse_json(archive.read(journal.FACTS))
+            lines = [parse_json(line) for line in archive.read(journal.LINES).splitlines()]
             outputs = {
                 path.removeprefix(journal.OUTPUTS): archive.read(path)
                 for path in archive.namelist()

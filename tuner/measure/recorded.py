@@ -23,10 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from board_agent.parsing import parse_json
 from templates.space import Constraint, Knob, SearchSpace, Space, Values
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate
 from tuner.measure.replay import trial_of
+from tuning_db import logs
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
 
 FORMAT = 1
@@ -245,11 +247,11 @@ def _line(number: int, space: Space, config: Config, record: Record, names: Sequ
 def read(path: Path) -> RecordedSpace:
     """Raises BadInput, naming the file and the line, if it is not a recorded space that this version can read."""
     try:
-        with lzma.open(path, "rt", encoding="utf-8") as lines:
-            return _parse(path, lines)
+        with logs.opened(path) as lines:
+            return _parse(path, (line.decode() for line in lines))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
-    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+    except logs.DAMAGE as error:
         raise BadInput(f"{path}: not a recorded space, or cut short: {error}") from None
 
 
@@ -257,14 +259,14 @@ def _parse(path: Path, lines: Iterable[str]) -> RecordedSpace:
     number = 1
     try:
         rows = iter(lines)
-        head = json.loads(next(rows))
+        head = parse_json(next(rows))
         if head["format"] != FORMAT:
             raise BadInput(f"{path}: format {head['format']}; this version reads format {FORMAT}")
         spaces = tuple(_space(found) for found in head["spaces"])
         records: dict[Config, Record] = {}
         names: list[str] = []
         for number, text in enumerate(rows, 2):  # noqa: B007  the error names it
-            row = json.loads(text)
+            row = parse_json(text)
             if not row or isinstance(row[0], str):  # the features of the template that follows
                 names = row
                 continue

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 from tuner.graph import Count, TensorInfo
 from tuning_db.record import Config, Workload
@@ -138,7 +139,7 @@ def is_module(directory: Path) -> bool:
 def written_files(directory: Path) -> set[str]:
     """Names of the files that a build wrote to a directory; empty where it holds no module, of whatever format."""
     try:
-        data = json.loads((directory / FILE_NAME).read_text())
+        data = parse_json((directory / FILE_NAME).read_text())
     except (OSError, ValueError):
         return set()
     if not isinstance(data, dict) or data.get("kind") != KIND:
@@ -153,7 +154,7 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
     """
     path = directory / FILE_NAME
     try:
-        data = json.loads(path.read_text())
+        data = parse_json(path.read_text())
     except FileNotFoundError:
         raise BadInput(
             f"{directory}: not a built module (it has no {FILE_NAME}); build one with `tune build`"

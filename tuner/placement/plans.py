@@ -6,13 +6,13 @@ no template decides that (0: plain), and its kernel; change them, and `tune buil
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tvm.ir import Var
 
+from board_agent.parsing import parse_json
 from templates.template import search_space
 from tuner.devices import Device
 from tuner.errors import BadInput
@@ -38,7 +38,7 @@ def described(graph: FusedGraph, devices: Sequence[Device], found: NetworkPlan) 
         if isinstance(step, PlainStep):
             what["block"] = found.planned.blocks[step.out]
         else:
-            what["kernel"] = json.loads(state.kernel) if state.kernel else None
+            what["kernel"] = parse_json(state.kernel) if state.kernel else None
         steps.append({**what, "seconds": found.plan.computing[first + i], "source": state.source})
     plan = found.plan
     return {
@@ -67,7 +67,7 @@ def _move(move: Move, found: NetworkPlan, devices: Sequence[Device]) -> dict[str
 def load_plan(path: Path) -> dict[str, Any]:
     """A plan file's object. Raises BadInput where it is none."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
         formats = data["format"]
         [(d["name"], d["threads"], d["key"]["model"]) for d in data["devices"]]
         [(s["node"], s["operator"], s["device"]) for s in data["steps"]]

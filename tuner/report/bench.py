@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from templates.reference import relative_error
+from tuner.arrays import write_arrays
 from tuner.errors import BadInput
 from tuner.measure.scratch import Scratch
 from tuner.module import Manifest, in_order_of, read_manifest, tolerance_for
@@ -119,7 +120,7 @@ def compare(
         raise BadInput("; ".join(f"{name} is {reason}" for name, reason in skipped.items()))
     with ExitStack() as stack:
         folder = stack.enter_context(Scratch())
-        np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)
+        write_arrays(folder / "inputs.npz", inputs)
         running: dict[str, Contender] = {}
         for name in [OURS, *(peer.name for peer in known if peer.name not in skipped)]:
             say(f"starting {name}")

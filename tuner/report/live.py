@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 import secrets
 import threading
 import time
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import func, select
 
+from board_agent.parsing import parse_json
 from tuner.devices.board.pairing import own_address
 from tuner.errors import BadInput
 from tuner.report.page import collect, render
@@ -37,6 +37,7 @@ LOOPBACK = "127.0.0.1"
 REST = 2.0  # seconds from one look at the database to the next, at least; and as many as the last one took
 _HTML = "text/html; charset=utf-8"
 _LONGEST = 1000  # bytes of a request's body
+_DIGITS = 18  # of a number in a database: more do not fit into 64 bits
 
 
 class Live:
@@ -113,7 +114,7 @@ class Live:
 
     def _task(self, ident: str) -> tuple[Workload, DeviceKey]:
         workload, _, device = ident.partition(".")
-        if not (workload.isdecimal() and device.isdecimal() and len(ident) < 40):
+        if not all(number.isdecimal() and len(number) <= _DIGITS for number in (workload, device)):
             raise BadInput(f"{ident[:40]!r} is no task")
         with self._store.reading() as connection:
             of_workload = connection.scalar(
@@ -182,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _asked(self, body: bytes) -> str:
         try:
-            wish = json.loads(body)
+            wish = parse_json(body)
         except ValueError as error:
             raise BadInput("the request is not JSON") from error
         if not isinstance(wish, dict):

@@ -58,6 +58,27 @@ def test_a_broken_template_costs_only_its_own_trials(tune):
     assert task["best_config"]["template"] == "cpu.dense"
 
 
+def test_nothing_beside_a_plugin_takes_another_modules_place(tune, tmp_path):
+    """Neither in the command nor in the processes that build."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "mine.py").write_text(PLUGIN)
+    for name in ("templates", "tuner", "numpy", "json"):
+        (folder / f"{name}.py").write_text("raise SystemExit('this module is in the way')")
+    done = tune(*OP[:-1], 9, "--searcher", "random", "--plugin", "mine/mine.py", "--json")
+    assert done.status == 0, done.err
+    assert "in the way" not in done.err
+
+
+@pytest.mark.parametrize("name", ["templates", "random"])
+def test_a_plugin_with_another_modules_name_is_refused(tune, tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / f"{name}.py").write_text(PLUGIN)
+    done = tune(*OP, "--plugin", f"mine/{name}.py")
+    assert done.status == 2
+    assert done.err.strip().endswith(f"there is another module {name!r}; give the file another name")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -44,6 +44,7 @@ def until_all_build(process: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.night  # tests/tuner/measure/test_ray_search.py kills one for every change
 def test_a_node_killed_on_the_way_costs_only_time(
     cluster: RayCluster, tune: Callable[..., Done], tmp_path: Path
 ) -> None:

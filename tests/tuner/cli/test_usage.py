@@ -181,9 +181,15 @@ def test_a_reader_that_goes_away_is_no_message():
     assert done.stderr == ""
 
 
+def test_standard_output_that_is_closed_is_one_line():
+    done = subprocess.run(["sh", "-c", f"{TUNE} zoo >&-"], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "tune: standard output is closed\n")
+
+
 @pytest.mark.parametrize(
     ("error", "message", "status"),
     [
+        (MemoryError(), "there is not enough memory for this", 2),
         (NothingMeasured("nothing could be measured"), "nothing could be measured", 3),
         (VerificationFailed("output 'y' is off\n  by 0.5"), "output 'y' is off by 0.5", 4),
         (DatabaseError("t.db is locked"), "t.db is locked", 2),

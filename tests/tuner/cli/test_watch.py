@@ -193,7 +193,18 @@ def test_modules_that_are_none_are_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_is_refused(server: LiveServer) -> None:
     token = server.token
-    for body in ("", "[]", "{", "{}", '{"wish": "stop"}', '{"wish": "skip"}', '{"wish": "skip", "task": "9.9"}'):
+    long = '{"wish": "skip", "task": "99999999999999999999.1"}'
+    for body in (
+        "",
+        "[]",
+        "{",
+        "{}",
+        "[" * 900,
+        long,
+        '{"wish": "stop"}',
+        '{"wish": "skip"}',
+        '{"wish": "skip", "task": "9.9"}',
+    ):
         status, text = ask(server, "POST", "/wish", body, X_Token=token)
         assert status == 400, body
         assert json.loads(text)["error"]

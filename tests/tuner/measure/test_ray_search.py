@@ -98,6 +98,7 @@ def where(said: list[str]) -> str:
     return [m[1] for line in said if (m := re.match(r"Ray: searching on (\w)/", line))][-1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", ["auto", "genetic", "random"])
 def test_a_node_proposes_what_is_proposed_here(runner: LocalRunner, said: list[str], spec: str) -> None:
     there = runner.make_searcher(spec, space_of(CONV), SEED)

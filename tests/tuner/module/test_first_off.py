@@ -41,6 +41,7 @@ def builder_of_wrong(weights: str) -> Callable[[Path, Path], Module]:
     return build_wrong
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("node", [0, 2, 4, 6])
 def test_the_node_is_named(tmp_path: Path, node: int) -> None:
     file, out = network(tmp_path)

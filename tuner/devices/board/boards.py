@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from board_agent.keys import NAME
+from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 
 _ADDRESS, _OURS, _THEIRS, _FAULTS = "board.json", "host.pem", "board.pem", "faults.json"
@@ -67,7 +68,7 @@ class Boards:
         """Raises BadInput for a board that is not known, or whose files cannot be read."""
         place = self._folder / check_name(name)
         try:
-            known = json.loads((place / _ADDRESS).read_text())
+            known = parse_json((place / _ADDRESS).read_text())
             return Board(
                 name, str(known["address"]), int(known["port"]), str(known["pairing"]), place / _OURS, place / _THEIRS
             )
@@ -110,7 +111,7 @@ class Boards:
     def _faults(self, name: str) -> list[float]:
         """When the last ones were; not those of a time to come, as a clock that was set shows them."""
         path, now = self._folder / name / _FAULTS, self._clock()
-        known = [float(when) for when in json.loads(path.read_text())] if path.exists() else []
+        known = [float(when) for when in parse_json(path.read_text())] if path.exists() else []
         return [when for when in known if now - FAULT_SECONDS < when <= now]
 
     def _write_faults(self, name: str, faults: list[float]) -> None:

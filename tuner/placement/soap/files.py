@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 from tuner.placement.networks import Network, Operator
 from tuner.placement.soap.configs import Config, Strategy
@@ -65,7 +66,7 @@ def devices_in(path: Path) -> list[str]:
 
 def _loaded(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(f"strategy {path}: cannot be read as JSON: {error}") from error
 

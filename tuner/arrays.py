@@ -1,0 +1,52 @@
+"""Files of named arrays, NumPy's .npz: `read_arrays` and `write_arrays`."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tuner.errors import BadInput, last_line
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name. Raises BadInput if it is not one, holds objects, or takes more memory than is
+    free."""
+    try:
+        if not zipfile.is_zipfile(path):
+            np.load(path, allow_pickle=False, mmap_mode="r")
+            raise BadInput(f"{path}: holds one array without a name; write it with numpy.savez(FILE, NAME=array)")
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > psutil.virtual_memory().available:
+            raise BadInput(f"{path}: holds {size / 1e9:.2g} GB, more than fit into the memory that is free")
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+        for name, array in found.items():
+            if not isinstance(array, np.ndarray):  # NumPy returns what has not an array's head as bytes
+                raise BadInput(f"{path}: {name!r} in it is no array")
+        return found
+    except BadInput:
+        raise
+    except Exception as error:  # archives, their ways of compression and NumPy's headers raise errors of many types
+        raise BadInput(f"{path}: not an .npz file that can be read ({last_line(error)})") from None
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file, whole or not at all. Raises BadInput if it cannot be written."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        # numpy.savez takes names as those of its parameters: it has no place for an array that is named "file".
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+        partial.replace(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
