@@ -177,6 +177,6 @@ def key_of(node: onnx.NodeProto) -> tuple[str, str]:
 def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
     """The types of all tensors, as far as onnx infers them."""
     if model.ByteSize() < _MAX_INFERRED_BYTES:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model)
     values = [*model.graph.input, *model.graph.value_info, *model.graph.output]
     return {v.name: v.type.tensor_type for v in values if v.type.HasField("tensor_type")}

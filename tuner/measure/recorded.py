@@ -283,7 +283,8 @@ def _parse(path: Path, lines: Iterable[str]) -> RecordedSpace:
             head["note"],
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration) as error:
-        raise BadInput(f"{path}, line {number}: not a recorded space: {type(error).__name__}: {error}") from None
+        why = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{path}, line {number}: not a recorded space, or cut short: {why}") from None
 
 
 def _space(found: Mapping[str, Any]) -> Space:

@@ -109,12 +109,12 @@ def test_what_is_no_recorded_space_is_refused_with_its_name(tmp_path: Path) -> N
     with pytest.raises(BadInput, match=r"s\.jsonl\.xz: No such file"):
         read(path)
     path.write_bytes(b"not xz at all")
-    with pytest.raises(BadInput, match=r"s\.jsonl\.xz: not a recorded space, or cut short"):
+    with pytest.raises(BadInput, match=r"s\.jsonl\.xz, line \d+: not a recorded space, or cut short"):
         read(path)
     write(made(), path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadInput, match=r"s\.jsonl\.xz: not a recorded space, or cut short"):
+    with pytest.raises(BadInput, match=r"s\.jsonl\.xz, line \d+: not a recorded space, or cut short"):
         read(path)
     lines = lzma.decompress(whole).decode().splitlines()
     path.write_bytes(lzma.compress("\n".join([lines[0].replace('"format": 1', '"format": 9'), *lines[1:]]).encode()))
