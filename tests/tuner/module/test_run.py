@@ -274,6 +274,19 @@ def test_what_the_reference_rounds_away_itself_is_allowed(
             check()
 
 
+def test_whoever_locates_the_error_is_told_where_it_shows_and_what_is_allowed(module: Module, model: Path) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def locate(output: str, inputs: Mapping[str, np.ndarray], allowed: float) -> str:
+        np.testing.assert_array_equal(inputs["data"], inputs_of(module, 0)["data"])
+        asked.append((output, allowed))
+        return "node 'n' (Conv)"
+
+    with pytest.raises(VerificationFailed, match=r"; the first that is off is node 'n' \(Conv\), on operands that are"):
+        verify(module, off_by(model, 0.5), tolerance=1e-3, locate=locate)
+    assert asked == [(next(iter(module.outputs)), 1e-3)]
+
+
 def test_inputs_for_which_the_reference_has_no_digits_tell_nothing(module: Module, model: Path) -> None:
     """But for normal ones, and those that a user gives."""
     (output,) = module.outputs
