@@ -107,7 +107,12 @@ def _folded(x: te.Tensor, fold: Callable[..., Any], join: Callable[[Any, Any], A
     lanes = min(_WIDTH * max(1, round(math.sqrt(terms) / _WIDTH)), terms)
     whole, rest = divmod(terms, lanes)
     k, v, r = (te.reduce_axis((0, max(n, 1))) for n in (whole, lanes, rest))
-    parts = te.compute((outer, lanes, inner), lambda o, j, i: fold(x[o, k * lanes + j, i], axis=k), name="parts")
+
+    def term(j: Any) -> Any:
+        """Vectors go along the last axis: along the terms only where there is no other."""
+        return k * lanes + j if inner == 1 else j * whole + k
+
+    parts = te.compute((outer, lanes, inner), lambda o, j, i: fold(x[o, term(j), i], axis=k), name="parts")
     folded = te.compute((outer, inner), lambda o, i: fold(parts[o, v, i], axis=v), name="folded")
     if not rest:
         return folded
