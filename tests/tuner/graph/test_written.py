@@ -237,7 +237,7 @@ def test_quantised_products(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inner", [7, 600, 5000])
 def test_products_of_integers_are_exact(tmp_path: Path, inner: int) -> None:
     net = Net()
-    weight = net.constant(np.full((inner, 3), -128, np.int8))
+    weight = net.constant(np.full((inner, 3), -127, np.int8))
     out = net.op(
         "MatMulInteger", net.input(2, inner, dtype=TensorProto.UINT8), weight, net.constant(np.array(5, np.uint8))
     )
