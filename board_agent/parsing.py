@@ -7,8 +7,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """As json.loads, but values that are nested too deep for Python are a ValueError like everything else that it
-    cannot read."""
+    """Return the value as json.loads does, and raise ValueError also where it nests deeper than Python can read."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -14,8 +14,8 @@ from tuner.errors import BadInput, last_line
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name. Raises BadInput if it is not one, holds objects, or takes more memory than is
-    free."""
+    """Return the arrays of an .npz file by name. Raises BadInput if it is not one, holds objects, or takes more memory
+    than is free."""
     try:
         if not zipfile.is_zipfile(path):
             np.load(path, allow_pickle=False, mmap_mode="r")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from board_agent.sandbox import limit_memory
 from tuner.errors import BadInput
 
 _SHARE = 0.8  # of the memory that is free
@@ -22,13 +23,11 @@ def memory_limited(path: Path, spare: int | None = None) -> Iterator[None]:
     Raises BadInput where that is not enough.
     """
     spare = int(_SHARE * psutil.virtual_memory().available) if spare is None else spare
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = psutil.Process().memory_info().vms + spare
-    limits = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit_memory(spare)
     try:
         yield
     except MemoryError:
         raise BadInput(f"{path}: takes more than {spare / 1e9:.1f} GB of memory to load, which are not free") from None
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_AS, before)

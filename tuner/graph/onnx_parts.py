@@ -20,7 +20,7 @@ class Parts:
     def __init__(
         self, path: Path, *, shapes: Mapping[str, Sequence[int]] | None = None, batch: int | None = None
     ) -> None:
-        """As `load_onnx`. Raises BadInput."""
+        """Read a file and give its free axes sizes, as `load_onnx` does. Raises BadInput."""
         self._model, _ = read_onnx(path)
         bind_shapes(self._model, str(path), shapes or {}, batch)
         self._types = types_of(self._model)
@@ -29,16 +29,16 @@ class Parts:
         self.tensors = [name for name in firsts if name in self._types and self._types[name].elem_type]
 
     def node_of(self, tensor: str) -> str:
-        """The node that computes a tensor, as messages name it."""
+        """Describe the node that computes a tensor, as messages name it."""
         return describe_node(self._makers[tensor])
 
     def read_by(self, tensor: str) -> list[str]:
-        """Those of `tensors` that the node of a tensor reads."""
+        """Return those of `tensors` that the node of a tensor reads."""
         reads = set(_reads(self._makers[tensor]))
         return [name for name in self.tensors if name in reads]
 
     def behind(self, tensor: str) -> set[str]:
-        """All tensors that one is computed from, and itself."""
+        """Return all tensors that one is computed from, and itself."""
         found: set[str] = set()
         waiting = [tensor]
         while waiting:
@@ -49,7 +49,7 @@ class Parts:
         return found
 
     def model(self, tensor: str) -> onnx.ModelProto:
-        """The model that computes a tensor alone, from those inputs that it needs."""
+        """Return the model that computes a tensor alone, from those inputs that it needs."""
         needed, graph = self.behind(tensor), self._model.graph
         value = helper.make_tensor_value_info(tensor, self._types[tensor].elem_type, None)
         if self._types[tensor].HasField("shape"):
@@ -67,7 +67,7 @@ class Parts:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, and what graphs in it read from outside."""
+    """Yield what a node reads, and what graphs in it read from outside."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:

@@ -116,7 +116,7 @@ def _sets(manifest: Manifest, seeds: Sequence[int], given: Arrays | None) -> Ite
 def _more_allowed(
     least: float, each: _Set, own_errors: Callable[[Arrays], Mapping[str, float]]
 ) -> Mapping[str, float] | None:
-    """What is allowed, by output, where the reference is off itself; None where these inputs tell nothing."""
+    """Return what is allowed, by output, where the reference is off itself; None where these inputs tell nothing."""
     own = own_errors(each.inputs)
     if not each.is_usual and _OWN_ERRORS * max(own.values(), default=0.0) > _MOST:
         return None
