@@ -1,7 +1,7 @@
 """Folders for temporary files, each of which lives as long as a lock on it is held. Start at `Scratch`.
 
 Those whose holder has died are swept away. What proves that a folder is one of them is the lock file in it, of a name
-that nothing else has, and its owner; the folder's own name proves nothing.
+that nothing else has, and its owner; the folder's own name proves nothing by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import stat
 import tempfile
 from typing import Any
 
+_NAMED = "edgetune-"  # so that a sweep does not look into every folder there is
 MARKER = ".edgetune-deletes-this-folder"  # it stays empty: a full disk has room for it
 
 
@@ -21,10 +22,8 @@ class Scratch:
     """A new folder. The lock, which the kernel releases when its holder dies however that happens, tells other
     processes, also those in other containers that have the same disk, that it is in use."""
 
-    def __init__(self, base: str | None = None, prefix: str = "edgetune-scratch-", mode: int = 0o700) -> None:
-        """`base`: where it is made, TMPDIR if nothing is said; dead ones there are swept away first. Raises OSError
-        where that cannot be done."""
-        base = tempfile.gettempdir() if base is None else base
+    def __init__(self, base: str, prefix: str = f"{_NAMED}scratch-", mode: int = 0o700) -> None:
+        """Make it in `base`, where dead ones are swept away first. Raises OSError where that cannot be done."""
         sweep(base)
         self.path = tempfile.mkdtemp(prefix=prefix, dir=base)
         # Locked before it gets its name: nobody can see a marker that is not locked by a live process.
@@ -43,7 +42,7 @@ class Scratch:
     def close(self) -> None:
         """Remove the folder and all in it. More calls do nothing."""
         if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove(self.path)
             os.close(self._lock)
             self._lock = -1
 
@@ -52,8 +51,19 @@ def sweep(base: str) -> None:
     """Remove this user's folders whose processes have died. Raises OSError where `base` cannot be read."""
     for entry in os.scandir(base):
         with contextlib.suppress(OSError):  # it went away meanwhile, or is another user's
-            if entry.is_dir(follow_symlinks=False) and _is_dead(entry.path):
+            if entry.name.startswith(_NAMED) and entry.is_dir(follow_symlinks=False) and _is_dead(entry.path):
+                _remove(entry.path)
+
+
+def _remove(folder: str) -> None:
+    """Delete a folder, its marker last: whoever is killed meanwhile leaves what the next one knows."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != MARKER:
+                os.unlink(entry.path)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_dead(folder: str) -> bool:

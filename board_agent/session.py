@@ -321,7 +321,7 @@ class Session:
 
 def scratch_for_candidates(base: str) -> Scratch:
     """A folder in which unprivileged processes find folders of their own. Raises OSError."""
-    return Scratch(base, "edgetune-board-", 0o711)
+    return Scratch(base, prefix="edgetune-board-", mode=0o711)
 
 
 def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float, alive_seconds: float) -> None:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
 
 from tuner.graph.onnx_control import MOST_NODES, body_nodes, stacked
 from tuner.graph.onnx_writer import NodeWriter, Rewrite, attributes_of
-
-
-@dataclass(frozen=True)
-class _Ends:
-    """How tensors that are scanned, or put together by scanning, lie: by tensor, the axis that turns go along and
-    whether they begin at its end."""
-
-    axes: Sequence[int]
-    backwards: Sequence[int]
-
-    @classmethod
-    def of(cls, attrs: dict[str, Any], kind: str, count: int) -> _Ends:
-        axes, directions = (attrs.get(f"scan_{kind}_{what}", [0] * count) for what in ("axes", "directions"))
-        return cls(axes, directions)
 
 
 def _scan(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
@@ -33,8 +18,7 @@ def _scan(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     state = list(node.input[: len(node.input) - len(scanned)])
     if writer.opset < 9:  # it had a batch of sequences, each of a length of its own
         return None
-    read = _Ends.of(attrs, "input", len(scanned))
-    slices = [_slices(writer, x, read.axes[i], read.backwards[i]) for i, x in enumerate(scanned)]
+    slices = [_slices(writer, x, *how) for x, how in zip(scanned, _ways(attrs, "input", len(scanned)), strict=True)]
     turns = len(slices[0] or ())
     if None in slices or not 0 < turns * len(body.node) <= MOST_NODES:
         return None
@@ -46,12 +30,17 @@ def _scan(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
         state = results[: len(state)]
         for parts, result in zip(put_out, results[len(state) :], strict=True):
             parts.append(result)
-    written, outputs = _Ends.of(attrs, "output", len(put_out)), []
-    for i, parts in enumerate(put_out):
-        outputs.append(f"{prefix}/out{i}")
-        ordered = parts[::-1] if written.backwards[i] else parts
-        writer.nodes += stacked(ordered, outputs[-1], graph, writer.opset, axis=written.axes[i])
+    outputs = [f"{prefix}/out{i}" for i in range(len(put_out))]
+    ways = _ways(attrs, "output", len(put_out))
+    for output, parts, (axis, backwards) in zip(outputs, put_out, ways, strict=True):
+        writer.nodes += stacked(parts[::-1] if backwards else parts, output, graph, writer.opset, axis=axis)
     return [*state, *outputs]
+
+
+def _ways(attrs: dict[str, Any], kind: str, count: int) -> list[tuple[int, int]]:
+    """Return the axis that turns go along in each input (output), and whether they begin at its end."""
+    axes, directions = (attrs.get(f"scan_{kind}_{what}", [0] * count) for what in ("axes", "directions"))
+    return list(zip(axes, directions, strict=True))
 
 
 def _slices(writer: NodeWriter, x: str, axis: int, backwards: int) -> list[str] | None:

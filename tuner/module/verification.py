@@ -90,8 +90,9 @@ def verify(
             allowed = _more_allowed(least, each, own_errors)
         if allowed is None:
             continue
-        worst = max(errors, key=lambda name: found[name] / allowed[name])
-        if not found[worst] <= allowed[worst]:
+        off = [name for name in errors if not found[name] <= allowed[name]]
+        if off:
+            worst = max(off, key=lambda name: found[name])
             blame = "" if graph is None else _blame(operator_errors(module, graph, each.inputs))
             node = None if locate is None else locate(worst, each.inputs, allowed[worst])
             first = "" if node is None else f"; the first that is off is {node}, on operands that are right"
