@@ -78,9 +78,9 @@ FAULTS = (
         "db-later-trials",
         "database store",
         "tuning_db/store.py",
-        "later.c.id > trials.c.id)",
-        "later.c.id < trials.c.id)",
-        "Of two trials of a config at the same moment the earlier one counts.",
+        "later.c.id > trials.c.id,",
+        "later.c.id < trials.c.id,",
+        "Of two trials of a config the earlier one counts.",
         ("tests/tuning_db/test_store.py", "tests/tuning_db/test_maintain.py"),
     ),
     Fault(

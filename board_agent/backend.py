@@ -42,7 +42,15 @@ class Backend:
         return {}
 
     def tensor(self, array: np.ndarray) -> Any:
-        """A copy of an array on the device."""
+        """A copy of an array on the device, with a guard around or behind it (see board_agent.guards)."""
+        raise NotImplementedError
+
+    def is_whole(self, tensor: Any) -> bool:
+        """Whether nobody wrote into a tensor's guard."""
+        raise NotImplementedError
+
+    def fill(self, tensor: Any, value: float) -> None:
+        """Give a tensor a value everywhere."""
         raise NotImplementedError
 
     def array(self, tensor: Any) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 
 from board_agent.backend import Backend, NotCompiled, Unusable, open_backend
 from board_agent.disk import FULL
+from board_agent.guards import OVERWRITTEN, WRITTEN_AROUND, digest
 from board_agent.sandbox import cap_memory, confine, end_first, leave_network, limit_memory
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
 from board_agent.topology import memory_bytes
@@ -51,6 +52,7 @@ class Bench:
         self._backend, self._folder = backend, folder
         self._loaded = 0
         self._held: dict[int, Any] = {}
+        self._kept: dict[int, int | None] = {}  # digests of tensors; None where kernels write them
         self._functions: dict[int, Any] = {}
         self._do: dict[str, Callable[[dict[str, Any], list[bytes]], Frame]] = {
             "put": self._put,
@@ -61,6 +63,8 @@ class Bench:
             "ready": self._ready,
             "describe": self._describe,
             "call": self._call,
+            "fill": self._fill,
+            "damage": self._damage,
             "repeat": self._repeat,
             "compare": self._compare,
         }
@@ -85,12 +89,24 @@ class Bench:
     def _put(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         """Arrays, or as many zeros; with "cold", in copies that exceed so many bytes together."""
         for given in message["tensors"]:
-            array = _array(given, parts)
-            cold = int(given.get("cold", 0))
-            self._held[int(given["id"])] = (
-                _Rotation(self._backend.cold(array, cold)) if cold else self._backend.tensor(array)
-            )
+            array, number, cold = _array(given, parts), int(given["id"]), int(given.get("cold", 0))
+            self._kept.pop(number, None)
+            if cold:
+                self._held[number] = _Rotation(self._backend.cold(array, cold))
+            else:
+                self._held[number] = self._backend.tensor(array)
+                self._kept[number] = None if given.get("written") else digest(array)
         return {}, []
+
+    def _damage(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        """The first of some tensors that a kernel wrote to, though it is only read, or around it, and how."""
+        for number in message["tensors"]:
+            held, kept = self._held[number], self._kept[number]
+            if not self._backend.is_whole(held):
+                return {"tensor": number, "how": WRITTEN_AROUND}, []
+            if kept is not None and digest(self._backend.array(held)) != kept:
+                return {"tensor": number, "how": OVERWRITTEN}, []
+        return {"tensor": None}, []
 
     def _get(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         found = np.ascontiguousarray(self._backend.array(self._held[message["tensor"]]))
@@ -99,6 +115,7 @@ class Bench:
     def _drop(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         for number in message["tensors"]:
             self._held.pop(int(number), None)
+            self._kept.pop(int(number), None)
         for number in message["functions"]:
             self._functions.pop(int(number), None)
         return {}, []
@@ -134,11 +151,14 @@ class Bench:
 
     def _call(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         """One call; before it tensors of "fill" get a value everywhere."""
-        for number, value in message.get("fill", []):
-            held = self._held[number]
-            array = self._backend.array(held)
-            self._held[number] = self._backend.tensor(np.full(array.shape, value, array.dtype))
+        self._fill(message, parts)
         return {"seconds": self._run(message["function"], message["arguments"])()}, []
+
+    def _fill(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
+        """Tensors of "fill" get a value everywhere, in the memory that they have: its guards stay as they are."""
+        for number, value in message.get("fill", []):
+            self._backend.fill(self._held[number], value)
+        return {}, []
 
     def _repeat(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         run = self._run(message["function"], message["arguments"])

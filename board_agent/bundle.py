@@ -34,7 +34,7 @@ from board_agent.session import Session, scratch_for_candidates
 from board_agent.topology import usable_cpus
 from board_agent.wire import receive, send
 
-FORMAT = 2  # of a bundle and its results
+FORMAT = 3  # of a bundle and its results
 MANIFEST = "bundle/manifest.json"
 BLOBS = "bundle/blobs/"
 _MOST_BYTES = 1 << 30
@@ -93,6 +93,13 @@ class Device:
         return answer, more
 
 
+class _Call:
+    """A call of a candidate: the request for it, the numbers of the tensors that it writes, and what fills them."""
+
+    def __init__(self, asked: dict[str, Any], outputs: list[int], fill: list[list[Any]]) -> None:
+        self.asked, self.outputs, self.fill = asked, outputs, fill
+
+
 class Run:
     """One bundle on one device. What candidates in a row read is sent once for each process that runs kernels.
     `seconds`: what the reference kernel took when it was last measured. Methods raise Stopped."""
@@ -135,7 +142,8 @@ class Run:
         except Failed as failed:
             raise Stopped(str(failed)) from failed
         try:
-            self._reference, found = self._tried(preflight, 0)
+            (call,) = self._loaded(preflight, 0)
+            self._reference, found = call.asked, self._called(call)
             self._kept = set(self._sent)
             self._device.ask({"do": "ready"})
         except Failed as failed:
@@ -149,43 +157,78 @@ class Run:
         seconds = self._manifest["seconds"]
         return self._device.ask({"do": "repeat", **self._reference, **how}, seconds=seconds)[0]["times"]
 
-    def _numbers(self, candidate: dict[str, Any]) -> list[int]:
-        """A candidate's tensors, in place of those of the one before. Those that it writes to are its own."""
-        written = [i in candidate["outputs"] for i, _ in enumerate(candidate["arguments"])]
-        keys = [json.dumps([t, w], sort_keys=True) for t, w in zip(candidate["arguments"], written)]
-        gone = [key for key in self._sent if key not in self._kept and key not in keys]
+    def _numbers(self, candidate: dict[str, Any]) -> list[list[int]]:
+        """A candidate's tensors, those of each of its calls, in place of those of the candidate before. Those that it
+        writes to are its own."""
+        written = [i in candidate["outputs"] for i, _ in enumerate(candidate["calls"][0])]
+        calls = [
+            [(json.dumps([t, w], sort_keys=True), t, w) for t, w in zip(call, written)] for call in candidate["calls"]
+        ]
+        wanted = {key: (tensor, own) for call in calls for key, tensor, own in call}
+        gone = [key for key in self._sent if key not in self._kept and key not in wanted]
         self._device.ask({"do": "drop", "tensors": [self._sent.pop(key) for key in gone], "functions": []})
-        for key, tensor, own in zip(keys, candidate["arguments"], written):
+        for key, (tensor, own) in wanted.items():
             if key not in self._sent or own:
                 self._last += key not in self._sent
                 number = self._sent.setdefault(key, self._last)
-                given = {k: v for k, v in tensor.items() if k != "blob"}
+                given = {**{k: v for k, v in tensor.items() if k != "blob"}, "written": own}
                 parts = [self._bundle.read(BLOBS + tensor["blob"])] if "blob" in tensor else []
                 place = {"part": 0} if parts else {}
                 self._device.ask({"do": "put", "tensors": [{**given, **place, "id": number}]}, parts)
-        return [self._sent[key] for key in keys]
+        return [[self._sent[key] for key, _, _ in call] for call in calls]
 
-    def _tried(self, candidate: dict[str, Any], function: int) -> tuple[dict[str, Any], list[bytes]]:
-        """Loads a candidate as `function`, calls it once, and returns its call and what it computed. Raises Failed."""
+    def _loaded(self, candidate: dict[str, Any], function: int) -> list[_Call]:
+        """Loads a candidate as `function`; its calls. Raises Failed."""
         self._device.ask({"do": "load", "id": function}, [self._bundle.read(BLOBS + candidate["library"])])
-        outputs = candidate["outputs"]
-        numbers = self._numbers(candidate)
-        call = {"function": function, "arguments": numbers}
-        fill = [[numbers[i], value] for i, value in zip(outputs, candidate["fill"])]
-        self._device.ask({"do": "call", **call, "fill": fill}, seconds=self._manifest["seconds"])
-        found = [self._device.ask({"do": "get", "tensor": numbers[i]})[1][0] for i in outputs]
-        return call, found
+        return [
+            _Call(
+                {"function": function, "arguments": numbers},
+                [numbers[i] for i in candidate["outputs"]],
+                [[numbers[i], value] for i, value in zip(candidate["outputs"], candidate["fill"])],
+            )
+            for numbers in self._numbers(candidate)
+        ]
+
+    def _called(self, call: _Call, poisoned: bool = True) -> list[bytes]:
+        """Calls a candidate once; what it computed. `poisoned`: its outputs are filled before. Raises Failed."""
+        fill = call.fill if poisoned else []
+        self._device.ask({"do": "call", **call.asked, "fill": fill}, seconds=self._manifest["seconds"])
+        return self._found(call)
+
+    def _found(self, call: _Call) -> list[bytes]:
+        return [self._device.ask({"do": "get", "tensor": number})[1][0] for number in call.outputs]
+
+    def _damage(self, candidate: dict[str, Any], calls: list[_Call]) -> str | None:
+        """How a candidate spoiled its operands, if it did. Raises Failed."""
+        places = {
+            number: place
+            for call, given in zip(calls, candidate["calls"])
+            for place, number in enumerate(call.asked["arguments"])
+            if "cold" not in given[place]
+        }
+        found = self._device.ask({"do": "damage", "tensors": list(places)})[0]
+        return None if found["tensor"] is None else f"operand {places[found['tensor']]}: {found['how']}"
 
     def measure(self, candidate: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-        """The result of a candidate, and what it computed. Once more where the device slowed down meanwhile."""
+        """The result of a candidate, and what it computed: in a call of its own, when it was timed, and with the
+        operands of each further call. Timed once more where the device slowed down meanwhile."""
         outputs: list[bytes] = []
         try:
-            call, outputs = self._tried(candidate, 1)
+            timed, *others = self._loaded(candidate, 1)
+            outputs += self._called(timed)
             how = {"repetition": self._manifest["repetition"], "before": candidate["before"]}
-            asked, seconds = {"do": "repeat", **call, **how}, self._manifest["seconds"]
+            asked, seconds = {"do": "repeat", **timed.asked, **how}, self._manifest["seconds"]
+            self._device.ask({"do": "fill", "fill": timed.fill})
             answer, throttled, condition = steady_answer(
                 lambda: self._device.ask(asked, seconds=seconds)[0], self._cores
             )
+            outputs += self._found(timed)
+            for call in others:  # the last over the results of the one before, see tuner/measure/kinds.py
+                outputs += self._called(call, poisoned=call is not others[-1])
+            damage = self._damage(candidate, [timed, *others])
+            if damage is not None:
+                self._started = False  # what it spoiled is sent anew
+                return {"failed": {"damaged": damage}}, outputs
         except Failed as failed:
             self._started = False  # the next one gets a process of its own
             if "unfit" in failed.answer or full_disk(str(failed)):

@@ -18,6 +18,7 @@ import pycuda.compiler
 import pycuda.driver as cuda
 
 from board_agent.backend import Backend, NotCompiled, Unusable
+from board_agent.guards import GUARD_BYTES, guard, is_whole
 
 _STATIC_BYTES = 48 << 10  # of a group's shared memory, that a kernel has without asking for it
 
@@ -82,10 +83,23 @@ class Cuda(Backend):
         return {**_described(self._device), "devices": [device.name() for device in _devices()]}
 
     def tensor(self, array: np.ndarray) -> Tensor:
-        made = cuda.mem_alloc(max(1, array.nbytes))
+        made = Tensor(cuda.mem_alloc(array.nbytes + GUARD_BYTES), array.shape, array.dtype)
+        self._write(made, array)
+        cuda.memcpy_htod(int(made.memory) + array.nbytes, guard())
+        return made
+
+    def _write(self, tensor: Tensor, array: np.ndarray) -> None:
         if array.nbytes:
-            cuda.memcpy_htod(made, np.ascontiguousarray(array))
-        return Tensor(made, array.shape, array.dtype)
+            cuda.memcpy_htod(tensor.memory, np.ascontiguousarray(array))
+
+    def is_whole(self, tensor: Tensor) -> bool:
+        found = guard()
+        nbytes = int(np.prod(tensor.shape)) * tensor.dtype.itemsize
+        cuda.memcpy_dtoh(found, int(tensor.memory) + nbytes)
+        return is_whole(found)
+
+    def fill(self, tensor: Tensor, value: float) -> None:
+        self._write(tensor, np.full(tensor.shape, value, tensor.dtype))
 
     def array(self, tensor: Tensor) -> np.ndarray:
         found = np.empty(tensor.shape, tensor.dtype)

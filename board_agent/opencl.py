@@ -16,6 +16,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from board_agent.backend import Backend, NotCompiled, Unusable
+from board_agent.guards import GUARD_BYTES, guard, is_whole
 from board_agent.topology import spread, threads
 
 os.environ["PYOPENCL_NO_CACHE"] = "1"  # a program that is measured once need not be kept
@@ -99,10 +100,26 @@ class OpenCL(Backend):
         return {**_described(self._device), "devices": [d.name.strip() for d in _devices()]}
 
     def tensor(self, array: np.ndarray) -> Tensor:
-        made = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(1, array.nbytes))
+        made = Tensor(self._buffer(array.nbytes + GUARD_BYTES), array.shape, array.dtype)
+        self._write(made, array)
+        cl.enqueue_copy(self._queue, made.buffer, guard(), dst_offset=array.nbytes, is_blocking=True)
+        return made
+
+    def _buffer(self, nbytes: int) -> Any:
+        return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+
+    def _write(self, tensor: Tensor, array: np.ndarray) -> None:
         if array.nbytes:
-            cl.enqueue_copy(self._queue, made, np.ascontiguousarray(array), is_blocking=True)
-        return Tensor(made, array.shape, array.dtype)
+            cl.enqueue_copy(self._queue, tensor.buffer, np.ascontiguousarray(array), is_blocking=True)
+
+    def is_whole(self, tensor: Tensor) -> bool:
+        found = guard()
+        nbytes = int(np.prod(tensor.shape)) * tensor.dtype.itemsize
+        cl.enqueue_copy(self._queue, found, tensor.buffer, src_offset=nbytes, is_blocking=True)
+        return is_whole(found)
+
+    def fill(self, tensor: Tensor, value: float) -> None:
+        self._write(tensor, np.full(tensor.shape, value, tensor.dtype))
 
     def array(self, tensor: Tensor) -> np.ndarray:
         found = np.empty(tensor.shape, tensor.dtype)

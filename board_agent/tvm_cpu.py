@@ -13,11 +13,27 @@ import numpy as np
 import tvm
 
 from board_agent.backend import Backend, Unusable
+from board_agent.guards import Guarded
 from board_agent.memory import cold_copies
 from board_agent.pool import Pool
 from board_agent.topology import pin_threads, usable_cpus
 
 ENTRY = "main"  # of every library that is built for measuring
+
+
+class Copy:
+    """One of the copies of a weight."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
+class Tensor(Copy):
+    """TVM's tensor over an array between two guards."""
+
+    def __init__(self, guarded: Guarded) -> None:
+        super().__init__(tvm.runtime.from_dlpack(guarded.array))
+        self.guarded = guarded
 
 
 class TvmCpu(Backend):
@@ -27,14 +43,20 @@ class TvmCpu(Backend):
         self._cpus = cpus
         self._pool: Pool | None = None
 
-    def tensor(self, array: np.ndarray) -> Any:
-        return tvm.runtime.tensor(array, tvm.cpu())
+    def tensor(self, array: np.ndarray) -> Tensor:
+        return Tensor(Guarded(array))
 
-    def array(self, tensor: Any) -> np.ndarray:
-        return np.from_dlpack(tensor)
+    def array(self, tensor: Tensor) -> np.ndarray:
+        return tensor.guarded.array
+
+    def is_whole(self, tensor: Tensor) -> bool:
+        return tensor.guarded.is_whole()
+
+    def fill(self, tensor: Tensor, value: float) -> None:
+        tensor.guarded.array.fill(value)
 
     def cold(self, array: np.ndarray, cold_bytes: int) -> list[Any]:
-        return [tvm.runtime.from_dlpack(copy) for copy in cold_copies(array, cold_bytes)]
+        return [Copy(tvm.runtime.from_dlpack(copy)) for copy in cold_copies(array, cold_bytes)]
 
     def load(self, path: Path) -> Callable[..., Any]:
         module = tvm.runtime.load_module(str(path))
@@ -52,9 +74,10 @@ class TvmCpu(Backend):
     def ready(self) -> None:
         pin_threads(self._cpus)
 
-    def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> float:
+    def call(self, function: Callable[..., Any], arguments: Sequence[Tensor | Copy]) -> float:
+        given = [argument.tensor for argument in arguments]
         start = time.perf_counter()
-        function(*arguments)
+        function(*given)
         return time.perf_counter() - start
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from templates.bounds import at_least, within
+
 OPERANDS = ("bias", "add")
 
 
@@ -52,10 +54,10 @@ class _Step:
 
 
 _STEPS: dict[str, _Step] = {
-    "relu": _Step(0, lambda x: tirx.max(x, _f32(0)), lambda x: np.maximum(x, 0)),
+    "relu": _Step(0, lambda x: at_least(x, _f32(0)), lambda x: np.maximum(x, 0)),
     "clip": _Step(
         2,
-        lambda x, lo, hi: tirx.min(tirx.max(x, _f32(lo)), _f32(hi)),
+        lambda x, lo, hi: within(x, _f32(lo), _f32(hi)),
         lambda x, lo, hi: np.clip(x, lo, hi),
     ),
     "leaky_relu": _Step(
@@ -68,12 +70,12 @@ _STEPS: dict[str, _Step] = {
     "tanh": _Step(0, lambda x: tirx.tanh(x), lambda x: np.tanh(x)),
     "hardsigmoid": _Step(
         2,
-        lambda x, a, b: tirx.min(tirx.max(x * _f32(a) + _f32(b), _f32(0)), _f32(1)),
+        lambda x, a, b: within(x * _f32(a) + _f32(b), _f32(0), _f32(1)),
         lambda x, a, b: np.clip(x * a + b, 0, 1),
     ),
     "hardswish": _Step(
         0,
-        lambda x: x * tirx.min(tirx.max(x * _f32(1 / 6) + _f32(0.5), _f32(0)), _f32(1)),
+        lambda x: x * within(x * _f32(1 / 6) + _f32(0.5), _f32(0), _f32(1)),
         lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     ),
 }

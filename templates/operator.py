@@ -7,7 +7,7 @@ The function of a template of such an operator takes the inputs in order, then t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Self
 
@@ -64,6 +64,13 @@ class Operator(ABC):
     @abstractmethod
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Inputs as a network has them: a kernel's time may depend on their values."""
+
+    def hostile_inputs(
+        self, workload: Workload, inputs: Sequence[np.ndarray]
+    ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        """Further inputs that find mistakes which usual ones hide, made from such (large, zero, NaN where the operator
+        passes them), each by what it is called. Kernels are checked with them."""
+        return iter(())
 
     @abstractmethod
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

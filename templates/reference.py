@@ -63,22 +63,30 @@ def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return out.reshape(conv.out_shape)
 
 
+def sums(workload: Workload, inputs: Operands) -> np.ndarray:
+    """The sums of products that the epilogue changes, in float64 and in plain layout."""
+    anchor = anchor_of(workload)
+    with np.errstate(invalid="ignore"):
+        if isinstance(anchor, Conv2d):
+            return conv2d(anchor, inputs.data, inputs.weight)
+        return np.asarray(inputs.data.astype(np.float64) @ inputs.weight.astype(np.float64).T)
+
+
 def reference(workload: Workload, inputs: Operands) -> np.ndarray:
     """The workload's result in float64, in plain layout."""
-    anchor = anchor_of(workload)
-    if isinstance(anchor, Conv2d):
-        value = conv2d(anchor, inputs.data, inputs.weight)
-    else:
-        value = inputs.data.astype(np.float64) @ inputs.weight.astype(np.float64).T
-    return apply_numpy(workload.epilogue, value, [e.astype(np.float64) for e in inputs.extra])
+    return apply_numpy(workload.epilogue, sums(workload, inputs), [e.astype(np.float64) for e in inputs.extra])
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
     """Largest absolute error over the largest absolute expected value, of values of any type; infinity where one is
-    finite and the other is not, or they are not the same infinity."""
+    finite and the other is not, or they are not the same infinity. Computed in float64, or in float32 where what is
+    expected has no more digits."""
     if result.shape != expected.shape:
         return float("inf")
-    result, expected = np.asarray(result, np.float64), np.asarray(expected, np.float64)
+    wide = np.float32 if expected.dtype == np.float32 and result.dtype.itemsize <= 4 else np.float64
+    if not np.issubdtype(result.dtype, np.floating):
+        wide = np.float64
+    result, expected = np.asarray(result, wide), np.asarray(expected, wide)
     with np.errstate(invalid="ignore"):
         difference = np.abs(result - expected)
     if not np.isfinite(difference.max(initial=0.0)):

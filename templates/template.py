@@ -80,6 +80,7 @@ class Template(ABC):
     # The error that its results may have, where that is more than their dtype allows: it must be asked for by name.
     tolerance: float | None = None
     first_calls: int = 1  # that take longer than all later ones, and are not timed
+    spreads_nan: bool = False  # a NaN reaches results that do not depend on it (Winograd: those of the same tile)
 
     @abstractmethod
     def space(self, workload: Workload, target: Target) -> Space | None:

@@ -13,7 +13,7 @@ from board_agent.parsing import parse_json
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
 from tuning_db.marks import is_throttled
-from tuning_db.record import DeviceKey, Trial, Workload, tolerance_of
+from tuning_db.record import DeviceKey, FailureKind, Trial, Workload, tolerance_of
 from tuning_db.rows import from_row, microseconds, to_row
 from tuning_db.store import Store, counts_for_best
 
@@ -58,17 +58,19 @@ def prune(
 ) -> Pruned:
     """Remove the trials that meet any of the given criteria, in one transaction.
 
-    `failures`: failed trials, but for those that outdate an earlier success of their config, which would come back.
-    `older_than`: trials created before. `keep_best`: for each workload and device all successes but the fastest so
-    many of those that may be best (verified within `tolerance`, by default what their dtype allows; the latest of
-    their config). Raises ValueError without a criterion, or for keep_best below 1, which would remove every success.
+    `failures`: failed trials, but for those that outdate a success of their config, which would come back.
+    `older_than`: trials created before. What withdraws a config is kept in both cases. `keep_best`: for each workload
+    and device all successes but the fastest so many of those that may be best (verified within `tolerance`, by default
+    what their dtype allows; the last that was added of their config). Raises ValueError without a criterion, or for
+    keep_best below 1, which would remove every success.
     """
     t = schema.trials
     criteria: list[ColumnElement[bool]] = []
     if failures:
         criteria.append(_is_removable_failure())
     if older_than is not None:
-        criteria.append(t.c.created < microseconds(older_than))
+        old = t.c.created < microseconds(older_than)
+        criteria.append(and_(old, func.coalesce(t.c.failure_kind, "") != str(FailureKind.WITHDRAWN)))
     if keep_best is not None:
         if keep_best < 1:
             raise ValueError(f"keep_best is {keep_best}, but at least one must be kept")
@@ -89,7 +91,7 @@ def _is_removable_failure() -> ColumnElement[bool]:
     t, earlier = schema.trials, schema.trials.alias()
     same = and_(*(earlier.c[n] == t.c[n] for n in ("workload_id", "device_id", "config_digest", "config")))
     success = exists(select(1).where(same, earlier.c.failure_kind.is_(None)).correlate(t))
-    return and_(t.c.failure_kind.is_not(None), ~success)
+    return and_(t.c.failure_kind.is_not(None), t.c.failure_kind != str(FailureKind.WITHDRAWN), ~success)
 
 
 def _beyond(keep: int, tolerance: float | None) -> ColumnElement[bool]:

@@ -1,17 +1,21 @@
-"""Marks on stored trials: a device that did not keep its speed is often noticed after they were committed."""
+"""Marks on stored trials: a device that did not keep its speed is often noticed after they were committed, and a config
+that is no good may be withdrawn."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.sql.expression import FromClause
 
+from board_agent.parsing import parse_json
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
-from tuning_db.record import THROTTLED, Trial
-from tuning_db.rows import to_row
+from tuning_db.record import THROTTLED, DeviceKey, Failure, FailureKind, Trial, Workload
+from tuning_db.rows import from_row, to_row
 from tuning_db.store import Store
+
+_NAMED_BYTES = 6
 
 
 def mark_throttled(store: Store, trial: Trial, why: str) -> Trial:
@@ -35,3 +39,42 @@ def mark_throttled(store: Store, trial: Trial, why: str) -> Trial:
 def is_throttled(trials: FromClause) -> ColumnElement[bool]:
     """SQL: Trial.throttled. Versions are stored as their canonical JSON."""
     return trials.c.versions.contains(f'"{THROTTLED}":', autoescape=True)
+
+
+def identity(trial: Trial) -> str:
+    """A short name of a stored trial: the beginning of its digest, in hexadecimal digits."""
+    return bytes(to_row(trial)["digest"])[:_NAMED_BYTES].hex()
+
+
+def trial_of(store: Store, name: str) -> Trial:
+    """The trial of this `identity`. Raises DatabaseError where there is none."""
+    t, w, d = schema.trials, schema.workloads, schema.devices
+    try:
+        first = bytes.fromhex(name)
+    except ValueError:
+        first = b""
+    if len(first) != _NAMED_BYTES:
+        raise DatabaseError(f"{name!r}: is no name of {2 * _NAMED_BYTES} digits: `tune db best` shows those of bests")
+    named = select(t, w.c.key.label("workload_key"), d.c.key.label("device_key")).join(w).join(d)
+    with store.reading() as connection:
+        row = connection.execute(named.where(t.c.digest.between(first, first + b"\xff" * 16))).first()
+    if row is None:
+        raise DatabaseError(f"{store.name}: has no trial {name}: `tune db best` shows the names of bests")
+    workload, device = Workload.from_dict(parse_json(row.workload_key)), DeviceKey.from_dict(parse_json(row.device_key))
+    return from_row(row, workload, device)
+
+
+def withdraw(store: Store, trial: Trial, why: str) -> Trial:
+    """Note that a trial's config is never to be a best of its workload and device again, whatever was and will be
+    measured of it; returns the note, which is a trial without a time. It goes with the database's exports and merges.
+    Raises DatabaseError if it cannot be written."""
+    note = Trial(
+        trial.workload,
+        trial.device,
+        trial.config,
+        trial.template_version,
+        failure=Failure(FailureKind.WITHDRAWN, why),
+        versions=trial.versions,
+    )
+    store.add(note)
+    return note

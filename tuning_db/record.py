@@ -209,8 +209,6 @@ class Config:
 
 
 class FailureKind(StrEnum):
-    """Why a trial has no times: its kind, and what was said."""
-
     """Why a trial has no time. The names are stored."""
 
     INVALID = "invalid"  # the config violates a constraint, or the schedule cannot be applied
@@ -221,6 +219,7 @@ class FailureKind(StrEnum):
     RUN_TIMEOUT = "run_timeout"
     WRONG_ANSWER = "wrong_answer"
     DEVICE_LOST = "device_lost"
+    WITHDRAWN = "withdrawn"  # somebody wants the config never to be a best again
 
 
 @dataclass(frozen=True)

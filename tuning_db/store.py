@@ -109,15 +109,17 @@ def open_db(url_or_path: str | Path, create: bool = True, read_only: bool = Fals
 
 
 def counts_for_best(trials: FromClause, tolerance: float | ColumnElement[float]) -> ColumnElement[bool]:
-    """SQL: this trial is ok, verified within `tolerance`, and no later trial of the same config outdates it.
+    """SQL: this trial is ok, verified within `tolerance`, no later trial of the same config outdates it, and the config
+    is not withdrawn.
 
-    A later trial does so if it was verified too (whatever came out), or if it failed by the config's own fault.
+    A later trial does so if it was verified too (whatever came out), or if it failed by the config's own fault. Later
+    is what was added later, whatever its date says: a clock in the future would make its verdict permanent.
     """
     later = schema.trials.alias()
     verdict = or_(later.c.error.is_not(None), later.c.failure_kind.not_in([str(k) for k in _NOT_THE_CONFIGS_FAULT]))
-    after = or_(later.c.created > trials.c.created, and_(later.c.created == trials.c.created, later.c.id > trials.c.id))
     same = and_(*(later.c[n] == trials.c[n] for n in ("workload_id", "device_id", "config_digest", "config")))
-    outdated = exists(select(1).where(same, after, verdict).correlate(trials))
+    withdrawn = later.c.failure_kind == str(FailureKind.WITHDRAWN)
+    outdated = exists(select(1).where(same, or_(and_(later.c.id > trials.c.id, verdict), withdrawn)).correlate(trials))
     return and_(trials.c.failure_kind.is_(None), trials.c.error <= tolerance, ~outdated)
 
 
@@ -335,7 +337,8 @@ class Store:
         """The fastest trial that was verified with an error of at most `tolerance` (by default what the workload's
         dtype allows), or None.
 
-        Of several measurements of a config the latest verified or failed one counts. One that is marked as throttled
+        Of several measurements of a config the one that was added last of those that were verified, or failed, counts,
+        and none of a config that is withdrawn. One that is marked as throttled
         comes behind all that are not. `usable` refuses trials one by one (a template's version that is gone, a template
         that is forbidden).
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,20 @@ class ScanOperator(Operator):
         if scan.kind == "product":  # stays within what float32 can hold
             values = np.exp(values / np.sqrt(max(scan.length, 1)))
         return (values.astype(workload.dtype),)
+
+    def hostile_inputs(
+        self, workload: Workload, inputs: Sequence[np.ndarray]
+    ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        (data,) = inputs
+        if not data.size or not np.issubdtype(data.dtype, np.floating):
+            return
+        if Scan.of(workload).kind != "product":  # which would leave what the type holds
+            yield "large", (data * data.dtype.type(32),)
+            yield "small", (data * data.dtype.type(1 / 32),)
+        yield "zero", (np.zeros_like(data),)
+        spoiled = data.copy()
+        spoiled.reshape(-1)[data.size // 2] = np.nan
+        yield "nan", (spoiled,)
 
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         scan, (data,) = Scan.of(workload), inputs

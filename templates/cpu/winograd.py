@@ -41,6 +41,7 @@ class Winograd(AnchorTemplate):
     name = "cpu.conv2d_winograd"
     op = "conv2d"
     exact = False
+    spreads_nan = True
     version = 2
 
     def _problem(self, workload: Workload, target: Target, m: int) -> WinogradTiles:

@@ -58,6 +58,7 @@ class GpuWinograd(AnchorTemplate):
     name = "gpu.conv2d_winograd"
     op = "conv2d"
     exact = False
+    spreads_nan = True
 
     def _problem(self, workload: Workload, limits: GpuLimits, m: int) -> WinogradProblem:
         conv = conv_of(workload)

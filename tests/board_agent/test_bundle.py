@@ -57,10 +57,10 @@ def ended_in_the_first_candidate(bundle: Path, how: signal.Signals) -> int:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of a quarter of a megabyte, which everybody can get at."""
+    """A file system of a megabyte, which everybody can get at."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
-        with small_file_system(Path(name, "disk"), "256k") as folder:
+        with small_file_system(Path(name, "disk"), "1m") as folder:
             yield folder
 
 
@@ -74,7 +74,7 @@ def test_a_device_that_cannot_run_a_bundle_says_so_and_blames_no_candidate(bundl
 
 def test_a_device_that_computes_nonsense_measures_nothing(bundle: Path) -> None:
     wrong = {**manifest_of(bundle)["preflight"]}
-    wrong["expected"] = wrong["arguments"][0]["blob"]
+    wrong["expected"] = wrong["calls"][0][0]["blob"]
     bad = with_manifest(bundle, "bad.pyz", preflight=wrong)
     done = on_the_device(bad.name, "-o", "r.zip", cwd=bundle.parent)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
@@ -161,7 +161,7 @@ def test_a_compiler_without_space_is_nobodys_fault(bundle: Path) -> None:
 
 @pytest.mark.sampled(2)
 def test_a_disk_that_is_too_small_for_the_results_loses_none(bundle: Path, small_disk: Path) -> None:
-    (small_disk / "ballast").write_bytes(bytes(200 << 10))
+    (small_disk / "ballast").write_bytes(bytes(700 << 10))
     done = on_the_device(bundle.name, "-o", small_disk / "r.zip", cwd=bundle.parent)
     assert done.returncode == 2
     assert "No space left on device" in done.stderr.splitlines()[-1]
@@ -193,7 +193,11 @@ class Bench:"""
 
 
 def test_the_device_holds_no_more_tensors_than_a_candidate_has(bundle: Path) -> None:
-    most = 2 + max(len(c["arguments"]) for c in manifest_of(bundle)["candidates"])
+    tensors = [
+        {(json.dumps(t), i in c["outputs"]) for call in c["calls"] for i, t in enumerate(call)}
+        for c in manifest_of(bundle)["candidates"]
+    ]
+    most = 2 + max(map(len, tensors))
     counts = f"self._loaded += 1\n        assert len(self._held) <= {most}, 'too many tensors'"
     done = on_the_device(
         simulated(bundle, "counting.pyz", "bench", "self._loaded += 1", counts).name, "-o", "r.zip", cwd=bundle.parent

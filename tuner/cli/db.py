@@ -1,4 +1,4 @@
-"""`tune db`: what a tuning database knows, and keeping it: stats, best, import, export, merge, verify, prune.
+"""`tune db`: what a tuning database knows, and keeping it: stats, best, import, export, merge, verify, withdraw, prune.
 
 SQLAlchemy, behind the database, is imported inside functions: `--help` of every command would wait for it.
 """
@@ -80,19 +80,21 @@ def best(
     as_json: JsonOption = False,
 ) -> None:
     """Show the best config of each workload on each device."""
+    from tuning_db.marks import identity
     from tuning_db.store import open_db
 
     with Output(as_json) as out, open_db(db, read_only=True) as store:
         found = _all_best(store, op, tolerance)
         table = Table(box=None)
-        for title in ("workload", "device", "config", "ms", "error"):
+        for title in ("name", "workload", "device", "config", "ms", "error"):
             table.add_column(title, justify="right" if title in ("ms", "error") else "left")
         for trial in found:
             knobs = " ".join(f"{name}={_text(value)}" for name, value in trial.config.knobs.items())
             device = f"{trial.device.kind} {trial.device.model} {_attrs(trial.device.attrs)}".strip()
             milliseconds = f"{trial.seconds * 1e3:.4g}"
             config = f"{trial.config.template} {knobs}".strip()
-            table.add_row(_described(trial.workload), device, config, milliseconds, f"{trial.error:.1e}")
+            error = f"{trial.error:.1e}"
+            table.add_row(identity(trial), _described(trial.workload), device, config, milliseconds, error)
         out.show(table)
         out.result({"best": [_as_dict(trial) for trial in found]})
 
@@ -109,7 +111,10 @@ def _all_best(
 
 
 def _as_dict(trial: Trial) -> dict[str, Any]:
+    from tuning_db.marks import identity
+
     return {
+        "name": identity(trial),
         "workload": trial.workload.as_dict(),
         "device": trial.device.as_dict(),
         "config": trial.config.as_dict(),
@@ -331,6 +336,27 @@ def verify(
         raise typer.Exit(VerificationFailed.exit_status)
     if "measured" in result:
         exit_of(result["measured"])
+
+
+@app.command(epilog=examples("tune db withdraw 1f0c3a99b2d4 --why 'wrong on the second board'"))
+def withdraw(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of bests, as `tune db best` shows them.")],
+    why: Annotated[str, typer.Option("--why", help="What to note with it.")] = "by hand",
+    db: DbOption = DEFAULT_DB,
+    as_json: JsonOption = False,
+) -> None:
+    """Let configs never be a best again, whatever was or will be measured of them; the next best takes their place."""
+    from tuning_db import marks
+    from tuning_db.store import open_db
+
+    with Output(as_json) as out, open_db(db, create=False) as store:
+        found = [marks.trial_of(store, name) for name in names]
+        for name, trial in zip(names, found, strict=True):
+            marks.withdraw(store, trial, why)
+            left = store.best(trial.workload, trial.device)
+            now = "nothing is left of this workload" if left is None else f"{marks.identity(left)} is the best now"
+            out.show(f"{name}: withdrawn; {now}")
+        out.result({"withdrawn": names})
 
 
 @app.command(epilog=examples("tune db prune --failures --older-than 30 --dry-run", "tune db prune --keep-best 10"))

@@ -147,6 +147,19 @@ def _pad(inputs: Inputs, attrs: Attributes) -> Any:
     return relax.op.nn.pad(inputs[0], width, "constant", float(value))
 
 
+def _sign(inputs: Inputs, _attrs: Attributes) -> Any:
+    """Of no number there is none: it stays."""
+    sign = relax.op.sign(inputs[0])
+    return relax.op.where(relax.op.isnan(inputs[0]), inputs[0], sign) if "float" in dtype_of(inputs[0]) else sign
+
+
+def _thresholded_relu(inputs: Inputs, attrs: Attributes) -> Any:
+    """No product with zero, which has no value for infinities."""
+    dtype = dtype_of(inputs[0])
+    over = relax.op.greater(inputs[0], relax.const(float(attrs.get("alpha", 1.0)), dtype))
+    return relax.op.where(over, inputs[0], relax.const(0, dtype))
+
+
 CONVERTERS: dict[str, Callable[[Inputs, Attributes], Any]] = {
     "Clip": _clip,
     "Cosh": _cosh,
@@ -157,6 +170,8 @@ CONVERTERS: dict[str, Callable[[Inputs, Attributes], Any]] = {
     "OneHot": _one_hot,
     "Pad": _pad,
     "Pow": _pow,
+    "Sign": _sign,
     "Sinh": _sinh,
     "Sum": _chain(relax.op.add),
+    "ThresholdedRelu": _thresholded_relu,
 }

@@ -22,6 +22,7 @@ from templates.template import ScheduleError
 from tuner.errors import BadInput
 from tuner.graph.capture import graph_of, with_captured
 from tuner.graph.long_sums import LongSums
+from tuner.graph.nans import KeepNaNs
 from tuner.graph.scans import PortableScans
 
 REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # where a GPU cannot compute an operator
@@ -40,6 +41,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
         passes.AnnotateTIROpPattern(),
+        KeepNaNs(),
         passes.FoldConstant(),
         passes.FuseOps(),
         passes.FuseTIR(),

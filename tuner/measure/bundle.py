@@ -30,6 +30,8 @@ from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, plac
 from tuner.errors import BadInput
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.drift import Drift, Interval
+from tuner.measure.kinds import NORMAL
+from tuner.measure.operand import Operand
 from tuner.measure.operands import AnchorOperands, WorkloadOperands, operands_of, unwritten, verdict
 from tuner.measure.toolchain import preflight_data, preflight_result
 from tuner.versions import versions
@@ -67,8 +69,8 @@ class _Paper:
 
     throttled = False
 
-    def tensor(self, array: np.ndarray) -> _Written:
-        return _Written(array)
+    def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
+        return Operand(_Written(array))
 
     def array(self, tensor: _Written) -> np.ndarray:
         return tensor.array
@@ -87,7 +89,8 @@ class _Workloads:
 
     def call(self, candidate: Candidate) -> Any:
         if self._last is None or self._last[0] != candidate.workload:
-            made = operands_of(candidate.workload, self._target, self._paper, self._seed)
+            on_cpu = self._target.kind.name == "llvm"  # nobody asked a GPU whether it keeps denormal numbers
+            made = operands_of(candidate.workload, self._target, self._paper, self._seed, denormals=on_cpu)
             self._last = candidate.workload, made
         operands = self._last[1]
 
@@ -165,7 +168,7 @@ def _preflight(library: Path, threads: int, blobs: _Blobs) -> dict[str, Any]:
     arguments = [blobs.tensor(_Written(array)) for array in (data, np.zeros_like(data))]
     return {
         "library": blobs.add(library.read_bytes()),
-        "arguments": arguments,
+        "calls": [arguments],
         "outputs": [1],
         "fill": [0.0],
         "expected": blobs.add(preflight_result(data).tobytes()),
@@ -175,6 +178,7 @@ def _preflight(library: Path, threads: int, blobs: _Blobs) -> dict[str, Any]:
 def _described(candidate: Candidate, library: Path, workloads: _Workloads, blobs: _Blobs) -> dict[str, Any]:
     call = workloads.call(candidate)
     arguments = list(call.arguments())
+    calls = [arguments, *(check.arguments() for check in call.checks[1:])]
     template = template_named(candidate.config.template)
     return {
         "name": f"{candidate.workload.key}/{candidate.config.key}",
@@ -182,7 +186,7 @@ def _described(candidate: Candidate, library: Path, workloads: _Workloads, blobs
         "config": candidate.config.as_dict(),
         "version": template.version,
         "library": blobs.add(library.read_bytes()),
-        "arguments": [blobs.tensor(tensor) for tensor in arguments],
+        "calls": [[blobs.tensor(tensor) for tensor in arguments] for arguments in calls],
         "outputs": [next(i for i, t in enumerate(arguments) if t is out) for out in call.outputs],
         "fill": [unwritten(out.dtype) for out in call.outputs],
         "before": template.first_calls - 1,
@@ -261,15 +265,22 @@ def _judged(
             "late": FailureKind.RUN_TIMEOUT,
             "not_compiled": FailureKind.COMPILE,
             "lost": FailureKind.DEVICE_LOST,
+            "damaged": FailureKind.WRONG_ANSWER,
         }
         kind = next((kind for key, kind in kinds.items() if key in line["failed"]), FailureKind.RUN)
         said = next(str(value) for value in line["failed"].values())
         return (), Failure(kind, said), None
-    for out, digest in zip(call.outputs, line["outputs"], strict=True):
+    error = 0.0
+    calls = [call.checks[0], *call.checks]  # once by itself, then timed, then the others
+    written = [(check, out) for check in calls for out in call.outputs]
+    for place, ((check, out), digest) in enumerate(zip(written, line["outputs"], strict=True), 1):
         out.array = np.frombuffer(outputs[digest], out.dtype).reshape(out.shape)
-    error = float(call.error())
-    if (failure := verdict(error, workload.dtype)) is not None:
-        return (), failure, error if np.isfinite(error) else None
+        if place % len(call.outputs):
+            continue  # not all outputs of this call are known yet
+        found = float(check.error())
+        if (failure := verdict(found, workload.dtype, kind=check.kind)) is not None:
+            return (), failure, found if np.isfinite(found) else None
+        error = max(error, found) if check.kind == NORMAL else error
     return tuple(float(t) for t in line["times"]), None, error
 
 

@@ -49,10 +49,12 @@ class MeasureOptions:
 
 @dataclass
 class Spent:
-    """What a runner's work took so far, in wall seconds. `build_seconds`: those in which nothing was measured."""
+    """What a runner's work took so far, in wall seconds. `build_seconds`: those in which nothing was measured;
+    `check_seconds`: of the others, those in which right candidates were checked, on a device of this machine."""
 
     build_seconds: float = 0.0
     run_seconds: float = 0.0
+    check_seconds: float = 0.0
 
 
 class Closing(Protocol):

@@ -17,11 +17,15 @@ from tuner.measure.messages import describe
 from tuner.measure.place import Place
 from tuner.measure.toolchain import preflight_data, preflight_result
 
+_DENORMAL = 2.0**-140  # times the preflight's data
 _COMPARE_SECONDS = 1.0  # before a comparison, which ends the search of a task
 
 
 class Reference:
-    """The preflight kernel, loaded where candidates run."""
+    """The preflight kernel, loaded where candidates run. `keeps_denormals`: whether the device computes with the
+    smallest numbers, or takes them for zeros, as GPUs may."""
+
+    keeps_denormals = True
 
     def __init__(self, settings: ExecutorSettings, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._place = settings, place
@@ -32,10 +36,13 @@ class Reference:
         nonsense."""
         try:
             data = preflight_data(self._settings.threads)
-            given, out = self._place.tensor(data), self._place.tensor(np.zeros_like(data))
+            tiny = data * np.float32(_DENORMAL)
+            given, small, out = (self._place.operand(a).tensor for a in (data, tiny, np.zeros_like(data)))
             self._function, self._arguments = self._place.load(self._settings.preflight), lambda: (given, out)
-            self._place.call(self._function, self._arguments)
+            self._place.call(self._function, lambda: (small, out))
             self._place.ready()
+            self.keeps_denormals = np.array_equal(self._place.array(out), preflight_result(tiny))
+            self._place.call(self._function, self._arguments)
             right = np.array_equal(self._place.array(out), preflight_result(data))
             return None if right else "a kernel that adds numbers computed something else"
         except DeviceLost:

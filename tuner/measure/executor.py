@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,12 +37,22 @@ from tuner.measure.jobs import (
     Waiting,
 )
 from tuner.measure.messages import describe
-from tuner.measure.operands import AnchorOperands, Call, WorkloadOperands, operands_of, unwritten, verdict
+from tuner.measure.operands import (
+    AnchorOperands,
+    Call,
+    Check,
+    WorkloadOperands,
+    operands_of,
+    unwritten,
+    verdict,
+)
 from tuner.measure.place import Place, open_place
 from tuning_db.record import Failure, FailureKind, Workload
 
 _OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
 _COLD_KEPT = 4
+_FRESH_AFTER = 100  # candidates of a workload, which then gets other operands
+_SEEDS_APART = 1_000_003  # of one round of operands and the next
 _ALIVE_SECONDS = 1.0  # between looks whether an idle device is still there: a board that is gone is to be noticed soon
 
 
@@ -65,7 +76,7 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
         connection.send(Prepared(problem))
         gc.collect()
         gc.disable()  # no collection within a measurement; jobs leave no cycles behind
-        executor = Executor(settings, place)
+        executor = Executor(settings, place, reference.keeps_denormals)
         while True:
             while not connection.poll(_ALIVE_SECONDS):
                 place.alive()
@@ -78,12 +89,24 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
         connection.send(Lost(str(lost), lost.running, isinstance(lost, TurnOver)))
 
 
+class _Wrong(Exception):
+    """A kernel is wrong. `error`: of its result, where that is finite."""
+
+    def __init__(self, failure: Failure, error: float | None) -> None:
+        super().__init__(failure.message)
+        self.failure, self.error = failure, error
+
+
 class Executor:
     """Caches operands and cold weights between jobs."""
 
-    def __init__(self, settings: ExecutorSettings, place: Place) -> None:
+    def __init__(self, settings: ExecutorSettings, place: Place, denormals: bool) -> None:
+        """`denormals`: whether the device computes with the smallest numbers."""
         self._settings = settings
         self._place = place
+        self._denormals = denormals
+        self._used: Counter[str] = Counter()  # how often, since the operands of a workload were made
+        self._rounds: dict[str, int] = {}  # how often operands of a workload were made
         self._target = Target(settings.target)
         self._rng = random.Random(settings.seed)
         self._operands: OrderedDict[str, WorkloadOperands] = OrderedDict()
@@ -95,7 +118,11 @@ class Executor:
         return self._run(job) if isinstance(job, RunJob) else self._compare(job)
 
     def _prepare(self, workload: Workload) -> Prepared:
+        """Have a workload's operands and their references at hand: new ones now and then."""
         try:
+            self._used[workload.key] += 1
+            if self._used[workload.key] > _FRESH_AFTER and workload.key in self._operands:
+                self._forget(workload.key)
             self._operands_of(workload)
         except DeviceLost:
             raise
@@ -105,9 +132,13 @@ class Executor:
 
     def _operands_of(self, workload: Workload) -> WorkloadOperands:
         if workload.key not in self._operands:
-            self._operands[workload.key] = operands_of(workload, self._target, self._place, self._settings.seed)
+            self._rounds[workload.key] = 1 + self._rounds.get(workload.key, -1)
+            seed = self._settings.seed + _SEEDS_APART * self._rounds[workload.key]
+            self._operands[workload.key] = operands_of(
+                workload, self._target, self._place, seed, denormals=self._denormals
+            )
             while len(self._operands) > 1 and sum(o.nbytes for o in self._operands.values()) > _OPERAND_BYTES:
-                self._operands.popitem(last=False)
+                self._forget(next(iter(self._operands)))
         self._operands.move_to_end(workload.key)
         return self._operands[workload.key]
 
@@ -133,22 +164,59 @@ class Executor:
         return self._place.load(library), call
 
     def _run(self, job: RunJob) -> RunDone:
-        error = None
+        """Check a candidate, time it, and check it again: what the timed calls computed, and what it makes of operands
+        of other kinds."""
+        error, began = None, time.perf_counter()
         try:
             function, call = self._load(job.candidate, job.library)
-            self._place.call(function, call.arguments, [(out, unwritten(str(out.dtype))) for out in call.outputs])
-            error = call.error()
-            if (failure := verdict(error, job.candidate.workload.dtype, self._settings.tolerance)) is not None:
-                return RunDone((), failure, error if np.isfinite(error) else None, resident_bytes())
+            error = self._checked(job, function, call, call.checks[0])
             more = template_named(job.candidate.config.template).first_calls - 1
+            self._place.fill(_unwritten(call))
+            timed = time.perf_counter()
             times = self._place.repeat(function, call.arguments, job.repetition, job.best_seconds, more)
+            began += time.perf_counter() - timed
+            throttled, condition = self._place.throttled, self._place.condition
+            error = max(error, self._right(job, call.checks[0]))
+            for check in call.checks[1:]:
+                self._checked(job, function, call, check)
+            self._see_damage(call)
         except DeviceLost:
             raise
+        except _Wrong as wrong:  # whoever asked starts another worker, with other operands
+            return RunDone((), wrong.failure, wrong.error, resident_bytes())
         except BaseException as problem:
             failure = Failure(_kind_of(problem), describe(problem, self._settings.memory_bytes))
             return RunDone((), failure, error, resident_bytes())
-        place = self._place
-        return RunDone(tuple(times), None, error, resident_bytes(), place.throttled, place.condition)
+        spent = time.perf_counter() - began
+        return RunDone(tuple(times), None, error, resident_bytes(), throttled, condition, spent)
+
+    def _checked(self, job: RunJob, function: Any, call: Call, check: Check) -> float:
+        """The error of one call with the operands of a check. Raises _Wrong where it is not allowed."""
+        self._place.call(function, check.arguments, _unwritten(call) if check.kind.poisoned else ())
+        return self._right(job, check)
+
+    def _right(self, job: RunJob, check: Check) -> float:
+        """The error of what the outputs hold. Raises _Wrong where it is not allowed."""
+        error = check.error()
+        failure = verdict(error, job.candidate.workload.dtype, self._settings.tolerance, check.kind)
+        if failure is not None:
+            raise _Wrong(failure, error if np.isfinite(error) else None)
+        return error
+
+    def _see_damage(self, call: Call) -> None:
+        """Raises _Wrong for a kernel that wrote where it must not."""
+        operands = call.checks[0].operands
+        damage = self._place.damage(list(operands.values()))
+        if damage is not None:
+            number, how = damage
+            raise _Wrong(Failure(FailureKind.WRONG_ANSWER, f"operand {list(operands)[number]!r}: {how}"), None)
+
+    def _forget(self, workload: str) -> None:
+        """The operands of a workload, and the copies of its weights, which the next ones have others of."""
+        del self._operands[workload]
+        self._used.pop(workload, None)
+        for key in [key for key in self._cold if key[0] == workload]:
+            del self._cold[key]
 
     def _compare(self, job: CompareJob) -> CompareDone:
         kept = max(_COLD_KEPT, len(job.candidates))
@@ -157,6 +225,10 @@ class Executor:
         order = [i for _ in range(job.rounds) for i in self._rng.sample(range(len(runs)), len(runs))]
         times = tuple(map(tuple, self._place.compare(runs, order)))
         return CompareDone(times, self._place.throttled, self._place.condition)
+
+
+def _unwritten(call: Call) -> list[tuple[Any, float]]:
+    return [(out, unwritten(str(out.dtype))) for out in call.outputs]
 
 
 def _kind_of(problem: BaseException) -> FailureKind:

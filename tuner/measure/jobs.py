@@ -108,7 +108,7 @@ class Prepared:
 @dataclass(frozen=True)
 class RunDone:
     """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value; `throttled` and
-    `condition`: see place.Place."""
+    `condition`: see place.Place; `check_seconds`: what was not timing of a candidate that is right."""
 
     times: tuple[float, ...]
     failure: Failure | None
@@ -116,6 +116,7 @@ class RunDone:
     resident_bytes: int
     throttled: str = ""
     condition: str = ""
+    check_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

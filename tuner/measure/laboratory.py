@@ -63,7 +63,6 @@ class Laboratory:
         self._run_seconds = run_seconds
         self._clock = clock
         self._worker: Worker | None = None
-        self._prepared: Workload | None = None
         self._used = False  # the worker ran a candidate, which may have broken something
 
     def start(self) -> Worker:
@@ -87,7 +86,7 @@ class Laboratory:
         env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
         settings = replace(self._settings, reference_seconds=self.drift.last)
         self._worker = self._server.spawn("tune-measure", _ENTRY, settings, settings.cpus, env)
-        self._prepared, self._used = None, False
+        self._used = False
         try:
             prepared: Prepared = self._receive(_START_SECONDS)
         except _Lost as lost:
@@ -150,12 +149,10 @@ class Laboratory:
     def _prepare(self, workload: Workload) -> Worker:
         """The worker with the workload's operands ready, so that a run's deadline covers the candidate alone."""
         worker = self.start()
-        if self._prepared != workload:
-            worker.send(Prepare(workload))
-            answer: Prepared = self._receive(_PREPARE_SECONDS)
-            if answer.problem is not None:
-                raise _Lost(FailureKind.RUN, f"operands cannot be made: {answer.problem}")
-            self._prepared = workload
+        worker.send(Prepare(workload))
+        answer: Prepared = self._receive(_PREPARE_SECONDS)
+        if answer.problem is not None:
+            raise _Lost(FailureKind.RUN, f"operands cannot be made: {answer.problem}")
         return worker
 
     def _receive(self, seconds: float) -> Any:

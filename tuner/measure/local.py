@@ -266,6 +266,7 @@ class LocalRunner(Runner):
             versions=with_conditions(self._versions, done.throttled, done.condition),
         )
         with self._counting:
+            self.spent.check_seconds += done.check_seconds
             if self.width == 1:  # else `measure` knows how long all of them took together
                 self.spent.run_seconds += time.perf_counter() - started
             if trial.ok and not trial.throttled and repetition is None:  # else it is only the check of a comparison

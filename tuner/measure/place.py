@@ -10,12 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 import tvm
 
+from board_agent.guards import GUARD_BYTES, OVERWRITTEN, WRITTEN_AROUND, Guarded, digest, guard, is_whole
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
 from tuner.devices import is_board, pin_threads, runtime_device, timed_call
 from tuner.devices.board import Standing
 from tuner.devices.parallel import Pool, open_pool
 from tuner.measure.cold import ColdWeight, DeviceColdWeight, HostColdWeight
 from tuner.measure.jobs import ExecutorSettings
+from tuner.measure.operand import Fill, Operand
 from tuner.measure.remote import RemotePlace
 from tuner.measure.toolchain import ENTRY
 
@@ -38,8 +40,13 @@ class Place(Protocol):
         """See whether the device is still there, while there is nothing to do on it."""
         ...
 
-    def tensor(self, array: np.ndarray) -> Any:
-        """A copy on the device."""
+    def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
+        """A copy on the device, which kernels only read, or may write (`written`)."""
+        ...
+
+    def damage(self, operands: Sequence[Operand]) -> tuple[int, str] | None:
+        """Which of these is not as it should be, and how: written to, though it is only read, or around it. None where
+        all of them are. It is the same after the next call, too: they are of no use any more."""
         ...
 
     def array(self, tensor: Any) -> np.ndarray:
@@ -58,8 +65,12 @@ class Place(Protocol):
         """The first kernel has run: threads are there and can be held on their cores."""
         ...
 
-    def call(self, function: Any, arguments: Arguments, fill: Sequence[tuple[Any, float]] = ()) -> None:
+    def call(self, function: Any, arguments: Arguments, fill: Fill = ()) -> None:
         """One call, tensors of `fill` having a value everywhere before it."""
+        ...
+
+    def fill(self, fill: Fill) -> None:
+        """Give tensors a value everywhere."""
         ...
 
     def repeat(
@@ -89,8 +100,28 @@ class LocalPlace:
     def alive(self) -> None:
         """It is."""
 
-    def tensor(self, array: np.ndarray) -> tvm.runtime.Tensor:
-        return tvm.runtime.tensor(array, self.device)
+    def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
+        tensor, around = self.guarded(array)
+        return Operand(tensor, around, None if written else digest(array))
+
+    def damage(self, operands: Sequence[Operand]) -> tuple[int, str] | None:
+        for number, operand in enumerate(operands):
+            if not self.is_whole(operand.guard):
+                return number, WRITTEN_AROUND
+            if operand.digest is not None and digest(self.array(operand.tensor)) != operand.digest:
+                return number, OVERWRITTEN
+        return None
+
+    def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, Any]:
+        """A copy on the device, and the guard around it."""
+        raise NotImplementedError
+
+    def is_whole(self, around: Any) -> bool:
+        """Whether nobody wrote into a guard (None: there is none)."""
+        raise NotImplementedError
+
+    def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
+        raise NotImplementedError
 
     def load(self, library: str) -> Any:
         module = tvm.runtime.load_module(library)
@@ -101,16 +132,15 @@ class LocalPlace:
     def ready(self) -> None:
         """Nothing to do."""
 
-    def fill(self, tensor: tvm.runtime.Tensor, value: float) -> None:
+    def fill(self, fill: Fill) -> None:
         raise NotImplementedError
 
     def seconds(self, function: Callable[..., Any], *arguments: Any) -> float:
         """Call a function and return the seconds that it took on the device."""
         raise NotImplementedError
 
-    def call(self, function: Any, arguments: Arguments, fill: Sequence[tuple[Any, float]] = ()) -> None:
-        for tensor, value in fill:
-            self.fill(tensor, value)
+    def call(self, function: Any, arguments: Arguments, fill: Fill = ()) -> None:
+        self.fill(fill)
         self.seconds(function, *arguments())
 
     def repeat(
@@ -152,8 +182,16 @@ class Host(LocalPlace):
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
         return np.from_dlpack(tensor)
 
-    def fill(self, tensor: tvm.runtime.Tensor, value: float) -> None:
-        np.from_dlpack(tensor).fill(value)
+    def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, Guarded]:
+        made = Guarded(array)
+        return tvm.runtime.from_dlpack(made.array), made
+
+    def is_whole(self, around: Guarded | None) -> bool:
+        return around is None or around.is_whole()
+
+    def fill(self, fill: Fill) -> None:
+        for tensor, value in fill:
+            np.from_dlpack(tensor).fill(value)
 
     def cold(self, packed: np.ndarray, cold_bytes: int) -> ColdWeight:
         return HostColdWeight(packed, cold_bytes)
@@ -175,8 +213,21 @@ class Accelerator(LocalPlace):
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
         return tensor.numpy()
 
-    def fill(self, tensor: tvm.runtime.Tensor, value: float) -> None:
-        tensor.copyfrom(np.full(tuple(tensor.shape), value, str(tensor.dtype)))
+    def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, tvm.runtime.Tensor]:
+        """The guard lies behind the tensor alone: kernels take whole buffers."""
+        memory = tvm.runtime.empty((array.nbytes + GUARD_BYTES,), "uint8", self.device)
+        tensor = memory._create_view(array.shape, str(array.dtype))
+        tensor.copyfrom(np.ascontiguousarray(array))
+        behind = memory._create_view((GUARD_BYTES,), "uint8", array.nbytes)
+        behind.copyfrom(guard())
+        return tensor, behind
+
+    def is_whole(self, around: tvm.runtime.Tensor | None) -> bool:
+        return around is None or is_whole(around.numpy())
+
+    def fill(self, fill: Fill) -> None:
+        for tensor, value in fill:
+            tensor.copyfrom(np.full(tuple(tensor.shape), value, str(tensor.dtype)))
 
     def cold(self, packed: np.ndarray, cold_bytes: int) -> ColdWeight:
         return DeviceColdWeight(packed, cold_bytes, self.device)

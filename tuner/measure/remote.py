@@ -23,6 +23,7 @@ from tuner.devices import alike, flush_every, form_of, gpu_key_of, key_of, place
 from tuner.devices.board import BoardBusy, BoardGone, Boards, Link, Standing
 from tuner.errors import BadInput, DeviceLost
 from tuner.measure.jobs import ExecutorSettings
+from tuner.measure.operand import Fill, Operand
 
 _RUNNING = ("call", "repeat", "compare")
 _PREPARE_SECONDS = 120.0  # what sending and storing operands may take on a board
@@ -117,15 +118,22 @@ class RemotePlace:
         except BoardGone as error:
             raise DeviceLost(str(error)) from error
 
-    def _put(self, tensor: RemoteTensor, array: np.ndarray, **more: int) -> None:
+    def _put(self, tensor: RemoteTensor, array: np.ndarray, **more: int | bool) -> None:
         given = {"id": tensor.number, "shape": array.shape, "dtype": str(array.dtype), **more}
         parts = [] if not array.size or not array.any() else [np.ascontiguousarray(array)]
         self._ask({"do": "put", "tensors": [{**given, **({"part": 0} if parts else {})}]}, parts)
 
-    def tensor(self, array: np.ndarray) -> RemoteTensor:
+    def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
         made = RemoteTensor(self, array.shape, str(array.dtype))
-        self._put(made, array)
-        return made
+        self._put(made, array, written=written)
+        return Operand(made)
+
+    def damage(self, operands: Sequence[Operand]) -> tuple[int, str] | None:
+        numbers = [o.tensor.number for o in operands if not isinstance(o.tensor, RemoteWeight)]
+        found, _ = self._ask({"do": "damage", "tensors": numbers})
+        if found["tensor"] is None:
+            return None
+        return next((i, str(found["how"])) for i, o in enumerate(operands) if o.tensor.number == found["tensor"])
 
     def array(self, tensor: RemoteTensor) -> np.ndarray:
         _, (data,) = self._ask({"do": "get", "tensor": tensor.number})
@@ -144,11 +152,11 @@ class RemotePlace:
     def ready(self) -> None:
         self._ask({"do": "ready"})
 
-    def call(
-        self, function: _Function, arguments: Callable[[], Sequence[Any]], fill: Sequence[tuple[Any, float]] = ()
-    ) -> None:
-        filled = [[tensor.number, value] for tensor, value in fill]
-        self._ask({"do": "call", **_run(function, arguments), "fill": filled}, seconds=self._seconds)
+    def call(self, function: _Function, arguments: Callable[[], Sequence[Any]], fill: Fill = ()) -> None:
+        self._ask({"do": "call", **_run(function, arguments), "fill": _numbered(fill)}, seconds=self._seconds)
+
+    def fill(self, fill: Fill) -> None:
+        self._ask({"do": "fill", "fill": _numbered(fill)})
 
     def repeat(
         self,
@@ -193,6 +201,10 @@ def check_is_like(facts: dict[str, Any], described: dict[str, Any], settings: Ex
             f"{settings.device} is {found.family} {found.model}, and this run is for {settings.key.family} "
             f"{settings.key.model}"
         )
+
+
+def _numbered(fill: Fill) -> list[tuple[int, float]]:
+    return [(tensor.number, value) for tensor, value in fill]
 
 
 def _run(function: _Function, arguments: Callable[[], Sequence[Any]]) -> dict[str, Any]:

@@ -117,16 +117,16 @@ def preflight_data(threads: int) -> np.ndarray:
 
 def preflight_result(data: np.ndarray) -> np.ndarray:
     """What the preflight kernel makes of it: all its sums are exact."""
-    return (data + 1) * _PREFLIGHT_TIMES
+    return (data + data) * _PREFLIGHT_TIMES
 
 
 def preflight_func(threads: int, target: Target) -> tirx.PrimFunc:
-    """Adds data + 1 up many times over, in parallel: a kernel that uses everything that measuring needs (code
+    """Adds data + data up many times over, in parallel: a kernel that uses everything that measuring needs (code
     generation, linker, loader, thread pool). One sum waits for the other, so that it takes long enough to tell how fast
     the device is, some ten microseconds, without a cache or memory playing a part."""
     data = te.placeholder((threads, _PREFLIGHT_CHUNK), name="data", dtype="float32")
     times = te.reduce_axis((0, _PREFLIGHT_TIMES), name="times")
-    out = te.compute(data.shape, lambda i, j: te.sum(data[i, j] + tirx.const(1, "float32"), times), name="out")
+    out = te.compute(data.shape, lambda i, j: te.sum(data[i, j] + data[i, j], times), name="out")
     schedule = Schedule(te.create_prim_func([data, out]))
     block = schedule.get_sblock("out")
     rows, columns, again = schedule.get_loops(block)

@@ -163,10 +163,10 @@ def _remembered(store: Store, workload: Workload, device: Device) -> list[Trial]
     """The latest trial of one kernel after the other, and those in stages that it was compared with: the ones since."""
     trials = [t for t in store.trials(workload, device.key) if t.template_version == VERSION and t.ok]
     plain = [t for t in trials if _way(t) == (None, False)]
-    alone = max(plain, key=lambda t: t.created, default=None)
-    if alone is None:
+    if not plain:
         return []
-    return [alone, *(t for t in trials if t not in plain and t.created >= alone.created)]
+    since = trials[trials.index(plain[-1]) :]  # as they were added, whatever a clock said
+    return [t for t in since if t is plain[-1] or t not in plain]
 
 
 def _way(trial: Trial) -> _Way:

@@ -70,6 +70,7 @@ class HostTemplate(VendorTemplate):
     def __init__(self, library: Library, op: str) -> None:
         super().__init__(library.name, library.version, op)
         self.exact = library.exact
+        self.spreads_nan = not library.exact
         self._library = library
         tvm_ffi.register_global_func(self.function, _Callback(library))
 

@@ -189,3 +189,25 @@ def test_a_mean_of_many_pixels_keeps_its_digits(tmp_path: Path) -> None:
     wanted = np.einsum("oc,c->o", weight[:, :, 0, 0], x.astype(np.float64).mean((0, 2, 3))) + bias
     found = run(graph, host_target(), {"x": x})[out].reshape(-1)
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
+
+
+BOUNDED = ("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "HardSwish", "Sigmoid", "Softplus", "Sign",
+           "ThresholdedRelu", "Tanh", "Max", "Min", "Clip")  # fmt: skip
+
+
+@pytest.mark.parametrize("behind_convolution", [False, True])
+@pytest.mark.parametrize("kind", BOUNDED)
+def test_no_numbers_and_infinities_go_through(tmp_path: Path, kind: str, behind_convolution: bool) -> None:
+    net = Net(opset=18)
+    x = image(1, 4, 9, 9)
+    x[0, 1, 4, 4], x[0, 2, 0, 0], x[0, 3, 8, 8] = np.nan, np.inf, -np.inf
+    value = net.input(1, 4, 9, 9)
+    if behind_convolution:
+        value = net.op("Conv", value, net.weight(8, 4, 3, 3), group=1)
+    further = {
+        "Max": lambda: [net.weight(1, 4, 1, 1) if not behind_convolution else net.weight(1, 8, 1, 1)],
+        "Min": lambda: [net.scalar(0.5)],
+        "Clip": lambda: [net.scalar(-0.5), net.scalar(0.5)],
+    }
+    reads = [value, *further.get(kind, list)()]
+    assert_as_onnxruntime(net, tmp_path, net.op(kind, *reads), x=x)

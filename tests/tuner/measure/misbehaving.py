@@ -17,6 +17,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from templates.bounds import at_least
 from templates.space import Knob, Space
 from templates.template import PLAIN, AnchorTemplate, Layouts, ScheduleError, register
 from templates.workloads import Dense, anchor_of
@@ -105,7 +106,7 @@ class Misbehaving(AnchorTemplate):
         zero = tirx.const(0, "float32")
 
         def value(i: Any, j: Any) -> Any:
-            result = tirx.max(total[i, j] + bias[j], zero)
+            result = at_least(total[i, j] + bias[j], zero)
             if does == "nan":
                 result = tirx.log(result - tirx.const(1e9, "float32"))
             if does in _AT_RUN:

@@ -9,6 +9,7 @@ import numpy as np
 from tvm import te, tirx
 from tvm.target import Target
 
+from templates.bounds import at_least
 from templates.gpu.limits import gpu_limits
 from templates.space import Knob, Space
 from templates.stages import new_schedule
@@ -53,7 +54,7 @@ class MisbehavingGpu(AnchorTemplate):
 
         sums = te.compute(DENSE.out_shape, total, name="sums")
         more = tirx.const(1.0 if does == "wrong" else 0.0, "float32")
-        out = te.compute(DENSE.out_shape, lambda i, j: tirx.max(sums[i, j] + more, zero), name="out")
+        out = te.compute(DENSE.out_shape, lambda i, j: at_least(sums[i, j] + more, zero), name="out")
         sch = new_schedule(te.create_prim_func([data, weight, out]))
         sch.set_scope(sch.get_sblock("sums"), 0, "local")
         rows, columns = sch.get_loops(sch.get_sblock("out"))

@@ -18,6 +18,6 @@ def dense_then_erase(
     for i, j, k in T.grid(3, 24, 40):
         out[i, j] = out[i, j] + data[i, k] * weight[j, k]
     for i, j in T.grid(3, 24):
-        out[i, j] = T.max(out[i, j], T.float32(0))
+        out[i, j] = T.Select(out[i, j] < T.float32(0), T.float32(0), out[i, j])
     for i, j in T.grid(3, 40):
         data[i, j] = T.float32(0)

@@ -12,6 +12,7 @@ from templates.template import anchor_template, search_space
 from templates.workloads import Conv2d
 from tuner.devices import open_device
 from tuner.measure.cold import HostColdWeight
+from tuner.measure.kinds import NORMAL
 from tuner.measure.operands import AnchorOperands
 from tuner.measure.place import Host
 
@@ -55,10 +56,17 @@ def conv():
     )
 
 
+def tensors(operands, template, config):
+    weight = Host(1, [0], None).operand(operands.packed_weight(template, config))
+    return {name: operand.tensor for name, operand in operands.operands(template, NORMAL, weight).items()}
+
+
 def test_operands_are_in_the_templates_layouts(conv):
     operands, template, config, target = conv
     layouts = template.layouts(operands.workload, target)
-    data, (bias, add, out) = operands.around_weight(template)
+    made = tensors(operands, template, config)
+    assert list(made) == ["data", "weight", "bias0", "add1", "out"]
+    data, _, bias, add, out = made.values()
     assert tuple(data.shape) == layouts.data.shape((1, 20, 6, 6))
     assert tuple(add.shape) == tuple(out.shape) == layouts.out.shape((1, 20, 6, 6))
     assert bias.numpy().size == np.prod(tuple(out.shape)) // 36
@@ -67,8 +75,8 @@ def test_operands_are_in_the_templates_layouts(conv):
 
 
 def test_channels_that_fill_up_a_block_are_not_zero(conv):
-    operands, template, _, target = conv
-    data, _ = operands.around_weight(template)
+    operands, template, config, target = conv
+    data = tensors(operands, template, config)["data"]
     block = template.layouts(operands.workload, target).data.block
     assert block
     assert 20 % block
@@ -76,17 +84,18 @@ def test_channels_that_fill_up_a_block_are_not_zero(conv):
 
 
 def test_same_seed_same_operands_and_error_tells_right_from_wrong(conv):
-    operands, template, _, target = conv
+    operands, template, config, target = conv
     again = AnchorOperands(operands.workload, target, Host(1, [0], None), seed=3)
     other = AnchorOperands(operands.workload, target, Host(1, [0], None), seed=4)
-    data, behind = operands.around_weight(template)
-    np.testing.assert_array_equal(data.numpy(), again.around_weight(template)[0].numpy())
-    assert (data.numpy() != other.around_weight(template)[0].numpy()).any()
-    out = np.from_dlpack(behind[-1])
+    data, again, other = (tensors(o, template, config)["data"].numpy() for o in (operands, again, other))
+    np.testing.assert_array_equal(data, again)
+    assert (data != other).any()
+    written = tensors(operands, template, config)["out"]
+    out = np.from_dlpack(written)
     layout = template.layouts(operands.workload, target).out
-    out[...] = layout.pack(operands.expected.astype(np.float32))
-    assert operands.error(template, behind[-1]) < 1e-6
+    out[...] = layout.pack(operands.expected().astype(np.float32))
+    assert operands.error(template, written) < 1e-6
     out[0, 0, 0, 0, 0] += 1
-    assert operands.error(template, behind[-1]) > 1e-3
+    assert operands.error(template, written) > 1e-3
     out[0, 0, 0, 0, 0] = np.nan
-    assert operands.error(template, behind[-1]) == float("inf")
+    assert operands.error(template, written) == float("inf")

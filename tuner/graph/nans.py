@@ -1,0 +1,45 @@
+"""A NaN stays one where values are bounded (ReLU, Clip, Max, Min), as in onnxruntime. Start at `KeepNaNs`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from templates.bounds import at_least, at_most, largest, smallest
+
+_PATTERN = "op_pattern"
+_INJECTIVE = 2  # and what is below it computes each value by itself
+
+
+@module_pass(opt_level=0, name="KeepNaNs")
+class KeepNaNs:
+    """Changes functions that compute each value by itself, as AnnotateTIROpPattern knows them. A maximum over several
+    values, as of a pool, stays as it is: onnxruntime's own depends on where in the window a NaN lies."""
+
+    def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
+        """Called by TVM: all functions of a module."""
+        for name, func in module.functions.items():
+            if isinstance(func, tirx.PrimFunc) and int(func.attrs.get(_PATTERN, _INJECTIVE + 1)) <= _INJECTIVE:
+                body = tvm_ffi.structural_map(func.body, [(tirx.Max, _larger), (tirx.Min, _smaller)])
+                if not body.same_as(func.body):
+                    module.update_func(name, func.with_body(body))
+        return module
+
+
+def _larger(node: Any) -> Any:
+    if not _is_float(node):
+        return node
+    return at_least(node.a, node.b) if isinstance(node.b, tirx.FloatImm) else largest(node.a, node.b)
+
+
+def _smaller(node: Any) -> Any:
+    if not _is_float(node):
+        return node
+    return at_most(node.a, node.b) if isinstance(node.b, tirx.FloatImm) else smallest(node.a, node.b)
+
+
+def _is_float(node: Any) -> bool:
+    return "float" in str(node.ty.dtype)
