@@ -29,7 +29,7 @@ def is_whole(found: np.ndarray) -> bool:
 
 def digest(array: np.ndarray) -> int:
     """A checksum of what an array holds."""
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 class Guarded:
