@@ -87,8 +87,9 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
     if not np.issubdtype(result.dtype, np.floating):
         wide = np.float64
     result, expected = np.asarray(result, wide), np.asarray(expected, wide)
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(result - expected)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.subtract(result, expected)
+    np.abs(difference, out=difference)
     if not np.isfinite(difference.max(initial=0.0)):
         same = (result == expected) | (np.isnan(result) & np.isnan(expected))
         difference, expected = np.where(same, 0.0, difference), expected[np.isfinite(expected)]

@@ -9,6 +9,7 @@ import gc
 import random
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -52,6 +53,7 @@ from tuning_db.record import Failure, FailureKind, Workload
 _OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
 _COLD_KEPT = 4
 _FRESH_AFTER = 100  # candidates of a workload, which then gets other operands
+_CHEAP_SECONDS = 2e-3  # of all calls of a check: less than what else a candidate takes
 _SEEDS_APART = 1_000_003  # of one round of operands and the next
 _ALIVE_SECONDS = 1.0  # between looks whether an idle device is still there: a board that is gone is to be noticed soon
 
@@ -105,6 +107,7 @@ class Executor:
         self._settings = settings
         self._place = place
         self._denormals = denormals
+        self._preparing = 0.0  # seconds, since the last candidate
         self._used: Counter[str] = Counter()  # how often, since the operands of a workload were made
         self._rounds: dict[str, int] = {}  # how often operands of a workload were made
         self._target = Target(settings.target)
@@ -119,6 +122,7 @@ class Executor:
 
     def _prepare(self, workload: Workload) -> Prepared:
         """Have a workload's operands and their references at hand: new ones now and then."""
+        began = time.perf_counter()
         try:
             self._used[workload.key] += 1
             if self._used[workload.key] > _FRESH_AFTER and workload.key in self._operands:
@@ -128,6 +132,7 @@ class Executor:
             raise
         except Exception as error:
             return Prepared(describe(error, self._settings.memory_bytes))
+        self._preparing += time.perf_counter() - began
         return Prepared()
 
     def _operands_of(self, workload: Workload) -> WorkloadOperands:
@@ -165,10 +170,12 @@ class Executor:
 
     def _run(self, job: RunJob) -> RunDone:
         """Check a candidate, time it, and check it again: what the timed calls computed, and what it makes of operands
-        of other kinds."""
-        error, began = None, time.perf_counter()
+        of other kinds. One that takes long and is not near the best is spared those: it has no error then, so that it
+        never is a best."""
+        error = None
         try:
             function, call = self._load(job.candidate, job.library)
+            began = time.perf_counter()
             error = self._checked(job, function, call, call.checks[0])
             more = template_named(job.candidate.config.template).first_calls - 1
             self._place.fill(_unwritten(call))
@@ -177,8 +184,11 @@ class Executor:
             began += time.perf_counter() - timed
             throttled, condition = self._place.throttled, self._place.condition
             error = max(error, self._right(job, call.checks[0]))
-            for check in call.checks[1:]:
-                self._checked(job, function, call, check)
+            if self._is_spared(job, times, call):
+                error = None
+            else:
+                for check in call.checks[1:]:
+                    self._checked(job, function, call, check)
             self._see_damage(call)
         except DeviceLost:
             raise
@@ -187,8 +197,12 @@ class Executor:
         except BaseException as problem:
             failure = Failure(_kind_of(problem), describe(problem, self._settings.memory_bytes))
             return RunDone((), failure, error, resident_bytes())
-        spent = time.perf_counter() - began
+        spent, self._preparing = time.perf_counter() - began + self._preparing, 0.0
         return RunDone(tuple(times), None, error, resident_bytes(), throttled, condition, spent)
+
+    def _is_spared(self, job: RunJob, times: Sequence[float], call: Call) -> bool:
+        far = job.best_seconds is not None and min(times) > job.best_seconds * job.repetition.near
+        return far and min(times) * len(call.checks) > _CHEAP_SECONDS
 
     def _checked(self, job: RunJob, function: Any, call: Call, check: Check) -> float:
         """The error of one call with the operands of a check. Raises _Wrong where it is not allowed."""

@@ -108,7 +108,8 @@ class Prepared:
 @dataclass(frozen=True)
 class RunDone:
     """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value; `throttled` and
-    `condition`: see place.Place; `check_seconds`: what was not timing of a candidate that is right."""
+    `condition`: see place.Place; `check_seconds`: of a candidate that is right, what was neither
+    loading nor timing it, operands and references that were made for it included."""
 
     times: tuple[float, ...]
     failure: Failure | None
