@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -12,6 +13,8 @@ from board_agent.parsing import parse_json
 from tuning_db.errors import DatabaseError
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.schema import devices, workloads
+
+T = TypeVar("T")
 
 
 class Keys:
@@ -24,7 +27,7 @@ class Keys:
         if key not in self._known:
             try:
                 self._known[key] = decode(parse_json(key))
-            except (TypeError, ValueError, KeyError) as error:
+            except (TypeError, ValueError, KeyError, AttributeError) as error:
                 raise DatabaseError(
                     f"the stored key {key[:80]!r} is damaged; `tune db verify` lists all damage"
                 ) from error
@@ -35,6 +38,22 @@ class Keys:
 
     def device(self, key: str) -> DeviceKey:
         return self._decoded(key, DeviceKey.from_dict)
+
+    def readable_workloads(self, keys: Iterable[str]) -> list[Workload]:
+        """Those of keys that are not damaged."""
+        return _readable(self.workload, keys)
+
+    def readable_devices(self, keys: Iterable[str]) -> list[DeviceKey]:
+        """Those of keys that are not damaged."""
+        return _readable(self.device, keys)
+
+
+def _readable(decode: Callable[[str], T], keys: Iterable[str]) -> list[T]:
+    found = []
+    for key in keys:
+        with suppress(DatabaseError):
+            found.append(decode(key))
+    return found
 
 
 def insert_into(connection: Connection, table: Table) -> Any:

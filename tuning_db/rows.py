@@ -39,7 +39,7 @@ def moment(count: int) -> datetime:
 
 
 def _plain(text: str, what: str) -> str:
-    if not text or not text.isprintable():
+    if not isinstance(text, str) or not text or not text.isprintable():
         raise DatabaseError(f"{what} {text!r} is empty or has characters that cannot be printed")
     return text
 
@@ -167,7 +167,7 @@ def _created(text: str) -> datetime:
 def _shared(data: dict[str, Any], build: Callable[[Mapping[str, Any]], Any], known: dict[str, Any] | None) -> Any:
     if known is None:
         return build(data)
-    text = repr(data)
+    text = f"{build.__name__} {data!r}"
     if text not in known:
         known[text] = build(data)
     return known[text]
@@ -243,18 +243,41 @@ def batches(trials: Iterable[Trial], size: int) -> Iterator[Batch]:
         yield batch
 
 
+_NUMBER, _TEXT = (int, float), (str,)
+_TYPES = {
+    "template_version": (int,),
+    "times": _TEXT,
+    "seconds": (*_NUMBER, _NONE),
+    "failure_kind": (*_TEXT, _NONE),
+    "error": (*_NUMBER, _NONE),
+    "seed": (int, _NONE),
+    "searcher": (*_TEXT, _NONE),
+    "versions": _TEXT,
+    "created": (int,),
+}
+
+
+def is_sound(row: Any) -> bool:
+    """Whether the values of a row of `trials` have the types of their columns: SQLite keeps whatever another program
+    has written there."""
+    values = row._mapping
+    return all(type(values[name]) in kinds for name, kinds in _TYPES.items() if name in values)
+
+
 def from_row(row: Any, workload: Workload, device: DeviceKey) -> Trial:
     """The trial of a row of `trials`. Raises DatabaseError for a row that was damaged."""
     try:
+        if not is_sound(row):
+            raise TypeError("a value of another type than its column's")
         failure = None
         if row.failure_kind is not None:
-            failure = Failure(FailureKind(row.failure_kind), parse_json(row.failure_message))
+            failure = Failure(FailureKind(row.failure_kind), str(parse_json(row.failure_message)))
         return Trial(
             workload=workload,
             device=device,
             config=Config.from_dict(parse_json(row.config)),
             template_version=row.template_version,
-            times=tuple(parse_json(row.times)),
+            times=_numbers(parse_json(row.times)),
             failure=failure,
             error=row.error,
             seed=row.seed,

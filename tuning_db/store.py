@@ -137,13 +137,17 @@ def _best_query() -> Select[Any]:
 
 class Store:
     """Trials of many workloads on many devices. Made by `open_db`. Every method raises DatabaseError if the database
-    cannot be read or written (full disk, damage, a lock held for long); what was committed stays."""
+    cannot be read or written (full disk, damage, a lock held for long); what was committed stays.
+
+    A record that cannot be read, as another program may write one, is left out: `unreadable` has the ids of those that
+    were met, and `tune db verify` says what is wrong with them."""
 
     def __init__(self, engine: Engine, location: Location) -> None:
         self._engine = engine
         self._writer = engine.execution_options(writes=True)
         self.name = location.name
         self.path = location.path
+        self.unreadable: set[int] = set()
 
     def __enter__(self) -> Store:
         return self
@@ -325,7 +329,12 @@ class Store:
         decode = Keys()
         with self.reading() as connection:
             for row in connection.execution_options(yield_per=1000).execute(query):
-                yield from_row(row, decode.workload(row.workload_key), decode.device(row.device_key))
+                try:
+                    trial = from_row(row, decode.workload(row.workload_key), decode.device(row.device_key))
+                except DatabaseError:
+                    self.unreadable.add(row.id)
+                else:
+                    yield trial
 
     def best(
         self,
@@ -347,7 +356,11 @@ class Store:
         throttled = None
         with self.reading() as connection:
             for row in connection.execution_options(yield_per=10).execute(_best_query(), wanted):
-                trial = from_row(row, workload, device)
+                try:
+                    trial = from_row(row, workload, device)
+                except DatabaseError:
+                    self.unreadable.add(row.id)
+                    continue
                 if usable is None or usable(trial):
                     if not trial.throttled:
                         return trial
@@ -379,8 +392,7 @@ class Store:
             has = has.where(t.c.device_id == select(d.c.id).where(d.c.key == device.key).scalar_subquery())
         with self.reading() as connection:
             keys = connection.scalars(select(w.c.key).where(exists(has.correlate(w))).order_by(w.c.id)).all()
-        decode = Keys()
-        return [decode.workload(key) for key in keys]
+        return Keys().readable_workloads(keys)
 
     def devices(self, kind: str | None = None, family: str | None = None) -> list[DeviceKey]:
         """Those with at least one trial (of this kind and family), in the order they were first seen."""
@@ -394,15 +406,14 @@ class Store:
             query = query.where(d.c.family == family)
         with self.reading() as connection:
             keys = connection.scalars(query).all()
-        decode = Keys()
-        return [decode.device(key) for key in keys]
+        return Keys().readable_devices(keys)
 
     def stats(self) -> Stats:
         t = schema.trials
         with self.reading() as connection:
             rows = connection.execute(select(t.c.failure_kind, func.count()).group_by(t.c.failure_kind)).all()
             waiting = connection.scalar(select(func.count()).select_from(schema.in_flight)) or 0
-        by_kind = {kind: count for kind, count in sorted(rows, key=lambda r: r[0] or "") if kind is not None}
+        by_kind = {kind: count for kind, count in sorted(rows, key=lambda r: str(r[0])) if kind is not None}
         return Stats(
             trials=sum(count for _, count in rows),
             failures=sum(by_kind.values()),

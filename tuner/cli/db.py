@@ -218,6 +218,11 @@ def _check_log(path: Path, items: Iterator[Trial | logs.BadLine]) -> None:
         raise BadInput(f"{path}: holds no trial; line {first.number}: {first.reason}")
 
 
+def _remark_unreadable(out: Output, store: Store) -> None:
+    if store.unreadable:
+        out.remark(f"{store.name}: {len(store.unreadable)} records cannot be read: `tune db verify` says why")
+
+
 def _remark_some(out: Output, lines: list[str]) -> None:
     for line in lines[:_SHOWN_LINES]:
         out.remark(line)
@@ -259,6 +264,7 @@ def export(
             raise BadInput(f"{file}: is the database itself; give another file")
         count = logs.write_file(_exported(store, bests), file)
         out.show(f"{file}: {count} trials")
+        _remark_unreadable(out, store)
         out.result({"file": str(file), "trials": count})
 
 
@@ -295,6 +301,7 @@ def merge(
         for other in others:
             with open_db(other, read_only=True) as source:
                 merged = maintain.merge(store, source)
+                _remark_unreadable(out, source)
             out.show(f"{other}: {merged.added} added, {merged.known} known")
             added, known = added + merged.added, known + merged.known
         out.result({"added": added, "known": known})

@@ -45,6 +45,7 @@ from tuner.errors import TuneError
 from tuner.versions import versions
 from tuning_db.errors import DatabaseError
 
+_LONGEST_LINE = 1000  # characters of an error: names in files of others may have any length
 _NEW_OBJECTS = 10_000  # between two collections: importing TVM makes a million that stay
 # Typer carries its own click or uses the installed one, by version: this is the UsageError of either.
 _UsageError = typer.BadParameter.__mro__[1]
@@ -163,7 +164,8 @@ def _explain_usage(error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    line = " ".join(str(error).split())
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..."
 
 
 def _print_json_error(message: str, status: int) -> None:

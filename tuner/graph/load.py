@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import tvm
 from tvm import relax
 
@@ -41,8 +42,17 @@ def load_onnx(
     file, an axis that stays free, an unsupported operator or dtype.
     """
     path = Path(path)
-    proto, digest = read_onnx(path)
-    bound = bind_shapes(proto, str(path), shapes or {}, batch)
+    try:
+        return _loaded(path, *read_onnx(path), shapes or {}, batch)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # Of what a damaged file says onnx and NumPy make errors of many types.
+        raise BadInput(f"{path}: cannot be loaded ({type(error).__name__}: {last_line(error)})") from error
+
+
+def _loaded(
+    path: Path, proto: onnx.ModelProto, digest: str, shapes: Mapping[str, Sequence[int]], batch: int | None
+) -> Model:
+    bound = bind_shapes(proto, str(path), shapes, batch)
     check_onnx(path, proto)
     digest = identity(digest, bound.shapes)
     write_old_rules(proto)

@@ -27,7 +27,7 @@ from board_agent.disk import whole_file
 from board_agent.parsing import parse_json
 from templates.template import template_named
 from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, place_on_board
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.measure.contract import Candidate, MeasureOptions
 from tuner.measure.drift import Drift, Interval
 from tuner.measure.kinds import NORMAL
@@ -207,6 +207,14 @@ def read_results(bundle: Path, results: Path) -> Results:
 
     Raises BadInput for files that are none, or do not belong together, and for results of another kind of device.
     """
+    try:
+        return _read_results(bundle, results)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        problem = f"{type(error).__name__}: {last_line(error)}"
+        raise BadInput(f"{bundle} or {results}: damaged, or not what edgetune wrote ({problem})") from error
+
+
+def _read_results(bundle: Path, results: Path) -> Results:
     manifest, lines, outputs, key = _opened(bundle, results)
     workloads = _Workloads(Target(manifest["target"]), int(manifest["seed"]), 0)
     candidates = {c["name"]: c for c in manifest["candidates"]}

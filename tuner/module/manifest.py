@@ -9,14 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 from tuner.graph import Count, TensorInfo
-from tuning_db.record import Config, Workload
+from tuner.module.typed import check_fields
+from tuning_db.record import Config, DeviceKey, Workload
 
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
-FORMAT = 8
+FORMAT = 9
+NETWORKS, KERNELS, CONSTANTS = ".ro", ".so", ".params"  # how names of files end
+_UNSIGNED = 8  # the last format whose manifests have no checksum of their own; it is read as well
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,14 @@ class Manifest:
             "devices": [asdict(p) for p in self.devices],
             "operators": [o.as_dict() for o in self.operators],
         }
+        data["checksum"] = checksum_of(data)
         return json.dumps(data, indent=1, sort_keys=True)
+
+
+def checksum_of(data: Mapping[str, Any]) -> str:
+    """Of all that a manifest says but this. It finds damage; whoever changes it on purpose can change this, too."""
+    said = {name: value for name, value in data.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(said)), sort_keys=True).encode()).hexdigest()
 
 
 def is_module(directory: Path) -> bool:
@@ -165,14 +177,16 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
         raise BadInput(f"{path}: damaged; build the module again") from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise BadInput(f"{path}: not the manifest of a built module; give a directory that `tune build` wrote")
-    if data.get("format") != FORMAT:
+    if data.get("format") not in (_UNSIGNED, FORMAT):
         raise BadInput(
             f"{path}: has format {data.get('format')}, this version reads {FORMAT}; "
             "build the module again or install the version that wrote it"
         )
+    if data["format"] == FORMAT and data.get("checksum") != checksum_of(data):
+        raise BadInput(f"{path}: damaged (its checksum differs); build the module again")
     try:
         manifest = _from_dict(data)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise BadInput(f"{path}: damaged; build the module again") from None
     _check_names(path, manifest)
     if check_files:
@@ -187,6 +201,10 @@ def _check_names(path: Path, manifest: Manifest) -> None:
     for name in manifest.files:
         if name in ("", "..") or Path(name).name != name:
             raise BadInput(f"{path}: names {name!r}, which is no file in the module's folder; do not use this module")
+    kinds = {manifest.network: NETWORKS, manifest.kernels: KERNELS, **dict.fromkeys(manifest.constants, CONSTANTS)}
+    for used, kind in kinds.items():
+        if used is not None and not used.endswith(kind):  # each is read as what it is
+            raise BadInput(f"{path}: {used!r} is no file of the kind {kind}; build the module again")
     for used in (manifest.network, manifest.kernels, *manifest.constants):
         if used is not None and used not in list(manifest.files):
             raise BadInput(f"{path}: {used!r} has no checksum; build the module again")
@@ -208,7 +226,33 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
     fields["devices"] = tuple(Processor(**p) for p in data["devices"])
     for name in ("cpu_features", "input_devices", "constants", "stages"):
         fields[name] = tuple(data[name])
-    return Manifest(**fields)
+    manifest = Manifest(**fields)
+    check_fields(manifest)
+    _check_places(manifest)
+    return manifest
+
+
+def _check_places(manifest: Manifest) -> None:
+    """Raises ValueError where one part of a manifest does not fit another."""
+    tensors = (*manifest.inputs, *manifest.outputs)
+    if any(extent < 0 for tensor in tensors for extent in tensor.shape) or manifest.threads < 1:
+        raise ValueError("a negative size")
+    for tensor in tensors:
+        np.dtype(tensor.dtype)
+    if {"name", "sha256", "source"} - manifest.model.keys():
+        raise ValueError("the model is described")
+    for processor in manifest.devices:
+        check_fields(DeviceKey.from_dict(processor.key))
+    devices = range(len(manifest.devices))
+    if not manifest.devices or len(manifest.constants) != len(devices):
+        raise ValueError("every device has its constants")
+    if len(manifest.input_devices) != len(manifest.inputs) or not set(manifest.input_devices) <= set(devices):
+        raise ValueError("every input is read on a device")
+    if not all(operator.device in devices for operator in manifest.operators):
+        raise ValueError("every operator is computed on a device")
+    for tensor in manifest.outputs:
+        if tensor.count is not None and not 0 <= tensor.count.axis < len(tensor.shape):
+            raise ValueError("an output has as many entries along an axis of its own")
 
 
 def checksum(path: Path) -> str:

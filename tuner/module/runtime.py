@@ -21,7 +21,7 @@ from tvm import relax
 from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.devices.parallel.stage import offer_stages, one_by_one
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.graph import Stopwatch, TensorInfo
 from tuner.module.cpu_features import missing_features
 from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
@@ -267,6 +267,12 @@ class Module:
             self._machine.set_instrument(None)  # one that does nothing would cost a third of a small network's time
 
     def _run(self, arguments: Sequence[tvm.runtime.Tensor] | None = None, main: Any = None) -> Any:
+        try:
+            return self._ran(arguments, main)
+        except (ValueError, TypeError) as error:  # TVM's own, of arguments that its code does not take
+            raise BadInput(f"the module does not fit its manifest ({last_line(error)}): build it again") from error
+
+    def _ran(self, arguments: Sequence[tvm.runtime.Tensor] | None, main: Any) -> Any:
         arguments, main = arguments or self._arguments, main or self._main
         if self._pool is None:
             return self._run_stages(main, arguments) if self.manifest.stages else main(*arguments)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.manifests import write_manifest
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import Done, everything_under, result_and_reference, run_tune
 from tests.tuner.tiny_network import write_tiny_network
@@ -87,7 +88,7 @@ def test_another_version_is_refused(made: Made) -> None:
     manifest = made.manifest("out")
     kept = json.dumps(manifest)
     try:
-        (made.folder / "out" / "manifest.json").write_text(json.dumps({**manifest, "vendors": {"onnxruntime": "0.1"}}))
+        write_manifest(made.folder / "out", {**manifest, "vendors": {"onnxruntime": "0.1"}})
         np.savez(made.folder / "x.npz", data=np.zeros((1, 3, 16, 16), np.float32))
         done = made.tune("run", "out", "--input", "x.npz", "--output", "never.npz")
         assert done.status == 2

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from templates.template import search_space, template_named
+from tests.manifests import write_manifest
 from tests.tuner.graph.networks import Net
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device
@@ -199,7 +200,7 @@ def test_what_has_a_name_of_the_new_module_stays_beside_it(tmp_path: Path, devic
     manifest = tmp_path / "m" / "manifest.json"
     data = json.loads(manifest.read_text())
     del data["files"]["network.ro"]
-    manifest.write_text(json.dumps(data))
+    write_manifest(manifest.parent, data)
     (tmp_path / "m" / "network.ro").write_text("mine")
     build(graph, device, tmp_path / "m")
     (kept,) = tmp_path.glob(".m.*")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tvm
 
+from tests.manifests import write_manifest
 from tests.templates.gpu.support import PLATFORMS, device_number, gpu
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device, opencl, parallel
@@ -75,7 +76,7 @@ def changed(directory: Path, copy: Path, change: Callable[[dict[str, Any]], None
     subprocess.run(["cp", "-r", str(directory), str(copy)], check=True)
     data = json.loads((copy / "manifest.json").read_text())
     change(data)
-    (copy / "manifest.json").write_text(json.dumps(data))
+    write_manifest(copy, data)
     return copy
 
 

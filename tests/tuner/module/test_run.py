@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tvm
 
+from tests.manifests import write_manifest
 from tests.tuner.graph.networks import Net
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device, usable_cpus
@@ -151,7 +152,7 @@ def test_a_module_for_another_cpu(built: Path, tmp_path: Path) -> None:
     copy = copied(built, tmp_path)
     data = json.loads((copy / "manifest.json").read_text())
     data["cpu_features"].append("sve2" if "x86" in data["devices"][0]["key"]["family"] else "avx512f")
-    (copy / "manifest.json").write_text(json.dumps(data))
+    write_manifest(copy, data)
     with pytest.raises(BadInput, match="which this machine lacks"):
         load(copy)
 
@@ -412,7 +413,7 @@ def test_with_its_own_pool_or_tvms_it_computes_the_same(
         pool.write_bytes(b"\x7fELF of another machine")
         pool.rename(directory / "parallel-strange.so")
         manifest = directory / "manifest.json"
-        manifest.write_text(manifest.read_text().replace(pool.name, "parallel-strange.so"))
+        write_manifest(manifest.parent, json.loads(manifest.read_text().replace(pool.name, "parallel-strange.so")))
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     module = load(directory, check_files=False)
     inputs = inputs_of(module)

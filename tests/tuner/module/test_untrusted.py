@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import write_manifest
 from tests.tuner.graph.networks import Net
 from tuner.devices import open_device
 from tuner.errors import BadInput
@@ -44,7 +45,7 @@ def change(module: Path, how: Callable[[dict[str, Any]], object]) -> None:
     """Change the manifest."""
     data = json.loads((module / "manifest.json").read_text())
     how(data)
-    (module / "manifest.json").write_text(json.dumps(data))
+    write_manifest(module, data)
 
 
 def test_a_report_parses_no_network_whose_checksum_differs(module: Path, store: Store) -> None:

@@ -3,8 +3,8 @@ are told by their places in "devices" and "tasks"."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from board_agent.parsing import parse_json
 from templates.traffic import bytes_of
 from tuner.module import read_manifest
 from tuner.report.page.knobs import knob_view
@@ -118,13 +119,13 @@ def _failures(store: Store, found: Pass, of_task: Mapping[Pair, int]) -> list[di
     for (kind, template), counts in sorted(found.failures.items(), key=lambda entry: -entry[1].total()):
         examples = []
         for row in (rows[i] for i in found.examples[kind, template]):
-            message = str(json.loads(row.failure_message))
+            message = _message_of(row.failure_message)
             cut = f" ... ({len(message):,} characters)" if len(message) > _LONGEST else ""
             examples.append(
                 {
                     "id": row.id,
                     "task": of_task[row.workload_id, row.device_id],
-                    "knobs": knobs_text(json.loads(row.config)["knobs"]),
+                    "knobs": knobs_text(_knobs_of(row.config) or {}),
                     "message": message[:_LONGEST] + cut,
                     "when": row.created / 1e6,
                 }
@@ -141,11 +142,26 @@ def _knobs(store: Store, found: Pass, of_task: Mapping[Pair, int]) -> list[dict[
     views = []
     for (pair, template), heap in sorted(found.samples.items()):
         sample = [rows[ident] for _, ident in sorted(heap, key=lambda entry: entry[1])]
-        view = knob_view([(json.loads(row.config)["knobs"], row.seconds) for row in sample])
+        view = knob_view([(knobs, row.seconds) for row in sample if (knobs := _knobs_of(row.config)) is not None])
         if view is not None:
             of = found.succeeded[pair, template]
             views.append({"task": of_task[pair], "template": template, "of": of, **view})
     return views
+
+
+def _knobs_of(config: Any) -> dict[str, Any] | None:
+    """None where somebody wrote something else there."""
+    with suppress(TypeError, ValueError, KeyError):
+        knobs = parse_json(config)["knobs"]
+        return knobs if isinstance(knobs, dict) else None
+    return None
+
+
+def _message_of(stored: Any) -> str:
+    """What was said; what is stored, where that is no JSON."""
+    with suppress(TypeError, ValueError):
+        return str(parse_json(stored))
+    return str(stored)
 
 
 def _rows(store: Store, idents: Sequence[int]) -> dict[int, Any]:

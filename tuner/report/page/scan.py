@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, select
 
 from tuning_db import schema
 from tuning_db.effort import Effort, efforts_by_id
+from tuning_db.errors import DatabaseError
 from tuning_db.keys import Keys
 from tuning_db.marks import is_throttled
 from tuning_db.record import DeviceKey, Workload, tolerance_of
+from tuning_db.rows import is_sound
 from tuning_db.store import Store
 
+T = TypeVar("T")
 PIECE = "piece"  # the template of what plans measure: steps, transforms, copies (tuner.placement.costs)
 EXAMPLES = 3  # of each kind of failure and template, and one of each task besides,
 MOST_EXAMPLES = 600  # unless these are more
@@ -77,11 +82,20 @@ def scan(store: Store) -> Pass:
         decode = Keys()
         w, d = schema.workloads, schema.devices
         found = Pass(
-            {row.id: decode.workload(row.key) for row in connection.execute(select(w.c.id, w.c.key))},
-            {row.id: decode.device(row.key) for row in connection.execute(select(d.c.id, d.c.key))},
+            _readable(connection, select(w.c.id, w.c.key), decode.workload),
+            _readable(connection, select(d.c.id, d.c.key), decode.device),
         )
         repeated = _counted(connection, found)
         _Reader(found, repeated, _sample_size(connection)).read(connection)
+    return found
+
+
+def _readable(connection: Connection, query: Any, decode: Callable[[str], T]) -> dict[int, T]:
+    """By their rows' numbers, but those whose keys are damaged."""
+    found = {}
+    for row in connection.execute(query):
+        with suppress(DatabaseError):
+            found[row.id] = decode(row.key)
     return found
 
 
@@ -90,9 +104,12 @@ def _counted(connection: Connection, found: Pass) -> set[int]:
     t = schema.trials
     pair = (t.c.workload_id, t.c.device_id)
     for row in connection.execute(select(*pair, func.count(t.c.config_digest.distinct())).group_by(*pair)):
-        found.configs[row[0], row[1]] = row[2]
+        if row[0] in found.workloads and row[1] in found.devices:
+            found.configs[row[0], row[1]] = row[2]
     spans = select(t.c.device_id, func.min(t.c.created), func.max(t.c.created)).group_by(t.c.device_id)
     for row in connection.execute(spans):
+        if not (type(row[1]) is type(row[2]) is int):  # somebody wrote something else there
+            continue
         found.spans[row[0]] = (row[1], row[2])
         found.bins[row[0]] = [[0, 0] for _ in range(BINS)]
     found.efforts = efforts_by_id(connection)
@@ -124,7 +141,9 @@ class _Reader:
         columns = [*(t.c[name] for name in names), t.c.created, t.c.config_digest, is_throttled(t)]
         query = select(*columns).order_by(t.c.created, t.c.id)
         for row in connection.execution_options(yield_per=5000).execute(query):
-            self._add(*row)
+            known = row.workload_id in self._found.workloads and row.device_id in self._found.spans
+            if known and row.device_id in self._found.devices and is_sound(row):
+                self._add(*row)
 
     def _add(
         self,

@@ -15,6 +15,7 @@ import pytest
 
 from templates.workloads import Dense
 from tests.browser import SIZES, Opened, needs_chromium, opened
+from tests.manifests import write_manifest
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import run_tune
 from tests.tuner.cli.test_plugins import PLUGIN
@@ -270,7 +271,7 @@ def test_names_made_to_harm_are_shown_as_text(reported: Reported, tmp_path: Path
     manifest["operators"][0]["node"] = manifest["inputs"][0]["name"] = HARM
     for file in manifest["files"]:
         (module / file).write_bytes((reported.folder / "out" / file).read_bytes())
-    (module / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(module, manifest)
     with open_db(tmp_path / "t.db") as store:
         store.add_many(trials)
         (tmp_path / "harm.html").write_text(render(collect(store, [module])), encoding="utf-8")

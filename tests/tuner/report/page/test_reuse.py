@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser import needs_chromium, opened
+from tests.manifests import write_manifest
 from tests.tuning_db import made
 from tuner.report.page import collect, render
 from tuner.report.page.names import device_text, workload_text
@@ -28,7 +29,7 @@ def _changed(untuned: Path, folder: Path, device: DeviceKey, layers: dict[int, d
     for place, operator in enumerate(manifest["operators"]):
         timed = {"source": "device", "seconds": 1e-3 * (place + 1), "error": 1e-6}
         operator.update(layers.get(place, timed))
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
     return folder
 
 

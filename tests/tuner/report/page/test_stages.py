@@ -14,6 +14,7 @@ import pytest
 import tvm
 
 from tests.browser import Opened, needs_chromium, opened
+from tests.manifests import write_manifest
 from tests.templates.gpu.support import device_number
 from tests.tuner.stages.networks import branches
 from tests.tuner.stages.test_rewrite import by_branch
@@ -125,7 +126,7 @@ def test_a_manifest_with_other_stages_than_its_program_is_refused(folder: Path, 
     module = tmp_path / "module"
     shutil.copytree(folder / "staged", module)
     manifest = json.loads((module / "manifest.json").read_text())
-    (module / "manifest.json").write_text(json.dumps({**manifest, "stages": stages}))
+    write_manifest(module, {**manifest, "stages": stages})
     with pytest.raises(BadInput, match="its manifest has other stages than its program: build the module again"):
         flow_of(module, read_manifest(module))
 
