@@ -19,7 +19,7 @@ import numpy as np
 from board_agent.backend import Backend, NotCompiled, Unusable, open_backend
 from board_agent.disk import FULL
 from board_agent.guards import OVERWRITTEN, WRITTEN_AROUND, digest
-from board_agent.sandbox import cap_memory, confine, end_first, leave_network, limit_memory
+from board_agent.sandbox import cap_memory, confine, end_first, leave_shared, limit_memory
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
 from board_agent.topology import memory_bytes
 from board_agent.wire import Frame, Gone, receive, send
@@ -203,7 +203,7 @@ def main() -> None:
     """Arguments: the socket's number, the folder to write in, and the settings as JSON."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     folder, settings = Path(sys.argv[2]), json.loads(sys.argv[3])
-    held = ["network"] if leave_network() else []
+    held = leave_shared()
     gc.disable()  # what is imported stays
     try:
         backend = open_backend(settings["device"], settings["form"], settings["threads"], settings.get("cpus"))

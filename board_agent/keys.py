@@ -8,11 +8,12 @@ pairing, and takes none but that host's. TLS 1.3 only.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import ssl
 from pathlib import Path
 from typing import Any
+
+from board_agent.disk import make_private, whole_file
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 HANDSHAKE_SECONDS = 10.0
@@ -32,12 +33,10 @@ class Hosts:
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a name")
         place = self._folder / name
-        place.mkdir(parents=True, exist_ok=True)
+        make_private(place)
         for part, content in (("board.pem", board), ("host.pem", host)):
-            made = place / (part + ".new")
-            with open(os.open(str(made), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with whole_file(str(place / part), 0o600) as file:
                 file.write(content)
-            made.replace(place / part)
 
     def accept(self, connection: Any) -> tuple[str, Any]:
         """The host's name and the encrypted connection. Raises OSError (ssl.SSLError) for anyone that is not paired."""

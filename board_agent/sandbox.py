@@ -1,9 +1,9 @@
 """What the process that runs kernels may still do. Start at `confine`.
 
 A kernel is machine code from a host that this board trusts to use it, not to own it. Layers, each as far as the system
-has it: no network (a namespace of its own), an unprivileged user, files by Landlock (Linux 5.13; TCP from 6.7, signals
-and abstract sockets from 6.12), limits on processes, memory and sizes of files. `confine` says which hold; the host
-sees that list.
+has it: no network and no shared memory of others (namespaces of its own, and no further ones), an unprivileged user,
+files by Landlock (Linux 5.13; TCP from 6.7, signals and abstract sockets from 6.12), limits on processes, memory and
+sizes of files. `confine` says which hold; the host sees that list.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ import sys
 from pathlib import Path
 from typing import Sequence
 
+from board_agent.seccomp import refuse_namespaces
+
 NOBODY = 65534
 FILE_BYTES = 1 << 30
 _PROCESSES = 64  # beyond those that the user has now
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SHARED_BYTES = 256 << 20
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # of every architecture
 _RULE_PATH = 1
@@ -81,15 +85,29 @@ def _parent(stat: Path) -> str:
         return ""
 
 
-def leave_network() -> bool:
-    """Into a network of its own, without a device that is up. To be called before anything starts a thread."""
-    flags = _CLONE_NEWNET if os.geteuid() == 0 else _CLONE_NEWUSER | _CLONE_NEWNET
-    return _libc.unshare(flags) == 0
+def leave_shared() -> list[str]:
+    """Into a network of its own, without a device that is up ("network"), and away from the shared memory of others
+    ("memory"): what is made of it ends with the process. To be called before anything starts a thread."""
+    own = 0 if os.geteuid() == 0 else _CLONE_NEWUSER
+    if _libc.unshare(own | _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWNS) == 0:
+        return ["network", *(["memory"] if _own_shared_memory() else [])]
+    return ["network"] if _libc.unshare(own | _CLONE_NEWNET) == 0 else []
+
+
+def _own_shared_memory() -> bool:
+    """An empty /dev/shm that this process and its children alone see."""
+    if not os.path.isdir("/dev/shm"):
+        return True
+    if _libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None) != 0:
+        return False
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    options = f"size={_SHARED_BYTES},mode=1777".encode()
+    return bool(_libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", flags, options) == 0)
 
 
 def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
     """Give up all that a kernel does not need; `folder` stays writable and `readable` may be read. Which layers hold:
-    "user", "files", "tcp", "scope", "processes". There is no way back."""
+    "user", "files", "tcp", "scope", "processes", "namespaces" (it makes none). There is no way back."""
     held, parent = [], os.getppid()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
@@ -106,6 +124,8 @@ def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     held.append("processes")
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if refuse_namespaces():
+        held.append("namespaces")
     return held + _landlock(folder, [*_READABLE, sys.prefix, sys.base_prefix, *sys.path, *readable])
 
 

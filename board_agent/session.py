@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -37,6 +38,11 @@ MOST_BYTES = 1 << 30  # of one message from a host
 _SAID_BYTES = 4096  # of what the process said last: a candidate may have said a lot
 BENCH = ["-m", "board_agent.bench"]  # what Python runs for kernels; a simulated board has another
 _MEASURES = ("call", "repeat", "compare")
+# Names of variables of the agent's that a candidate's process gets.
+_PASSED = re.compile(
+    r"(PATH|LANG|LANGUAGE|LC_\w+|TZ|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|PYTHON(HOME|HASHSEED|PYCACHEPREFIX|UTF8)"
+    r"|(OCL_ICD|OPENCL|POCL|PYOPENCL|CUDA|NVIDIA|TVM|OMP|MALI|INTEL|SYCL|NEO|MESA|RUSTICL|EDGETUNE)_\w+|CL_CONFIG_\w+)$"
+)
 _FREE = ("condition", "start")  # what needs no turn
 
 
@@ -83,9 +89,10 @@ class Bench:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """NumPy's threads would start before a process is confined, and stay outside."""
+    """What drivers, libraries and Python go by, and nothing else of the agent's. NumPy's threads would start before a
+    process is confined, and stay outside."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if _PASSED.match(name)},
         "HOME": folder,
         "TMPDIR": folder,
         "OPENBLAS_NUM_THREADS": "1",

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Tuple
 from board_agent.parsing import parse_json
 
 MAGIC = b"edt1"
-VERSION = 2  # of the requests, which a board says first
+VERSION = 3  # of the requests, which a board says first
 OBJECT_BYTES = 1 << 20
 PARTS = 256
 _HEAD = struct.Struct(">4sII")

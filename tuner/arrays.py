@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from board_agent.disk import whole_file
 from tuner.errors import BadInput, last_line
 
 
@@ -38,15 +38,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz file, whole or not at all. Raises BadInput if it cannot be written."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         # numpy.savez takes names as those of its parameters: it has no place for an array that is named "file".
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with whole_file(str(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                     np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
-        partial.replace(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

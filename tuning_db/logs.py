@@ -11,7 +11,6 @@ import gzip
 import io
 import json
 import lzma
-import os
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
+from board_agent.disk import whole_file
 from tuning_db.errors import DatabaseError
 from tuning_db.record import Trial, canonical_json
 from tuning_db.rows import from_record, to_record
@@ -135,17 +135,14 @@ def write(trials: Iterable[Trial], out: IO[str]) -> int:
 def write_file(trials: Iterable[Trial], path: Path) -> int:
     """`write` to a file that appears only when it is complete, compressed if it is named .gz or .xz: the same bytes
     for the same trials. Raises OSError if it cannot be written."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with ExitStack() as stack:
-            file: IO[bytes] = stack.enter_context(partial.open("wb"))
-            if path.suffix == ".gz":  # without the name and the time of writing, which gzip would keep
-                file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
-            elif path.suffix == ".xz":
-                file = cast(IO[bytes], stack.enter_context(lzma.LZMAFile(file, "wb")))
-            with io.TextIOWrapper(file, encoding="ascii", newline="\n") as out:
-                count = write(trials, out)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        file: IO[bytes] = stack.enter_context(whole_file(str(path)))
+        if path.suffix == ".gz":  # without the name and the time of writing, which gzip would keep
+            file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
+        elif path.suffix == ".xz":
+            file = cast(IO[bytes], stack.enter_context(lzma.LZMAFile(file, "wb")))
+        out = io.TextIOWrapper(file, encoding="ascii", newline="\n")
+        count = write(trials, out)
+        out.flush()
+        out.detach()  # what is below closes by itself
     return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -192,7 +193,7 @@ def test_a_board_that_is_off(served) -> None:
 
 
 def test_an_agent_of_another_version(served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.devices.board.link.VERSION", 3)
+    monkeypatch.setattr("tuner.devices.board.link.VERSION", 4)
     with pytest.raises(BoardGone, match="update both"):
         Link(served[1])
 
@@ -238,6 +239,38 @@ def test_a_wrong_secret_is_refused_and_five_end_it(tmp_path: Path) -> None:
         thread.join()
     assert "wrong attempts" in str(found[0])
     assert list(Boards(tmp_path / "boards")) == []
+
+
+def test_slow_strangers_keep_nobody_from_pairing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They connect and send a byte now and then, more of them than are looked at together; no secret was shown."""
+    monkeypatch.setattr("tuner.devices.board.pairing.HANDSHAKE_SECONDS", 3.0)
+    hosts, over = Hosts(tmp_path / "hosts"), threading.Event()
+
+    def drip(stranger: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            for byte in b"\x16\x03\x01\x02\x00\x01" * 1000:
+                stranger.sendall(bytes([byte]))
+                if over.wait(0.1):
+                    return
+
+    with Pairing(Boards(tmp_path / "boards"), "pi", "127.0.0.1") as pairing, contextlib.ExitStack() as stack:
+        thread, found = waiting(pairing, 9)
+        for _ in range(7):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", pairing.code.port)))
+            threading.Thread(target=drip, args=(stranger,), daemon=True).start()
+        pair(Code.parse(str(pairing.code)), hosts)
+        thread.join()
+        over.set()
+        assert [board.name for board in found] == ["pi"]
+
+
+def test_a_code_expires_however_slowly_somebody_talks(tmp_path: Path) -> None:
+    with (
+        Pairing(Boards(tmp_path), "pi", "127.0.0.1", seconds=1.5) as pairing,
+        socket.create_connection(("127.0.0.1", pairing.code.port)),
+        pytest.raises(BadInput, match="expired"),
+    ):
+        pairing.wait(1)
 
 
 def test_an_expired_code(tmp_path: Path) -> None:

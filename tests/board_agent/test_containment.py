@@ -16,20 +16,24 @@ import psutil
 import pytest
 
 from board_agent.topology import memory_bytes
-from tests.board_agent.support import Agent, eventually
+from tests.board_agent.support import Agent, eventually, paired_agent
 from tests.board_agent.test_access import can_be_used
 from tuner.devices.board import Board, KernelDied, Link, NotAnswered
 
 DID, COULD_NOT = 42, 7  # how a candidate's process ends
 SETTINGS = {"device": "cpu", "form": "library", "threads": 1, "memory_bytes": 1 << 30}
 SOURCE = """
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sched.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -89,6 +93,16 @@ static int connects_by_path(const char* path) {
     struct sockaddr_un to = {AF_UNIX};
     strcpy(to.sun_path, path);
     return connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr*)&to, sizeof to) == 0;
+}
+static int shares(const char* name) {  /* memory that stays when the process has ended */
+    int f = shm_open(name, O_RDWR | O_CREAT, 0666);
+    return f >= 0 && ftruncate(f, 4096) == 0 && shmget(0x65647473, 4096, IPC_CREAT | 0666) >= 0;
+}
+static int has_variable(const char* name) { return getenv(name) != 0; }
+static int makes_namespace(int flags) { return unshare(flags) == 0; }
+static int clones_namespace(int flags) {
+    static char stack[65536];
+    return clone((int (*)(void*))pause, stack + sizeof stack, flags | SIGCHLD, 0) >= 0;
 }
 static int speaks(void) {  /* as if it answered, and no further */
     struct stat of;
@@ -165,6 +179,39 @@ def test_connect_out(served, tmp_path: Path, contained: set[str]) -> None:
     if not contained & {"network", "tcp"}:
         pytest.skip("this system has neither network namespaces nor Landlock for TCP")
     assert f"status {COULD_NOT}" in outcome(served[1], candidate(f"connects({served[1].port})", tmp_path))
+
+
+def test_share_memory_with_others(served, tmp_path: Path, contained: set[str]) -> None:
+    """What it makes ends with it, and what others have it does not see."""
+    if "memory" not in contained:
+        pytest.skip("this system has no namespaces for shared memory")
+    victim = Path("/dev/shm", f"edgetune-test-{os.getpid()}")
+    victim.write_text("mine")
+    try:
+        victim.chmod(0o666)
+        segments = Path("/proc/sysvipc/shm").read_text()
+        assert f"status {COULD_NOT}" in outcome(served[1], candidate(f'reads("{victim}")', tmp_path))
+        outcome(served[1], candidate('shares("/edgetune-escaped") + shmget(0x65647473, 4096, IPC_CREAT)', tmp_path))
+        assert victim.read_text() == "mine"
+    finally:
+        victim.unlink()
+    assert not Path("/dev/shm/edgetune-escaped").exists()
+    keys = [line.split()[0] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+    assert str(0x65647473) not in keys, segments
+
+
+@pytest.mark.parametrize("how", ["makes_namespace(CLONE_NEWUSER)", "clones_namespace(CLONE_NEWUSER)"])
+def test_become_root_in_a_namespace(served, tmp_path: Path, contained: set[str], how: str) -> None:
+    assert "namespaces" in contained
+    assert f"status {COULD_NOT}" in outcome(served[1], candidate(how, tmp_path))
+
+
+def test_read_the_agents_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGETUNE_TEST_PASSED", "yes")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with paired_agent(tmp_path) as (_, board):
+        for name, end in (("AWS_SECRET_ACCESS_KEY", COULD_NOT), ("EDGETUNE_TEST_PASSED", DID), ("PATH", DID)):
+            assert f"status {end}" in outcome(board, candidate(f'has_variable("{name}")', tmp_path)), name
 
 
 def test_fork_without_end(served, tmp_path: Path, contained: set[str]) -> None:

@@ -52,16 +52,18 @@ def test_only_who_was_running_when_the_machine_went_down_was_begun(tmp_path: Pat
         assert set(journal.results) == {"a"}
 
 
-def test_an_archive_has_its_name_when_all_of_it_is_there(tmp_path: Path) -> None:
+def test_an_archive_has_its_name_when_all_of_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = str(tmp_path / "r.zip")
     assert packed_results(archive, "one") is None
     with Journal(str(tmp_path / "partial")) as journal:
         journal.add_result("a", TIMES, [b"data"])
         (tmp_path / "partial" / "0123.new").write_bytes(b"what a power cut left")
         journal.pack(archive, "one", {})
-        (tmp_path / "r.zip.new").mkdir()  # so that the next cannot be written
-        with pytest.raises(OSError, match="directory"):
-            journal.pack(archive, "two", {})
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("no more")))
+            with pytest.raises(OSError, match="no more"):
+                journal.pack(archive, "two", {})
+        assert sorted(os.listdir(tmp_path)) == ["partial", "r.zip"]
     assert packed_results(archive, "two") is None
     assert [line["candidate"] for line in packed_results(archive, "one") or ()] == ["a"]
     with zipfile.ZipFile(archive) as packed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from board_agent.disk import whole_file
 from board_agent.parsing import parse_json
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -131,11 +131,8 @@ def _compared(folder: Path, out: Output) -> dict[str, Any]:
 
 def _write(path: Path, text: str) -> None:
     """Whole or not at all. Raises BadInput if it cannot be written."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with whole_file(str(path)) as file:
+            file.write(text.encode())
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -186,7 +186,7 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
         raise BadInput(f"{path}: damaged (its checksum differs); build the module again")
     try:
         manifest = _from_dict(data)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError):  # NumPy's, of type names
         raise BadInput(f"{path}: damaged; build the module again") from None
     _check_names(path, manifest)
     if check_files:

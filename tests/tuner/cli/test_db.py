@@ -272,3 +272,52 @@ def test_a_compressed_log_that_was_cut_is_imported_as_far_as_it_goes(run: Run, t
     assert "the compressed file cannot be read from here on" in err
     assert 0 < len(content("new.db")) < 50
     assert content("new.db") == content("t.db")[: len(content("new.db"))]
+
+
+def test_withdraw(run: Run) -> None:
+    """It is no best any more, here and where its note comes to, and not when it is measured again either."""
+    filled("t.db", [trial(1, 1e-3), trial(2, 2e-3)])
+    fast, slow = (trial(n).config for n in (1, 2))
+    (best,) = as_json(run("best", "--db", "t.db", "--json"))["best"]
+    assert best["config"]["knobs"] == {"tile": 1}
+    done = run("withdraw", best["name"], "--why", "it burns", "--db", "t.db")
+    assert (done[0], "withdrawn" in done[1], "is the best now" in done[1]) == (0, True, True)
+    filled("t.db", [trial(1, 5e-4, minute=9)])
+    assert run("prune", "--failures", "--older-than", "0", "--dry-run", "--db", "t.db")[0] == 0
+    assert run("prune", "--failures", "--db", "t.db")[0] == 0
+    assert run("export", "all.jsonl", "--db", "t.db")[0] == 0
+    filled("other.db", [trial(1, 4e-4, minute=3), trial(2, 9e-3, minute=4)])
+    assert run("import", "all.jsonl", "--db", "other.db")[0] == 0
+    for name in ("t.db", "other.db"):
+        with open_db(name) as store:
+            found = store.best(CONV, trial(1).device)
+            assert found is not None
+            assert (found.config, found.config != fast) == (slow, True)
+            (note,) = [t for t in store.trials() if t.failure and t.failure.kind == "withdrawn"]
+            assert note.failure is not None
+            assert note.failure.message == "it burns"
+
+
+@pytest.mark.parametrize("name", ["", "x", "0123456789ab", "0123", "0123456789abcdef0123"])
+def test_withdraw_what_is_not_there(run: Run, name: str) -> None:
+    filled("t.db", [trial(1)])
+    with pytest.raises(DatabaseError, match="tune db best"):
+        run("withdraw", name, "--db", "t.db")
+    assert len(content("t.db")) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["created = 'soon'", "seconds = 'fast'", "searcher = x'ff'", "times = '[\"a\"]'", "template_version = '[1]'"],
+)
+def test_a_record_that_cannot_be_read_costs_itself_alone(run: Run, damage: str) -> None:
+    filled("t.db", [trial(1, 1e-3), trial(2, 2e-3), trial(3, 3e-3)])
+    with closing(sqlite3.connect("t.db")) as connection, connection:
+        connection.execute(f"UPDATE trials SET {damage} WHERE id = 1")
+    (best,) = as_json(run("best", "--db", "t.db", "--json"))["best"]
+    assert best["config"]["knobs"] == {"tile": 2}
+    status, _, err = run("export", "rest.jsonl", "--db", "t.db")
+    assert (status, "1 records cannot be read: `tune db verify` says why" in err) == (0, True)
+    assert len(Path("rest.jsonl").read_text().splitlines()) == 2
+    status, _, err = run("verify", "--db", "t.db")
+    assert (status, "trial 1:" in err) == (4, True)

@@ -15,11 +15,14 @@ import secrets
 import socket
 import ssl
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -33,6 +36,8 @@ from tuner.devices.board.boards import Board, Boards, check_name
 from tuner.errors import BadInput
 
 _ATTEMPTS = 5
+_MOST_VISITORS = 4  # at a time: the first that came leaves for the next
+_LOOK_SECONDS = 0.05
 _MOST_BYTES = 1 << 12
 _ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
 
@@ -57,6 +62,36 @@ def certificate(name: str) -> tuple[bytes, bytes]:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return public, public + private
+
+
+class _Visitor:
+    """One who has connected, looked at in a thread of its own: others do not wait for it, and its connection ends after
+    a handshake's time, however slowly it sends."""
+
+    def __init__(self, plain: socket.socket, peer: Any, admit: Callable[[socket.socket], bool | None]) -> None:
+        self._plain, self.address = plain, str(peer[0])
+        self._end = time.monotonic() + HANDSHAKE_SECONDS
+        self._found: list[bool | None] = [None]
+        plain.settimeout(HANDSHAKE_SECONDS)
+        self._thread = threading.Thread(target=self._look, args=(admit,), daemon=True)
+        self._thread.start()
+
+    def _look(self, admit: Callable[[socket.socket], bool | None]) -> None:
+        self._found[0] = admit(self._plain)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known, or its time is over."""
+        return not self._thread.is_alive() or time.monotonic() > self._end
+
+    def admitted(self) -> bool | None:
+        """Whether it showed the secret, None where it showed nothing; ends its connection."""
+        if self._thread.is_alive():
+            with suppress(OSError):
+                self._plain.shutdown(socket.SHUT_RDWR)  # closing it would not wake the thread
+        self._thread.join()
+        self._plain.close()
+        return self._found[0]
 
 
 class Pairing:
@@ -99,22 +134,27 @@ class Pairing:
         """Until the board comes; `port`: where its agent is going to listen. Raises BadInput when the code has expired,
         or was tried wrongly too often."""
         context = self._context()
+        visitors: list[_Visitor] = []
         wrong = 0
-        while wrong < _ATTEMPTS:
-            left = self._end - self._clock()
-            if left <= 0:
-                raise BadInput(f"the code expired after {self._seconds:g} s: `tune board pair` makes another")
-            self._listener.settimeout(min(left, 1.0))
-            try:
-                plain, peer = self._listener.accept()
-            except TimeoutError:
-                continue
-            with plain:
-                if self._admit(context, plain):
-                    return self._boards.add(
-                        self._name, str(peer[0]), port, self._pairing, self._host[1], self._board[0]
-                    )
-            wrong += 1
+        try:
+            while wrong < _ATTEMPTS:
+                left = self._end - self._clock()
+                if left <= 0:
+                    raise BadInput(f"the code expired after {self._seconds:g} s: `tune board pair` makes another")
+                self._listener.settimeout(min(left, _LOOK_SECONDS if visitors else 1.0))
+                with suppress(TimeoutError):
+                    visitors.append(_Visitor(*self._listener.accept(), partial(self._admit, context)))
+                for visitor in [v for v in visitors if v.is_done or len(visitors) > _MOST_VISITORS]:
+                    visitors.remove(visitor)
+                    admitted = visitor.admitted()
+                    if admitted:
+                        return self._boards.add(
+                            self._name, visitor.address, port, self._pairing, self._host[1], self._board[0]
+                        )
+                    wrong += admitted is not None
+        finally:
+            for visitor in visitors:
+                visitor.admitted()
         raise BadInput(f"{_ATTEMPTS} wrong attempts: `tune board pair` makes another code")
 
     def _context(self) -> ssl.SSLContext:
@@ -126,8 +166,7 @@ class Pairing:
             context.load_cert_chain(file)
         return context
 
-    def _admit(self, context: ssl.SSLContext, plain: socket.socket) -> bool:
-        plain.settimeout(HANDSHAKE_SECONDS)
+    def _admit(self, context: ssl.SSLContext, plain: socket.socket) -> bool | None:
         try:
             with context.wrap_socket(plain, server_side=True) as board:
                 message, _ = receive(board, _MOST_BYTES)
@@ -138,7 +177,7 @@ class Pairing:
                 send(board, {"host": self._pairing}, [self._board[1], self._host[0]])
                 return True
         except (OSError, Gone, WireError):
-            return False
+            return None
 
 
 def _own_name() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from board_agent.disk import whole_file
 from tuner.errors import BadInput
 from tuner.graph.zoo import inception_v3, mobilenet, nasnet, randwire, resnet18, resnet50_v1, squeezenet, ssd, yolo3
 from tuner.graph.zoo.builder import GraphBuilder
@@ -64,11 +65,8 @@ def write_model(name: str, path: str | os.PathLike[str], batch: int = 1, seed: i
 
 def _write_whole(target: Path, content: bytes) -> None:
     """Write beside the target and rename, so that a full disk or a kill leaves no torn file."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(content)
-        partial.replace(target)
+        with whole_file(str(target)) as file:
+            file.write(content)
     except OSError as error:
         raise BadInput(f"{target}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
