@@ -1,5 +1,5 @@
 """`python -m tuner`: the same as `tune`, whatever else is installed under that name (Ray brings a `tune` too)."""
 
-from tuner.cli.main import main
+from tuner.start import main
 
 main()

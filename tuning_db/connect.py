@@ -176,6 +176,12 @@ def make_engine(location: Location, read_only: bool) -> Engine:
 
 def _creator(path: Path, read_only: bool) -> Callable[[], sqlite3.Connection]:
     def create() -> sqlite3.Connection:
+        try:
+            return opened()
+        except UnicodeDecodeError as error:  # SQLite's message has names of a damaged schema in it
+            raise sqlite3.DatabaseError("database disk image is malformed") from error
+
+    def opened() -> sqlite3.Connection:
         if not read_only:
             query = "mode=rwc"
         elif _writable(path):

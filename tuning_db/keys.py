@@ -27,7 +27,7 @@ class Keys:
         if key not in self._known:
             try:
                 self._known[key] = decode(parse_json(key))
-            except (TypeError, ValueError, KeyError, AttributeError) as error:
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise DatabaseError(
                     f"the stored key {key[:80]!r} is damaged; `tune db verify` lists all damage"
                 ) from error

@@ -137,7 +137,7 @@ def _structure(store: Store) -> Iterator[str]:
 def _key_problem(key: str, kind: type[Workload] | type[DeviceKey], row: Any, columns: tuple[str, ...]) -> str | None:
     try:
         value = kind.from_dict(parse_json(key))
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         return f"its key cannot be read ({error!r})"
     if value.key != key:
         return f"its key is not canonical: {value.key} is"
@@ -170,7 +170,7 @@ def _trial_problem(row: Any) -> str | None:
         device = DeviceKey.from_dict(parse_json(row.device_key))
         trial = from_row(row, workload, device)
         expected = to_row(trial)
-    except (TypeError, ValueError, KeyError, DatabaseError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         return f"it cannot be read ({error})"
     wrong = [name for name, value in expected.items() if getattr(row, name) != value]
     return f"its column {wrong[0]} does not match its content" if wrong else None

@@ -245,6 +245,8 @@ def batches(trials: Iterable[Trial], size: int) -> Iterator[Batch]:
 
 _NUMBER, _TEXT = (int, float), (str,)
 _TYPES = {
+    "config": _TEXT,
+    "template": _TEXT,
     "template_version": (int,),
     "times": _TEXT,
     "seconds": (*_NUMBER, _NONE),
@@ -285,5 +287,5 @@ def from_row(row: Any, workload: Workload, device: DeviceKey) -> Trial:
             versions=parse_json(row.versions),
             created=moment(row.created),
         )
-    except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, OverflowError, AttributeError) as error:
         raise DatabaseError(f"trial {row.id} cannot be read ({error}); `tune db verify` lists all damage") from error

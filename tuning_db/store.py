@@ -176,6 +176,8 @@ class Store:
     def _explained(self) -> Iterator[None]:
         try:
             yield
+        except UnicodeDecodeError as error:  # a text, or a message of SQLite's with a name in it, that is none
+            raise explain(sqlite3.DatabaseError("database disk image is malformed"), self.name) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
             if isinstance(error, SQLAlchemyError) and not is_users_problem(error):
                 raise

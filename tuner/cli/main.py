@@ -12,10 +12,11 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -38,6 +39,7 @@ from tuner.cli import (
     zoo,
 )
 from tuner.cli import explain as explain_workload
+from tuner.cli.common import INTERRUPTED
 from tuner.cli.completion import check_shell
 from tuner.cli.examples import examples
 from tuner.cli.terminal import visible
@@ -106,11 +108,27 @@ def root() -> Any:
     return typer.main.get_command(app)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `tune` with these arguments (default: the process's) and exit with its status."""
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)  # the interpreter's last collection would look through all of TVM once more
-    sys.exit(execute(list(sys.argv[1:] if argv is None else argv)))
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        status = execute(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: what Python still does at its end is not interrupted
+    sys.exit(status)
+
+
+_interrupted = [False]
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    """As Python's own; and it is remembered, for what is imported may make another error of it."""
+    _interrupted[0] = True
+    raise KeyboardInterrupt
 
 
 def execute(argv: Sequence[str]) -> int:
@@ -127,6 +145,8 @@ def execute(argv: Sequence[str]) -> int:
         status = status if isinstance(status, int) else 0
         sys.stdout.flush()
     except Exception as error:
+        if _interrupted[0] and not isinstance(error, TuneError | DatabaseError):
+            return INTERRUPTED
         known = explain(error)
         if known is None:
             raise
