@@ -89,8 +89,8 @@ class Bench:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """What drivers, libraries and Python go by, and nothing else of the agent's. NumPy's threads would start before a
-    process is confined, and stay outside."""
+    """Return what drivers, libraries and Python go by, and nothing else of the agent's. NumPy's threads would start
+    before a process is confined, and stay outside."""
     return {
         **{name: value for name, value in os.environ.items() if _PASSED.match(name)},
         "HOME": folder,

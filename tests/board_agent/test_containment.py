@@ -182,7 +182,7 @@ def test_connect_out(served, tmp_path: Path, contained: set[str]) -> None:
 
 
 def test_share_memory_with_others(served, tmp_path: Path, contained: set[str]) -> None:
-    """What it makes ends with it, and what others have it does not see."""
+    """Its own ends with it, and it does not see what others have."""
     if "memory" not in contained:
         pytest.skip("this system has no namespaces for shared memory")
     victim = Path("/dev/shm", f"edgetune-test-{os.getpid()}")

@@ -41,7 +41,7 @@ def main(name: str, seed: str, first: str, behind: str, folder: str, materials: 
 
 
 def _problem(error: Exception) -> str | None:
-    """What is wrong with an error; None for one that a person can act on."""
+    """Return what is wrong with an error; None for one that a person can act on."""
     told = explain(error)
     if told is None:
         where = traceback.extract_tb(error.__traceback__)

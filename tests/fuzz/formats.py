@@ -1,4 +1,4 @@
-"""What reads files and messages of others, each with real ones to start from. Start at `FORMATS`.
+"""Readers of files and messages of others, each with real ones to start from. Start at `FORMATS`.
 
 `prepare` makes the real ones, once for each process; `read` reads one that was changed. What it raises must be an
 error that `tune` tells in one line.
@@ -69,7 +69,7 @@ class Format(ABC):
 
 
 class Frames(Format):
-    """What a board's agent and its host receive, and what the agent's bench is asked to do."""
+    """Frames that a board's agent and its host receive, and requests that the agent's bench carries out."""
 
     cost = 1.0
 

@@ -30,7 +30,7 @@ _CHUNK = 5000  # inputs of a process
 
 @dataclass(frozen=True)
 class Problem:
-    """What an input of a format did to its reader."""
+    """Says what an input of a format did to its reader."""
 
     format: str
     number: int
@@ -64,7 +64,7 @@ def read_inputs(name: str, count: int, seed: int, materials: Path, first: int = 
 
 
 def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
-    """What a child writes, line by line; it is killed when it writes nothing for too long."""
+    """Yield what a child writes, line by line; it is killed when it writes nothing for too long."""
     assert child.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(child.stdout, selectors.EVENT_READ)
