@@ -37,6 +37,7 @@ _MOST_TURNS = 5  # that a host is given which has not come to measuring
 MOST_BYTES = 1 << 30  # of one message from a host
 _SAID_BYTES = 4096  # of what the process said last: a candidate may have said a lot
 BENCH = ["-m", "board_agent.bench"]  # what Python runs for kernels; a simulated board has another
+_ENDS = ("damage", "compare")  # the last of a candidate's requests: before it, a turn's end would lose what was done
 _MEASURES = ("call", "repeat", "compare")
 # Names of variables of the agent's that a candidate's process gets.
 _PASSED = re.compile(
@@ -188,7 +189,7 @@ class Turn:
         if message.get("do") == "condition":  # as a host asks that has nothing else to ask
             return
         self._asked = time.monotonic()
-        self._measured |= message.get("do") in ("repeat", "compare") and not message.get("reference")
+        self._measured |= message.get("do") in _ENDS
 
     def is_over(self) -> bool:
         now = time.monotonic()
