@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.measure.misbehaving import NAME, WORKLOAD
+from tests.tuner.measure.wrong import RIGHT, WAYS
+from tests.tuner.measure.wrong import candidate as wrong_candidate
 from tuner.devices import open_device
 from tuning_db.record import Config, Trial
 from tuning_db.store import open_db
@@ -71,6 +73,24 @@ def test_a_kernel_that_is_wrong_is_status_4_and_no_best_any_more(tune, tmp_path,
     assert record["failure"]["kind"] == kind
     assert "WRONG" in done.err
     assert tune("db", "best", "--db", "t.db", "--json").json() == {"best": []}
+
+
+@pytest.mark.night
+def test_kernels_that_are_wrong_where_one_call_would_not_tell(tune, tmp_path):
+    """Ten of them are bests of a database that was written before anybody looked so closely."""
+    device = open_device("cpu", 1)
+    with open_db(tmp_path / "t.db") as store:
+        for does in (*WAYS, RIGHT):
+            chosen = wrong_candidate(does)
+            store.add(Trial(chosen.workload, device.key, chosen.config, 1, (1e-3,), error=1e-7))
+    done = tune(*VERIFY, 20, "--plugin", "tests.tuner.measure.wrong", "--json", env=ROOT)
+    assert done.status == 4, done.err
+    measured = done.json()["measured"]
+    assert (measured["measured"], measured["wrong"]) == (11, 10)
+    (right,) = [record for record in measured["records"] if not record["wrong"]]
+    assert right["config"]["knobs"] == {"does": RIGHT}
+    (best,) = tune("db", "best", "--db", "t.db", "--json").json()["best"]
+    assert best["config"]["knobs"] == {"does": RIGHT}
 
 
 def test_what_cannot_be_measured_is_refused(tune, tmp_path):
