@@ -89,10 +89,14 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
     result, expected = np.asarray(result, wide), np.asarray(expected, wide)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.subtract(result, expected)
-    np.abs(difference, out=difference)
-    if not np.isfinite(difference.max(initial=0.0)):
+    if not np.isfinite(_largest(difference)):
         same = (result == expected) | (np.isnan(result) & np.isnan(expected))
         difference, expected = np.where(same, 0.0, difference), expected[np.isfinite(expected)]
-        if not np.isfinite(difference.max()):
+        if not np.isfinite(_largest(difference)):
             return float("inf")
-    return float(difference.max(initial=0.0)) / (float(np.abs(expected).max(initial=0.0)) or 1.0)
+    return _largest(difference) / (_largest(expected) or 1.0)
+
+
+def _largest(values: np.ndarray) -> float:
+    """The largest absolute value, without a copy of all; NaN if there is one."""
+    return float(np.maximum(values.max(initial=0.0), -values.min(initial=0.0)))

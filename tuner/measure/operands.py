@@ -130,6 +130,7 @@ class AnchorOperands:
         self._steps = operands(workload.epilogue)
         self._kinds = anchor_kinds(workload.epilogue, workload.dtype, denormals, seed)
         self._expected = {kind.name: self._expect(kind) for kind in self._kinds}  # not in a candidate's time
+        self._expected_in: dict[tuple[str, Layout], np.ndarray] = {}
         self._tensors: dict[tuple[str, str, Layout | str], Operand] = {}
         self._packed: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
         self._weights: OrderedDict[tuple[str, str], Operand] = OrderedDict()
@@ -139,7 +140,8 @@ class AnchorOperands:
         """Memory held, roughly: every array and its copies in layouts."""
         plain = [a for p in self._plain.values() for a in (p.data, p.weight, *p.extra)]
         tensors = [int(np.prod(o.tensor.shape)) * 4 for o in (*self._tensors.values(), *self._weights.values())]
-        arrays = [*plain, self._sums, *self._expected.values(), *self._packed.values()]
+        expected = (*self._expected.values(), *self._expected_in.values())
+        arrays = [*plain, self._sums, *expected, *self._packed.values()]
         return sum(a.nbytes for a in arrays) + sum(tensors)
 
     def expected(self, kind: Kind = NORMAL) -> np.ndarray:
@@ -219,12 +221,22 @@ class AnchorOperands:
 
     def error(self, template: AnchorTemplate, out: Any, kind: Kind = NORMAL) -> float:
         """The relative error of an output tensor against the reference; infinity if it is not finite where that is."""
-        layouts = template.layouts(self.workload, self._target)
-        expected = self.expected(kind)
-        result = layouts.out.unpack(self._place.array(out), expected.shape[1])
+        layout, expected = template.layouts(self.workload, self._target).out, self.expected(kind)
+        result, channels = self._place.array(out), expected.shape[1]
+        if layout.block and channels % layout.block:  # what fills up the last block is no result
+            result = layout.unpack(result, channels)
+        else:
+            expected = self._laid_out(kind, layout)
         if kind.base == NAN and template.spreads_nan:
             expected = np.where(np.isnan(result), np.float32(np.nan), expected)
         return reference.relative_error(result, expected)
+
+    def _laid_out(self, kind: Kind, layout: Layout) -> np.ndarray:
+        """What kernels should write, in their layout: many candidates share one."""
+        key = kind.name, layout
+        if key not in self._expected_in:
+            self._expected_in[key] = layout.pack(self.expected(kind))
+        return self._expected_in[key]
 
     def call(self, config: Config, cold: Callable[[AnchorTemplate], ColdWeight]) -> Call:
         """See WorkloadOperands.call."""
