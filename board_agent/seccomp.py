@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import platform
+import os
 import struct
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
@@ -32,7 +32,7 @@ class _Program(ctypes.Structure):
 def refuse_namespaces() -> bool:
     """From now on; there is no way back. False where the system has no filters, or is of a kind that is not known here.
     The process must not be able to get privileges any more."""
-    calls = _CALLS.get(platform.machine())
+    calls = _CALLS.get(os.uname().machine)
     if calls is None:
         return False
     program = _filter(*calls)

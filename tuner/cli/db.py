@@ -345,7 +345,11 @@ def verify(
         exit_of(result["measured"])
 
 
-@app.command(epilog=examples("tune db withdraw 1f0c3a99b2d4 --why 'wrong on the second board'"))
+@app.command(
+    epilog=examples(
+        "tune db withdraw 1f0c3a99b2d4 --why 'wrong on the second board'", "tune db withdraw 1f0c3a99b2d4 --db team.db"
+    )
+)
 def withdraw(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of bests, as `tune db best` shows them.")],
     why: Annotated[str, typer.Option("--why", help="What to note with it.")] = "by hand",
