@@ -100,13 +100,11 @@ class OpenCL(Backend):
         return {**_described(self._device), "devices": [d.name.strip() for d in _devices()]}
 
     def tensor(self, array: np.ndarray) -> Tensor:
-        made = Tensor(self._buffer(array.nbytes + GUARD_BYTES), array.shape, array.dtype)
+        memory = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, array.nbytes + GUARD_BYTES)
+        made = Tensor(memory, array.shape, array.dtype)
         self._write(made, array)
         cl.enqueue_copy(self._queue, made.buffer, guard(), dst_offset=array.nbytes, is_blocking=True)
         return made
-
-    def _buffer(self, nbytes: int) -> Any:
-        return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def _write(self, tensor: Tensor, array: np.ndarray) -> None:
         if array.nbytes:

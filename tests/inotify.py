@@ -36,7 +36,7 @@ class Watched:
         os.close(self._inotify)
 
     def found(self) -> set[tuple[Path, str]]:
-        """What was done until now to files that were there at the beginning."""
+        """Return what was done until now to files that were there at the beginning."""
         seen = set()
         while True:
             try:

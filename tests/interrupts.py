@@ -112,7 +112,7 @@ def _of_session(session: int) -> list[psutil.Process]:
 
 
 def problems_of(count: int, seed: int) -> list[str]:
-    """What was wrong with so many interrupts."""
+    """Interrupt commands so often; return what was wrong with how they ended."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="interrupts-") as name:
         folder = Path(name)

@@ -20,7 +20,7 @@ COUNTS = run.shares(sorted(FORMATS), 1000)
 
 @pytest.fixture
 def materials(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """What `Format.make` makes, of a bundle that other tests have, too."""
+    """Make what `Format.make` makes, of a bundle that other tests have, too."""
     if name == "results":
         bundle = copied(request.getfixturevalue("made_bundle"), tmp_path)
         done = on_the_device(bundle.name, "-o", "r.zip", cwd=tmp_path)

@@ -126,7 +126,7 @@ _interrupted = [False]
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
-    """As Python's own; and it is remembered, for what is imported may make another error of it."""
+    """Raise as Python's own handler does, and remember it: what is imported may make another error of that."""
     _interrupted[0] = True
     raise KeyboardInterrupt
 

@@ -148,7 +148,7 @@ def _pad(inputs: Inputs, attrs: Attributes) -> Any:
 
 
 def _sign(inputs: Inputs, _attrs: Attributes) -> Any:
-    """Of no number there is none: it stays."""
+    """A NaN has no sign: it stays."""
     sign = relax.op.sign(inputs[0])
     return relax.op.where(relax.op.isnan(inputs[0]), inputs[0], sign) if "float" in str(dtype_of(inputs[0])) else sign
 

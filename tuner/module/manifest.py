@@ -138,9 +138,10 @@ class Manifest:
 
 
 def checksum_of(data: Mapping[str, Any]) -> str:
-    """Of all that a manifest says but this. It finds damage; whoever changes it on purpose can change this, too."""
+    """Return the checksum of all that a manifest says but this. It finds damage; whoever changes a manifest on purpose
+    can change this, too."""
     said = {name: value for name, value in data.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(json.loads(json.dumps(said)), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def is_module(directory: Path) -> bool:
