@@ -47,8 +47,8 @@ from templates.template import anchor_template
 from tuner.devices import Device, open_device
 from tuner.devices.board import Boards, Pairing
 from tuner.measure import BoardRunner, MeasureOptions
-from tuner.measure.jobs import BuildJob
-from tuner.measure.pool import BuildStopped, Done
+from tuner.measure.messages import BuildJob
+from tuner.measure.workers.build_pool import BuildStopped, Done
 from tuner.session import Budget, Progress, Task, tune
 from tuning_db.record import Failure, Workload
 from tuning_db.store import open_db

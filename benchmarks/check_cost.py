@@ -3,8 +3,8 @@
     python benchmarks/check_cost.py [--device cpu] [--configs 24] [--json]
 
 Measures random configs of layers of ResNet-18, MobileNetV2 and VGG as a tuning run does, builds included. Checks are
-one call with operands of each kind (tuner/measure/kinds.py), their comparison with the reference, and what is looked at
-afterwards; loading a candidate counts as well.
+one call with operands of each kind (tuner/measure/targets/kinds.py), their comparison with the reference, and what is
+looked at afterwards; loading a candidate counts as well.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ import vision_ops
 from tuner.devices.profiles import Profile, all_profiles, profile_named
 from tuner.errors import BadInput
 from tuner.graph import fuse, load_onnx, tasks_of
-from tuner.graph.zoo import write_model
 from tuner.measure.offline import CandidateReport, OfflineRunner, Verdict
 from tuner.session import Task
 from tuner.session.compile_check import CompileReport, compile_tasks, verdicts
+from tuner.zoo import write_model
 
 MODELS = ("resnet50_v1", "mobilenet1.0", "squeezenet1.0")
 assert vision_ops is not None  # imported for the templates and operators that it registers

@@ -35,7 +35,7 @@ from templates.template import anchor_template
 from templates.workloads import Conv2d
 from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.measure.toolchain import build_shared, check_toolchain
+from tuner.measure.codegen.toolchain import build_shared, check_toolchain
 from tuner.report.alternation import Contender, alternate
 from tuner.session import Budget, Stopped, Task, tune
 from tuning_db.record import Config, Workload

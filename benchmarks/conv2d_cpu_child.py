@@ -18,7 +18,7 @@ EPILOGUE = ("bias", "relu")
 def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     import tvm
 
-    from tuner.measure.cold import HostColdWeight
+    from tuner.measure.targets.cold_weights import HostColdWeight
 
     function = tvm.runtime.load_module(spec["library"])["main"]
     weight = HostColdWeight(arrays["weight"], spec["cold_bytes"])

@@ -45,7 +45,7 @@ from templates.workloads import Conv2d
 from tuner.devices import Device, list_devices, open_device, opencl, usable_cpus
 from tuner.devices.peak import Multiplier, fma_kernel, fma_peak
 from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
-from tuner.measure.toolchain import build_shared
+from tuner.measure.codegen.toolchain import build_shared
 from tuner.session import Budget
 from tuning_db.record import Trial
 from tuning_db.store import open_db

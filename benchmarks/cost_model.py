@@ -28,7 +28,7 @@ import xgboost
 
 from templates.template import template_named
 from tuner.devices import open_device
-from tuner.measure.recorded import SUFFIX, RecordedSpace, read
+from tuner.measure.replay.recorded import SUFFIX, RecordedSpace, read
 from tuner.search.cost_model import PARAMETERS, ROUNDS, throughput
 from tuning_db.record import Config
 

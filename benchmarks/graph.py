@@ -32,12 +32,12 @@ from paper003 import DETECTORS, MODELS, TOLERANCE
 from templates.template import PLAIN
 from tuner.devices import Device, open_devices
 from tuner.graph import FusedGraph, fuse, load_onnx
-from tuner.graph.choice import Planned, rivals
-from tuner.graph.layouts import Node, State, greedy, plan, seconds_of
+from tuner.graph.layout.choice import Planned, rivals
+from tuner.graph.layout.plan import Node, State, greedy, plan, seconds_of
 from tuner.module import OnnxReference, build_placed, load, verify
-from tuner.placement.costs import Costs
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.fallback import fall_back
+from tuner.placement.step_costs import Costs
 from tuner.report.peers import OURS
 from tuner.vendors import open_vendor, vendor_of, vendors_of
 from tuning_db.record import Config

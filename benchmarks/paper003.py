@@ -30,7 +30,7 @@ from serial_vision import serial_config
 
 from tuner.devices import open_device
 from tuner.graph import TunedStep, fuse, load_onnx
-from tuner.graph.choice import Choice
+from tuner.graph.layout.choice import Choice
 from tuner.module import build, load
 from tuner.report.peers import OURS
 from tuning_db.store import open_db

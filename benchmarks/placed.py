@@ -36,24 +36,24 @@ from modules import inputs_of, runs_of
 from tuner.devices import Device, open_devices
 from tuner.devices.sharing import shares_cores
 from tuner.graph import FusedGraph, Place, fuse, load_onnx, lower_placed
-from tuner.graph.choice import rivals
-from tuner.graph.layouts import Node, computing, plan
-from tuner.graph.split import Split
+from tuner.graph.fusion.split import Split
+from tuner.graph.layout.choice import rivals
+from tuner.graph.layout.plan import Node, computing, plan
 from tuner.module import OnnxReference, build_placed, load, verify
-from tuner.placement.baselines.whole import whole
-from tuner.placement.costs import COPIES, Costs
-from tuner.placement.crossing import Crossings
-from tuner.placement.estimated import network_of
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
-from tuner.placement.measured import measured_network
+from tuner.placement.kernel_timing import fitted_link
 from tuner.placement.memory import bytes_of
-from tuner.placement.parts import built
-from tuner.placement.pieces import fitted_link
-from tuner.placement.simulator import Simulator
-from tuner.placement.soap import Config
-from tuner.placement.topology.here import HOST
+from tuner.placement.step_costs import COPIES, Costs
+from tuner.placement.transfer_timing import Crossings
 from tuner.report.peers import OURS
 from tuner.stages.network import NetworkKernels
+from tuner.studies.baselines.whole import whole
+from tuner.studies.estimated_network import network_of
+from tuner.studies.measured_network import measured_network
+from tuner.studies.parts import built
+from tuner.studies.simulator import Simulator
+from tuner.studies.soap import Config
+from tuner.studies.topology.here import HOST
 from tuning_db.store import Store, open_db
 
 CHANGES = (0.02, 0.1, 0.4)  # how often a step is elsewhere than the one before it

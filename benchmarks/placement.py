@@ -45,14 +45,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import BadInput
-from tuner.placement.baselines import strategy_of
-from tuner.placement.exhaustive import Proof, fastest
-from tuner.placement.local import is_local_optimum
-from tuner.placement.mcmc import Options, search
-from tuner.placement.networks import Network, network
-from tuner.placement.simulator import Simulator
-from tuner.placement.soap import random_config, random_strategy
-from tuner.placement.topology import topology_of
+from tuner.studies.baselines import strategy_of
+from tuner.studies.descent import is_local_optimum
+from tuner.studies.exhaustive import Proof, fastest
+from tuner.studies.mcmc import Options, search
+from tuner.studies.networks import Network, network
+from tuner.studies.simulator import Simulator
+from tuner.studies.soap import random_config, random_strategy
+from tuner.studies.topology import topology_of
 
 SIX = ("alexnet", "resnet101", "inception_v3", "rnntc", "rnnlm", "nmt")
 # Paper 002, table 4: full over delta, for 4, 8, 16, 32 and 64 GPUs.
@@ -181,7 +181,7 @@ def optimum(given: argparse.Namespace) -> Iterator[Row]:
 
 def learned(given: argparse.Namespace) -> Iterator[Row]:
     try:
-        from tuner.placement.learned import Settings, learn
+        from tuner.studies.learned import Settings, learn
     except BadInput as error:
         say(f"learned placement is skipped: {error}")
         return

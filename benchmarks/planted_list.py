@@ -113,11 +113,11 @@ FAULTS = (
     Fault(
         "layouts-only-reader",
         "layout planner",
-        "tuner/graph/layouts.py",
+        "tuner/graph/layout/plan.py",
         "for place, o in enumerate(node.operands) if readers[o] == 1]",
         "for place, o in enumerate(node.operands) if readers[o] >= 1]",
         "A plan's seconds leave out copies into a joined tensor that have to be made for other readers.",
-        ("tests/tuner/graph/test_layouts.py", "tests/tuner/placement/test_ways.py"),
+        ("tests/tuner/graph/test_layouts.py", "tests/tuner/studies/test_ways.py"),
     ),
     Fault(
         "placement-lifetimes",
@@ -126,7 +126,7 @@ FAULTS = (
         "changes[last[var] + 1] -= bytes_of(var.ty)",
         "changes[last[var]] -= bytes_of(var.ty)",
         "Values count as gone while their last reader still reads them: a device's memory overflows.",
-        ("tests/tuner/placement/test_memory.py", "tests/tuner/placement/test_memories.py"),
+        ("tests/tuner/placement/test_memory.py", "tests/tuner/studies/test_memories.py"),
     ),
     Fault(
         "report-latency-ratio",
@@ -140,7 +140,7 @@ FAULTS = (
     Fault(
         "onnx-dilated-same",
         "ONNX importer",
-        "tuner/graph/onnx_windows.py",
+        "tuner/graph/importers/onnx/windows.py",
         "(math.ceil(size / stride) - 1) * stride + dilation * (k - 1) + 1 - size",
         "(math.ceil(size / stride) - 1) * stride + k - size",
         "The automatic padding of a dilated convolution is that of one without dilation.",
@@ -149,7 +149,7 @@ FAULTS = (
     Fault(
         "fuse-subtract",
         "operator fusion",
-        "tuner/graph/fuse.py",
+        "tuner/graph/fusion/fuse.py",
         '"subtract": (one, -value) if at == 0 else (-one, value)',
         '"subtract": (one, -value)',
         "A constant less a convolution becomes the convolution less the constant.",
@@ -158,7 +158,7 @@ FAULTS = (
     Fault(
         "fuse-disjoint-clips",
         "operator fusion",
-        "tuner/graph/activations.py",
+        "tuner/graph/fusion/activations.py",
         "_clip(min(max(a, low), high), min(max(b, low), high))",
         "_clip(max(a, low), min(b, high))",
         "Two clips that follow each other and have no value in common become one with its bounds crossed.",
@@ -194,7 +194,7 @@ FAULTS = (
     Fault(
         "import-exact-sums",
         "ONNX import",
-        "tuner/graph/onnx_quantized.py",
+        "tuner/graph/importers/onnx/rewrites/quantized.py",
         "_EXACT = 2**24",
         "_EXACT = 2**40",
         "Long sums of products of integers are added up in float32, which has no digits for them.",
@@ -203,7 +203,7 @@ FAULTS = (
     Fault(
         "import-halves-out",
         "ONNX import",
-        "tuner/graph/onnx_dtypes.py",
+        "tuner/graph/importers/onnx/dtypes.py",
         "leaving += [] if is_input else [_cast(inside, value.name, kind)]",
         "leaving += [] if is_input else [_cast(inside, value.name, self.wide)]",
         "Outputs of a file in half precision are float32.",

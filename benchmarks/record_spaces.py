@@ -23,9 +23,10 @@ from statistics import median
 from templates.template import search_space, template_named
 from templates.workloads import Conv2d, Dense
 from tuner.devices import Device, open_device
-from tuner.measure import LocalRunner, MeasureOptions, recorded
-from tuner.measure.contract import Candidate
-from tuner.measure.recorded import SUFFIX, Record, RecordedSpace, decoded, encoded, thinned
+from tuner.measure import LocalRunner, MeasureOptions
+from tuner.measure.replay.recorded import SUFFIX, Record, RecordedSpace, decoded, encoded, thinned
+from tuner.measure.replay.runner import recorded
+from tuner.measure.runner import Candidate
 from tuning_db.record import Config, Failure, Workload
 
 FOLDER = Path(__file__).with_name("spaces")

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tuner.measure.recorded import SUFFIX, read
+from tuner.measure.replay.recorded import SUFFIX, read
 from tuner.session.replaying import replay
 
 FOLDER = Path(__file__).with_name("spaces")

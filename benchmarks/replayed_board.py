@@ -26,7 +26,7 @@ from board_agent import backend, bench, serve, session
 
 MARK = b"replayed "
 _KNOWN_GOOD_SECONDS = 2e-5
-_SUMS = 1 << 14  # of tuner.measure.toolchain's preflight kernel
+_SUMS = 1 << 14  # of tuner.measure.codegen.toolchain's preflight kernel
 
 
 def write(folder: Path, answers: Iterable[tuple[str, float, Sequence[float]]]) -> None:

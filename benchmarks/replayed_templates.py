@@ -12,8 +12,8 @@ from tvm.target import Target
 import templates
 from templates.space import Space
 from templates.template import AnchorTemplate, anchor_template, register
-from tuner.measure import recorded
-from tuner.measure.recorded import ListedSpace, RecordedSpace
+from tuner.measure.replay.recorded import ListedSpace, RecordedSpace
+from tuner.measure.replay.runner import recorded
 from tuning_db.record import Config, Workload
 
 assert templates is not None  # imported for the templates that it registers

@@ -32,7 +32,7 @@ from typing import Any
 
 from templates.space import context_distance
 from tuner.errors import BadInput
-from tuner.measure.recorded import SUFFIX, RecordedSpace, read
+from tuner.measure.replay.recorded import SUFFIX, RecordedSpace, read
 from tuner.search import Experience, make_searcher, searcher_names
 from tuner.session.experience import NEAREST, TRIALS, akin
 from tuner.session.replaying import Replayed, reached

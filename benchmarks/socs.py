@@ -13,14 +13,14 @@ board    the same, slowed down for each device by the median of what other netwo
          beside what is said of it.
 
 The bounds are the 5th and 95th percentiles of draws under which the same strategies are simulated again
-(tuner/placement/simulator/perturbed.py). What is drawn: for every operator on a device ("each"), or once for all of a
+(tuner/studies/simulator/perturbed.py). What is drawn: for every operator on a device ("each"), or once for all of a
 kind on it ("alike"), measured over modelled of shipped bests of that kind that were left out of the fit (CPUs' for the
 CPU, OpenCL drivers' for the GPU); with "board" for each device one of the ratios whose median slows it down, over that;
 for each strategy one of the simulator's errors against modules. "faster": in what share of draws the split is faster
 than the better of the two devices in that draw. "anew" (of "board" and "alike"): the median and the range of gains
 where the split is searched for under the costs of a draw, as on a board where they were measured first; not of "each",
 where a search finds those parts that a draw was kind to. While both devices work they share the memory's rate
-(tuner/placement/simulator/contention.py), which the search itself does not see. Vision operators are told by their
+(tuner/studies/simulator/contention.py), which the search itself does not see. Vision operators are told by their
 bytes alone on both devices, which is too little.
 """
 
@@ -40,27 +40,27 @@ from typing import Any
 import numpy as np
 
 from tuner.graph import FusedGraph, fuse, load_onnx
-from tuner.graph.zoo import write_model
-from tuner.placement.baselines import strategy_of
-from tuner.placement.baselines.additive import additive
-from tuner.placement.baselines.whole import whole
-from tuner.placement.estimated import network_of
 from tuner.placement.fallback import CPU, GPU
-from tuner.placement.known import samples_of
-from tuner.placement.mcmc import Options, search
-from tuner.placement.networks import Network, network
-from tuner.placement.parts import all_in_rows, built, configs_in_parts, fewer_parts
-from tuner.placement.simulator import CostModel, Roofline, Simulator
-from tuner.placement.simulator.contention import contended
-from tuner.placement.simulator.fitting import left_out_ratios
-from tuner.placement.simulator.perturbed import Case, Ratios, Slowed, between, drawn_cost, simulated_again
-from tuner.placement.soap import Strategy
-from tuner.placement.topology import DeviceSpec, Topology, topology_of
+from tuner.studies.baselines import strategy_of
+from tuner.studies.baselines.additive import additive
+from tuner.studies.baselines.whole import whole
+from tuner.studies.database_costs import samples_of
+from tuner.studies.estimated_network import network_of
+from tuner.studies.mcmc import Options, search
+from tuner.studies.networks import Network, network
+from tuner.studies.parts import all_in_rows, built, configs_in_parts, fewer_parts
+from tuner.studies.simulator import CostModel, Roofline, Simulator
+from tuner.studies.simulator.contention import contended
+from tuner.studies.simulator.fitting import left_out_ratios
+from tuner.studies.simulator.perturbed import Case, Ratios, Slowed, between, drawn_cost, simulated_again
+from tuner.studies.soap import Strategy
+from tuner.studies.topology import DeviceSpec, Topology, topology_of
+from tuner.zoo import write_model
 from tuning_db import shipped
 from tuning_db.store import open_db
 
 PROFILES = ("deeplens", "aisage", "jetson-nano")
-SHAPES = ("alexnet", "resnet101", "inception_v3")  # of tuner.placement.networks
+SHAPES = ("alexnet", "resnet101", "inception_v3")  # of tuner.studies.networks
 ZOO = ("squeezenet1.0", "mobilenet1.0", "resnet50_v1", "ssd_mobilenet1.0")
 SSD_PIXELS = {"aisage": 300}  # paper 003, section 4.2; 512 elsewhere
 VISION = frozenset({"argsort", "nms", "compact"})

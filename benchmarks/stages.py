@@ -48,7 +48,7 @@ from stage_orders import different, order, random_schedule
 
 from tuner.devices import Device, open_device
 from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed, why_not_captured
-from tuner.graph.choice import choose
+from tuner.graph.layout.choice import choose
 from tuner.stages import Found, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
 from tuner.stages.bench import Bench
 from tuner.stages.calls import Calls

@@ -24,7 +24,7 @@ from templates.workloads import Conv2d, Dense
 from tuner.devices import open_device
 from tuner.devices.board import Boards, Pairing
 from tuner.measure import Candidate, LocalRunner, MeasureOptions, open_runner
-from tuner.measure.contract import Runner
+from tuner.measure.runner import Runner
 from vision_ops.argsort import Argsort
 
 BOARD = "board:thin/opencl:0"

@@ -223,7 +223,7 @@ class Run:
                 lambda: self._device.ask(asked, seconds=seconds)[0], self._cores
             )
             outputs += self._found(timed)
-            for call in others:  # the last over the results of the one before, see tuner/measure/kinds.py
+            for call in others:  # the last over the results of the one before, see tuner/measure/targets/kinds.py
                 outputs += self._called(call, poisoned=call is not others[-1])
             damage = self._damage(candidate, [timed, *others])
             if damage is not None:

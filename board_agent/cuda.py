@@ -1,5 +1,5 @@
-"""The board's CUDA devices through pycuda: kernels come as source and a list of launches (tuner/measure/launches.py
-writes it), and the board's own nvcc compiles them. TVM is not needed here.
+"""The board's CUDA devices through pycuda: kernels come as source and a list of launches
+(tuner/measure/codegen/launches.py writes it), and the board's own nvcc compiles them. TVM is not needed here.
 
 Nobody has run this on a device yet; what the host sends is compiled and checked by the tests.
 """

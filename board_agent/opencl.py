@@ -1,5 +1,5 @@
-"""The board's OpenCL devices through pyopencl: kernels come as source and a list of launches (tuner/measure/launches.py
-writes it), and the board's own driver compiles them. TVM is not needed here.
+"""The board's OpenCL devices through pyopencl: kernels come as source and a list of launches
+(tuner/measure/codegen/launches.py writes it), and the board's own driver compiles them. TVM is not needed here.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tests.processor_time import ProcessorTimes
 from tests.selection import MARKERS, Selection
 from tests.spare_server import use_spares
 from tuner.devices import usable_cpus
-from tuner.measure import processes
+from tuner.measure.workers import worker as processes
 
 _start_server = processes.start_server
 

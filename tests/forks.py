@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from tests.spare_server import Forked, Spare, enter, fork_spare, use_spares
-from tuner.measure.processes import SERVER_ENV
+from tuner.measure.workers.worker import SERVER_ENV
 
 _REQUEST_BYTES = 1 << 18
 # What takes long to import; importing none of it opens a driver.
@@ -33,8 +33,8 @@ _MODULES = (
     "tuner.module",
     "tuner.report.explain",
     "tuner.report.tables",
-    "tuner.measure.builder",
-    "tuner.measure.executor",
+    "tuner.measure.workers.build_main",
+    "tuner.measure.workers.run_main",
     "alembic.context",
     "xgboost",
 )

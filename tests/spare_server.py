@@ -1,7 +1,7 @@
-"""A process server (tuner.measure.zygote) without the seconds that its imports take.
+"""A process server (tuner.measure.workers.fork_server) without the seconds that its imports take.
 
-A spare is forked from a process that has all of it imported (tests.forks), and waits. `Spare.start_server` takes the
-place of `tuner.measure.processes.start_server` and turns the spare into the server that would be started otherwise.
+A spare is forked from a process that has all of it imported (tests.forks), and waits. `Spare.start_server` takes
+the place of `tuner.measure.workers.worker.start_server` and turns the spare into the server that would otherwise be started.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
-from tuner.measure import processes
-from tuner.measure.zygote import serve
+from tuner.measure.workers import worker as processes
+from tuner.measure.workers.fork_server import serve
 
 _REQUEST_BYTES = 1 << 18
 
@@ -84,7 +84,7 @@ class Spare:
         self.pid, self.channel = pid, channel
 
     def start_server(self, control: socket.socket, log: BinaryIO) -> Forked:
-        """See tuner.measure.processes.start_server."""
+        """See tuner.measure.workers.worker.start_server."""
         request = {"path": sys.path, "cwd": os.getcwd(), "env": {**os.environ, **processes.SERVER_ENV}}
         process = Forked(self.pid)
         with self.channel as channel:

@@ -17,7 +17,7 @@ from tests.tuner.cli.conftest import run_tune
 from tests.tuner.cli.usage import COMMANDS, parsed
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.cli.reference import page as page_of_options
-from tuner.graph.onnx_taken import table as table_of_operators
+from tuner.graph.importers.onnx.taken import table as table_of_operators
 
 DOCS = ROOT / "docs"
 TEXTS = [README, *PAGES]
@@ -30,7 +30,7 @@ def _python(page: Path, title: str = "") -> str:
 
 
 def test_the_table_of_operators_is_the_codes() -> None:
-    """`python -m tuner.graph.onnx_taken` writes it."""
+    """`python -m tuner.graph.importers.onnx.taken` writes it."""
     page = (DOCS / "models.md").read_text()
     assert page.partition("<!-- operators -->")[2].partition("<!-- end -->")[0].strip() == table_of_operators()
 

@@ -35,7 +35,7 @@ from tuner.cli.limits import memory_limited
 from tuner.devices import open_device
 from tuner.errors import BadInput
 from tuner.graph import load_onnx
-from tuner.measure.bundle import read_results
+from tuner.measure.boards.bundle import read_results
 from tuner.module import build, load
 from tuner.module.manifest import checksum_of
 from tuner.report.page.collect import collect

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.graph.zoo.builder import GraphBuilder
+from tuner.zoo.builder import GraphBuilder
 
 
 def write_tiny_network(path: Path, seed: int = 0) -> Path:

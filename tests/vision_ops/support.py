@@ -19,7 +19,7 @@ from templates.operator import Operator, operator_named
 from templates.template import search_space, template_named
 from tests.templates.gpu.support import PLATFORMS, driver
 from tests.templates.support import CPU, at_cache_lines, host_target
-from tuner.measure.operands import unwritten
+from tuner.measure.targets.operands import unwritten
 from tuning_db.record import Config, Workload
 
 assert vision_ops is not None  # imported for the operators that it registers

@@ -104,8 +104,8 @@ def compare(
 
 def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
     """The ONNX file that the peers run. Raises BadInput if it is gone, or not what the module was built from."""
-    from tuner.graph.onnx_check import read_onnx
-    from tuner.graph.onnx_shapes import free_inputs, identity
+    from tuner.graph.importers.onnx.check import read_onnx
+    from tuner.graph.importers.onnx.shapes import free_inputs, identity
 
     source = given or Path(manifest.model["source"])
     if given is None and not source.is_file():

@@ -53,7 +53,7 @@ from tuner.errors import BadInput
 if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import FusedGraph
-    from tuner.graph.choice import Planned
+    from tuner.graph.layout.choice import Planned
     from tuner.module import Manifest
     from tuner.stages import Options
 
@@ -211,7 +211,7 @@ def _placed(
     graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: Placed | None
 ) -> tuple[list[Device], Planned]:
     """The devices that are used, and which of them computes each step: as placed, or by the fallback."""
-    from tuner.graph.choice import Planned
+    from tuner.graph.layout.choice import Planned
     from tuner.placement.fallback import fall_back
 
     placement: Sequence[int] = [0] * len(graph.steps)
@@ -229,7 +229,7 @@ def _said(
     """The network, the devices of a plan, with its threads, and what it says. Raises BadInput where one is not here, or
     where others are asked for."""
     from tuner.devices import open_device
-    from tuner.placement.plans import load_plan, read_plan
+    from tuner.placement.plan_file import load_plan, read_plan
     from tuner.vendors import open_vendor, vendor_of
 
     said = load_plan(plan)

@@ -142,7 +142,7 @@ def import_results(
     as_json: JsonOption = False,
 ) -> None:
     """Check what a device computed, and add its measurements to the database."""
-    from tuner.measure.bundle import read_results
+    from tuner.measure.boards.bundle import read_results
     from tuning_db.store import open_db
 
     with Output(as_json) as out:

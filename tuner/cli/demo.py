@@ -63,7 +63,7 @@ def command(
 
 
 def _write_network(network: str, folder: Path, out: Output) -> Path:
-    from tuner.graph.zoo import names, write_model
+    from tuner.zoo import names, write_model
 
     if network not in names():
         raise BadInput(f"no network is named {network!r} (known: {', '.join(names())})")

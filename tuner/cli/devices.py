@@ -70,8 +70,8 @@ def _show_devices(devices: list[Device], out: Output) -> None:
 
 def _measured(devices: list[Device], path: Path, out: Output) -> dict[str, Any]:
     """Measures and writes the topology; what was found, as JSON."""
-    from tuner.placement.topology import as_toml
-    from tuner.placement.topology.here import measured_topology
+    from tuner.studies.topology import as_toml
+    from tuner.studies.topology.here import measured_topology
 
     found, copies = measured_topology(path.stem, devices, out.remark)
     path.write_text(as_toml(found), encoding="utf-8")
@@ -90,7 +90,7 @@ def _measured(devices: list[Device], path: Path, out: Output) -> dict[str, Any]:
         numbers = f"{1e6 * link.latency:.1f}", f"{link.bandwidth / 1e9:.1f}", f"{copy.error:.0%}"
         table.add_row(link.source, link.target, *numbers)
     out.show(table)
-    out.show(f"wrote {path}: `tuner.placement.topology.topology_of` reads it")
+    out.show(f"wrote {path}: `tuner.studies.topology.topology_of` reads it")
     links = [{**_finite(asdict(c.link)), "sizes": c.sizes, "seconds": c.seconds, "error": c.error} for c in copies]
     specs = [{**asdict(d), "lacks": sorted(d.lacks)} for d in found.devices]
     memories = [_finite(asdict(m)) for m in found.memories]

@@ -104,7 +104,7 @@ def _tvm() -> Finding:
 
 
 def _linker() -> Finding:
-    from tuner.measure.toolchain import check_toolchain
+    from tuner.measure.codegen.toolchain import check_toolchain
 
     try:
         return Finding("linker", "ok", check_toolchain())

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tuner.devices import Device
-    from tuner.graph.choice import Choice, Source
+    from tuner.graph.layout.choice import Choice, Source
     from tuner.measure.offline import Compiler
     from tuner.report.explain import Explanation
     from tuning_db.record import Workload
@@ -102,7 +102,7 @@ def command(
 
 def _asked(store: Store, text: str, on: Device, option: str | None, out: Output) -> Workload | None:
     """The workload that `text` names; None of several, which are listed. `option`: one that is of one kernel alone."""
-    from tuner.graph.choice import choose
+    from tuner.graph.layout.choice import choose
     from tuner.report.explain import workloads_like
 
     found = workloads_like(store, text)

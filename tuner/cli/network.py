@@ -77,7 +77,7 @@ def load_tasks(
     tasks = tasks_of(graph)
     more = merged_tasks(graph) if merged else []
     if parts is not None:
-        from tuner.placement.parts import part_tasks
+        from tuner.studies.parts import part_tasks
 
         more = [*more, *part_tasks(parts[0], graph, parts[1])]
     known = {task.workload for task in tasks}

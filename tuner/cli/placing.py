@@ -19,14 +19,14 @@ from tuner.errors import BadInput
 if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import FusedGraph
-    from tuner.graph.split import Split
-    from tuner.placement.soap import Strategy
-    from tuner.placement.topology import Topology
-    from tuner.placement.ways import Placing
+    from tuner.graph.fusion.split import Split
+    from tuner.studies.soap import Strategy
+    from tuner.studies.strategies import Placing
+    from tuner.studies.topology import Topology
 
 
 class Placement(StrEnum):
-    """How the device of each step is chosen; all but the fallback are `tuner.placement.ways.WAYS`."""
+    """How the device of each step is chosen; all but the fallback are `tuner.studies.strategies.WAYS`."""
 
     FALLBACK = "fallback"
     EXACT = "exact"
@@ -129,7 +129,7 @@ class Placer:
         else:
             found = self._searched(graph, devices, unwanted, db, out)
         if self.written is not None:
-            from tuner.placement.parts import write_strategy_of
+            from tuner.studies.parts import write_strategy_of
 
             write_strategy_of(self.written, graph, devices, found.strategy)
             out.show(f"wrote {self.written}: change it, or build it with --placement {self.written}")
@@ -138,10 +138,10 @@ class Placer:
     def _searched(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
     ) -> Placed:
-        from tuner.placement.runs import Runs
-        from tuner.placement.simulator import chrome_trace
-        from tuner.placement.topology.here import measured_topology
-        from tuner.placement.ways import check_known, place
+        from tuner.studies.runs import Runs
+        from tuner.studies.simulator import chrome_trace
+        from tuner.studies.strategies import check_known, place
+        from tuner.studies.topology.here import measured_topology
         from tuning_db.store import open_db
 
         with open_db(db, create=False, read_only=True) as store:
@@ -161,7 +161,7 @@ class Placer:
 
 def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str]) -> Placed:
     from tuner.placement.fallback import CPU, GPU, fall_back
-    from tuner.placement.parts import built, whole_strategy
+    from tuner.studies.parts import built, whole_strategy
 
     placement = fall_back(graph, devices[GPU].target, unwanted, devices[GPU].memory_bytes)
     strategy = whole_strategy(graph, placement)
@@ -170,7 +170,7 @@ def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequenc
 
 def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output) -> Placed:
     """As a file says. Raises BadInput where it cannot be used."""
-    from tuner.placement.parts import built_of, read_strategy_of
+    from tuner.studies.parts import built_of, read_strategy_of
 
     if unwanted:
         raise BadInput(f"--placement {path} says which device computes what: leave --fallback away")
@@ -212,8 +212,8 @@ def placer_asked(
     if not 0 < seconds < float("inf"):
         raise BadInput(f"--placement-seconds must be a positive number, not {seconds:g}")
     if way == Placement.LEARNED:
-        import tuner.placement.learned  # noqa: F401  # says so where torch is missing
-    from tuner.placement.topology import read_topology
+        import tuner.studies.learned  # noqa: F401  # says so where torch is missing
+    from tuner.studies.topology import read_topology
 
     # Under the file's name, which errors tell.
     given = None if topology is None else replace(read_topology(topology), name=str(topology))

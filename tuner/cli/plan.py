@@ -85,10 +85,10 @@ def command(
 
 def planned(network: Network, devices: Sequence[Device], db: str, exact: bool, out: Output) -> dict[str, Any]:
     """The plan as JSON, and what every device alone would take. Raises BadInput, DatabaseError."""
-    from tuner.graph.choice import rivals
-    from tuner.placement.costs import Costs
+    from tuner.graph.layout.choice import rivals
     from tuner.placement.exact import plan_network, seconds_alone
-    from tuner.placement.plans import described
+    from tuner.placement.plan_file import described
+    from tuner.placement.step_costs import Costs
     from tuning_db.store import open_db
 
     graph = load_graph(network, out, devices)

@@ -14,7 +14,7 @@ from tuner.cli.completion import SEARCHERS, one_of
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    from tuner.measure.recorded import RecordedSpace
+    from tuner.measure.replay.recorded import RecordedSpace
     from tuner.session.replaying import Replayed
 
 EXAMPLES = (
@@ -42,7 +42,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Compare searchers on recorded spaces: trials until 90, 95 and 99 % of the best throughput, as medians."""
-    from tuner.measure.recorded import read
+    from tuner.measure.replay.recorded import read
     from tuner.search import check_searcher
     from tuner.session.replaying import replay
 
@@ -62,7 +62,7 @@ def command(
 
 
 def _row(path: Path, space: RecordedSpace, name: str, runs: list[Replayed]) -> dict[str, Any]:
-    from tuner.measure.recorded import SUFFIX
+    from tuner.measure.replay.recorded import SUFFIX
     from tuner.session.replaying import reached
 
     if not math.isfinite(space.best_seconds):

@@ -23,7 +23,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Write a real architecture with random weights as ONNX, to try things on."""
-    from tuner.graph.zoo import names, write_model
+    from tuner.zoo import names, write_model
 
     with Output(as_json) as out:
         if name is None:

@@ -4,24 +4,24 @@
 `compile_module`.
 """
 
-from tuner.graph.alone import Alone, lower_alone, lower_transform, runs_on
-from tuner.graph.capture import why_not_captured
-from tuner.graph.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
-from tuner.graph.half import halved
-from tuner.graph.hashes import kernel_hash
-from tuner.graph.kernels import Place
-from tuner.graph.load import load_exported, load_onnx
-from tuner.graph.lower import LoweredOperator
-from tuner.graph.merge import merged_tasks
-from tuner.graph.model import Count, Model, TensorInfo
-from tuner.graph.onnx_check import load_weights
-from tuner.graph.onnx_dtypes import widen_singles
-from tuner.graph.onnx_operator import operator_model
-from tuner.graph.onnx_parts import Parts
-from tuner.graph.onnx_rules import write_old_rules
-from tuner.graph.passes import compile_module, memory_as_operands
-from tuner.graph.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
-from tuner.graph.stopwatch import Stopwatch
+from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
+from tuner.graph.fusion.half import halved
+from tuner.graph.importers.load import load_exported, load_onnx
+from tuner.graph.importers.onnx.check import load_weights
+from tuner.graph.importers.onnx.dtypes import widen_singles
+from tuner.graph.importers.onnx.operator import operator_model
+from tuner.graph.importers.onnx.parts import Parts
+from tuner.graph.importers.onnx.rules import write_old_rules
+from tuner.graph.ir.hashes import kernel_hash
+from tuner.graph.ir.model import Count, Model, TensorInfo
+from tuner.graph.lowering.alone import Alone, lower_alone, lower_transform, runs_on
+from tuner.graph.lowering.capture import why_not_captured
+from tuner.graph.lowering.kernels import Place
+from tuner.graph.lowering.lower import LoweredOperator
+from tuner.graph.lowering.merge import merged_tasks
+from tuner.graph.lowering.passes import compile_module, memory_as_operands
+from tuner.graph.lowering.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.lowering.stopwatch import Stopwatch
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [

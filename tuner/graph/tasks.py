@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.graph.fuse import FusedGraph
-from tuner.session import Task
+from tuner.graph.fusion.fuse import FusedGraph
+from tuner.tasks import Task
 from tuning_db.record import Workload
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from board_agent.timing import Repetition
 from tuner.devices import Device, is_board
-from tuner.measure.contract import Candidate, MeasureOptions, Runner
-from tuner.measure.fleet import BoardRunner
+from tuner.measure.boards.runner import BoardRunner
+from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.local import LocalRunner
-from tuner.measure.ray_builders import check_ray
-from tuner.measure.toolchain import check_toolchain
+from tuner.measure.ray.builders import check_ray
+from tuner.measure.runner import Candidate, MeasureOptions, Runner
 
 __all__ = [
     "BoardRunner",

@@ -24,22 +24,22 @@ from templates.template import template_named
 from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable_cpus
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
-from tuner.measure.building import Building
-from tuner.measure.contract import Candidate, MeasureOptions, Runner, Spent
-from tuner.measure.drift import Interval
-from tuner.measure.jobs import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob, WarmJob
-from tuner.measure.laboratory import Laboratory
-from tuner.measure.pool import BuilderPool
-from tuner.measure.processes import ProcessServer
-from tuner.measure.ray_builders import RayBuilders
-from tuner.measure.ray_search import RaySearchers
+from tuner.measure.codegen.toolchain import check_toolchain, machine_of, operands_file
+from tuner.measure.messages import BuilderSettings, BuildJob, CompareJob, ExecutorSettings, RunDone, RunJob, WarmJob
+from tuner.measure.ray.builders import RayBuilders
+from tuner.measure.ray.search import RaySearchers
+from tuner.measure.runner import Candidate, MeasureOptions, Runner, Spent
 from tuner.measure.scratch import Scratch
-from tuner.measure.toolchain import check_toolchain, machine_of, operands_file
+from tuner.measure.targets.speed_check import Interval
+from tuner.measure.workers.batch import Building
+from tuner.measure.workers.build_pool import BuilderPool
+from tuner.measure.workers.run_client import Laboratory
+from tuner.measure.workers.worker import ProcessServer
 from tuner.search import Searcher, make_searcher
 from tuner.versions import versions
 from tuning_db.record import Failure, Trial, Workload, with_conditions
 
-_PRELOAD = ("tuner.measure.builder", "tuner.measure.executor")
+_PRELOAD = ("tuner.measure.workers.build_main", "tuner.measure.workers.run_main")
 _MEMORY_BYTES = (512 << 20, 4 << 30)  # least and most that one candidate may allocate by default
 _BATCH_PER_BUILDER = 8
 

@@ -1,54 +1,154 @@
-"""One short line for whatever went wrong: TVM's errors carry whole programs, a dead process only a status."""
+"""What goes between the tuner and its workers. All of it is pickled; targets travel as their JSON text."""
 
 from __future__ import annotations
 
-import re
-import signal
+from dataclasses import dataclass
 
-LIMIT = 300
-OUT_OF_MEMORY = "out of memory"
-_TELLING = re.compile(r"\b\w*(Error|Exception)\b|[Cc]heck failed|LLVM ERROR|what\(\)|not supported")
-_KILLED = re.compile(r"killed by (SIGKILL|signal 9)\b")
-_COMPILER = re.compile(r"(^|\s)(fatal )?error: ")
-_NOISE = re.compile(r'^(File "|Traceback|\^|~|#|@|\.\.\.|---|def |class |with |for |if |return |import |from )')
+from board_agent.timing import Repetition
+from tuner.devices.board import Standing
+from tuner.measure.runner import Candidate
+from tuning_db.record import DeviceKey, Failure, Workload
 
 
-def last_meaningful_line(text: str) -> str:
-    """The first line in which a compiler reports an error, else the last that names one, else the last that is not
-    part of a traceback or a program; shortened."""
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if any(map(str.isalpha, line)) and not _NOISE.match(line)]
-    reported = [line for line in lines if _COMPILER.search(line)]
-    telling = reported[:1] or [line for line in lines if _TELLING.search(line)]
-    line = (telling or lines or [""])[-1]
-    return line if len(line) <= LIMIT else line[: LIMIT - 3] + "..."
+@dataclass(frozen=True)
+class BuilderSettings:
+    """`device`: its name. `threads`: what the preflight kernel is built for. `memory_bytes`: what one build may
+    allocate. `binaries`: where a driver's compiled programs go; None where there are none. `form`: of what is built,
+    see devices.form_of."""
+
+    device: str
+    target: str
+    linker: str
+    threads: int
+    memory_bytes: int
+    binaries: str | None
+    form: str = "library"
 
 
-def describe(error: BaseException, memory_bytes: int | None = None) -> str:
-    """One line for an exception: its type and what its message says. `memory_bytes`: the limit it ran under."""
-    if isinstance(error, MemoryError) or "std::bad_alloc" in str(error):
-        limit = f" (limit {memory_bytes >> 20} MiB)" if memory_bytes is not None else ""
-        return OUT_OF_MEMORY + limit
-    kind, line = type(error).__name__, last_meaningful_line(str(error))
-    text = line if line.startswith(kind) else f"{kind}: {line}" if line else kind
-    return text if len(text) <= LIMIT else text[: LIMIT - 3] + "..."
+@dataclass(frozen=True)
+class BuildJob:
+    """Build `candidate` (None: the preflight kernel) into the file `library`."""
+
+    candidate: Candidate | None
+    library: str
 
 
-def was_killed(message: str) -> bool:
-    """Whether a process died of a signal that none sends itself by accident: somebody did, or the system for want of
-    memory."""
-    return _KILLED.search(message) is not None
+@dataclass(frozen=True)
+class WarmJob:
+    """Run a built candidate once, on zeros, on a device whose driver compiles kernels when they are run: all cores
+    compile, and what measures finds them compiled. Answered by BuildDone, whatever comes of it: the candidate's failure
+    is for the executor to find."""
+
+    library: str
 
 
-def how_it_ended(status: int | None, log: str) -> str:
-    """One line for a child that ended, from its wait status and the end of what it wrote to standard error."""
-    if status is None:
-        return "process was killed"
-    if status < 0:
-        number = -status
-        known = number in set(signal.Signals)
-        text = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
-        said = last_meaningful_line(log) if number == signal.SIGABRT else ""
-    else:
-        text, said = f"process exited with status {status}", last_meaningful_line(log)
-    return f"{text}: {said}"[:LIMIT] if said else text
+@dataclass(frozen=True)
+class BuildDone:
+    """`failure` is None where the library was written. `resident_bytes`: of the worker, now."""
+
+    failure: Failure | None
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool. `binaries`: as
+    of BuilderSettings. `pool`: the library that runs parallel loops (None: TVM does). `run_seconds`: what a board gives
+    a candidate; `key`: what kind of board it has to be; `reference_seconds`: what the preflight kernel took last."""
+
+    device: str
+    target: str
+    threads: int
+    cpus: tuple[int, ...]
+    preflight: str
+    cold_bytes: int
+    tolerance: float | None
+    memory_bytes: int
+    seed: int
+    binaries: str | None
+    pool: str | None
+    run_seconds: float
+    key: DeviceKey | None = None
+    reference_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Make operands and reference of a workload. Answered by Prepared, like the start of a worker."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """Check one built candidate and time it. Answered by RunDone."""
+
+    candidate: Candidate
+    library: str
+    repetition: Repetition
+    best_seconds: float | None
+
+
+@dataclass(frozen=True)
+class CompareJob:
+    """Alternate built candidates of one workload that were checked before. Answered by CompareDone."""
+
+    candidates: tuple[Candidate, ...]
+    libraries: tuple[str, ...]
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`problem`: one line where it failed."""
+
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class RunDone:
+    """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value; `throttled` and
+    `condition`: see place.Place; `check_seconds`: of a candidate that is right, what was neither
+    loading nor timing it, operands and references that were made for it included."""
+
+    times: tuple[float, ...]
+    failure: Failure | None
+    error: float | None
+    resident_bytes: int
+    throttled: str = ""
+    condition: str = ""
+    check_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class CompareDone:
+    """`times`: for each candidate, seconds per call in each round; `throttled` and `condition`: see place.Place."""
+
+    times: tuple[tuple[float, ...], ...]
+    throttled: str = ""
+    condition: str = ""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Before the first answer, now and then while others measure on the board. `standing`: who does, and how many turns
+    away ours is."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Before an answer, now and then: seconds per call of the preflight kernel."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Lost:
+    """In the place of any answer, and the last one: the device is out of reach (see DeviceLost), or, with `turn_over`,
+    others' turn (see TurnOver)."""
+
+    message: str
+    running: bool
+    turn_over: bool = False

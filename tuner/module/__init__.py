@@ -4,7 +4,7 @@ module = tuner.module.load("resnet18")
 outputs = module({"data": image})
 """
 
-from tuner.graph.choice import Choice, choose
+from tuner.graph.layout.choice import Choice, choose
 from tuner.module.builder import build, build_placed
 from tuner.module.first_off import first_off
 from tuner.module.inputs import random_inputs

@@ -30,8 +30,8 @@ from tuner.graph import (
     host_of,
     lower_placed,
 )
-from tuner.graph.choice import Choice, Planned, choose
-from tuner.measure.toolchain import check_toolchain
+from tuner.graph.layout.choice import Choice, Planned, choose
+from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, Operator, Part, Processor
 from tuner.module.saving import Check, Contents, Written, check_directory, save

@@ -23,7 +23,7 @@ from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OnnxN
 from templates.reference import conv2d
 from templates.workloads import Conv2d
 from tuner.graph import write_old_rules
-from tuner.graph.onnx_mended import MENDED
+from tuner.graph.importers.onnx.evaluator_fixes import MENDED
 
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
 

@@ -53,8 +53,8 @@ class Operator:
     """One step that a template computes, in execution order, and where its kernel came from.
 
     `function` is the kernel's name in the library (None: legalised without a template); `source` is that of its choice
-    (tuner.graph.choice); `seconds` per call and `error` are those of the stored trial; `first_block` is where its
-    channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation);
+    (tuner.graph.layout.choice); `seconds` per call and `error` are those of the stored trial; `first_block` is where
+    its channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation);
     `device` is the index of the one that computes it. `parts`: where its kernel is several steps' merged one, these;
     `workload` and `node` are those of all together then.
     """

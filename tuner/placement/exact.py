@@ -15,15 +15,15 @@ from templates.template import PLAIN, Layout
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import Alone, FusedGraph, Place, lower_alone
-from tuner.graph.bindings import dtype_of, shape_of
-from tuner.graph.choice import Choice, Planned, Source
-from tuner.graph.fuse import AnchorStep, PlainStep, Step, reads_of
-from tuner.graph.layouts import Form, Moving, Node, Plan, State, plan
-from tuner.graph.simplify import is_call
-from tuner.placement.costs import Cost, Costs
+from tuner.graph.fusion.fuse import AnchorStep, PlainStep, Step, reads_of
+from tuner.graph.ir.bindings import dtype_of, shape_of
+from tuner.graph.ir.simplify import is_call
+from tuner.graph.layout.choice import Choice, Planned, Source
+from tuner.graph.layout.plan import Form, Moving, Node, Plan, State, plan
 from tuner.placement.fallback import alike
-from tuner.placement.limit import placement_of, within_memory
 from tuner.placement.memory import sizes_of
+from tuner.placement.memory_limit import placement_of, within_memory
+from tuner.placement.step_costs import Cost, Costs
 from tuning_db.record import Config, Workload
 
 Rivals = Mapping[Workload, Sequence[Choice]]

@@ -14,8 +14,8 @@ from tvm.target import Target
 
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Place, TunedStep, runs_on
-from tuner.graph.bindings import operands
-from tuner.graph.fuse import PlainStep, Step
+from tuner.graph.fusion.fuse import PlainStep, Step
+from tuner.graph.ir.bindings import operands
 from tuner.placement.memory import memory_on
 
 GPU, CPU = 0, 1  # a placement's devices

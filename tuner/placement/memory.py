@@ -11,9 +11,9 @@ from tvm.ir import Var
 
 from templates.template import PLAIN, Layout
 from tuner.graph import FusedGraph
-from tuner.graph.bindings import operands
-from tuner.graph.fuse import AnchorStep, OperatorStep, Step, reads_of
-from tuner.graph.simplify import constant
+from tuner.graph.fusion.fuse import AnchorStep, OperatorStep, Step, reads_of
+from tuner.graph.ir.bindings import operands
+from tuner.graph.ir.simplify import constant
 
 
 def memory_on(graph: FusedGraph, placement: Sequence[int], device: int) -> int:

@@ -17,7 +17,7 @@ from templates.template import search_space, template_named
 from templates.traffic import bytes_of
 from tuner.devices import Device
 from tuner.errors import BadInput
-from tuner.graph.choice import Choice, choose
+from tuner.graph.layout.choice import Choice, choose
 from tuner.measure.offline import Compiler
 from tuner.report.hot_loop import Loop, in_assembly, in_source
 from tuner.report.page.names import distinct_texts, flop_or_none, workload_text

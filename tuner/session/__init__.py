@@ -7,7 +7,7 @@ next trials, `final` compares the best few at the end, `report` is what the call
 from tuner.session.budget import PRESETS, Budget, Preset
 from tuner.session.loop import check_templates, tune
 from tuner.session.report import Progress, SessionReport, Stopped, TaskReport
-from tuner.session.task import Task
+from tuner.tasks import Task
 
 __all__ = [
     "PRESETS",

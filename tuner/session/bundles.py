@@ -8,12 +8,13 @@ from pathlib import Path
 from templates.template import search_space, template_named
 from tuner.devices import Device
 from tuner.errors import NothingMeasured
-from tuner.measure.bundle import write_bundle
-from tuner.measure.contract import Candidate, MeasureOptions
-from tuner.measure.workshop import Workshop
+from tuner.measure.boards.bundle import write_bundle
+from tuner.measure.runner import Candidate, MeasureOptions
+from tuner.measure.workers.cross_builder import Workshop
 from tuner.search import make_searcher
 from tuner.session.proposing import task_seed
-from tuner.session.task import Task, is_current
+from tuner.session.task import is_current
+from tuner.tasks import Task
 from tuner.versions import versions
 from tuning_db.record import Failure, Trial
 from tuning_db.store import Store

@@ -15,10 +15,10 @@ from typing import Any
 from templates.space import SearchSpace, Space
 from templates.template import search_space
 from tuner.devices.profiles import Profile
-from tuner.measure.contract import Candidate
 from tuner.measure.offline import CandidateReport, OfflineRunner, Verdict
+from tuner.measure.runner import Candidate
 from tuner.session.proposing import task_seed
-from tuner.session.task import Task
+from tuner.tasks import Task
 from tuning_db.record import Config
 
 CONFIGS = 8  # of one task, unless the caller says otherwise

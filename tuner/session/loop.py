@@ -16,7 +16,7 @@ from typing import Literal
 from templates.template import search_space, template_named
 from tuner.devices import Device, is_board
 from tuner.errors import BadInput, NothingMeasured
-from tuner.measure.contract import Candidate, Runner
+from tuner.measure.runner import Candidate, Runner
 from tuner.search import DEFAULT, check_searcher, make_searcher
 from tuner.session.budget import FLOOR, Allowance, Budget, allowance
 from tuner.session.experience import Library
@@ -26,7 +26,8 @@ from tuner.session.journal import journalled, release, release_dead
 from tuner.session.proposing import Making, Proposer
 from tuner.session.report import Progress, SessionReport, Stopped, finite, gflops_of, task_report
 from tuner.session.sharing import LEASE_SECONDS, Sharing
-from tuner.session.task import Task, TaskState, is_current
+from tuner.session.task import TaskState, is_current
+from tuner.tasks import Task
 from tuning_db.effort import Effort, add_effort, efforts_of
 from tuning_db.marks import mark_throttled
 from tuning_db.record import Config, Trial, Workload

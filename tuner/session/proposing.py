@@ -11,7 +11,8 @@ from templates.space import SearchSpace
 from tuner.errors import SearchFailed
 from tuner.search import FALLBACK, Searcher, make_searcher
 from tuner.session.experience import Library
-from tuner.session.task import Task, TaskState
+from tuner.session.task import TaskState
+from tuner.tasks import Task
 from tuning_db.record import Config, Trial
 
 # A searcher of this name and these options, for a space, a seed and a history: see tuner.search.make_searcher.

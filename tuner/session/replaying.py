@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tuner.errors import SearchFailed, TuneError
-from tuner.measure.contract import Candidate
-from tuner.measure.recorded import RecordedSpace
-from tuner.measure.replay import ReplayRunner
+from tuner.measure.replay.recorded import RecordedSpace
+from tuner.measure.replay.runner import ReplayRunner
+from tuner.measure.runner import Candidate
 from tuner.search import Experience, Searcher, make_searcher
 from tuner.session.final import FINALISTS
 from tuner.session.loop import BATCH

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from tuner.session.task import Task, TaskState
+from tuner.session.task import TaskState
+from tuner.tasks import Task
 from tuning_db.record import Config, DeviceKey, Trial, Workload
 
 

@@ -7,31 +7,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from templates.space import SearchSpace
 from templates.template import template_named
-from templates.workloads import flop_of
 from tuner.search import Searcher
 from tuner.session.budget import FLOOR, SIGNIFICANT, Preset
-from tuning_db.record import Config, FailureKind, Trial, Workload
+from tuner.tasks import Task
+from tuning_db.record import Config, FailureKind, Trial
 
 # A failure of the connection or the device says nothing about a config that was fine before.
 _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
-
-
-@dataclass(frozen=True)
-class Task:
-    """A workload to tune. `occurrences`: how often the network runs it; `name`: what a person calls it."""
-
-    workload: Workload
-    occurrences: int = 1
-    name: str = ""
-
-    @cached_property
-    def flop(self) -> float | None:
-        """Of one call, by the direct algorithm, see `flop_of`."""
-        return flop_of(self.workload)
 
 
 def is_current(trial: Trial, templates: Iterable[str]) -> bool:

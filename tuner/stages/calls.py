@@ -16,7 +16,7 @@ from tvm.ir import Call, GlobalVar, IRModule, Var
 
 from tuner.errors import BadInput
 from tuner.graph import Placed, memory_as_operands
-from tuner.graph.bindings import operands
+from tuner.graph.ir.bindings import operands
 from tuner.stages.operators import Operator, OperatorGraph
 
 _VIEWS = ("relax.reshape", "relax.memory.view")

@@ -17,8 +17,8 @@ from tuner.devices import usable_cpus
 from tuner.devices.parallel import open_pool, pool_library
 from tuner.devices.parallel.stage import STAGE, offer_stages, stage_arguments
 from tuner.errors import BadInput
+from tuner.measure.codegen.toolchain import check_toolchain, link_shared
 from tuner.measure.scratch import Scratch
-from tuner.measure.toolchain import check_toolchain, link_shared
 
 _LOAD = "ffi.Module.load_from_file.relax.VMExecutable"
 

@@ -20,8 +20,8 @@ from templates.template import AnchorTemplate, Layouts, ScheduleError, template_
 from templates.workloads import anchor_of, conv_of
 from tuner.devices import Device
 from tuner.graph import AnchorStep, MergedOperator, Part, Placed, PlacedOperator, host_of
-from tuner.graph.choice import Choice, choose_among
-from tuner.graph.merge import Piece, merge_kind, merged_step, merged_workload, merges_to_tune, spread
+from tuner.graph.layout.choice import Choice, choose_among
+from tuner.graph.lowering.merge import Piece, merge_kind, merged_step, merged_workload, merges_to_tune, spread
 from tuner.stages.calls import Calls, KernelCall
 from tuner.stages.schedule import Stage
 from tuning_db.record import Workload

@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from tuner.devices import Device
 from tuner.graph import Placed
-from tuner.graph.hashes import WHOLE
+from tuner.graph.ir.hashes import WHOLE
 from tuner.stages.bench import RUNS, Bench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import kernel_hashes

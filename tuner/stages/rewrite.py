@@ -20,7 +20,7 @@ from tvm.ir import IRModule, Var
 from tuner.devices.parallel.stage import STAGE, stage_arguments
 from tuner.errors import BadInput
 from tuner.graph import MergedOperator, Placed, PlacedOperator
-from tuner.graph.bindings import with_leaves
+from tuner.graph.ir.bindings import with_leaves
 from tuner.stages.calls import Calls
 from tuner.stages.merge import MergedKernel, Merging, operators_by_call
 from tuner.stages.schedule import Stage

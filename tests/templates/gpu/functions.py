@@ -69,7 +69,7 @@ NETWORK_OPERATORS: dict[str, tuple[list[tuple[Any, ...]], Make]] = {
 
 
 def legalised(name: str) -> list[tirx.PrimFunc]:
-    """The unscheduled functions of one of NETWORK_OPERATORS, as `tuner.graph.passes` would meet them."""
+    """The unscheduled functions of one of NETWORK_OPERATORS, as `tuner.graph.lowering.passes` would meet them."""
     shapes, make = NETWORK_OPERATORS[name]
     builder = relax.BlockBuilder()
     variables = []

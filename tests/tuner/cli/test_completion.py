@@ -11,10 +11,10 @@ import pytest
 from tests.tuner.cli.conftest import TUNE, run_tune
 from tuner.cli import completion
 from tuner.devices.profiles import all_profiles
-from tuner.graph.zoo import names
 from tuner.report.peers import peer_names
 from tuner.search import searcher_names
 from tuner.vendors import VENDORS
+from tuner.zoo import names
 
 # What bash does on TAB, with the words that its line editor makes of `$@`: the last is being completed.
 _TAB = """

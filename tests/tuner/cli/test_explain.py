@@ -27,7 +27,7 @@ from tests.tuning_db import made
 from tuner.cli.explain import KNOWN
 from tuner.devices import open_device
 from tuner.devices.profiles import host_of_profile, profile_named
-from tuner.graph.choice import Source, choose
+from tuner.graph.layout.choice import Source, choose
 from tuner.report.page.names import workload_text
 from tuning_db import shipped
 from tuning_db.record import Config, DeviceKey, Workload

@@ -16,11 +16,11 @@ import pytest
 from templates.template import search_space, template_named
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import Done, everything_under, result_and_reference, run_tune
-from tests.tuner.placement.test_known import convolutions, truth
+from tests.tuner.studies.test_known import convolutions, truth
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device
 from tuner.graph import fuse, load_onnx
-from tuner.placement.topology import DeviceSpec, Link, Memory, Topology, as_toml
+from tuner.studies.topology import DeviceSpec, Link, Memory, Topology, as_toml
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import open_db
 

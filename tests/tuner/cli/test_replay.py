@@ -13,7 +13,7 @@ import pytest
 from tests.tuner.cli.conftest import Done
 from tests.tuner.measure.test_recorded import made
 from tuner.errors import SearchFailed, TuneError
-from tuner.measure.recorded import write
+from tuner.measure.replay.recorded import write
 from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.session.replaying import replay
 from tuning_db.record import Config

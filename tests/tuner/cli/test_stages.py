@@ -11,7 +11,7 @@ import pytest
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import result_and_reference, run_tune
 from tuner.devices import usable_cpus
-from tuner.graph.zoo.builder import GraphBuilder
+from tuner.zoo.builder import GraphBuilder
 
 GPU = f"opencl:{device_number('pocl')}"
 TWO_CORES = pytest.mark.skipif(len(usable_cpus()) < 2, reason="kernels that run at the same time need two cores")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.cli.conftest import Done
-from tuner.placement.topology import topology_of
+from tuner.studies.topology import topology_of
 
 
 @pytest.mark.night

@@ -53,7 +53,7 @@ def test_a_call_is_timed_by_the_device() -> None:
     import numpy as np
     import tvm
 
-    from tuner.measure.toolchain import preflight_func, preflight_result
+    from tuner.measure.codegen.toolchain import preflight_func, preflight_result
 
     device = FOUND[0]
     place = device.tvm_device()

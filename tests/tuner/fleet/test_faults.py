@@ -32,7 +32,7 @@ from tests.tuner.cli.conftest import TUNE
 from tests.tuner.fleet.network import CLOCKS, PORT, Namespace, why_not
 from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
 from tuner.devices.board.link import SILENCE_SECONDS
-from tuner.graph.zoo.builder import GraphBuilder
+from tuner.zoo.builder import GraphBuilder
 from tuning_db.errors import DatabaseError
 from tuning_db.store import open_db
 

@@ -17,7 +17,7 @@ from tests.tuner.stages.networks import branches
 from tests.tuner.stages.test_rewrite import by_branch
 from tuner.devices import open_device
 from tuner.graph import Placed
-from tuner.graph.choice import Planned
+from tuner.graph.layout.choice import Planned
 from tuner.module import build_placed, load
 from tuner.stages.calls import Calls
 from tuner.stages.plan import StagePlan, plan_stages

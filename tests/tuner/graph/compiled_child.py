@@ -17,7 +17,7 @@ from tuner.devices.cuda import Nvrtc
 from tuner.devices.profiles import profile_named
 from tuner.errors import BadInput
 from tuner.graph import Place, compile_module, host_of, lower_placed
-from tuner.measure.toolchain import build_shared, check_toolchain, preflight_func
+from tuner.measure.codegen.toolchain import build_shared, check_toolchain, preflight_func
 
 _FLAGS = 48  # of an ELF file: for Nvidia's processors, the architecture is in the lowest byte
 

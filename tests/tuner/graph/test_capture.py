@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from tests.tuner.graph.cuda_networks import TARGET, in_stages
 from tuner.graph import Placed, memory_as_operands, why_not_captured
-from tuner.graph.capture import CAPTURED, graph_of, with_captured
+from tuner.graph.lowering.capture import CAPTURED, graph_of, with_captured
 
 GRAPH = "captured_cuda_graph_capture"
 

@@ -13,7 +13,7 @@ from templates.template import anchor_template, search_space, template_named
 from templates.workloads import Conv2d
 from tests.templates.support import host_target
 from tuner.devices import Device, open_device
-from tuner.graph.choice import Choice, choose, rivals
+from tuner.graph.layout.choice import Choice, choose, rivals
 from tuning_db import shipped
 from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.graph.elimination import Table, minimise
+from tuner.graph.layout.elimination import Table, minimise
 
 
 @st.composite

@@ -17,7 +17,7 @@ from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, compile_module, host_of
-from tuner.graph.passes import finish
+from tuner.graph.lowering.passes import finish
 
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])

@@ -15,8 +15,8 @@ from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, compile_module, halved, host_of, tasks_of
-from tuner.graph.bindings import Bindings, dtype_of, operands
-from tuner.graph.simplify import constant
+from tuner.graph.ir.bindings import Bindings, dtype_of, operands
+from tuner.graph.ir.simplify import constant
 
 # A few roundings of 2^-11 one after the other, relative to the largest value.
 TOLERANCE = 4e-3

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from templates.template import PLAIN, Layout
-from tuner.graph.layouts import Form, Moving, Node, State, greedy, moves_of, plan, seconds_of
+from tuner.graph.layout.plan import Form, Moving, Node, State, greedy, moves_of, plan, seconds_of
 
 FORMS = [Form(device, layout) for device in (0, 1) for layout in (PLAIN, Layout(8), Layout(16))]
 

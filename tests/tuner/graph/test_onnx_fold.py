@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from tests.tuner.graph.networks import Net, assert_computes
 from tuner.devices import open_device
-from tuner.graph.onnx_fold import fold_constants
+from tuner.graph.importers.onnx.fold import fold_constants
 
 
 def operators(model: onnx.ModelProto) -> list[str]:

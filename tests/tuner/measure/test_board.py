@@ -228,7 +228,7 @@ def test_a_run_goes_on_though_a_candidate_takes_the_board_away_before_it_runs(
 ) -> None:
     """What is lost while a library is loaded may be anything's fault; but not for ever."""
     assert board
-    monkeypatch.setattr("tuner.measure.fleet._PAUSES", (0.1,))
+    monkeypatch.setattr("tuner.measure.boards.runner._PAUSES", (0.1,))
     agent = Agent(tmp_path, [FRAGILE, "load", "pause"])
     try:
         agent.pair(Boards(), "fragile")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.board_agent.bundles import copied, manifest_of, on_the_device, rewritten
 from tuner.errors import BadInput
-from tuner.measure.bundle import Results, read_results
+from tuner.measure.boards.bundle import Results, read_results
 from tuning_db.record import THROTTLED, FailureKind
 
 Line = dict[str, Any]

@@ -15,9 +15,9 @@ from tests.tuner.cli.conftest import TUNE, run_tune
 from tuner.devices import open_device, pin_current_process
 from tuner.devices.board import Boards
 from tuner.measure import LocalRunner
-from tuner.measure.drift import Drift, Interval, Reference
-from tuner.measure.jobs import CompareJob, ExecutorSettings
-from tuner.measure.place import Host
+from tuner.measure.messages import CompareJob, ExecutorSettings
+from tuner.measure.targets.speed_check import Drift, Interval, Reference
+from tuner.measure.targets.target import Host
 from tuning_db.store import open_db
 
 SIMULATED = str(Path(__file__).parents[3] / "benchmarks" / "simulated_board.py")

@@ -21,8 +21,8 @@ from tests.tuner.measure.offline.support import compiler_or_skip
 from tests.vision_ops.test_contract import WORKLOADS as OPERATORS
 from tuner.devices import opencl
 from tuner.devices.profiles import profile_named
-from tuner.measure.launches import build_launches
-from tuner.measure.toolchain import operand_types
+from tuner.measure.codegen.launches import build_launches
+from tuner.measure.codegen.toolchain import operand_types
 
 MALI = gpu_target(GpuLimits("opencl", "mali", 256, 32 << 10, 4))
 # Between them they have every template.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tvm import te
 from tvm.s_tir import Schedule, ScheduleError
 
-from tuner.measure.messages import LIMIT, describe, how_it_ended, last_meaningful_line
+from tuner.measure.failures import LIMIT, describe, how_it_ended, last_meaningful_line
 
 
 @given(st.text())

@@ -11,10 +11,10 @@ import templates
 from templates.template import anchor_template, search_space
 from templates.workloads import Conv2d
 from tuner.devices import open_device
-from tuner.measure.cold import HostColdWeight
-from tuner.measure.kinds import NORMAL
-from tuner.measure.operands import AnchorOperands
-from tuner.measure.place import Host
+from tuner.measure.targets.cold_weights import HostColdWeight
+from tuner.measure.targets.kinds import NORMAL
+from tuner.measure.targets.operands import AnchorOperands
+from tuner.measure.targets.target import Host
 
 
 @given(st.integers(1, 700), st.integers(1, 40_000))

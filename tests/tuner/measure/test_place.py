@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from board_agent.timing import Repetition
-from tuner.measure import place
+from tuner.measure.targets import target as place
 
 
 @pytest.fixture

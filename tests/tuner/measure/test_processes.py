@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.measure.processes import ProcessServer
+from tuner.measure.workers.worker import ProcessServer
 
 pytestmark = pytest.mark.usefixtures("started_servers")
 
@@ -41,7 +41,7 @@ def test_no_driver_of_cuda_is_opened_before_workers_are_forked(tmp_path: Path, m
     (installed / "version.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("TVM_FFI_DISABLE_TORCH_C_DLPACK", raising=False)
-    server = ProcessServer(tmp_path, ("tuner.measure.builder",))
+    server = ProcessServer(tmp_path, ("tuner.measure.workers.build_main",))
     try:
         worker = server.spawn("builder", "tests.tuner.measure.misbehaving:main", None, sorted(os.sched_getaffinity(0)))
         worker.stop()

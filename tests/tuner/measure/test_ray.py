@@ -20,9 +20,9 @@ from tuner.devices import open_device
 from tuner.devices.board import Boards
 from tuner.errors import BadInput
 from tuner.measure import BoardRunner, Candidate, LocalRunner, MeasureOptions
-from tuner.measure.jobs import BuilderSettings
-from tuner.measure.ray_jobs import NodeSettings
-from tuner.measure.ray_node import NodeBuilder
+from tuner.measure.messages import BuilderSettings
+from tuner.measure.ray.messages import NodeSettings
+from tuner.measure.ray.node import NodeBuilder
 from tuning_db.record import FailureKind, Trial
 
 pytest.importorskip("ray", reason="Ray is not installed (edgetune[fleet])")

@@ -18,10 +18,10 @@ from tests.tuner.measure.ray_cluster import RayCluster, two_nodes
 from tests.tuner.session.support import CONV, POINT, VERSIONS, latency
 from tuner.devices import open_device
 from tuner.measure import Candidate, LocalRunner, MeasureOptions
-from tuner.measure.ray_jobs import SearchSettings
-from tuner.measure.ray_search import RaySearcher, libraries
-from tuner.measure.ray_search_link import NodeSearchers
-from tuner.measure.replay import ReplayRunner, computed, trial_of
+from tuner.measure.ray.messages import SearchSettings
+from tuner.measure.ray.search import RaySearcher, libraries
+from tuner.measure.ray.search_link import NodeSearchers
+from tuner.measure.replay.runner import ReplayRunner, computed, trial_of
 from tuner.search import Experience, Searcher, make_searcher
 from tuner.session import Budget, Progress, Task, tune
 from tuning_db.record import Config, Failure, FailureKind, Trial

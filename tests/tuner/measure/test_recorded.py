@@ -12,9 +12,9 @@ import pytest
 
 from tests.tuner.search.landscape import direct_seconds, direct_space
 from tuner.errors import BadInput
-from tuner.measure.contract import Candidate
-from tuner.measure.recorded import Record, RecordedSpace, read, thinned, write
-from tuner.measure.replay import ReplayRunner
+from tuner.measure.replay.recorded import Record, RecordedSpace, read, thinned, write
+from tuner.measure.replay.runner import ReplayRunner
+from tuner.measure.runner import Candidate
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Workload
 
 BROKEN = Failure(FailureKind.COMPILE, "register: pressure")

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tuner.measure.contract import Candidate
-from tuner.measure.replay import ReplayRunner, computed, recorded
+from tuner.measure.replay.runner import ReplayRunner, computed, recorded
+from tuner.measure.runner import Candidate
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
 
 DEVICE = DeviceKey("cpu", "synthetic", "analytic")

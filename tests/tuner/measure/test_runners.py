@@ -14,7 +14,7 @@ from tests.tuner.measure.misbehaving import WORKLOAD, candidate
 from tuner.devices import open_device
 from tuner.devices.board import Boards
 from tuner.measure import BoardRunner, LocalRunner, MeasureOptions, Runner
-from tuner.measure.replay import ReplayRunner, recorded
+from tuner.measure.replay.runner import ReplayRunner, recorded
 from tuning_db.record import Config, Failure, FailureKind, Trial
 
 # Copies of a weight exceed a cache, on servers even what a candidate may allocate; it is not its fault.

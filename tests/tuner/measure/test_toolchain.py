@@ -13,7 +13,7 @@ import tvm
 from tuner.devices import open_device
 from tuner.errors import BadInput
 from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
-from tuner.measure.toolchain import ENTRY, build_shared, preflight_data, preflight_func, preflight_result
+from tuner.measure.codegen.toolchain import ENTRY, build_shared, preflight_data, preflight_func, preflight_result
 
 
 def test_preflight_kernel_adds(tmp_path):

@@ -12,9 +12,9 @@ import pytest
 from tests.tuner.measure.misbehaving_gpu import candidate
 from tuner.devices import compiles_when_run, keep_binaries_in, open_device, pocl_cache
 from tuner.devices.gpu import list_gpus
-from tuner.measure.builder import build, warm
-from tuner.measure.jobs import BuilderSettings, BuildJob, WarmJob
-from tuner.measure.toolchain import check_toolchain
+from tuner.measure.codegen.toolchain import check_toolchain
+from tuner.measure.messages import BuilderSettings, BuildJob, WarmJob
+from tuner.measure.workers.build_main import build, warm
 from tuning_db.record import FailureKind
 
 Steps = tuple[str, ...]

@@ -12,9 +12,9 @@ import pytest
 from tests.templates.gpu.support import device_number
 from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, fuse, load_onnx
-from tuner.graph.zoo.builder import GraphBuilder
-from tuner.graph.zoo.detection import columns, corners, detections, floats, rows
 from tuner.module import Module, OnnxReference, build, load, operator_errors, random_inputs, verify
+from tuner.zoo.builder import GraphBuilder
+from tuner.zoo.detection import columns, corners, detections, floats, rows
 
 CLASSES = 3
 

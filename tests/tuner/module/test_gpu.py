@@ -20,7 +20,7 @@ from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device, opencl, parallel
 from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, fuse, load_onnx
-from tuner.graph.choice import Planned
+from tuner.graph.layout.choice import Planned
 from tuner.module import (
     Manifest,
     OnnxReference,

@@ -14,7 +14,7 @@ from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput, VerificationFailed
 from tuner.graph import FusedGraph, fuse, halved, load_onnx
-from tuner.graph.choice import Planned
+from tuner.graph.layout.choice import Planned
 from tuner.module import OnnxReference, build, build_placed, load, operator_errors, random_inputs, read_manifest, verify
 from tuner.module.verification import TOLERANCE
 from tuning_db.record import tolerance_of

@@ -16,7 +16,7 @@ from tests.tuner.graph.networks import Net
 from tests.tuner.stages.networks import all_merged, host, with_threads
 from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, fuse, load_onnx
-from tuner.graph.choice import Planned
+from tuner.graph.layout.choice import Planned
 from tuner.module import Module, OnnxReference, build, build_placed, load, verify
 from tuner.module.runtime import Operator
 from tuner.module.verification import operator_errors

@@ -7,8 +7,8 @@ import pytest
 
 from tests.templates.gpu.support import device_number
 from tuner.devices import Device, open_device
-from tuner.placement.crossing import _KERNELS, _TRIPS, Crossing, Crossings
-from tuner.placement.pieces import time_copy
+from tuner.placement.kernel_timing import time_copy
+from tuner.placement.transfer_timing import _KERNELS, _TRIPS, Crossing, Crossings
 
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])

@@ -14,9 +14,9 @@ from tests.tuner.graph.test_onnx_vision import detector
 from tests.tuner.graph.test_placed import branches, run
 from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, Place, lower_placed
-from tuner.graph.choice import Choice, choose
-from tuner.placement.costs import COPIES, Costs
+from tuner.graph.layout.choice import Choice, choose
 from tuner.placement.exact import NetworkPlan, plan_network, seconds_alone
+from tuner.placement.step_costs import COPIES, Costs
 from tuning_db.record import Workload
 from tuning_db.store import Store, open_db
 

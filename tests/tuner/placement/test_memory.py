@@ -17,12 +17,12 @@ from tests.tuner.placement.test_exact import LINKS
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph
-from tuner.graph.choice import rivals
-from tuner.graph.fuse import reads_of
-from tuner.placement.costs import Costs
+from tuner.graph.fusion.fuse import reads_of
+from tuner.graph.layout.choice import rivals
 from tuner.placement.exact import plan_network
 from tuner.placement.fallback import CPU, GPU, fall_back
 from tuner.placement.memory import bytes_of, memory_on, weights_of
+from tuner.placement.step_costs import Costs
 from tuning_db.store import Store, open_db
 
 

@@ -11,7 +11,7 @@ from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
 from tuner.devices import Device, open_device
 from tuner.graph import Place, lower_alone, lower_transform
-from tuner.placement.pieces import computes, fitted_link, time_copy, time_module
+from tuner.placement.kernel_timing import computes, fitted_link, time_copy, time_module
 
 
 @pytest.fixture(scope="module", params=["cpu", "pocl", "intel"])

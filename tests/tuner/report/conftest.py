@@ -8,7 +8,7 @@ import pytest
 
 from tests.tuner.stages.networks import branches
 from tuner.devices import open_device
-from tuner.graph.choice import Planned
+from tuner.graph.layout.choice import Planned
 from tuner.module import build_placed
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.search.test_searchers import every_searcher
-from tuner.measure.contract import Candidate
-from tuner.measure.recorded import SUFFIX, RecordedSpace, read
-from tuner.measure.replay import trial_of
+from tuner.measure.replay.recorded import SUFFIX, RecordedSpace, read
+from tuner.measure.replay.runner import trial_of
+from tuner.measure.runner import Candidate
 from tuner.search import make_searcher
 from tuning_db.record import Config, Failure, FailureKind, Trial
 

@@ -12,8 +12,8 @@ import templates  # noqa: F401  registers the templates
 from templates.template import all_templates
 from templates.workloads import Conv2d, Dense
 from tuner.devices import Device
-from tuner.measure.contract import Candidate
-from tuner.measure.replay import ReplayRunner, computed
+from tuner.measure.replay.runner import ReplayRunner, computed
+from tuner.measure.runner import Candidate
 from tuner.session import Budget, SessionReport, Task, tune
 from tuning_db.record import Trial
 from tuning_db.store import Store

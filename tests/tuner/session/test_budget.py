@@ -11,8 +11,8 @@ import pytest
 from templates.template import search_space
 from tests.tuner.session.support import CONV, POINT, SMALL, STRANGE, VERSIONS, configs_tried, records, replayed
 from tuner.devices import Device
-from tuner.measure.contract import Candidate
-from tuner.measure.replay import ReplayRunner, computed
+from tuner.measure.replay.runner import ReplayRunner, computed
+from tuner.measure.runner import Candidate
 from tuner.session import PRESETS, Budget, Progress, Stopped, tune
 from tuner.session.budget import FLOOR, allowance
 from tuner.session.loop import BATCH

@@ -15,8 +15,8 @@ from sqlalchemy import update
 from templates.template import search_space
 from tests.tuner.session.support import CONV, POINT, VERSIONS, latency, records, replayed
 from tuner.devices import Device
-from tuner.measure.contract import Candidate
-from tuner.measure.replay import ReplayRunner, computed
+from tuner.measure.replay.runner import ReplayRunner, computed
+from tuner.measure.runner import Candidate
 from tuner.session import Budget, tune
 from tuner.session.journal import is_gone
 from tuner.session.remeasure import remeasure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.measure.recorded import RecordedSpace, read
+from tuner.measure.replay.recorded import RecordedSpace, read
 from tuner.session.final import FINALISTS
 from tuner.session.replaying import replay
 

@@ -35,8 +35,8 @@ from tests.tuner.session.support import (
 from tuner.devices import Device
 from tuner.errors import BadInput, NothingMeasured, SearchFailed
 from tuner.measure import LocalRunner
-from tuner.measure.contract import Candidate
-from tuner.measure.replay import ReplayRunner, computed
+from tuner.measure.replay.runner import ReplayRunner, computed
+from tuner.measure.runner import Candidate
 from tuner.search import DEFAULT
 from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.search.transfer import fitted

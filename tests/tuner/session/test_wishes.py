@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.tuner.session.support import CONV, POINT, SMALL, VERSIONS, latency, replayed
 from tuner.devices import Device
-from tuner.measure.replay import ReplayRunner, computed
+from tuner.measure.replay.runner import ReplayRunner, computed
 from tuner.session import Budget, Progress, Stopped, tune
 from tuner.session.loop import BATCH
 from tuning_db.store import Store

@@ -23,7 +23,7 @@ from tests.tuner.stages.networks import RUNS, Machine, all_merged, branches, hos
 from tests.tuner.stages.test_rewrite import by_branch, inputs
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
-from tuner.graph.choice import Planned
+from tuner.graph.layout.choice import Planned
 from tuner.module import build_placed, load, verify
 from tuner.module import runtime as module_runtime
 from tuner.report.page.flow import flow_of

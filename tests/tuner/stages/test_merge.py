@@ -24,7 +24,7 @@ from tests.tuner.stages.networks import RUNS, Delays, Machine, all_merged, lower
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, MergedOperator, Placed, merged_tasks
-from tuner.graph.merge import Piece, merge_kind, merged_step, spread
+from tuner.graph.lowering.merge import Piece, merge_kind, merged_step, spread
 from tuner.stages import Schedule, Stage, check, greedy, search
 from tuner.stages.bench import WIDE_RUNS, Bench
 from tuner.stages.calls import Calls

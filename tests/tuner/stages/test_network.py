@@ -12,9 +12,9 @@ from tests.tuner.graph.networks import Net
 from tests.tuner.stages.networks import host
 from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, Place, lower_alone, lower_placed
-from tuner.graph.choice import choose
-from tuner.placement.costs import Costs
+from tuner.graph.layout.choice import choose
 from tuner.placement.exact import plan_network
+from tuner.placement.step_costs import Costs
 from tuner.stages.network import NetworkKernels
 from tuning_db.store import open_db
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from tuner.devices import usable_cpus
 from tuner.devices.profiles import Profile
-from tuner.measure.contract import Candidate, Closing
-from tuner.measure.jobs import BuildJob
 from tuner.measure.local import import_plugins
+from tuner.measure.messages import BuildJob
 from tuner.measure.offline.compilers import compilers_of
 from tuner.measure.offline.report import CandidateReport, Verdict
 from tuner.measure.offline.worker import OfflineSettings
-from tuner.measure.pool import BuilderPool
-from tuner.measure.processes import ProcessServer
+from tuner.measure.runner import Candidate, Closing
 from tuner.measure.scratch import Scratch
+from tuner.measure.workers.build_pool import BuilderPool
+from tuner.measure.workers.worker import ProcessServer
 from tuning_db.record import Failure, FailureKind
 
 _ENTRY = "tuner.measure.offline.worker:main"

@@ -20,13 +20,13 @@ from templates.gpu.lowered import lower
 from templates.template import ScheduleError
 from tuner.devices.profiles import profile_named
 from tuner.errors import CompileError
-from tuner.measure.builder import scheduled
-from tuner.measure.contract import Candidate
-from tuner.measure.jobs import BuildDone, BuildJob
-from tuner.measure.messages import describe
+from tuner.measure.failures import describe
+from tuner.measure.messages import BuildDone, BuildJob
 from tuner.measure.offline.compilers import compilers_of
 from tuner.measure.offline.contract import Compiler, Resources
 from tuner.measure.offline.report import CandidateReport, KernelReport, Verdict, judge
+from tuner.measure.runner import Candidate
+from tuner.measure.workers.build_main import scheduled
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tuning_db.rows import is_sound
 from tuning_db.store import Store
 
 T = TypeVar("T")
-PIECE = "piece"  # the template of what plans measure: steps, transforms, copies (tuner.placement.costs)
+PIECE = "piece"  # the template of what plans measure: steps, transforms, copies (tuner.placement.step_costs)
 EXAMPLES = 3  # of each kind of failure and template, and one of each task besides,
 MOST_EXAMPLES = 600  # unless these are more
 SAMPLE = 400  # trials of one task and template whose configs are looked at, at most,

@@ -15,7 +15,7 @@ from tvm.target import Target
 from board_agent.sandbox import resident_bytes
 from tests.tuner.devices.opencl.support import TARGET, Child, add_one, device, error_of, tensor
 from tuner.devices import opencl
-from tuner.measure.toolchain import ENTRY, build_shared, check_toolchain
+from tuner.measure.codegen.toolchain import ENTRY, build_shared, check_toolchain
 
 _OPENCL = 4  # DLPack's number of the device type
 

@@ -13,9 +13,10 @@ import pytest
 from tvm.ir import Var
 
 from templates.template import PLAIN, Layout
-from tuner.graph import fuse, load_onnx, zoo
-from tuner.graph.fuse import AnchorStep, FusedGraph, reads_of
-from tuner.graph.layouts import Form, Moving, Node, State, greedy, plan, seconds_of
+from tuner import zoo
+from tuner.graph import fuse, load_onnx
+from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, reads_of
+from tuner.graph.layout.plan import Form, Moving, Node, State, greedy, plan, seconds_of
 
 LAYOUTS = PLAIN, Layout(8), Layout(16)
 

@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from tuner import zoo
 from tuner.errors import BadInput
-from tuner.graph import zoo
-from tuner.graph.zoo import randwire
+from tuner.zoo import randwire
 
 # Learnt parameters (running statistics are not learnt) and multiply-adds at batch 1, as published by torchvision and
 # GluonCV; the convolutions' biases are in the former.

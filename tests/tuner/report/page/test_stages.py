@@ -21,7 +21,7 @@ from tests.tuner.stages.test_rewrite import by_branch
 from tuner.devices import open_device
 from tuner.errors import BadInput
 from tuner.graph import Placed
-from tuner.graph.choice import Planned
+from tuner.graph.layout.choice import Planned
 from tuner.module import build_placed, read_manifest
 from tuner.report.page import collect, render
 from tuner.report.page.flow import flow_of

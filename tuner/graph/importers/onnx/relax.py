@@ -1,0 +1,170 @@
+"""From a checked ONNX model to Relax: TVM's importer, with node names kept and converters of our own (onnx_converters,
+and onnx_vision for what templates compute). Start at `import_onnx`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from tuner.errors import BadInput, last_line
+from tuner.graph.importers.onnx.converters.elementwise import CONVERTERS, Attributes, Inputs
+from tuner.graph.importers.onnx.converters.layers import LAYERS, after_reduction, before_reduction
+from tuner.graph.importers.onnx.converters.vision import VISION, Counted
+from tuner.graph.importers.onnx.counts import Node, Uncountable, axis_behind
+from tuner.graph.importers.onnx.rules import opset_of
+from tuner.graph.importers.onnx.windows import WINDOWED, resolve_window
+from tuner.graph.ir.bindings import operands, operands_of, shape_of
+from tuner.graph.ir.model import Count
+from tuner.graph.ir.simplify import is_static
+
+_EMITTING = {**VISION, **LAYERS}
+CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here
+
+
+@dataclass(frozen=True)
+class Imported:
+    """`module`, which node each of its variables came from, and the outputs of which only so many entries are there as
+    another result says; those are behind the model's own."""
+
+    module: tvm.IRModule
+    node_names: Mapping[str, str]
+    counts: Mapping[str, Count]
+
+
+def import_onnx(model: onnx.ModelProto, source: str) -> Imported:
+    """Raises BadInput naming a node that fails."""
+    importer = _Importer(source)
+    with contextlib.redirect_stdout(io.StringIO()):  # TVM prints the operator that it fails on, which we name
+        try:
+            module = importer.from_onnx(model.graph, opset_of(model))
+        except Exception as error:
+            with contextlib.suppress(Exception):  # of one that was not begun
+                importer.bb._end_block()  # TVM warns of one that is not ended
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(f"{source}: cannot be converted: {last_line(error)}") from error
+    return Imported(module, importer.node_names, importer.counts)
+
+
+class _Importer(ONNXGraphImporter):  # type: ignore[misc]
+    """Emits every node's result under the node's name."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__({}, "float32", sanitize=False)
+        self.node_names: dict[str, str] = {}
+        self.counts: dict[str, Count] = {}
+        self._counted: dict[Any, Counted] = {}  # by the variable
+        self._source = source
+
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        for node in graph.node:
+            node.name = node.name or node.output[0]
+        super()._construct_nodes(graph)
+        self._return_counts(graph)
+
+    def _return_counts(self, graph: onnx.GraphProto) -> None:
+        """Add the counts of counted outputs behind the outputs."""
+        index: dict[Any, int] = {}
+        results = [output.name for output in graph.output]
+        for name in results:
+            counted = self._counted.get(self._nodes[name])
+            if counted is None:
+                continue
+            if counted.count not in index:
+                index[counted.count] = len(graph.output)
+                graph.output.add().name = self._fresh(f"{name}.count", results)
+                self._nodes[graph.output[-1].name] = counted.count
+            self.counts[name] = Count(counted.axis, index[counted.count])
+
+    def _fresh(self, name: str, taken: Sequence[str]) -> str:
+        while name in self._nodes or name in taken:
+            name += "_"
+        return name
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
+        node = attrs["tvm_custom"]["name"]
+        given = [inputs[i] for i in range(len(inputs))]
+        try:
+            result = self._own_result(op_name, given, attrs)
+            if isinstance(result, Counted):
+                self._counted[result.value] = result
+                result = result.value
+            if result is None:
+                if given:
+                    inputs[0] = before_reduction(self.bb, op_name, given[0])
+                result = super()._convert_operator(op_name, inputs, attrs, opset)
+                if given:
+                    result = after_reduction(self.bb, op_name, given[0], result)
+            if isinstance(result, tvm.ir.Call) and isinstance(result.ty, relax.TensorType):
+                result = self.bb.emit(result, name_hint=re.sub(r"\W+", "_", node).strip("_") or "node")
+            for part in operands_of(result):
+                self._name(part, node)
+                if op_name in WINDOWED:
+                    _check_window(given[0], part)
+            return self._followed(Node(op_name, given, attrs, [self._axis(x) for x in given]), result)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(
+                f"{self._source}: node {node!r} ({op_name}) cannot be converted: {last_line(error)}"
+            ) from error
+
+    def _axis(self, operand: Any) -> int | None:
+        counted = self._counted.get(operand) if isinstance(operand, tvm.ir.Var) else None
+        return None if counted is None else counted.axis
+
+    def _followed(self, node: Node, result: Any) -> Any:
+        """The result of a node, of whose parts it is known how much is there if that is known of its operands."""
+        if all(axis is None for axis in node.axes):
+            return result
+        counts = {self._counted[o].count for o, axis in zip(node.inputs, node.axes, strict=True) if axis is not None}
+        if len(counts) > 1:
+            raise Uncountable("the numbers of its operands' entries are of different origin")
+        if isinstance(result.ty, relax.TupleType) and not isinstance(result, relax.Tuple):
+            whole = self.bb.emit(result)
+            result = relax.Tuple([self.bb.emit(relax.TupleGetItem(whole, i)) for i in range(len(result.ty.fields))])
+        parts = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+        axis, count = axis_behind(node, parts), counts.pop()
+        self._counted.update((part, Counted(part, axis, count)) for part in parts)
+        return result
+
+    def _name(self, var: Any, node: str) -> None:
+        """Remember where a variable came from, and those that it was made of."""
+        bound = self.bb.lookup_binding(var) if isinstance(var, tvm.ir.Var) else None
+        if bound is None or var.name in self.node_names:
+            return
+        self.node_names[var.name] = node
+        for operand in operands(bound):
+            self._name(operand, node)
+
+    def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes) -> Any:
+        """The result of a converter of ours, or None where TVM's is to be used."""
+        if op_name in WINDOWED:
+            data, weight = shape_of(inputs[0]), shape_of(inputs[min(1, len(inputs) - 1)])  # a pool has no weight
+            if data is not None and weight is not None:
+                resolve_window(op_name, data, weight, attrs)
+        if not any(isinstance(x, tvm.ir.Var) for x in inputs):
+            return None
+        if op_name in _EMITTING:
+            result = _EMITTING[op_name](self.bb, inputs, attrs)
+        else:
+            result = CONVERTERS[op_name](inputs, attrs) if op_name in CONVERTERS else None
+        return result if result is None or isinstance(result, Counted) else self.bb.normalize(result)
+
+
+def _check_window(data: Any, result: Any) -> None:
+    """That the window fits at least once, which no converter checks."""
+    given, made = ([int(size) for size in x.ty.shape] if is_static(x.ty) else [1] for x in (data, result))
+    if min(made) < 1 <= min(given):
+        rows = " x ".join(map(str, given[2:]))
+        raise ValueError(f"its window is larger than its padded input of {rows}; export the model for larger inputs")

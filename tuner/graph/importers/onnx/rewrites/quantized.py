@@ -1,0 +1,324 @@
+"""Quantised operators of ONNX and of onnxruntime, written out in floating point: integers of eight bits, their
+differences and their sums below 2**24 are exact there. Start at `QUANTIZED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from tuner.graph.importers.onnx.rewrites.writer import (
+    WINDOW,
+    NodeWriter,
+    Rewrite,
+    attributes_of,
+    chosen_attributes,
+    operand,
+)
+
+_EXACT = 2**24  # integers up to here are float32 values
+_RANGES = {
+    TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15), TensorProto.INT2: (-2, 1), TensorProto.UINT2: (0, 3),
+    TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProto.INT16: (-32768, 32767),
+    TensorProto.UINT16: (0, 65535),
+}  # fmt: skip
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+def _along(writer: NodeWriter, name: str, x: str, axis: int, block: int) -> str | None:
+    """A scale or a zero point as it is broadcast to `x`: of the whole, of each index of an axis, or of blocks of it."""
+    shape, own = writer.shape(x), writer.shape(name)
+    if own is not None and own in ((), (1,)):
+        return writer.reshape(name, ()) if own else name
+    if own is None or shape is None:
+        return None
+    axis %= len(shape)
+    if len(own) == 1:
+        return writer.reshape(name, [own[0] if i == axis else 1 for i in range(len(shape))])
+    if not block or own[axis] * block < shape[axis]:
+        return None
+    spread = writer.reshape(name, [*own[: axis + 1], 1, *own[axis + 1 :]])
+    wide = [*own[: axis + 1], block, *own[axis + 1 :]]
+    spread = writer.reshape(
+        writer.add("Expand", spread, writer.constant(wide, np.int64)), [*own[:axis], -1, *own[axis + 1 :]]
+    )
+    if own[axis] * block > shape[axis]:
+        spread = writer.split(spread, axis, [shape[axis], own[axis] * block - shape[axis]])[0]
+    return spread
+
+
+def _real(writer: NodeWriter, x: str, zero: str, scale: str, axis: int = 1, block: int = 0) -> str | None:
+    """The real numbers, in float32, that quantised ones are; `zero` is empty where it is 0."""
+    scale_there = _along(writer, scale, x, axis, block)
+    difference = _difference(writer, x, zero, axis, block)
+    if scale_there is None or difference is None:
+        return None
+    return writer.add("Mul", difference, writer.cast(scale_there, TensorProto.FLOAT))
+
+
+def _difference(writer: NodeWriter, x: str, zero: str, axis: int = 1, block: int = 0) -> str | None:
+    """What quantised numbers differ from their zero point, in float32."""
+    value = writer.cast(x, TensorProto.FLOAT)
+    if not zero or ((known := writer.value(zero)) is not None and not known.any()):
+        return value
+    there = _along(writer, zero, x, axis, block)
+    return None if there is None else writer.add("Sub", value, writer.cast(there, TensorProto.FLOAT))
+
+
+def _quantized(
+    writer: NodeWriter, x: str, scale: str, zero: str, kind: int | None, axis: int = 1, block: int = 0
+) -> str | None:
+    """Real numbers, in float32, quantised: rounded to the nearest step, halves to the even one, and kept in range."""
+    there = _along(writer, scale, x, axis, block)
+    if there is None:
+        return None
+    return _kept(writer, _steps(writer, x, there), x, zero, kind, axis=axis, block=block)
+
+
+def _steps(writer: NodeWriter, x: str, scale: str) -> str:
+    """Real numbers, in float32, in whole steps of a scale."""
+    return writer.add("Round", writer.add("Div", x, writer.cast(scale, TensorProto.FLOAT)))
+
+
+def _kept(
+    writer: NodeWriter, steps: str, like: str, zero: str, kind: int | None, *, axis: int = 1, block: int = 0
+) -> str | None:
+    """Whole steps moved by the zero point and kept in the range of their type; None if that is none of integers."""
+    if kind is None or kind not in _RANGES:
+        return None
+    if zero:
+        there = _along(writer, zero, like, axis, block)
+        if there is None:
+            return None
+        steps = writer.add("Add", steps, writer.cast(there, TensorProto.FLOAT))
+    low, high = (writer.constant(v, np.float32) for v in _RANGES[kind])
+    return writer.cast(writer.add("Max", writer.add("Min", steps, high), low), kind)
+
+
+def _dequantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    attrs, x, scale = attributes_of(node), node.input[0], node.input[1]
+    kind = writer.elem_type(scale)
+    if writer.elem_type(x) not in (*_RANGES, TensorProto.INT32):
+        return None
+    if writer.elem_type(x) == TensorProto.INT32:  # of biases: too many digits for a float32 before the scale
+        there = _along(writer, scale, x, attrs.get("axis", 1), attrs.get("block_size", 0))
+        wide = writer.cast(x, TensorProto.DOUBLE)
+        result = None if there is None else writer.cast(
+            writer.add("Mul", wide, writer.cast(there, TensorProto.DOUBLE)), TensorProto.FLOAT
+        )  # fmt: skip
+    else:
+        result = _real(writer, x, operand(node, 2), scale, attrs.get("axis", 1), attrs.get("block_size", 0))
+    kind = attrs.get("output_dtype") or kind
+    return None if result is None or kind not in _FLOATS else [writer.cast(result, kind)]
+
+
+def _quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    attrs, zero = attributes_of(node), operand(node, 2)
+    kind = writer.elem_type(zero) if zero else attrs.get("output_dtype") or TensorProto.UINT8
+    if writer.shape(node.input[0]) is None:
+        return None
+    axis, block = attrs.get("axis", 1), attrs.get("block_size", 0)
+    there = _along(writer, node.input[1], node.input[0], axis, block)
+    if there is None:
+        return None
+    steps = _steps(writer, writer.cast(node.input[0], TensorProto.FLOAT), there)
+    result = _kept(writer, steps, node.input[0], zero, kind, axis=axis, block=block)
+    return None if result is None else [result]
+
+
+def _qlinear_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
+    data, weight = _difference(writer, x, x_zero), _difference(writer, w, w_zero, axis=0)
+    if data is None or weight is None:
+        return None
+    reads = [data, weight, *([writer.cast(bias[0], TensorProto.FLOAT)] if bias and bias[0] else [])]
+    sums = writer.add("Conv", *reads, **chosen_attributes(node, *WINDOW))
+    rank = len(writer.shape(w) or ())
+    return _requantized(writer, sums, (x_scale, w_scale, y_scale), y_zero, [1, -1, *[1] * (rank - 2)])
+
+
+def _requantized(
+    writer: NodeWriter, sums: str, scales: tuple[str, str, str], zero: str, channels: Sequence[int]
+) -> Sequence[str] | None:
+    """Sums of products in steps of the result; the second scale may be one for each channel."""
+    a, b, y = (writer.cast(s, TensorProto.FLOAT) for s in scales)
+    if len(writer.shape(scales[1]) or ()) == 1 and writer.shape(scales[1]) != (1,):
+        b = writer.reshape(b, channels)
+    factor = writer.add("Div", writer.add("Mul", a, b), y)
+    kind = writer.elem_type(zero)
+    steps = writer.add("Round", writer.add("Mul", sums, factor))
+    result = _kept(writer, steps, sums, zero, kind)
+    return None if result is None else [result]
+
+
+def _qlinear_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.input
+    if writer.elem_type(a) not in _RANGES or writer.elem_type(b) not in _RANGES:
+        return None
+    data, weight = _difference(writer, a, a_zero, axis=-2), _difference(writer, b, b_zero, axis=-1)
+    if data is None or weight is None or len(writer.shape(a_scale) or ()) > 1:
+        return None
+    return _requantized(writer, writer.add("MatMul", data, weight), (a_scale, b_scale, y_scale), y_zero, [-1])
+
+
+def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    """onnxruntime's QGemm: a product of quantised matrices with a bias in steps of both scales; real numbers where no
+    scale of the result is given."""
+    attrs, (a, a_scale, a_zero, b, b_scale, b_zero) = attributes_of(node), node.input[:6]
+    columns = -2 if attrs.get("transB", 0) else -1
+    data, weight = _difference(writer, a, a_zero), _difference(writer, b, b_zero, axis=columns)
+    if data is None or weight is None:
+        return None
+    kind = TensorProto.FLOAT
+    reads = [data, weight, *([writer.cast(operand(node, 6), kind)] if operand(node, 6) else [])]
+    sums = writer.add("Gemm", *reads, **chosen_attributes(node, "transA", "transB"))
+    if operand(node, 7):
+        return _requantized(writer, sums, (a_scale, b_scale, node.input[7]), operand(node, 8), [-1])
+    return [writer.add("Mul", sums, writer.add("Mul", a_scale, b_scale))]
+
+
+def _integer_product(writer: NodeWriter, node: onnx.NodeProto, axes: tuple[int, int]) -> tuple[str, str] | None:
+    """Both operands of a product of integers less their zero points, in float32."""
+    x, w = node.input[:2]
+    data = _difference(writer, x, operand(node, 2), axis=axes[0])
+    weight = _difference(writer, w, operand(node, 3), axis=axes[1])
+    return None if data is None or weight is None else (data, weight)
+
+
+def _most(writer: NodeWriter, name: str, zero: str) -> np.ndarray:
+    """The largest difference from its zero point that each value of a tensor may have."""
+    known, there = writer.value(name), writer.value(zero) if zero else np.zeros((), np.int64)
+    shape = writer.shape(name) or ()
+    if known is None or there is None:
+        return np.full(shape, 255, np.int64)
+    wide = there.astype(np.int64)
+    if wide.ndim == 1 and wide.size > 1:
+        wide = wide.reshape(-1, *[1] * (len(shape) - 1)) if wide.size == shape[0] else wide
+    return np.abs(known.astype(np.int64) - wide)
+
+
+def _conv_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    """In parts of the input channels, each of which has an exact sum."""
+    operands, shape = _integer_product(writer, node, (1, 0)), writer.shape(node.input[1])
+    if operands is None or shape is None:
+        return None
+    attrs = chosen_attributes(node, *WINDOW)
+    largest = int(_most(writer, node.input[1], operand(node, 3)).reshape(shape[0], -1).sum(1).max()) * 255
+    parts = min(-(-largest // _EXACT) * (2 if largest > _EXACT else 1), shape[1])
+    if parts <= 1:
+        return [writer.cast(writer.add("Conv", *operands, **attrs), TensorProto.INT32)]
+    if attrs.get("group", 1) != 1:
+        return None
+    sizes = [len(part) for part in np.array_split(np.arange(shape[1]), parts)]
+    pieces = zip(writer.split(operands[0], 1, sizes), writer.split(operands[1], 1, sizes), strict=True)
+    return [_added(writer, [writer.add("Conv", a, b, **attrs) for a, b in pieces])]
+
+
+def _matmul_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    """In parts of what is summed over, each of which has an exact sum."""
+    operands, shape = _integer_product(writer, node, (-2, -1)), writer.shape(node.input[1])
+    if operands is None or shape is None or writer.shape(node.input[0]) is None:
+        return None
+    inner = shape[-2] if len(shape) > 1 else shape[0]
+    axis = -2 if len(shape) > 1 else 0
+    parts = -(-inner * 255 * int(_most(writer, node.input[1], operand(node, 3)).max(initial=0)) // _EXACT)
+    if parts <= 1:
+        return [writer.cast(writer.add("MatMul", *operands), TensorProto.INT32)]
+    sizes = [len(part) for part in np.array_split(np.arange(inner), min(parts, inner))]
+    left = writer.split(operands[0], len(writer.shape(node.input[0]) or (1,)) - 1, sizes)
+    right = writer.split(operands[1], len(shape) + axis if axis < 0 else 0, sizes)
+    return [_added(writer, [writer.add("MatMul", a, b) for a, b in zip(left, right, strict=True)])]
+
+
+def _added(writer: NodeWriter, parts: Sequence[str]) -> str:
+    """The sum, in int32, of exact sums in float32."""
+    whole = [writer.cast(part, TensorProto.INT32) for part in parts]
+    total = whole[0]
+    for part in whole[1:]:
+        total = writer.add("Add", total, part)
+    return total
+
+
+def _dynamic_quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Quantise to eight bits without a sign, by the range of the values, which is made to have 0 in it."""
+    x, shape = node.input[0], writer.shape(node.input[0])
+    if shape is None:
+        return None
+    zero = writer.constant(0.0, np.float32)
+    flat = writer.reshape(x, [-1])
+    low = writer.add("Min", writer.reduce("ReduceMin", flat, [0], 0), zero)
+    high = writer.add("Max", writer.reduce("ReduceMax", flat, [0], 0), zero)
+    scale = writer.add("Div", writer.add("Sub", high, low), writer.constant(255.0, np.float32))
+    least, most = (writer.constant(v, np.float32) for v in (0, 255))
+    steps = writer.add("Sub", least, writer.add("Div", low, scale))
+    point = writer.add("Round", writer.add("Max", writer.add("Min", steps, most), least))
+    moved = writer.add("Add", writer.add("Round", writer.add("Div", x, scale)), point)
+    kept = writer.add("Max", writer.add("Min", moved, most), least)
+    return [writer.cast(kept, TensorProto.UINT8), scale, writer.cast(point, TensorProto.UINT8)]
+
+
+def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], str], operands: int) -> Rewrite:
+    """Compute in real numbers, and quantise the result. The node reads each operand with its scale and its zero point,
+    then those of the result."""
+
+    def rewrite(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+        count = operands or (len(node.input) - 2) // 3
+        first = 0 if operands else 2
+        reads = [
+            _real(writer, node.input[i], operand(node, i + 2), node.input[i + 1])
+            for i in range(first, first + 3 * count, 3)
+        ]
+        at = 3 * count if operands else 0
+        scale, zero = node.input[at], operand(node, at + 1)
+        kind = writer.elem_type(node.input[first])
+        if None in reads or kind is None:
+            return None
+        value = compute(writer, node, [str(read) for read in reads])
+        result = _quantized(writer, value, scale, zero, kind)
+        return None if result is None else [result]
+
+    return rewrite
+
+
+def _node(kind: str, *names: str) -> Callable[[NodeWriter, onnx.NodeProto, list[str]], str]:
+    """A node of ONNX's own with those of the attributes."""
+
+    def compute(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
+        return writer.add(kind, *reads, **chosen_attributes(node, *names))
+
+    return compute
+
+
+def _pooled(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
+    attrs = attributes_of(node)
+    if attrs.pop("channels_last", 0):
+        rank = len(writer.shape(node.input[0]) or (0,) * 4)
+        first = writer.add("Transpose", reads[0], perm=[0, rank - 1, *range(1, rank - 1)])
+        last = [0, *range(2, rank), 1]
+        return writer.add("Transpose", writer.add(node.op_type.removeprefix("QLinear"), first, **attrs), perm=last)
+    return writer.add(node.op_type.removeprefix("QLinear"), *reads, **attrs)
+
+
+_MICROSOFT = "com.microsoft"
+QUANTIZED: dict[tuple[str, str], Rewrite] = {
+    ("", "ConvInteger"): _conv_integer,
+    ("", "DequantizeLinear"): _dequantize_linear,
+    ("", "DynamicQuantizeLinear"): _dynamic_quantize_linear,
+    ("", "MatMulInteger"): _matmul_integer,
+    ("", "QLinearConv"): _qlinear_conv,
+    ("", "QLinearMatMul"): _qlinear_matmul,
+    ("", "QuantizeLinear"): _quantize_linear,
+    (_MICROSOFT, "DequantizeLinear"): _dequantize_linear,
+    (_MICROSOFT, "QuantizeLinear"): _quantize_linear,
+    (_MICROSOFT, "QGemm"): _qgemm,
+    (_MICROSOFT, "QLinearAdd"): _by_dequantizing(_node("Add"), 2),
+    (_MICROSOFT, "QLinearMul"): _by_dequantizing(_node("Mul"), 2),
+    (_MICROSOFT, "QLinearSigmoid"): _by_dequantizing(_node("Sigmoid"), 1),
+    (_MICROSOFT, "QLinearLeakyRelu"): _by_dequantizing(_node("LeakyRelu", "alpha"), 1),
+    (_MICROSOFT, "QLinearGlobalAveragePool"): _by_dequantizing(_pooled, 1),
+    (_MICROSOFT, "QLinearAveragePool"): _by_dequantizing(_pooled, 1),
+    (_MICROSOFT, "QLinearConcat"): _by_dequantizing(_node("Concat", "axis"), 0),
+}

@@ -1,0 +1,104 @@
+"""The passes from a lowered module to one that Relax's virtual machine can run. Start at `finish` and `compile`.
+
+TVM's own pipelines fuse and schedule again; this list leaves scheduled functions alone and schedules all others with
+templates.default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from templates import default
+from templates.gpu.opaque import host_accesses
+from templates.lowering import lowering_context
+from templates.template import ScheduleError
+from tuner.errors import BadInput
+from tuner.graph.lowering.capture import graph_of, with_captured
+from tuner.graph.lowering.long_sums import LongSums
+from tuner.graph.lowering.nans import KeepNaNs
+from tuner.graph.lowering.scans import PortableScans
+
+REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # where a GPU cannot compute an operator
+
+
+def finish(module: IRModule, target: Target) -> IRModule:
+    """Legalise what is still an operator, fuse element-wise functions, schedule what is unscheduled.
+
+    Raises BadInput if a function for a GPU would do a part of its work on the host.
+    """
+    passes = relax.transform
+    fusing = [
+        *([PortableScans()] if target.kind.name == "opencl" else []),
+        LongSums(softmax=target.kind.name == "llvm"),  # on GPUs a group of work-items shares the classes out
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        passes.LegalizeOps(),
+        passes.AnnotateTIROpPattern(),
+        KeepNaNs(),
+        passes.FoldConstant(),
+        passes.FuseOps(),
+        passes.FuseTIR(),
+        passes.RewriteDataflowReshape(),
+        passes.DeadCodeElimination(["main"]),
+    ]
+    with target:
+        module = tvm.transform.Sequential(fusing)(module)
+    for name, func in module.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            module.update_func(name, _scheduled(name.name_hint, func, target))
+    return module
+
+
+def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    try:
+        func = default.schedule(func, target)
+    except ScheduleError as error:
+        raise BadInput(f"{name} cannot run on the device: {error}; {REMEDY}") from error
+    meant = func.attrs is not None and "edgetune.calls_library" in func.attrs
+    if target.kind.name != "llvm" and not meant and host_accesses(func.body):
+        # TVM would compile that part for the host without a word, where a device's memory is a handle.
+        raise BadInput(f"{name} has a part without a kernel for {target.kind.name}; {REMEDY}")
+    return func
+
+
+def memory_as_operands() -> Any:
+    """The pass that makes calls of kernels calls with the memory that they write to."""
+    passes = relax.transform
+    return tvm.transform.Sequential([passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()])
+
+
+def compile_module(module: IRModule, host: Target, devices: int, capture: Target | None = None) -> Any:
+    """A relax.VMExecutable of a module that computes on so many devices. `host`: see `lower_placed`. `capture`: also
+    have it as a graph on the device of this target (see `capture.with_captured`)."""
+    passes = relax.transform
+    # TVM plans storage without regard to devices: tensors of two of them would share it. Its pools take over then.
+    plan = [passes.StaticPlanBlockMemory()] if devices == 1 else []
+    with_graph = [] if capture is None else [_pass(partial(with_captured, target=capture))]
+    graph = [] if capture is None else [_pass(graph_of)]
+    lowering = tvm.transform.Sequential(
+        [
+            memory_as_operands(),
+            *with_graph,
+            *plan,
+            *graph,
+            passes.LowerAllocTensor(),
+            passes.KillAfterLastUse(),
+            passes.LowerRuntimeBuiltin(),
+            passes.ComputePrimValue(),
+            passes.VMShapeLower(),
+            passes.AttachGlobalSymbol(),
+        ]
+    )
+    with host, lowering_context():
+        return relax.build(module, host, relax_pipeline=lowering)
+
+
+def _pass(change: Callable[[IRModule], IRModule]) -> Any:
+    return tvm.transform.module_pass(lambda module, _context: change(module), opt_level=0)

@@ -1,0 +1,341 @@
+"""A network on several devices: each step is computed where a placement says. Start at `lower_placed`.
+
+Runs of steps on one device are lowered and finished like networks of their own and put together in one function, with
+a copy where a value crosses devices (in the form in which it was made). Constants become parameters, to be placed
+once, when a module is loaded: the host's in memory of our own. Only a first device that is not the host keeps them.
+
+A GPU is not waited for until a value is copied from it, and it computes in order: a copy waits for all that was
+launched before. So a GPU's value leaves before the GPU is given more to do, and no copy is made before it is needed
+where nothing is to come: then the host's steps, and the GPU's before them, are computed at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
+from tvm.relax.global_info import VDevice
+from tvm.target import Target
+
+from templates.template import PLAIN, Layout
+from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, Step, TunedStep, reads_of
+from tuner.graph.ir.bindings import Bindings, operands
+from tuner.graph.ir.simplify import constant
+from tuner.graph.layout.choice import Choice
+from tuner.graph.lowering.capture import CAPTURED
+from tuner.graph.lowering.emit import Forms
+from tuner.graph.lowering.kernels import Place, kernels_of
+from tuner.graph.lowering.lower import Given, Lowered, LoweredOperator, lower_steps
+from tuner.graph.lowering.passes import finish
+from tuning_db.record import Workload
+
+COPY = "runtime.TVMTensorCopyFromTo"
+_NAME_LENGTH = 100  # drivers name files after kernels, and TVM kernels after all the operators that it fused
+
+
+@dataclass(frozen=True)
+class PlacedOperator:
+    """A step that a template computes, and the index of its device."""
+
+    operator: LoweredOperator
+    device: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a merged kernel computes of one step, and where it is: in the `result`-th of the kernel's last tensors, from
+    channel block `first_block` on."""
+
+    step: AnchorStep
+    result: int
+    first_block: int
+
+
+@dataclass(frozen=True)
+class MergedOperator:
+    """Several steps that one kernel computes (see `merge`): the workload and config that it has, and its function."""
+
+    node: str
+    workload: Workload
+    choice: Choice
+    function: str
+    parts: tuple[Part, ...]
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """`module`: finished; the parameters of its "main" are the model's inputs, each on the device that `inputs` gives
+    the index of, then `constants[i]` on every device i. `stages`: how its kernels are launched, if not one after the
+    other (see tuner.stages). `captured`: whether they are launched as one CUDA graph (see `capture`)."""
+
+    module: IRModule
+    operators: tuple[PlacedOperator | MergedOperator, ...]
+    inputs: tuple[int, ...]
+    constants: tuple[tuple[np.ndarray, ...], ...]
+    stages: tuple[str, ...] = ()
+    captured: bool = False
+
+    @property
+    def entry(self) -> str:
+        """The function of the compiled module that an inference is a call of."""
+        return CAPTURED if self.captured else "main"
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Consecutive steps on one device, the variables that they read from elsewhere, and those that others read."""
+
+    device: int
+    steps: tuple[Step, ...]
+    reads: tuple[Var, ...]
+    results: tuple[Var, ...]
+
+
+def host_of(targets: Sequence[Target]) -> Target:
+    """The target that code for the host is compiled for: a CPU's own, else the host of the first GPU."""
+    cpu = next((target for target in targets if target.kind.name == "llvm"), None)
+    return cpu or targets[0].host or Target("llvm")
+
+
+def lower_placed(
+    graph: FusedGraph,
+    places: Sequence[Place],
+    placement: Sequence[int],
+    blocks: Mapping[Var, int] | None = None,
+) -> Placed:
+    """Put a function in place of every step; `placement` has, for each of `graph.steps`, the index of its place, and
+    `blocks` the layout that some are computed in (see `lower.lower_steps`).
+
+    Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
+    """
+    kernels = [
+        kernels_of((s for s in _on(graph, placement, i) if isinstance(s, TunedStep)), place)
+        for i, place in enumerate(places)
+    ]
+    outputs = {o for o in graph.outputs if isinstance(o, Var)}
+    layouts: dict[Var, Layout] = dict.fromkeys(graph.parameters, PLAIN)
+    pieces = []
+    for segment in _segments(graph, placement):
+        given = [Given(v, parameter_for(v, layouts[v]), layouts[v]) for v in segment.reads]
+
+        def results(forms: Forms, segment: Segment = segment) -> list[Any]:
+            held = [(forms.get(v, PLAIN), PLAIN) if v in outputs else forms.native(v) for v in segment.results]
+            layouts.update(zip(segment.results, (layout for _, layout in held), strict=True))
+            return [expr for expr, _ in held]
+
+        target = places[segment.device].target
+        lowered = lower_steps(graph, segment.steps, given, results, kernels[segment.device], target, blocks)
+        pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
+    return _Assembly(graph, [place.target for place in places], pieces).assembled()
+
+
+def _on(graph: FusedGraph, placement: Sequence[int], device: int) -> list[Step]:
+    return [step for step, d in zip(graph.steps, placement, strict=True) if d == device]
+
+
+def _segments(graph: FusedGraph, placement: Sequence[int]) -> list[Segment]:
+    runs = [
+        (device, tuple(step for step, _ in group))
+        for device, group in groupby(zip(graph.steps, placement, strict=True), key=lambda pair: pair[1])
+    ]
+    reads = [read_from_elsewhere(steps) for _, steps in runs]
+    outputs = [o for o in graph.outputs if isinstance(o, Var)]
+    segments = []
+    for i, (device, steps) in enumerate(runs):
+        later = {v for read in reads[i + 1 :] for v in read}.union(outputs)
+        segments.append(Segment(device, steps, reads[i], tuple(s.out for s in steps if s.out in later)))
+    return segments
+
+
+def read_from_elsewhere(steps: Sequence[Step]) -> tuple[Var, ...]:
+    """The variables that steps read and none of them makes, in order."""
+    made = {step.out for step in steps}
+    found: dict[Var, None] = {}
+    for step in steps:
+        found.update((r, None) for r in reads_of(step) if r not in made)
+    return tuple(found)
+
+
+def parameter_for(var: Var, layout: Layout) -> Var:
+    """A parameter for `var` under its own name, in a layout."""
+    if not layout.block:
+        return relax.Var(var.name, var.ty)
+    return relax.Var(var.name, relax.TensorType(layout.shape([int(s) for s in var.ty.shape]), var.ty.dtype))
+
+
+class _Assembly:
+    """The function that runs all segments, under construction."""
+
+    def __init__(self, graph: FusedGraph, targets: Sequence[Target], pieces: Sequence[tuple[Segment, Lowered]]) -> None:
+        self._graph = graph
+        self._pieces = pieces
+        host = host_of(targets)
+        self._targets = [t if t.kind.name == "llvm" else t.with_host(host) for t in targets]
+        # The virtual machine has the host behind all other devices: a copy between two GPUs goes through it.
+        self._host = next((i for i, t in enumerate(targets) if t.kind.name == "llvm"), len(targets))
+        extended = [*self._targets, host] if self._host == len(targets) else self._targets
+        self._devices = [VDevice(target, i, "global") for i, target in enumerate(extended)]
+        self._builder = relax.BlockBuilder()
+        self._constants: list[dict[bytes, tuple[np.ndarray, Var]]] = [{} for _ in targets]
+        self._lifted: dict[tuple[int, GenericConst], Var] = {}  # the parameters in their places, by device
+        self._home: dict[Var, int] = {}
+        self._held: dict[tuple[Var, int], Any] = {}  # values of the graph by device
+        self._readers: dict[Var, set[int]] = {}  # the devices that read each value
+        self._leaving: list[Var] = []  # what other devices read of values that a GPU has made
+        self._operators: list[PlacedOperator] = []
+
+    def assembled(self) -> Placed:
+        for segment, _ in self._pieces:
+            for var in segment.reads:
+                self._readers.setdefault(var, set()).add(segment.device)
+                self._home.setdefault(var, segment.device)
+            self._home.update(dict.fromkeys(segment.results, segment.device))
+        inputs = [self._home_of_input(parameter) for parameter in self._graph.parameters]
+        parameters = []
+        for var, device in zip(self._graph.parameters, inputs, strict=True):
+            parameter = relax.Var(var.name, self._placed(var.ty, device))
+            self._home[var] = device
+            self._hold(var, device, parameter)
+            parameters.append(parameter)
+        for segment, lowered in self._pieces:
+            self._lift(segment, lowered)
+        lifted = [var for constants in self._constants for _, var in constants.values()]
+        with self._builder.function("main", [*parameters, *lifted]):
+            with self._builder.dataflow():
+                for segment, lowered in self._pieces:
+                    self._add(segment, lowered)
+                results = [self._held[o, self._home[o]] if isinstance(o, Var) else o for o in self._graph.outputs]
+                result = self._builder.emit_output(relax.Tuple(results))
+            self._builder.emit_func_output(result)
+        module = self._builder.get()
+        module.update_global_info("vdevice", self._devices)
+        constants = tuple(tuple(array for array, _ in c.values()) for c in self._constants)
+        return Placed(module, tuple(self._operators), tuple(inputs), constants)
+
+    def _placed(self, ty: Any, device: int) -> Any:
+        """A type with all of its tensors on a device."""
+        if isinstance(ty, relax.TensorType):
+            return relax.TensorType(ty.shape, ty.dtype, self._devices[device])
+        if isinstance(ty, relax.TupleType):
+            return relax.TupleType([self._placed(field, device) for field in ty.fields])
+        return ty
+
+    def _lift(self, segment: Segment, lowered: Lowered) -> None:
+        """Make parameters of a segment's constants, but on a first device that is not the host."""
+        if segment.device == 0 and self._host != 0:
+            return
+        held = self._constants[segment.device]
+        bindings = Bindings.of(lowered.module["main"])
+        for value in (*bindings.values, relax.Tuple(list(bindings.outputs))):
+            for leaf in operands(value):
+                array = None if (segment.device, leaf) in self._lifted else constant(leaf)
+                if array is None:
+                    continue
+                key = _digest(array)
+                if key not in held:
+                    ty = self._placed(leaf.ty, segment.device)
+                    held[key] = array, relax.Var(f"constant_{segment.device}_{len(held)}", ty)
+                self._lifted[segment.device, leaf] = held[key][1]
+
+    def _add(self, segment: Segment, lowered: Lowered) -> None:
+        main, device = lowered.module["main"], segment.device
+        functions = {
+            name: self._builder.add_func(func.with_attr("target", self._targets[device]), name.name_hint[:_NAME_LENGTH])
+            for name, func in lowered.module.functions.items()
+            if isinstance(func, tirx.PrimFunc)
+        }
+        by_name = {old.name_hint: new.name_hint for old, new in functions.items()}
+        for operator in lowered.operators:
+            if operator.function not in (None, *by_name):
+                continue  # it had constant operands alone: its results are constants now
+            function = by_name[operator.function] if operator.function is not None else None
+            self._operators.append(PlacedOperator(replace(operator, function=function), device))
+        bindings, values = Bindings.of(main), dict[Var, Any]()
+        rebuilt = partial(self._rebuilt, values=values, functions=functions, device=device)
+        reads = dict(zip(main.params, segment.reads, strict=True))
+        due = dict(zip(segment.results, bindings.outputs, strict=True))
+
+        def fetch(expr: Any) -> None:
+            """Not before it is read: the device that makes it may still be computing it."""
+            for leaf in _variables(expr):
+                if leaf in reads and leaf not in values:
+                    values[leaf] = self._on(reads[leaf], device)
+
+        for var, value in zip(bindings.variables, bindings.values, strict=True):
+            self._send(device)
+            fetch(value)
+            values[var] = self._builder.emit(rebuilt(value))
+            for result in [r for r, output in due.items() if all(leaf in values for leaf in _variables(output))]:
+                self._hold(result, device, rebuilt(due.pop(result)))
+        for result, output in due.items():
+            fetch(output)
+            self._hold(result, device, rebuilt(output))
+
+    def _rebuilt(self, expr: Any, values: dict[Var, Any], functions: dict[GlobalVar, GlobalVar], device: int) -> Any:
+        """An expression of a finished segment as one of the whole: on its device, with the whole's names."""
+        again = partial(self._rebuilt, values=values, functions=functions, device=device)
+        if isinstance(expr, GlobalVar):
+            return functions[expr]
+        if isinstance(expr, Var):
+            return values[expr]
+        if isinstance(expr, GenericConst):
+            return self._lifted.get((device, expr), expr)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([again(field) for field in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(again(expr.tuple_value), expr.index)
+        if isinstance(expr, Call):
+            types = [self._placed(ty, device) for ty in expr.ty_args]
+            return Call(expr.op, [again(arg) for arg in expr.args], expr.attrs, types)
+        return expr
+
+    def _home_of_input(self, var: Var) -> int:
+        """The host where it reads it, as that is where inputs are from; else the first device that does."""
+        return self._host if self._host in self._readers.get(var, ()) else self._home.get(var, 0)
+
+    def _hold(self, var: Var, device: int, value: Any) -> None:
+        """A value was made."""
+        self._held[var, device] = value
+        if device != self._host and self._readers.get(var, set()) - {device}:
+            self._leaving.append(var)
+
+    def _send(self, device: int) -> None:
+        """Copy what others read of a GPU's values, before it gets more to do: a copy waits for all that it has."""
+        due = [var for var in self._leaving if self._home[var] == device]
+        self._leaving = [var for var in self._leaving if self._home[var] != device]
+        for var in due:
+            self._on(var, self._host)
+
+    def _on(self, var: Var, device: int) -> Any:
+        """A value of the graph on a device; copied there, once, if it is not yet."""
+        if (var, device) not in self._held:
+            home = self._home[var]
+            through_host = self._host not in (home, device)
+            source = self._on(var, self._host) if through_host else self._held[var, home]
+            self._held[var, device] = self._copied(source, device)
+        return self._held[var, device]
+
+    def _copied(self, expr: Any, device: int) -> Any:
+        if isinstance(expr.ty, relax.TupleType):
+            fields = range(len(expr.ty.fields))
+            return relax.Tuple([self._copied(relax.TupleGetItem(expr, i), device) for i in fields])
+        if not isinstance(expr.ty, relax.TensorType):
+            return expr
+        # Into memory that is planned like any other: TVM's own copy between devices allocates at every call.
+        return self._builder.emit(relax.call_dps_packed(COPY, [expr], out_ty=self._placed(expr.ty, device)))
+
+
+def _variables(expr: Any) -> list[Var]:
+    return [leaf for leaf in operands(expr) if isinstance(leaf, Var)]
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()

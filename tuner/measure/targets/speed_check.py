@@ -1,0 +1,126 @@
+"""Whether a device keeps its speed: a kernel that is known to be good, measured again now and then. `Reference` does so
+where candidates run; `Drift` keeps what it found, on the tuner's side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from board_agent.pace import WARM_CALLS, WINDOW, Pace, is_change
+from tuner.errors import DeviceLost
+from tuner.measure.codegen.toolchain import preflight_data, preflight_result
+from tuner.measure.failures import describe
+from tuner.measure.messages import CompareJob, ExecutorSettings
+from tuner.measure.targets.target import Place
+
+_DENORMAL = 2.0**-140  # times the preflight's data
+_COMPARE_SECONDS = 1.0  # before a comparison, which ends the search of a task
+
+
+class Reference:
+    """The preflight kernel, loaded where candidates run. `keeps_denormals`: whether the device computes with the
+    smallest numbers, or takes them for zeros, as GPUs may."""
+
+    keeps_denormals = True
+
+    def __init__(self, settings: ExecutorSettings, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._place = settings, place
+        self._pace = Pace(self._times, settings.reference_seconds, clock)
+
+    def problem(self) -> str | None:
+        """Run it for the first time, which starts the thread pool. One line if it cannot be loaded or computes
+        nonsense."""
+        try:
+            data = preflight_data(self._settings.threads)
+            tiny = data * np.float32(_DENORMAL)
+            given, small, out = (self._place.operand(a).tensor for a in (data, tiny, np.zeros_like(data)))
+            self._function, self._arguments = self._place.load(self._settings.preflight), lambda: (given, out)
+            self._place.call(self._function, lambda: (small, out))
+            self._place.ready()
+            self.keeps_denormals = np.array_equal(self._place.array(out), preflight_result(tiny))
+            self._place.call(self._function, self._arguments)
+            right = np.array_equal(self._place.array(out), preflight_result(data))
+            return None if right else "a kernel that adds numbers computed something else"
+        except DeviceLost:
+            raise
+        except Exception as error:
+            return describe(error)
+
+    def _times(self) -> list[float]:
+        return self._place.steady(self._function, self._arguments, WINDOW, WARM_CALLS)
+
+    def is_due(self, job: object) -> bool:
+        """Whether to measure it before this job."""
+        return self._pace.is_due() or (isinstance(job, CompareJob) and self._pace.age >= _COMPARE_SECONDS)
+
+    def measure(self) -> float:
+        """Seconds per call, see Pace.measure. Raises what the place raises."""
+        return self._pace.measure()
+
+
+@dataclass(eq=False)
+class Interval:
+    """Between two measurements of the reference. `ratio`: of its time at the end to that at the beginning; None until
+    the end."""
+
+    ratio: float | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether what was measured in it compares with nothing."""
+        return self.ratio is not None and is_change(self.ratio)
+
+
+class Drift:
+    """What the reference kernel took on `name`, over a run. `interval`: the current one; `notice`: told of changes."""
+
+    def __init__(self, name: str, notice: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._notice, self._clock = name, notice, clock
+        self._seconds: list[float] = []
+        self._when = self._level = 0.0
+        self.interval = Interval()
+
+    def add(self, seconds: float) -> None:
+        """A measurement of the reference: an interval ends, and another begins."""
+        now = self._clock()
+        if self._seconds:
+            self.interval.ratio = seconds / self._seconds[-1]
+            self._warn(seconds, now - self._when)
+        else:
+            self._level = seconds
+        self._seconds.append(seconds)
+        self._when, self.interval = now, Interval()
+
+    def _warn(self, seconds: float, age: float) -> None:
+        """Of a change, at once or by and by since the last one that was told of."""
+        ratio = seconds / self._level
+        if self.interval.is_disturbed:
+            ratio = self.interval.ratio or ratio
+            then = f"results of the last {age:.0f} s are marked"
+        elif is_change(ratio):
+            then = "little by little"
+        else:
+            return
+        how = "slowed down" if ratio > 1 else "became faster"
+        self._notice(f"{self._name} {how} by {abs(ratio - 1):.0%}: {then}")
+        self._level = seconds
+
+    @property
+    def last(self) -> float | None:
+        return self._seconds[-1] if self._seconds else None
+
+    @property
+    def summary(self) -> str | None:
+        """One line; None where the reference was not measured twice."""
+        if len(self._seconds) < 2:
+            return None
+        first, last = self._seconds[0], self._seconds[-1]
+        most = max((s / first - 1 for s in self._seconds[1:]), key=abs)
+        return (
+            f"reference kernel on {self._name}: {first * 1e6:.4g} us at the start, {last * 1e6:.4g} us at the end, "
+            f"at most {most:+.0%} between"
+        )

@@ -1,0 +1,258 @@
+"""Where candidates run: the host's CPU, a device behind one of TVM's runtimes, or a board. Start at `open_place`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tvm
+
+from board_agent.guards import GUARD_BYTES, OVERWRITTEN, WRITTEN_AROUND, Guarded, digest, guard, is_whole
+from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
+from tuner.devices import is_board, pin_threads, runtime_device, timed_call
+from tuner.devices.board import Standing
+from tuner.devices.parallel import Pool, open_pool
+from tuner.measure.codegen.toolchain import ENTRY
+from tuner.measure.messages import ExecutorSettings
+from tuner.measure.targets.cold_weights import ColdWeight, DeviceColdWeight, HostColdWeight
+from tuner.measure.targets.operand import Fill, Operand
+from tuner.measure.targets.remote import RemotePlace
+
+Arguments = Callable[[], Sequence[Any]]
+
+
+class Place(Protocol):
+    """Tensors on a device, functions of built candidates, and the time that calls take there. Tensors are the
+    device's own: only their shape and dtype can be read. Arguments come from a function, since weights take turns.
+
+    `throttled`: what slowed the device down during the last `repeat` or `compare`, where it tells; empty: nothing did.
+    `condition`: its clocks and temperature around that, in short.
+    Raises DeviceLost where the device cannot be reached any more, and whatever the device raises.
+    """
+
+    throttled: str
+    condition: str
+
+    def alive(self) -> None:
+        """See whether the device is still there, while there is nothing to do on it."""
+        ...
+
+    def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
+        """A copy on the device, which kernels only read, or may write (`written`)."""
+        ...
+
+    def damage(self, operands: Sequence[Operand]) -> tuple[int, str] | None:
+        """Which of these is not as it should be, and how: written to, though it is only read, or around it. None where
+        all of them are. It is the same after the next call, too: they are of no use any more."""
+        ...
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """What a tensor holds now; not to be written to."""
+        ...
+
+    def cold(self, packed: np.ndarray, cold_bytes: int) -> ColdWeight:
+        """Copies of a packed weight, together larger than `cold_bytes`."""
+        ...
+
+    def load(self, library: str) -> Any:
+        """The entry of a built library."""
+        ...
+
+    def ready(self) -> None:
+        """The first kernel has run: threads are there and can be held on their cores."""
+        ...
+
+    def call(self, function: Any, arguments: Arguments, fill: Fill = ()) -> None:
+        """One call, tensors of `fill` having a value everywhere before it."""
+        ...
+
+    def fill(self, fill: Fill) -> None:
+        """Give tensors a value everywhere."""
+        ...
+
+    def repeat(
+        self, function: Any, arguments: Arguments, repetition: Repetition, best_seconds: float | None, before: int = 0
+    ) -> list[float]:
+        """Seconds per call, after some calls that do not count."""
+        ...
+
+    def steady(self, function: Any, arguments: Arguments, repetition: Repetition, before: int) -> list[float]:
+        """As `repeat`, of a kernel that is known to be good: it is to blame for nothing."""
+        ...
+
+    def compare(self, runs: Sequence[tuple[Any, Arguments]], order: Sequence[int]) -> list[list[float]]:
+        """Seconds per call of each in each of its turns."""
+        ...
+
+
+class LocalPlace:
+    """What all devices of this machine have in common. `pool`: what runs a CPU's parallel loops (None: TVM does)."""
+
+    pool: Pool | None = None
+    throttled = condition = ""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def alive(self) -> None:
+        """It is."""
+
+    def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
+        tensor, around = self.guarded(array)
+        return Operand(tensor, around, None if written else digest(array))
+
+    def damage(self, operands: Sequence[Operand]) -> tuple[int, str] | None:
+        for number, operand in enumerate(operands):
+            if not self.is_whole(operand.guard):
+                return number, WRITTEN_AROUND
+            if operand.digest is not None and digest(self.array(operand.tensor)) != operand.digest:
+                return number, OVERWRITTEN
+        return None
+
+    def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, Any]:
+        """A copy on the device, and the guard around it."""
+        raise NotImplementedError
+
+    def is_whole(self, around: Any) -> bool:
+        """Whether nobody wrote into a guard (None: there is none)."""
+        raise NotImplementedError
+
+    def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
+        raise NotImplementedError
+
+    def load(self, library: str) -> Any:
+        module = tvm.runtime.load_module(library)
+        if self.pool is not None:
+            self.pool.serve(library)
+        return module[ENTRY]
+
+    def ready(self) -> None:
+        """Nothing to do."""
+
+    def fill(self, fill: Fill) -> None:
+        raise NotImplementedError
+
+    def seconds(self, function: Callable[..., Any], *arguments: Any) -> float:
+        """Call a function and return the seconds that it took on the device."""
+        raise NotImplementedError
+
+    def call(self, function: Any, arguments: Arguments, fill: Fill = ()) -> None:
+        self.fill(fill)
+        self.seconds(function, *arguments())
+
+    def repeat(
+        self, function: Any, arguments: Arguments, repetition: Repetition, best_seconds: float | None, before: int = 0
+    ) -> list[float]:
+        run = self._runs(function, arguments)
+        for _ in range(before):
+            run()
+        return in_repeats(repeat(run, repetition, best_seconds))
+
+    def steady(self, function: Any, arguments: Arguments, repetition: Repetition, before: int) -> list[float]:
+        return self.repeat(function, arguments, repetition, None, before)
+
+    def compare(self, runs: Sequence[tuple[Any, Arguments]], order: Sequence[int]) -> list[list[float]]:
+        called = [self._runs(function, arguments) for function, arguments in runs]
+        times: list[list[float]] = [[] for _ in runs]
+        for turn in order:
+            times[turn].append(burst(called[turn]))
+        return times
+
+    def _runs(self, function: Any, arguments: Arguments) -> Callable[[], float]:
+        return lambda: undisturbed(lambda: self.seconds(function, *arguments()))
+
+
+class Host(LocalPlace):
+    """The CPU: tensors share memory with NumPy, time is the wall clock's. Threads are held on `cpus`, each on its
+    own."""
+
+    def __init__(self, threads: int, cpus: Sequence[int], pool: str | None) -> None:
+        super().__init__(tvm.cpu())
+        self._cpus = cpus
+        self.pool = None if pool is None else open_pool(Path(pool))
+        if self.pool is not None:
+            self.pool.threads(threads)
+
+    def ready(self) -> None:
+        pin_threads(self._cpus)
+
+    def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
+        return np.from_dlpack(tensor)
+
+    def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, Guarded]:
+        made = Guarded(array)
+        return tvm.runtime.from_dlpack(made.array), made
+
+    def is_whole(self, around: Guarded | None) -> bool:
+        return around is None or around.is_whole()
+
+    def fill(self, fill: Fill) -> None:
+        for tensor, value in fill:
+            np.from_dlpack(tensor).fill(value)
+
+    def cold(self, packed: np.ndarray, cold_bytes: int) -> ColdWeight:
+        return HostColdWeight(packed, cold_bytes)
+
+    def seconds(self, function: Callable[..., Any], *arguments: Any) -> float:
+        start = time.perf_counter()
+        function(*arguments)
+        return time.perf_counter() - start
+
+
+class Accelerator(LocalPlace):
+    """An OpenCL or CUDA device: its own memory, time between two of its events. Calls are waited for: one in an OpenCL
+    queue (some drivers hang on long ones), two in a CUDA device's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(runtime_device(name))
+        self._queues = name.startswith("cuda")
+
+    def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
+        return tensor.numpy()
+
+    def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, tvm.runtime.Tensor]:
+        """The guard lies behind the tensor alone: kernels take whole buffers."""
+        memory = tvm.runtime.empty((array.nbytes + GUARD_BYTES,), "uint8", self.device)
+        tensor = memory._create_view(array.shape, str(array.dtype))
+        tensor.copyfrom(np.ascontiguousarray(array))
+        behind = memory._create_view((GUARD_BYTES,), "uint8", array.nbytes)
+        behind.copyfrom(guard())
+        return tensor, behind
+
+    def is_whole(self, around: tvm.runtime.Tensor | None) -> bool:
+        return around is None or is_whole(around.numpy())
+
+    def fill(self, fill: Fill) -> None:
+        for tensor, value in fill:
+            tensor.copyfrom(np.full(tuple(tensor.shape), value, str(tensor.dtype)))
+
+    def cold(self, packed: np.ndarray, cold_bytes: int) -> ColdWeight:
+        return DeviceColdWeight(packed, cold_bytes, self.device)
+
+    def seconds(self, function: Callable[..., Any], *arguments: Any) -> float:
+        return timed_call(self.device, function, *arguments)
+
+    def _runs(self, function: Any, arguments: Arguments) -> Callable[[], float]:
+        if not self._queues:
+            return super()._runs(function, arguments)
+
+        def second() -> float:
+            first, timed = arguments(), arguments()
+            # An idle GPU would pass the first event at once, and wait for the kernel to be launched: some 5 us.
+            function(*first)
+            return self.seconds(function, *timed)
+
+        return lambda: undisturbed(second)
+
+
+def open_place(settings: ExecutorSettings, waits: Callable[[Standing], object]) -> Place:
+    """Where a worker's candidates run. `waits` is called now and then while others measure on a board. Raises BadInput
+    where the device is not there, DeviceLost for a board that cannot be reached."""
+    if settings.device == "cpu":
+        return Host(settings.threads, settings.cpus, settings.pool)
+    if is_board(settings.device):
+        return RemotePlace(settings, waits)
+    return Accelerator(settings.device)

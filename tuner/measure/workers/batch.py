@@ -1,0 +1,60 @@
+"""Building: the builds of one batch, waited for one by one while the rest goes on in a thread, or all at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from tuner.measure.messages import BuildJob
+from tuner.measure.workers.build_pool import Builders, BuildStopped
+from tuning_db.record import Failure
+
+
+class Building:
+    """Call `run`, `start` or `ahead`, once, and `close` at the end. `check` is shown every outcome, and may raise."""
+
+    def __init__(self, builders: Builders, jobs: Sequence[BuildJob], check: Callable[[Failure | None], object]) -> None:
+        self.jobs = tuple(jobs)
+        self._builders, self._check = builders, check
+        self._outcomes: list[Future[Failure | None]] = [Future() for _ in jobs]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self.ahead, name="building", daemon=True)
+
+    def run(self) -> None:
+        """All of them, now. Raises what the builders and `check` raise."""
+        self._builders.build(self.jobs, self._done)
+
+    def start(self) -> None:
+        """All of them, while others do something else. What is raised, `failure` raises."""
+        self._thread.start()
+
+    def failure(self, place: int) -> Failure | None:
+        """Why a job failed, or None where its library is there; awaited. Raises BuildStopped after `close`."""
+        return self._outcomes[place].result()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every outcome is known."""
+        return all(outcome.done() for outcome in self._outcomes)
+
+    def close(self) -> None:
+        """Stop what is not done. More calls do nothing."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _done(self, place: int, failure: Failure | None) -> None:
+        self._check(failure)
+        self._outcomes[place].set_result(failure)
+
+    def ahead(self) -> None:
+        """All of them, in a thread of the caller's. What is raised, `failure` raises."""
+        try:
+            if self._stop.is_set():
+                raise BuildStopped
+            self._builders.build(self.jobs, self._done, self._stop)
+        except BaseException as error:  # whoever waits for a build hears of it
+            for outcome in self._outcomes:
+                if not outcome.done():
+                    outcome.set_exception(error)

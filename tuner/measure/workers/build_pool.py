@@ -1,0 +1,165 @@
+"""BuilderPool: candidates in, shared objects out, in several processes with a deadline each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Protocol
+
+from tuner.measure.failures import OUT_OF_MEMORY
+from tuner.measure.messages import BuildDone, BuildJob, WarmJob
+from tuner.measure.workers.worker import ProcessServer, Worker
+from tuning_db.record import Failure, FailureKind
+
+_ENTRY = "tuner.measure.workers.build_main:main"
+_RECYCLE_JOBS = 300  # TVM and LLVM intern types and targets for ever
+_STOP_SECONDS = 0.1  # between looks at whether a build is to be stopped
+
+Jobs = Sequence[BuildJob] | Sequence[WarmJob]
+Done = Callable[[int, Failure | None], object]
+
+
+class BuildStopped(Exception):
+    """Nobody waits for these builds any more."""
+
+
+class Builders(Protocol):
+    """Where candidates are built. One `build` at a time."""
+
+    def build(
+        self, jobs: Sequence[BuildJob], done: Done | None = None, stop: threading.Event | None = None
+    ) -> list[Failure | None]:
+        """Do all; for each job its failure, or None where its library was written.
+
+        `done` is told a job's place and outcome as soon as it is known. Raises BuildStopped when `stop` is set.
+        """
+        ...
+
+
+class Settings(Protocol):
+    """What workers are started with; the pool reads only how much one job may allocate."""
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+
+@dataclass
+class _Slot:
+    """A builder's place: its worker (None until needed) and the job it works on."""
+
+    worker: Worker | None = None
+    job: int | None = None
+    deadline: float = 0.0
+    first_resident_bytes: int = 0
+
+
+class BuilderPool:
+    """Builds jobs on `builders` workers, one on each of `cpus` in turn, or (not `pinned`) all of them anywhere there.
+
+    A worker that crashes or overruns `compile_seconds` is replaced; so is one that leaks or has built many. `entry`:
+    what workers run (see zygote.Spawn); it answers each BuildJob with a BuildDone.
+    """
+
+    def __init__(
+        self,
+        server: ProcessServer,
+        settings: Settings,
+        builders: int,
+        cpus: Sequence[int],
+        compile_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        entry: str = _ENTRY,
+        pinned: bool = True,
+    ) -> None:
+        self._server = server
+        self._entry = entry
+        self._settings = settings
+        self._cpus = tuple(cpus)
+        self._pinned = pinned
+        self._compile_seconds = compile_seconds
+        self._clock = clock
+        self._slots = [_Slot() for _ in range(builders)]
+
+    def build(self, jobs: Jobs, done: Done | None = None, stop: threading.Event | None = None) -> list[Failure | None]:
+        """See Builders.build. Of WarmJobs, None is the outcome of one that ran."""
+        results: dict[int, Failure | None] = {}
+        waiting = deque(range(len(jobs)))
+        retried: set[int] = set()
+        try:
+            while len(results) < len(jobs):
+                for slot in self._slots:
+                    if slot.job is None and waiting:
+                        self._hand_out(slot, waiting.popleft(), jobs)
+                for slot in self._finished(float("inf") if stop is None else _STOP_SECONDS):
+                    job = slot.job
+                    self._collect(slot, results, waiting, retried)
+                    if done is not None and job in results:
+                        done(job, results[job])
+                if stop is not None and stop.is_set():
+                    raise BuildStopped
+        finally:
+            self._abandon()
+        return [results[i] for i in range(len(jobs))]
+
+    def _hand_out(self, slot: _Slot, job: int, jobs: Jobs) -> None:
+        if slot.worker is None:
+            cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
+            cpus = [cpu] if self._pinned else self._cpus
+            slot.worker = self._server.spawn("tune-build", self._entry, self._settings, cpus)
+            slot.first_resident_bytes = 0
+        slot.job = job
+        slot.deadline = self._clock() + self._compile_seconds
+        slot.worker.send(jobs[job])
+
+    def _finished(self, seconds: float) -> list[_Slot]:
+        """Wait, up to `seconds`, until a busy slot has an answer, lost its worker, or passed its deadline; those."""
+        busy = {slot.worker.connection: slot for slot in self._slots if slot.worker and slot.job is not None}
+        rest = max(0.0, min(slot.deadline for slot in busy.values()) - self._clock())
+        ready = connection.wait(list(busy), min(rest, seconds))
+        late = [slot for conn, slot in busy.items() if conn not in ready and slot.deadline <= self._clock()]
+        return [busy[conn] for conn in ready if isinstance(conn, connection.Connection)] + late
+
+    def _collect(self, slot: _Slot, results: dict[int, Failure | None], waiting: deque[int], retried: set[int]) -> None:
+        worker, job = slot.worker, slot.job
+        assert worker is not None
+        assert job is not None
+        slot.job = None
+        if not worker.connection.poll():
+            self._drop(slot)
+            message = f"compile deadline of {self._compile_seconds:g} s exceeded"
+            results[job] = Failure(FailureKind.COMPILE_TIMEOUT, message)
+            return
+        try:
+            done: BuildDone = worker.connection.recv()
+        except (EOFError, OSError):
+            how = self._drop(slot)
+            if worker.jobs > 1 and job not in retried:
+                retried.add(job)  # what an earlier candidate broke must not be blamed on this one
+                waiting.appendleft(job)
+            else:
+                results[job] = Failure(FailureKind.COMPILE, how)
+            return
+        results[job] = done.failure
+        slot.first_resident_bytes = slot.first_resident_bytes or done.resident_bytes
+        grown = done.resident_bytes - slot.first_resident_bytes
+        if worker.jobs >= _RECYCLE_JOBS or grown > self._settings.memory_bytes // 2 or _out_of_memory(done):
+            self._drop(slot)
+
+    def _drop(self, slot: _Slot) -> str:
+        assert slot.worker is not None
+        worker, slot.worker, slot.job = slot.worker, None, None
+        return worker.stop()
+
+    def _abandon(self) -> None:
+        """Stop the workers whose answers nobody waits for any more."""
+        for slot in self._slots:
+            if slot.job is not None and slot.worker is not None:
+                self._drop(slot)
+
+
+def _out_of_memory(done: BuildDone) -> bool:
+    return done.failure is not None and done.failure.message.startswith(OUT_OF_MEMORY)

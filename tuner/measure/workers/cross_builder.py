@@ -1,0 +1,60 @@
+"""Workshop: builds candidates for a device that nothing is run on from here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuner.devices import Device, form_of, usable_cpus
+from tuner.errors import BadInput
+from tuner.measure.codegen.toolchain import check_toolchain
+from tuner.measure.messages import BuilderSettings, BuildJob
+from tuner.measure.runner import Candidate, Closing, MeasureOptions
+from tuner.measure.scratch import Scratch
+from tuner.measure.workers.build_pool import BuilderPool
+from tuner.measure.workers.worker import ProcessServer
+from tuning_db.record import Failure
+
+_MEMORY_BYTES = 2 << 30  # that one build may allocate
+
+
+class Workshop(Closing):
+    """A context manager: it owns processes and a scratch folder, in which libraries stay until it is closed."""
+
+    def __init__(self, device: Device, options: MeasureOptions) -> None:
+        """Raises BadInput where the toolchain for the device does not work."""
+        linker, cpus = check_toolchain(device.target), usable_cpus()
+        self._scratch = Scratch()
+        self._server = ProcessServer(self._scratch.path, ("tuner.measure.workers.build_main", *options.plugins))
+        memory = options.memory_bytes or _MEMORY_BYTES
+        settings = BuilderSettings(
+            "cpu", str(device.target), linker, device.threads, memory, None, form_of(device.name)
+        )
+        builders = options.builders or len(cpus)
+        self._pool = BuilderPool(self._server, settings, builders, cpus, options.compile_seconds)
+        self._libraries = 0
+
+    def build(self, candidates: Sequence[Candidate]) -> list[Path | Failure]:
+        """The library of each candidate, or why there is none. Raises BadInput where the disk is full."""
+        jobs = [BuildJob(candidate, str(self._next())) for candidate in candidates]
+        failures = self._pool.build(jobs)
+        for failure in failures:
+            self._scratch.check_disk(failure)
+        return [Path(job.library) if failure is None else failure for job, failure in zip(jobs, failures, strict=True)]
+
+    def preflight(self) -> Path:
+        """A kernel that is known to be good. Raises BadInput if it cannot be built."""
+        library = self._next()
+        (failure,) = self._pool.build([BuildJob(None, str(library))])
+        self._scratch.check_disk(failure)
+        if failure is not None:
+            raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
+        return library
+
+    def _next(self) -> Path:
+        self._libraries += 1
+        return self._scratch.path / f"k{self._libraries}.so"
+
+    def close(self) -> None:
+        self._server.close()
+        self._scratch.close()

@@ -1,0 +1,193 @@
+"""Laboratory: the tuner's side of the measuring worker, with its deadline, and its replacement after an accident."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tuner.devices import called, is_board
+from tuner.devices.board import Standing
+from tuner.errors import BadInput, DeviceLost, TurnOver
+from tuner.measure.failures import was_killed
+from tuner.measure.messages import (
+    CompareDone,
+    CompareJob,
+    ExecutorSettings,
+    Lost,
+    Prepare,
+    Prepared,
+    RunDone,
+    RunJob,
+    Speed,
+    Waiting,
+)
+from tuner.measure.targets.speed_check import Drift, Interval
+from tuner.measure.workers.worker import ProcessServer, Worker
+from tuning_db.record import Failure, FailureKind, Workload
+
+_ENTRY = "tuner.measure.workers.run_main:main"
+_START_SECONDS = 60.0
+_PREPARE_SECONDS = 120.0  # a workload's operands and its reference in float64; not the candidate's doing
+_RECYCLE_JOBS = 1000
+_SUSPECT = (FailureKind.RUN, FailureKind.WRONG_ANSWER)
+
+
+class _Lost(Exception):
+    """The worker died, or was killed at its deadline; the text says which."""
+
+    def __init__(self, kind: FailureKind, text: str) -> None:
+        super().__init__(text)
+        self.failure = Failure(kind, text)
+
+
+class Laboratory:
+    """Runs built candidates one at a time in a worker that may die of them. `waits` is called while others measure on a
+    board; `drift`: whether the device keeps its speed."""
+
+    def __init__(
+        self,
+        server: ProcessServer,
+        settings: ExecutorSettings,
+        run_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        waits: Callable[[Standing], object] = lambda _: None,
+        notice: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._waits = waits
+        self.drift = Drift(called(settings.device), notice, clock)
+        self._run_seconds = run_seconds
+        self._clock = clock
+        self._worker: Worker | None = None
+        self._used = False  # the worker ran a candidate, which may have broken something
+
+    def start(self) -> Worker:
+        """The worker, started if there is none; on a board that others measure on, when its turn comes. Where somebody
+        kills it meanwhile it is started once more. Raises BadInput if it cannot run a kernel that is known to be good,
+        DeviceLost if a board cannot."""
+        if self._worker is None:
+            problem = self._problem_of_start()
+            if problem is not None and was_killed(problem):
+                problem = self._problem_of_start()
+            if problem is not None:
+                device = self._settings.device
+                if is_board(device):  # others of the run may be able to, and this one later
+                    raise DeviceLost(f"{called(device)} cannot run a kernel that is known to be good: {problem}")
+                raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")
+        assert self._worker is not None
+        return self._worker
+
+    def _problem_of_start(self) -> str | None:
+        """Start a worker; one line if it cannot run the kernel, and then there is none."""
+        env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
+        settings = replace(self._settings, reference_seconds=self.drift.last)
+        self._worker = self._server.spawn("tune-measure", _ENTRY, settings, settings.cpus, env)
+        self._used = False
+        try:
+            prepared: Prepared = self._receive(_START_SECONDS)
+        except _Lost as lost:
+            return lost.failure.message
+        except TurnOver:
+            raise
+        except DeviceLost as lost:  # over a kernel that is known to be good
+            raise DeviceLost(str(lost)) from lost
+        if prepared.problem is not None:
+            self._discard()  # or the next start would take it for one that works
+        return prepared.problem
+
+    @property
+    def drifts(self) -> list[Drift]:
+        return [self.drift]
+
+    def run(self, job: RunJob) -> tuple[RunDone, Interval]:
+        """Check and time one candidate; with what will tell whether the device kept its speed meanwhile.
+
+        After a failure the worker is replaced, and if other candidates ran in it before, or somebody killed it, this
+        one gets a second chance in the new one: an earlier candidate may have written where it should not.
+        """
+        self.start()
+        had_company = self._used
+        done = self._run_once(job)
+        if done.failure is not None and done.failure.kind in _SUSPECT:
+            self._discard()
+            if had_company or was_killed(done.failure.message):
+                done = self._run_once(job)
+                if done.failure is not None:
+                    self._discard()
+        return done, self.drift.interval
+
+    def _run_once(self, job: RunJob) -> RunDone:
+        try:
+            worker = self._prepare(job.candidate.workload)
+            worker.send(job)
+            self._used = True
+            done: RunDone = self._receive(self._run_seconds)
+        except _Lost as lost:
+            return RunDone((), lost.failure, None, 0)
+        if worker.jobs >= _RECYCLE_JOBS or done.resident_bytes > self._settings.memory_bytes:
+            self._discard()
+        return done
+
+    def compare(self, job: CompareJob, call_seconds: float) -> CompareDone | Failure:
+        """Seconds per call for each candidate in each round, or why there are none. `call_seconds`: what one call of
+        every candidate takes, all together."""
+        try:
+            worker = self._prepare(job.candidates[0].workload)
+            worker.send(job)
+            self._used = True
+            # A round makes four calls of a slow kernel, each twice where others disturb it.
+            calls_seconds = 8 * job.rounds * call_seconds
+            done: CompareDone = self._receive(self._run_seconds * len(job.candidates) + calls_seconds)
+        except _Lost as lost:
+            return Failure(lost.failure.kind, f"while compared with others: {lost.failure.message}")
+        return done
+
+    def _prepare(self, workload: Workload) -> Worker:
+        """The worker with the workload's operands ready, so that a run's deadline covers the candidate alone."""
+        worker = self.start()
+        worker.send(Prepare(workload))
+        answer: Prepared = self._receive(_PREPARE_SECONDS)
+        if answer.problem is not None:
+            raise _Lost(FailureKind.RUN, f"operands cannot be made: {answer.problem}")
+        return worker
+
+    def _receive(self, seconds: float) -> Any:
+        """The worker's next answer within `seconds`; otherwise there is no worker any more, and _Lost is raised, or
+        DeviceLost where the worker said so. Time spent in line does not count."""
+        assert self._worker is not None
+        try:
+            while self._worker.connection.poll(seconds):
+                answer = self._worker.connection.recv()
+                if isinstance(answer, Waiting):
+                    self._waits(answer.standing)
+                    continue
+                if isinstance(answer, Speed):
+                    self.drift.add(answer.seconds)
+                    continue
+                if not isinstance(answer, Lost):
+                    return answer
+                self._discard()
+                raise TurnOver(answer.message) if answer.turn_over else DeviceLost(answer.message, answer.running)
+        except (EOFError, OSError):
+            raise _Lost(FailureKind.RUN, self._discard()) from None
+        except BaseException:  # an interrupt: the answer must not be taken for that to the next job
+            self._discard()
+            raise
+        self._discard()
+        raise _Lost(FailureKind.RUN_TIMEOUT, f"run deadline of {seconds:g} s exceeded")
+
+    def look(self) -> None:
+        """Raises DeviceLost where the worker found so while there was nothing to do."""
+        if self._worker is not None and self._worker.connection.poll(0):
+            with contextlib.suppress(_Lost):  # it died: the next job finds another
+                self._receive(0)
+
+    def _discard(self) -> str:
+        if self._worker is None:
+            return ""
+        worker, self._worker = self._worker, None
+        return worker.stop()

@@ -1,0 +1,251 @@
+"""The measuring worker: loads built candidates, checks their results, times them. `main` runs in a child process.
+
+On a CPU, one thread per core, each pinned: the preflight kernel starts the thread pool before anything is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+import vision_ops
+from board_agent.sandbox import limit_memory, resident_bytes
+from templates.template import AnchorTemplate, template_named
+from tuner.devices import keep_binaries_in
+from tuner.devices.board import KernelDied, NotAnswered, NotCompiled
+from tuner.errors import BadInput, DeviceLost, TurnOver
+from tuner.measure.failures import describe
+from tuner.measure.messages import (
+    CompareDone,
+    CompareJob,
+    ExecutorSettings,
+    Lost,
+    Prepare,
+    Prepared,
+    RunDone,
+    RunJob,
+    Speed,
+    Waiting,
+)
+from tuner.measure.runner import Candidate
+from tuner.measure.targets.cold_weights import ColdWeight
+from tuner.measure.targets.operands import (
+    AnchorOperands,
+    Call,
+    Check,
+    WorkloadOperands,
+    operands_of,
+    unwritten,
+    verdict,
+)
+from tuner.measure.targets.speed_check import Reference
+from tuner.measure.targets.target import Place, open_place
+from tuning_db.record import Failure, FailureKind, Workload
+
+_OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
+_COLD_KEPT = 4
+_FRESH_AFTER = 100  # candidates of a workload, which then gets other operands
+_CHEAP_SECONDS = 2e-3  # of all calls of a check: less than what else a candidate takes
+_SEEDS_APART = 1_000_003  # of one round of operands and the next
+_ALIVE_SECONDS = 1.0  # between looks whether an idle device is still there: a board that is gone is to be noticed soon
+
+
+def main(connection: Connection, settings: ExecutorSettings) -> None:
+    """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError);
+    now and then with what that kernel takes before (Speed). Where the device is lost (DeviceLost), Lost is the last
+    answer."""
+    assert vision_ops is not None  # imported for the templates and operators that it registers
+    if settings.binaries is not None:
+        keep_binaries_in(settings.binaries, settings.device)
+    try:
+        try:
+            place = open_place(settings, lambda standing: connection.send(Waiting(standing)))
+        except (BadInput, KernelDied, RuntimeError, ValueError) as error:
+            connection.send(Prepared(str(error) if isinstance(error, BadInput) else describe(error)))
+            return
+        reference = Reference(settings, place)
+        problem = reference.problem()
+        if problem is None:
+            connection.send(Speed(reference.measure()))
+        connection.send(Prepared(problem))
+        gc.collect()
+        gc.disable()  # no collection within a measurement; jobs leave no cycles behind
+        executor = Executor(settings, place, reference.keeps_denormals)
+        while True:
+            while not connection.poll(_ALIVE_SECONDS):
+                place.alive()
+            job = connection.recv()
+            limit_memory(settings.memory_bytes)
+            if reference.is_due(job):
+                connection.send(Speed(reference.measure()))
+            connection.send(executor.answer(job))
+    except DeviceLost as lost:
+        connection.send(Lost(str(lost), lost.running, isinstance(lost, TurnOver)))
+
+
+class _Wrong(Exception):
+    """A kernel is wrong. `error`: of its result, where that is finite."""
+
+    def __init__(self, failure: Failure, error: float | None) -> None:
+        super().__init__(failure.message)
+        self.failure, self.error = failure, error
+
+
+class Executor:
+    """Caches operands and cold weights between jobs."""
+
+    def __init__(self, settings: ExecutorSettings, place: Place, denormals: bool) -> None:
+        """`denormals`: whether the device computes with the smallest numbers."""
+        self._settings = settings
+        self._place = place
+        self._denormals = denormals
+        self._preparing = 0.0  # seconds, since the last candidate
+        self._used: Counter[str] = Counter()  # how often, since the operands of a workload were made
+        self._rounds: dict[str, int] = {}  # how often operands of a workload were made
+        self._target = Target(settings.target)
+        self._rng = random.Random(settings.seed)
+        self._operands: OrderedDict[str, WorkloadOperands] = OrderedDict()
+        self._cold: OrderedDict[tuple[str, str, str], ColdWeight] = OrderedDict()
+
+    def answer(self, job: Prepare | RunJob | CompareJob) -> Prepared | RunDone | CompareDone:
+        if isinstance(job, Prepare):
+            return self._prepare(job.workload)
+        return self._run(job) if isinstance(job, RunJob) else self._compare(job)
+
+    def _prepare(self, workload: Workload) -> Prepared:
+        """Have a workload's operands and their references at hand: new ones now and then."""
+        began = time.perf_counter()
+        try:
+            self._used[workload.key] += 1
+            if self._used[workload.key] > _FRESH_AFTER and workload.key in self._operands:
+                self._forget(workload.key)
+            self._operands_of(workload)
+        except DeviceLost:
+            raise
+        except Exception as error:
+            return Prepared(describe(error, self._settings.memory_bytes))
+        self._preparing += time.perf_counter() - began
+        return Prepared()
+
+    def _operands_of(self, workload: Workload) -> WorkloadOperands:
+        if workload.key not in self._operands:
+            self._rounds[workload.key] = 1 + self._rounds.get(workload.key, -1)
+            seed = self._settings.seed + _SEEDS_APART * self._rounds[workload.key]
+            self._operands[workload.key] = operands_of(
+                workload, self._target, self._place, seed, denormals=self._denormals
+            )
+            while len(self._operands) > 1 and sum(o.nbytes for o in self._operands.values()) > _OPERAND_BYTES:
+                self._forget(next(iter(self._operands)))
+        self._operands.move_to_end(workload.key)
+        return self._operands[workload.key]
+
+    def _cold_weight(self, template: AnchorTemplate, candidate: Candidate, kept: int) -> ColdWeight:
+        packed_as = template.weight_key(candidate.workload, self._target, candidate.config)
+        key = candidate.workload.key, template.name, packed_as
+        if key not in self._cold:
+            while len(self._cold) >= kept:
+                self._cold.popitem(last=False)
+            operands = self._operands_of(candidate.workload)
+            assert isinstance(operands, AnchorOperands)
+            packed = operands.packed_weight(template, candidate.config)
+            # The copies are not what the candidate allocates, and of a server's cache they alone may exceed its limit.
+            limit_memory(self._settings.memory_bytes + self._settings.cold_bytes)
+            self._cold[key] = self._place.cold(packed, self._settings.cold_bytes)
+            limit_memory(self._settings.memory_bytes)
+        self._cold.move_to_end(key)
+        return self._cold[key]
+
+    def _load(self, candidate: Candidate, library: str, kept: int = _COLD_KEPT) -> tuple[Any, Call]:
+        operands = self._operands_of(candidate.workload)
+        call = operands.call(candidate.config, lambda template: self._cold_weight(template, candidate, kept))
+        return self._place.load(library), call
+
+    def _run(self, job: RunJob) -> RunDone:
+        """Check a candidate, time it, and check it again: what the timed calls computed, and what it makes of operands
+        of other kinds. One that takes long and is not near the best is spared those: it has no error then, so that it
+        never is a best."""
+        error = None
+        try:
+            function, call = self._load(job.candidate, job.library)
+            began = time.perf_counter()
+            error = self._checked(job, function, call, call.checks[0])
+            more = template_named(job.candidate.config.template).first_calls - 1
+            self._place.fill(_unwritten(call))
+            timed = time.perf_counter()
+            times = self._place.repeat(function, call.arguments, job.repetition, job.best_seconds, more)
+            began += time.perf_counter() - timed
+            throttled, condition = self._place.throttled, self._place.condition
+            error = max(error, self._right(job, call.checks[0]))
+            if self._is_spared(job, times, call):
+                error = None
+            else:
+                for check in call.checks[1:]:
+                    self._checked(job, function, call, check)
+            self._see_damage(call)
+        except DeviceLost:
+            raise
+        except _Wrong as wrong:  # whoever asked starts another worker, with other operands
+            return RunDone((), wrong.failure, wrong.error, resident_bytes())
+        except BaseException as problem:
+            failure = Failure(_kind_of(problem), describe(problem, self._settings.memory_bytes))
+            return RunDone((), failure, error, resident_bytes())
+        spent, self._preparing = time.perf_counter() - began + self._preparing, 0.0
+        return RunDone(tuple(times), None, error, resident_bytes(), throttled, condition, spent)
+
+    def _is_spared(self, job: RunJob, times: Sequence[float], call: Call) -> bool:
+        far = job.best_seconds is not None and min(times) > job.best_seconds * job.repetition.near
+        return far and min(times) * len(call.checks) > _CHEAP_SECONDS
+
+    def _checked(self, job: RunJob, function: Any, call: Call, check: Check) -> float:
+        """The error of one call with the operands of a check. Raises _Wrong where it is not allowed."""
+        self._place.call(function, check.arguments, _unwritten(call) if check.kind.poisoned else ())
+        return self._right(job, check)
+
+    def _right(self, job: RunJob, check: Check) -> float:
+        """The error of what the outputs hold. Raises _Wrong where it is not allowed."""
+        error = check.error()
+        failure = verdict(error, job.candidate.workload.dtype, self._settings.tolerance, check.kind)
+        if failure is not None:
+            raise _Wrong(failure, error if np.isfinite(error) else None)
+        return error
+
+    def _see_damage(self, call: Call) -> None:
+        """Raises _Wrong for a kernel that wrote where it must not."""
+        operands = call.checks[0].operands
+        damage = self._place.damage(list(operands.values()))
+        if damage is not None:
+            number, how = damage
+            raise _Wrong(Failure(FailureKind.WRONG_ANSWER, f"operand {list(operands)[number]!r}: {how}"), None)
+
+    def _forget(self, workload: str) -> None:
+        """The operands of a workload, and the copies of its weights, which the next ones have others of."""
+        del self._operands[workload]
+        self._used.pop(workload, None)
+        for key in [key for key in self._cold if key[0] == workload]:
+            del self._cold[key]
+
+    def _compare(self, job: CompareJob) -> CompareDone:
+        kept = max(_COLD_KEPT, len(job.candidates))
+        loaded = [self._load(c, lib, kept) for c, lib in zip(job.candidates, job.libraries, strict=True)]
+        runs = [(function, call.arguments) for function, call in loaded]
+        order = [i for _ in range(job.rounds) for i in self._rng.sample(range(len(runs)), len(runs))]
+        times = tuple(map(tuple, self._place.compare(runs, order)))
+        return CompareDone(times, self._place.throttled, self._place.condition)
+
+
+def _unwritten(call: Call) -> list[tuple[Any, float]]:
+    return [(out, unwritten(str(out.dtype))) for out in call.outputs]
+
+
+def _kind_of(problem: BaseException) -> FailureKind:
+    if isinstance(problem, NotAnswered):
+        return FailureKind.RUN_TIMEOUT
+    return FailureKind.COMPILE if isinstance(problem, NotCompiled) else FailureKind.RUN

@@ -1,7 +1,0 @@
-"""Ways of placing a network that others use, each in a file. Start at `registry.strategy_of`."""
-
-from __future__ import annotations
-
-from tuner.placement.baselines.registry import BASELINES, strategy_of
-
-__all__ = ["BASELINES", "strategy_of"]

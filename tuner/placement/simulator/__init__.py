@@ -1,9 +1,0 @@
-"""What a strategy takes, without running it (paper 002, section 5). Start at `simulator.Simulator`."""
-
-from __future__ import annotations
-
-from tuner.placement.simulator.costs import CostModel, Roofline
-from tuner.placement.simulator.simulator import Simulator
-from tuner.placement.simulator.timeline import Timeline, chrome_trace
-
-__all__ = ["CostModel", "Roofline", "Simulator", "Timeline", "chrome_trace"]

@@ -1,0 +1,155 @@
+"""Timing what it takes to go on on another device, between kernels as in a module. Start at `Crossings`.
+
+A copy by itself finds its bytes in the cache of the core that copies, and devices that are awake. Behind a kernel it
+finds them where that kernel's threads left them, and writes where nothing was for long; the next kernel has to fetch
+them from where the copy left them, and threads that slept are woken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import te
+
+from templates import default
+from tuner.devices import Device, opencl, timed_call, usable_cpus
+from tuner.devices.parallel import Pool, open_pool, pool_library
+from tuner.graph import COPY
+from tuner.placement.kernel_timing import time_copy
+
+_ADDITIONS = 1 << 21  # of a kernel
+ROUNDS, RUNS = 5, 6  # many, as a small difference between large times is wanted
+_TRIPS = 4  # one after the other in a run: crossings differ much, and a network has many of them in each of its runs
+# That a device is given before the other goes on, as in a network with many crossings, where it matters what they take.
+# Behind one alone, threads hardly fall asleep (4 KiB: 36 us a trip); behind more, a trip is a small difference between
+# large times, and they sleep deeper than in such a network (behind 3: 66 us, behind 8: 84 to 107).
+_KERNELS = 3
+_TOUCHED = 1 << 24  # bytes that a network touches until it writes a tensor again; of small ones they may be fewer
+_MOST_TENSORS = 64
+_FLOAT = 4
+
+
+class Crossing:
+    """From `source` to `target` and back with `count` bytes, between kernels that read and write as many, which it
+    compiles; on the host, modules' threads run them.
+
+    Raises RuntimeError if a device refuses its kernel.
+    """
+
+    def __init__(self, source: Device, target: Device, count: int) -> None:
+        self._ends = source, target
+        self._count = max(count // _FLOAT, 1) * _FLOAT
+        self._places = [device.tvm_device() for device in self._ends]
+        ones = np.ones(self._count // _FLOAT, np.float32)
+        several = min(max(_TOUCHED // self._count, 3), _MOST_TENSORS)
+        self._tensors = [[tvm.runtime.tensor(ones, place) for _ in range(several)] for place in self._places]
+        self._last = [0, 0]
+        self._pool, self._threads = _pool_of(source, target)
+        self._kernels = [_kernel(device, self._count // _FLOAT, self._pool) for device in self._ends]
+        self._copy = tvm.get_global_func(COPY)
+
+    def seconds(self, runs: int) -> tuple[float, ...]:
+        """Of crossings from the source, in each of `runs` runs of several round trips: a copy by itself, and half of
+        what a trip takes besides its two copies and its kernels, where that is anything. The fastest run is compared
+        with the fastest kernels, and so on: what else the machine does is on both sides, as they take turns."""
+        self._run()  # a driver's threads inherit their starter's cores: all of them here
+        with ExitStack() as stack:
+            if self._pool is not None:
+                self._pool.enter(self._threads, usable_cpus()[0])
+                stack.callback(self._pool.leave)
+            there, back = (sorted(time_copy(*ends, self._count, runs)) for ends in (self._ends, self._ends[::-1]))
+            rounds = [(self._run(), self._alone(0), self._alone(1)) for _ in range(runs)]
+        whole, *kernels = map(sorted, zip(*rounds, strict=True))
+        each = zip(whole, there, back, *kernels, strict=True)
+        spent = ((trip - sum(alone), ours, its) for trip, ours, its, *alone in each)
+        return tuple(ours + max(rest / _TRIPS - ours - its, 0.0) / 2 for rest, ours, its in spent)
+
+    def _alone(self, end: int) -> float:
+        """One end's kernels of a run, without the other's: one behind another, as costs have them. Threads that a
+        kernel wakes because its device was idle are the crossing's doing, and in the trips alone."""
+
+        def launch() -> None:
+            for _ in range(_TRIPS * _KERNELS):
+                self._kernels[end](*self._next(end))
+
+        if not self._ends[end].is_host:
+            return timed_call(self._places[end], tvm.runtime.convert(launch))
+        started = time.perf_counter()
+        launch()
+        return time.perf_counter() - started
+
+    def _next(self, end: int) -> tuple[Any, Any]:
+        """The tensor that was written last on a device, and the one that was not for the longest time."""
+        tensors = self._tensors[end]
+        read, self._last[end] = self._last[end], (self._last[end] + 1) % len(tensors)
+        return tensors[read], tensors[self._last[end]]
+
+    def _run(self) -> float:
+        started = time.perf_counter()
+        for _ in range(_TRIPS):
+            for end in (0, 1):
+                for _ in range(_KERNELS):
+                    read, made = self._next(end)
+                    self._kernels[end](read, made)
+                _, received = self._next(1 - end)
+                self._copy(made, received)
+        for place in self._places:
+            place.sync()
+        return time.perf_counter() - started
+
+
+class Crossings:
+    """One way between two devices, of several numbers of bytes.
+
+    Raises RuntimeError if a device refuses its kernel.
+    """
+
+    def __init__(self, source: Device, target: Device, sizes: Sequence[int]) -> None:
+        self._each = {size: Crossing(source, target, size) for size in sizes}
+
+    def seconds(self, rounds: int = ROUNDS, runs: int = RUNS) -> dict[int, tuple[float, ...]]:
+        """Of every size, of all rounds. Sizes take turns in each: what else the machine does meets all of them."""
+        times: dict[int, list[float]] = {size: [] for size in self._each}
+        for _ in range(rounds):
+            for size, crossing in self._each.items():
+                times[size] += crossing.seconds(runs)
+        return {size: tuple(found) for size, found in times.items()}
+
+
+def _pool_of(*ends: Device) -> tuple[Pool | None, int]:
+    """The threads that compute on the host, if a device is the host and can have ours: else TVM's do."""
+    host = next((device for device in ends if device.is_host), None)
+    library = None if host is None else pool_library()
+    pool = None if library is None else open_pool(library)
+    if host is None or pool is None:
+        return None, 1
+    threads = min(host.threads, len(usable_cpus()))
+    pool.threads(threads)
+    if any(device.key.kind == "opencl" for device in ends):
+        opencl.set_host_threads(*pool.waiting)
+    return pool, threads
+
+
+def _kernel(device: Device, count: int, pool: Pool | None) -> Any:
+    """Makes each of so many numbers again, as a sum of equal parts: as much to compute as a small convolution has, so
+    that it takes longer where a thread wakes late."""
+    parts = max(_ADDITIONS // count, 1)
+    read, part = te.placeholder((count,), "float32", "read"), te.reduce_axis((0, parts), "part")
+    made = te.compute((count,), lambda i: te.sum(read[i] * (1.0 / parts), axis=part), name="made")
+    func = default.schedule(te.create_prim_func([read, made]).with_attr("global_symbol", "main"), device.target)
+    compiled = tvm.compile(func, target=device.target)
+    if pool is None or not device.is_host:
+        return compiled.mod["main"]
+    with TemporaryDirectory() as folder:
+        library = Path(folder) / "kernel.so"
+        compiled.export_library(str(library))
+        loaded = tvm.runtime.load_module(str(library))
+        pool.serve(library)
+    return loaded["main"]

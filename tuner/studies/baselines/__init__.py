@@ -1,0 +1,7 @@
+"""Ways of placing a network that others use, each in a file. Start at `registry.strategy_of`."""
+
+from __future__ import annotations
+
+from tuner.studies.baselines.registry import BASELINES, strategy_of
+
+__all__ = ["BASELINES", "strategy_of"]

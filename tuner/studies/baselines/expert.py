@@ -1,0 +1,53 @@
+"""What experts do, as the papers tell it. Start at `expert` (paper 002) and `expert_placement` (paper 004)."""
+
+from __future__ import annotations
+
+from tuner.studies.baselines.whole import able, split, whole_on, workers
+from tuner.studies.networks import Network
+from tuner.studies.soap import Config, Strategy
+from tuner.studies.topology import Topology
+
+_NODE = 4  # GPUs to a node, in both papers
+
+
+def is_recurrent(network: Network) -> bool:
+    """Whether any operator is an LSTM."""
+    return any(o.kind == "lstm" for o in network.operators)
+
+
+def expert(network: Network, topology: Topology) -> Strategy:
+    """Paper 002, section 8.2.1. Image networks after Krizhevsky 2014: data parallel, but dense layers split along their
+    parameters. Recurrent ones after Wu et al. 2016: every node has the whole network for its share of the samples, and
+    within a node operators of the same depth are on the same GPU. What such a GPU cannot compute is not split, on the
+    fastest device that can. Raises BadInput if none can."""
+    devices = workers(topology)
+    if not is_recurrent(network):
+        return tuple(split(topology, o, "p" if o.kind == "matmul" else "s") for o in network.operators)
+    nodes = max(len(devices) // _NODE, 1)
+    size = len(devices) // nodes
+    depths = max(network.depths) + 1
+    found = []
+    for operator, depth in zip(network.operators, network.depths, strict=True):
+        place = depth * size // depths
+        copies = tuple(devices[n * size + place] for n in range(nodes))
+        if set(copies) <= set(able(topology, operator)):
+            found.append(Config((nodes, *[1] * (len(operator.shape) - 1)), copies))
+        else:
+            found.append(whole_on(topology, operator, devices[place]))
+    return tuple(found)
+
+
+def expert_placement(network: Network, topology: Topology) -> Strategy:
+    """Paper 004, section 4.2, no operator split. Recurrent networks have a device for every layer, the embedding with
+    the first, attention and softmax with the last one; image networks are cut into parts with equally many layers. What
+    such a device cannot compute is on the fastest that can. Raises BadInput if none can."""
+    devices = workers(topology)
+    count = len(network.operators)
+    depths = max(network.depths) + 1
+    found = []
+    for i, (operator, depth) in enumerate(zip(network.operators, network.depths, strict=True)):
+        place = depth * len(devices) // depths if is_recurrent(network) else i * len(devices) // count
+        if is_recurrent(network) and depths < len(devices):
+            place = depth
+        found.append(whole_on(topology, operator, devices[place]))
+    return tuple(found)

@@ -1,0 +1,72 @@
+"""What the tuning database says of workloads on a device: its best times, and behind them a roofline that is fitted to
+them. Start at `DatabaseCosts`; `fitted` gives the roofline with its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from templates.traffic import bytes_of
+from templates.workloads import Conv2d, anchor_of, flop_of, is_anchor
+from tuner.placement.step_costs import Cost
+from tuner.studies.simulator.costs import Work
+from tuner.studies.simulator.fitting import FittedRoofline, Sample, fit_kinds
+from tuner.studies.topology import DeviceSpec
+from tuning_db.record import DeviceKey, Workload
+from tuning_db.store import Store
+
+
+def kind_of(workload: Workload) -> str:
+    """The operator; depthwise and grouped convolutions are kinds of their own, as they reach other shares of a peak."""
+    if is_anchor(workload):
+        anchor = anchor_of(workload)
+        if isinstance(anchor, Conv2d) and anchor.groups > 1:
+            return "depthwise conv2d" if anchor.is_depthwise else "grouped conv2d"
+    return workload.op
+
+
+def work_of(workload: Workload) -> Work | None:
+    """Flop (none of operators that are not about them) and bytes; None for a workload that is not known here."""
+    moved = bytes_of(workload)
+    return None if moved is None else Work(flop_of(workload) or 0.0, moved)
+
+
+def samples_of(store: Store, key: DeviceKey, dtype: str = "float32") -> list[Sample]:
+    """The best verified trial of each workload on a device, which was not throttled; of one dtype, as another one has
+    other peaks. Raises DatabaseError if the store cannot be read."""
+    found = []
+    for workload in store.workloads(key):
+        work = work_of(workload) if workload.dtype == dtype else None
+        best = store.best(workload, key) if work else None
+        if work is not None and best is not None and not best.throttled:
+            found.append(Sample(kind_of(workload), work, best.seconds))
+    return found
+
+
+def fitted(store: Store, key: DeviceKey, device: DeviceSpec, dtype: str = "float32") -> FittedRoofline:
+    """The roofline of a device of a topology, from its trials, with its error. Raises BadInput where there are too few
+    workloads, DatabaseError if the store cannot be read."""
+    return fit_kinds(samples_of(store, key, dtype), device)
+
+
+class DatabaseCosts:
+    """Of workloads on devices, which are told by their indices: `keys` in the database, `devices` in a topology. The
+    rooflines are fitted to what the database has now.
+
+    Raises BadInput as `fitted` does.
+    """
+
+    def __init__(
+        self, store: Store, keys: Sequence[DeviceKey], devices: Sequence[DeviceSpec], dtype: str = "float32"
+    ) -> None:
+        self._store, self._keys = store, keys
+        self.fits = [fitted(store, key, device, dtype) for key, device in zip(keys, devices, strict=True)]
+
+    def cost(self, workload: Workload, device: int) -> Cost | None:
+        """Seconds, and where they are from: "device" (the database's best) or "fitted" (the roofline). None for a
+        workload of which neither the time nor the work is known."""
+        best = self._store.best(workload, self._keys[device])
+        if best is not None:
+            return Cost(best.seconds, "device")
+        work = work_of(workload)
+        return None if work is None else Cost(self.fits[device].seconds(kind_of(workload), work), "fitted")

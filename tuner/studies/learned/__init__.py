@@ -1,0 +1,18 @@
+"""Placement that is learned (paper 004; extra `rl`). Start at `reinforce.learn`.
+
+Raises BadInput when imported where torch is not installed: nothing else imports this package before it is asked for.
+"""
+
+from __future__ import annotations
+
+from tuner.errors import BadInput
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise BadInput("learned placement needs torch: pip install 'edgetune[rl]'") from error
+
+from tuner.studies.learned.groups import Groups, groups_of
+from tuner.studies.learned.reinforce import Learned, Settings, learn
+
+__all__ = ["Groups", "Learned", "Settings", "groups_of", "learn"]

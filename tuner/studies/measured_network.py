@@ -1,0 +1,119 @@
+"""A planned network for the simulator: its operators whole, with what was measured of them (the tuning database). Start
+at `measured_network`.
+
+The additive model (`placement.exact`) cannot see that devices work at the same time; the simulator can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tuner.graph.layout.plan import Moving, Node, computing, moves_of
+from tuner.studies.networks import Network, Operator
+from tuner.studies.networks.operators import ALL, ITEM
+from tuner.studies.simulator.costs import Measured
+from tuner.studies.soap import Config, Strategy
+from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
+
+
+class Simulated(NamedTuple):
+    """What `Simulator` takes, and the plan's own placement."""
+
+    network: Network
+    topology: Topology
+    cost: Measured
+    strategy: Strategy
+
+
+def measured_network(
+    name: str,
+    nodes: Sequence[Node],
+    moving: Moving,
+    states: Sequence[int],
+    sizes: Sequence[int],
+    devices: Sequence[str],
+    links: Sequence[tuple[int, int, float, float]],
+    cores: Sequence[str] = (),
+) -> Simulated:
+    """`nodes`, `moving` and the plan's `states` as in `exact.NetworkPlan`; `sizes`: bytes of what each node makes;
+    `devices`: their names; `links`: source, target, latency in seconds, seconds per byte, as `Costs.link` has them;
+    `cores`: of each device, equal for those that compute on the same ones (see `topology.DeviceSpec`).
+
+    On the device that the plan gives it, an operator takes what the plan says, with the transforms of layouts that are
+    made for it first, and what a concatenation saves taken off; on another one, its fastest state there, which saves
+    nothing. A network's inputs are where they are read. No operator is split. What several read on another device than
+    where it is made is copied there once: they read an operator there that takes no time (and may be anywhere, for a
+    search).
+    """
+    made = [node.states[state].makes for node, state in zip(nodes, states, strict=True)]
+    own = _own_seconds(nodes, moving, states)
+    kept = [i for i, node in enumerate(nodes) if node.operands]
+    read = Counter((o, made[i].device) for i in kept for o in set(nodes[i].operands))
+    given = _Given(devices)
+    at: dict[tuple[int, int], int] = {}  # of a node and a device, the operator that those read which are there
+    for number, i in enumerate(kept):
+        node, here = nodes[i], made[i].device
+        seconds = [min((s.seconds for s in node.states if s.makes.device == d), default=math.inf) for d in given.every]
+        seconds[here] = own[i]
+        title = f"{number} {node.name}"  # names of steps need not differ
+        inputs = tuple(dict.fromkeys(at[o, here] for o in node.operands if (o, here) in at))
+        maker = given.add(title, sizes[i], inputs, here, seconds)
+        for d in given.every:
+            shared = d != here and read[i, d] > 1
+            at[i, d] = given.add(f"{title} on {d}", sizes[i], (maker,), d, [0.0] * len(devices)) if shared else maker
+    network = Network(name, tuple(given.operators), tuple(o.name for o in given.operators), (0,) * len(given.operators))
+    topology = _topology(name, devices, given.lacks, links, cores or [""] * len(devices))
+    return Simulated(network, topology, Measured(given.table, {}), tuple(given.strategy))
+
+
+def _own_seconds(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> list[float]:
+    """Of every node, and of the transforms that are made for it first."""
+    moves = moves_of(nodes, moving, states)
+    left = {(move.node, move.to): move.seconds for move in moves if move.before.device == move.to.device}
+    found = list(computing(nodes, states))
+    for i, (node, state) in enumerate(zip(nodes, states, strict=True)):
+        found[i] += sum(left.pop(value, 0.0) for value in zip(node.operands, node.states[state].reads, strict=True))
+    return found
+
+
+class _Given:
+    """Whole operators for `devices`, and what they take on each: infinity where they cannot be."""
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices, self.every = devices, range(len(devices))
+        self.operators: list[Operator] = []
+        self.strategy: list[Config] = []
+        self.table: dict[tuple[str, str], float] = {}
+        self.lacks = [set[str]() for _ in devices]
+
+    def add(self, title: str, size: int, inputs: tuple[int, ...], device: int, seconds: Sequence[float]) -> int:
+        """The operator's index."""
+        shape = (max(size // ITEM, 1),)
+        self.operators.append(Operator(title, title, shape, "-", inputs, tuple((ALL,) for _ in inputs)))
+        self.strategy.append(Config((1,), (device,)))
+        for d, taken in zip(self.every, seconds, strict=True):
+            if math.isinf(taken):
+                self.lacks[d].add(title)
+            else:
+                self.table[title, self._devices[d]] = taken
+        return len(self.operators) - 1
+
+
+def _topology(
+    name: str,
+    devices: Sequence[str],
+    lacks: Sequence[set[str]],
+    links: Sequence[tuple[int, int, float, float]],
+    cores: Sequence[str],
+) -> Topology:
+    """Peaks are not known, and not needed: nothing is split."""
+    each = zip(devices, lacks, cores, strict=True)
+    specs = [DeviceSpec(d, d, 1.0, 1.0, d, 0.0, frozenset(no), on) for d, no, on in each]
+    found = []
+    for a, b, latency, rate in links:
+        bus = cores[a] if cores[a] == cores[b] else ""  # the cores that both compute on also copy
+        found.append(Link(devices[a], devices[b], math.inf if rate == 0 else 1 / rate, latency, bus))
+    return Topology(name, tuple(specs), tuple(Memory(d) for d in devices), tuple(found))

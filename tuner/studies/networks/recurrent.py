@@ -1,0 +1,61 @@
+"""RNNTC, RNNLM and NMT, unrolled: every step of every layer is an operator, and a layer's steps share its weights.
+
+Paper 002, section 8.1: 40 steps; RNNTC has four layers of 1024 units, RNNLM two of 2048, NMT two of 1024 in the encoder
+and two in the decoder, with attention. Vocabularies, which it does not print: Penn Treebank's 10,000 words (Zaremba
+et al. 2014), 30,000 words for movie reviews, 32,000 word pieces for NMT (Wu et al. 2016).
+"""
+
+from __future__ import annotations
+
+from tuner.studies.networks.operators import Builder, Network
+
+
+def rnntc(batch: int = 64, steps: int = 40, layers: int = 4, hidden: int = 1024) -> Network:
+    """Text classification: one softmax, behind the last step."""
+    b = Builder(batch)
+    b.branch = "softmax"
+    last = _tower(b, steps, layers, hidden, 30_000, "")[-1]
+    b.branch, b.depth = "softmax", layers - 1
+    b.dense(last, 2, name="softmax", kind="softmax")
+    return b.network("rnntc")
+
+
+def rnnlm(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 2048) -> Network:
+    """A language model: a softmax over all words at every step."""
+    b = Builder(batch)
+    for t, top in enumerate(_tower(b, steps, layers, hidden, 10_000, "")):
+        b.branch, b.depth = f"softmax.{t}", layers - 1
+        b.dense(top, 10_000, name=f"softmax.{t}", layer="softmax", kind="softmax")
+    return b.network("rnnlm")
+
+
+def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -> Network:
+    """Translation: the decoder's states start from the encoder's last; attention on top of the decoder's last layer."""
+    b = Builder(batch)
+    encoded = _tower(b, steps, layers, hidden, 32_000, "encoder.")
+    ends = [i for i, o in enumerate(b.operators) if o.kind == "lstm" and o.name.endswith(f".{steps - 1}")]
+    b.branch, b.depth = "states", layers - 1
+    states = b.stack(encoded, name="states")
+    for t, top in enumerate(_tower(b, steps, layers, hidden, 32_000, "decoder.", ends)):
+        b.branch, b.depth = f"attention.{t}", layers - 1
+        seen = b.attention(top, states, name=f"attention.{t}", layer="attention")
+        b.branch = f"softmax.{t}"
+        b.dense(seen, 32_000, name=f"softmax.{t}", layer="softmax", kind="softmax")
+    return b.network("nmt")
+
+
+def _tower(
+    b: Builder, steps: int, layers: int, hidden: int, words: int, prefix: str, states: list[int] | None = None
+) -> list[int]:
+    """An embedding and LSTM layers for each step; the indices of the last layer's outputs."""
+    before: list[int | None] = list(states) if states else [None] * layers
+    tops = []
+    for t in range(steps):
+        b.branch, b.depth = f"{prefix}embed.{t}", 0
+        x = b.embed(words, hidden, name=f"{prefix}embed.{t}", layer=f"{prefix}embed")
+        for layer in range(layers):
+            b.branch, b.depth = f"{prefix}lstm{layer}.{t}", layer
+            x = b.lstm(x, hidden, before[layer], name=f"{prefix}lstm{layer}.{t}", layer=f"{prefix}lstm{layer}")
+            before[layer] = x
+        tops.append(x)
+    return tops

@@ -1,0 +1,128 @@
+"""How far off simulated seconds may be: strategies simulated again and again, with costs that are off as far as
+measured ones were. Start at `simulated_again`; `between` gives the bounds.
+
+Two readings of how far: every operator is off by itself (`together` is False), so that much of it cancels out; or all
+operators of a kind on a device are off alike, the worst that the same errors can do. Strategies are given, not searched
+for: one that was chosen because some costs are too low loses where these are drawn higher.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from tuner.errors import BadInput
+from tuner.studies.networks import Network, Operator
+from tuner.studies.simulator.contention import contended
+from tuner.studies.simulator.costs import CostModel, Phase, Work
+from tuner.studies.soap import Strategy
+from tuner.studies.topology import DeviceSpec, Topology
+
+LOW, HIGH = 0.05, 0.95
+
+
+@dataclass(frozen=True)
+class Slowed:
+    """A cost model that takes so many times as long on each device, by their names."""
+
+    cost: CostModel
+    devices: Mapping[str, float]
+
+    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+        return self.devices.get(device.name, 1.0) * self.cost.seconds(operator, phase, work, share, device)
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of a device, what was measured over what was modelled: `kinds` of each kind of operators
+    (`fitting.left_out_ratios`), all of them together standing in for a kind that has none; `whole` of all that a device
+    computes. Raises BadInput where either is empty or not above 0."""
+
+    kinds: Mapping[str, tuple[float, ...]]
+    whole: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        for what, found in (("a kind of operators", self.pooled), ("a device", self.whole)):
+            if not found or not min(found) > 0:
+                raise BadInput(f"ratios of {what} must be there and above 0, not {list(found)}")
+
+    @property
+    def pooled(self) -> tuple[float, ...]:
+        return tuple(r for ratios in self.kinds.values() for r in ratios)
+
+    def of(self, kind: str) -> tuple[float, ...]:
+        return self.kinds.get(kind) or self.pooled
+
+
+class Case(NamedTuple):
+    """A strategy of a network, which others on the same topology need not have: one with steps in parts is another."""
+
+    network: Network
+    strategy: Strategy
+
+
+def simulated_again(
+    cases: Mapping[str, Case],
+    topology: Topology,
+    cost: CostModel,
+    ratios: Mapping[str, Ratios],
+    draws: int,
+    seed: int,
+    together: bool,
+    modules: Sequence[float] = (1.0,),
+) -> dict[str, np.ndarray]:
+    """Seconds of an inference of each case in every draw: (draws,), devices sharing their memory's rate. A draw has a
+    ratio for each device and for each operator on it, or each kind of operators if they are off `together`: the same
+    in all cases. Each case has besides one of `modules`: measured / simulated seconds of built modules. The same seed
+    gives the same result.
+
+    Raises BadInput for a device without ratios.
+    """
+    missing = [d.name for d in topology.devices if d.name not in ratios]
+    if missing:
+        raise BadInput(f"{topology.name}: no ratios of device {missing[0]!r}: there are some of {', '.join(ratios)}")
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for draw in range(draws):
+        drawn = drawn_cost(cost, ratios, seed, draw, together)
+        for name, (network, strategy) in cases.items():
+            module = random.Random(f"{seed} {draw} module {name}").choice(modules)
+            found[name].append(module * contended(network, topology, strategy, drawn))
+    return {name: np.array(seconds) for name, seconds in found.items()}
+
+
+def drawn_cost(cost: CostModel, ratios: Mapping[str, Ratios], seed: int, draw: int, together: bool) -> CostModel:
+    """What costs are in one of the draws of `simulated_again`: to search under them, as if they had been measured."""
+    return _Drawn(cost, ratios, f"{seed} {draw}", together)
+
+
+def between(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """The 5th and the 95th percentile."""
+    low, high = np.quantile(values, (LOW, HIGH))
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """One draw. A ratio is told by its name and the seed, so that it does not matter who asks first."""
+
+    cost: CostModel
+    ratios: Mapping[str, Ratios]
+    seed: str
+    together: bool
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+        ratios = self.ratios[device.name]
+        factor = self._ratio(ratios.whole, device.name)
+        who = () if self.together else work
+        factor *= self._ratio(ratios.of(operator.kind), device.name, operator.kind, *who)
+        return factor * self.cost.seconds(operator, phase, work, share, device)
+
+    def _ratio(self, ratios: tuple[float, ...], *name: object) -> float:
+        if name not in self._known:
+            self._known[name] = random.Random(f"{self.seed} {name}").choice(ratios)
+        return self._known[name]

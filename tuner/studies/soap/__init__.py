@@ -1,0 +1,32 @@
+"""Strategies: how every operator of a network is split, and where its parts are (paper 002, section 4). Start at
+`configs.Config`."""
+
+from __future__ import annotations
+
+from tuner.studies.soap.configs import (
+    Config,
+    Proposals,
+    Strategy,
+    configs_of,
+    random_config,
+    random_strategy,
+    region_of,
+    regions_of,
+)
+from tuner.studies.soap.files import devices_in, read_strategy, strategy_from, strategy_json, write_strategy
+
+__all__ = [
+    "Config",
+    "Proposals",
+    "Strategy",
+    "configs_of",
+    "devices_in",
+    "random_config",
+    "random_strategy",
+    "read_strategy",
+    "region_of",
+    "regions_of",
+    "strategy_from",
+    "strategy_json",
+    "write_strategy",
+]

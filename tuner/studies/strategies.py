@@ -1,0 +1,285 @@
+"""Ways of placing a model's steps on a GPU and the CPU by simulation, no kernel being measured. Start at `place`.
+
+All of them see the same costs (`estimated.estimated_network`: the database's best times, fitted rooflines behind them).
+What they find is taken only where the simulator says that it is faster than what needs no search: each device alone,
+and the fallback. `mcmc` goes on with steps in parts (`parts`), and takes these where they are faster as they are built,
+slices, copies and concatenations included, than all that leaves every step whole. Chains give each device the whole
+rate of its memory; what they find, and what needs no search, is compared with the rate shared where devices draw on one
+memory at the same time (`simulator.contention`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from board_agent.topology import usable_cpus
+from tuner.devices import Device
+from tuner.graph import FusedGraph
+from tuner.graph.fusion.split import Split
+from tuner.placement.fallback import CPU, GPU, fall_back, operator_of
+from tuner.studies import mcmc
+from tuner.studies.baselines.additive import additive
+from tuner.studies.baselines.whole import whole
+from tuner.studies.database_costs import samples_of
+from tuner.studies.estimated_network import Estimates
+from tuner.studies.measured_network import Simulated
+from tuner.studies.memory_check import Limits
+from tuner.studies.parts import all_in_rows, built, configs_in_parts, fewer_parts
+from tuner.studies.simulator import Simulator, Timeline
+from tuner.studies.simulator.contention import contended, contended_timeline
+from tuner.studies.simulator.fitting import check_enough
+from tuner.studies.soap import Proposals, Strategy, random_strategy
+from tuner.studies.topology import Topology
+from tuning_db.store import Store
+
+FALLBACK = "fallback"
+_REACHED = 1.0  # of a memory's rate: topologies have what kernels reach (`tune devices --topology`)
+
+
+@dataclass(frozen=True)
+class Placing:
+    """`strategy`: what is to be built, as `split` has it. It is what the `way` found (`taken` is the way's name then),
+    or one of `simple`, which has the simulated seconds of each device alone, infinite where it cannot, and of the
+    fallback. `found`: the seconds of what the way found. `in_parts`: those of what it found with steps in parts, as it
+    would be built; None where it found none that fit."""
+
+    way: str
+    taken: str
+    strategy: Strategy
+    split: Split
+    found: float
+    simple: Mapping[str, float]
+    scene: _Scene = field(repr=False)  # of `split.graph`
+    in_parts: float | None = None
+    measured: bool = False  # by running what was found and the simple ones
+
+    def timeline(self) -> Timeline:
+        """The simulated one of what is to be built."""
+        return self.scene.timeline(self.placement)
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """The index of the device of each step of `split.graph`."""
+        return self.split.placement
+
+    @property
+    def seconds(self) -> float:
+        if self.split.whole and self.in_parts is not None:
+            return self.in_parts
+        return self.simple.get(self.taken, self.found)
+
+    def text(self) -> str:
+        """For a person, in one line."""
+        beside = ", ".join(f"{name} {_milliseconds(s)}" for name, s in self.simple.items())
+        known = "measured" if self.measured else "simulated"
+        found = f"{self.way} placement: {known} {_milliseconds(self.found)}, {beside}"
+        if self.in_parts is not None:
+            whole = {step.out for step in self.split.whole.values()}
+            taken = f"{len(whole)} steps are split" if self.split.whole else "no step is split"
+            found += f", with steps in parts {_milliseconds(self.in_parts)}: {taken}"
+        return found if self.taken == self.way else f"{found}; no gain: {self.taken} is taken"
+
+
+def place(
+    way: str,
+    graph: FusedGraph,
+    devices: Sequence[Device],
+    topology: Topology,
+    store: Store,
+    unwanted: Collection[str] = (),
+    seconds: float = 10.0,
+    seed: int = 0,
+    reward: Callable[[Sequence[int]], float] | None = None,
+) -> Placing:
+    """A placement on `devices`, a GPU and the CPU, which `topology` has in this order. `way`: of `WAYS`. `unwanted`:
+    as `fallback.fall_back` has it. `seconds`: how long the ways that search may. `reward`: what says the seconds of
+    placements instead of the simulator (`runs.Runs`); of the ways that search `learned` alone asks it.
+
+    Nothing is taken that does not fit into the topology's memories, of which devices may share one. The GPU's own, or
+    its `memory_bytes` if these are less, are kept to as the fallback does: the last steps go to the CPU. Steps of a
+    kind that the topology's GPU `lacks` are the CPU's.
+
+    Raises BadInput as `fall_back` and `estimated_network` do, where nothing fits into the memories, and where `learned`
+    lacks torch or learns nothing that the devices can compute.
+    """
+    fallback = fall_back(graph, devices[GPU].target, unwanted)
+    estimates = Estimates(devices, _unlimited(topology), store, graph.dtype)
+    given = _without(unwanted, graph, estimates.network(graph))
+    scene = _Scene(graph, given, Limits.of(topology, devices[GPU]), reward)
+    fallback = [CPU if GPU in lacking else d for d, lacking in zip(fallback, _lacking(given), strict=True)]
+    scene.limits.check(graph, fallback)
+    simple = {FALLBACK: scene.limits.kept(graph, fallback)}
+    simple |= {f"{device.name} alone": [d] * len(graph.steps) for d, device in enumerate(devices)}
+    simple = {name: placement for name, placement in simple.items() if scene.can(placement)}
+    took = {name: scene.seconds(placement) for name, placement in simple.items()}
+    starts = {name: _strategy(given, placement) for name, placement in (simple or {FALLBACK: fallback}).items()}
+    share = seconds / 2 if way in IN_PARTS else seconds
+    task = _Task(given, starts, random.Random(seed), share, reward)
+    placement = scene.limits.kept(graph, [config.devices[0] for config in WAYS[way](task)])
+    if not simple and not scene.can(placement):
+        raise scene.limits.refusal(graph, fallback)
+    found = scene.seconds(placement)
+    best = min(took, key=lambda name: took[name], default=way)
+    taken, strategy = (best, starts[best]) if found >= took.get(best, math.inf) else (way, _strategy(given, placement))
+    took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
+    split = built(graph, strategy, CPU)
+    placing = Placing(way, taken, strategy, split, found, took, scene, measured=reward is not None)
+    return _in_parts(placing, task, scene, unwanted, estimates) if way in IN_PARTS else placing
+
+
+def _in_parts(placing: Placing, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> Placing:
+    """With steps in parts where that is faster as it is built, and fits into the memories."""
+    starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
+    strategy = task.searched(starts, configs_in_parts)
+    found = _Built(placing.split.graph, scene.limits, unwanted, estimates)
+    until = time.monotonic() + task.seconds
+    strategy, took = fewer_parts(strategy, found.seconds, lambda: time.monotonic() < until)
+    split = built(found.graph, strategy, CPU)
+    if not split.whole or math.isinf(took):
+        return placing
+    if took >= placing.seconds:
+        return replace(placing, in_parts=took)
+    scene = found.scene(split)
+    return replace(placing, taken=placing.way, strategy=strategy, split=split, scene=scene, in_parts=took)
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What tells the seconds of placements of a graph. `reward`: as `place` has it."""
+
+    graph: FusedGraph
+    given: Simulated
+    limits: Limits
+    reward: Callable[[Sequence[int]], float] | None = None
+
+    def can(self, placement: Sequence[int]) -> bool:
+        """Whether the devices compute it, and it fits into their memories."""
+        runs = all(d not in lacking for d, lacking in zip(placement, _lacking(self.given), strict=True))
+        return runs and self.limits.hold(self.graph, placement)
+
+    def seconds(self, placement: Sequence[int]) -> float:
+        """Infinite for what cannot be."""
+        if not self.can(placement):
+            return math.inf
+        if self.reward is not None:
+            return self.reward(placement)
+        network, topology, cost, _ = self.given
+        if self._contends:
+            return contended(network, topology, _strategy(self.given, placement), cost, _REACHED)
+        return Simulator(network, topology, cost).start(_strategy(self.given, placement))
+
+    def timeline(self, placement: Sequence[int]) -> Timeline:
+        """As the simulator has it."""
+        network, topology, cost, _ = self.given
+        if self._contends:
+            return contended_timeline(network, topology, _strategy(self.given, placement), cost, _REACHED)
+        simulator = Simulator(network, topology, cost)
+        simulator.start(_strategy(self.given, placement))
+        return simulator.timeline()
+
+    @property
+    def _contends(self) -> bool:
+        """Whether the devices draw on one memory at the same time: they share one, but no cores."""
+        memory, processor = self.given.topology.memory_of, self.given.topology.processor_of
+        return memory[GPU] == memory[CPU] and processor[GPU] != processor[CPU]
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What strategies of a graph take as they are built."""
+
+    graph: FusedGraph
+    limits: Limits
+    unwanted: Collection[str]
+    estimates: Estimates
+
+    def seconds(self, strategy: Strategy) -> float:
+        """Infinite for what does not fit into the memories, or one of the devices cannot compute."""
+        split = built(self.graph, strategy, CPU)
+        return self.scene(split).seconds(split.placement)
+
+    def scene(self, split: Split) -> _Scene:
+        given = _without(self.unwanted, split.graph, self.estimates.network(split.graph, split.whole))
+        return _Scene(split.graph, given, self.limits)
+
+
+def check_known(store: Store, devices: Sequence[Device], dtype: str) -> None:
+    """Raises BadInput where the database has too little of a device for `place`, DatabaseError if it cannot be read."""
+    for device in devices:
+        check_enough(samples_of(store, device.key, dtype), device.name)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a way is given; `starts`: strategies by name."""
+
+    given: Simulated
+    starts: Mapping[str, Strategy]
+    rng: random.Random
+    seconds: float
+    reward: Callable[[Sequence[int]], float] | None = None
+
+    def simulator(self) -> Simulator:
+        return Simulator(self.given.network, self.given.topology, self.given.cost)
+
+    def searched(self, starts: Mapping[str, Strategy], configs: Proposals) -> Strategy:
+        """By chains from these, and descents, in the task's seconds."""
+        options = mcmc.Options(seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()))
+        return mcmc.search(self.simulator(), starts, self.rng, options, configs=configs).strategy
+
+
+def _exact(task: _Task) -> Strategy:
+    return additive(task.given.network, task.given.topology, task.given.cost, training=False)
+
+
+def _mcmc(task: _Task) -> Strategy:
+    """Chains from all starts, from the exact sum and from a random strategy, which have a third of the time; the
+    rest is for descents. Every step is whole."""
+    configs = partial(configs_in_parts, most=1)
+    drawn = random_strategy(task.given.network, task.given.topology, task.rng, configs)
+    starts = {**task.starts, "exact": _exact(task), "random": drawn}
+    return task.searched(starts, configs)
+
+
+def _learned(task: _Task) -> Strategy:
+    from tuner.studies.learned import Settings, learn
+
+    given, settings = task.given, Settings(seconds=task.seconds)
+    return learn(given.network, given.topology, task.simulator(), settings, task.rng, reward=task.reward).strategy
+
+
+WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}
+IN_PARTS = ("mcmc",)  # ways that go on with steps in parts, for as long again
+
+
+def _unlimited(topology: Topology) -> Topology:
+    """The simulator frees no value, `memory_on` does: memory is kept to by that."""
+    return replace(topology, memories=tuple(replace(m, bytes=math.inf) for m in topology.memories))
+
+
+def _without(unwanted: Collection[str], graph: FusedGraph, given: Simulated) -> Simulated:
+    """The GPU does not compute the steps of these operators."""
+    each = zip(graph.steps, given.network.operators, strict=True)
+    lacks = {operator.kind for step, operator in each if operator_of(step) in unwanted}
+    devices = list(given.topology.devices)
+    devices[GPU] = replace(devices[GPU], lacks=devices[GPU].lacks | lacks)
+    return given._replace(topology=replace(given.topology, devices=tuple(devices)))
+
+
+def _lacking(given: Simulated) -> list[set[int]]:
+    """For each step the devices that cannot compute it."""
+    every = set(range(len(given.topology.devices)))
+    return [every - set(given.topology.able(o.kind)) for o in given.network.operators]
+
+
+def _strategy(given: Simulated, placement: Sequence[int]) -> Strategy:
+    return tuple(whole(o, d) for o, d in zip(given.network.operators, placement, strict=True))
+
+
+def _milliseconds(seconds: float) -> str:
+    return "cannot" if math.isinf(seconds) else f"{1e3 * seconds:.3f} ms"
