@@ -1,7 +1,8 @@
 """A process server (tuner.measure.workers.fork_server) without the seconds that its imports take.
 
 A spare is forked from a process that has all of it imported (tests.forks), and waits. `Spare.start_server` takes
-the place of `tuner.measure.workers.worker.start_server` and turns the spare into the server that would otherwise be started.
+the place of `tuner.measure.workers.worker.start_server` and turns the spare into the
+server that would otherwise be started.
 """
 
 from __future__ import annotations
