@@ -35,7 +35,7 @@ from modules import inputs_of, runs_of
 
 from tuner.devices import Device, open_devices
 from tuner.devices.sharing import shares_cores
-from tuner.graph import FusedGraph, Place, fuse, load_onnx, lower_placed
+from tuner.graph import FusedGraph, DevicePlan, fuse, load_onnx, lower_placed
 from tuner.graph.fusion.split import Split
 from tuner.graph.layout.choice import rivals
 from tuner.graph.layout.plan import Node, computing, plan
@@ -52,7 +52,7 @@ from tuner.studies.estimated_network import network_of
 from tuner.studies.measured_network import measured_network
 from tuner.studies.parts import built
 from tuner.studies.simulator import Simulator
-from tuner.studies.soap import Config
+from tuner.studies.soap import PartConfig
 from tuner.studies.topology.here import HOST
 from tuning_db.store import Store, open_db
 
@@ -101,7 +101,7 @@ def divided(graph: FusedGraph, where: Sequence[int], rng: random.Random, host: i
             continue
         dim, first = rng.choice(dims), rng.randrange(1, QUARTERS)
         degrees = tuple(QUARTERS if i == dim else 1 for i in range(len(operator.shape)))
-        strategy.append(Config(degrees, (device,) * first + (1 - device,) * (QUARTERS - first)))
+        strategy.append(PartConfig(degrees, (device,) * first + (1 - device,) * (QUARTERS - first)))
     return built(graph, tuple(strategy), host)
 
 
@@ -164,7 +164,7 @@ class Windows:
             steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
             nodes = placed(best.nodes, dict.fromkeys(steps, d))
             alone = planned_states(graph, nodes, plan(nodes, best.moving).states)
-            place = Place(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
+            place = DevicePlan(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
             made.append(NetworkKernels(lower_placed(graph, [place], [0] * len(graph.steps), alone.blocks), device))
         return made
 

@@ -84,7 +84,7 @@ class ReplayedBackend(backend.Backend):
         return function.times[0]
 
 
-class ReplayedBench(bench.Bench):
+class ReplayedBench(bench.KernelServer):
     def _repeat(self, message: dict[str, Any], parts: list[bytes]) -> Any:
         function = self._functions[message["function"]]
         if function is None:
@@ -104,7 +104,7 @@ if __name__ == "__main__":
     if sys.argv[1].isdecimal():  # the number of a socket: a session started this
         replayed = ReplayedBackend(Path(known))
         bench.open_backend = lambda *_: replayed  # type: ignore[assignment]
-        bench.Bench = ReplayedBench  # type: ignore[misc]
+        bench.KernelServer = ReplayedBench  # type: ignore[misc]
         bench.main()
     else:
         session.BENCH = [__file__, known]

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from board_agent import bench, serve, session
 
 
-class SimulatedBench(bench.Bench):
+class SimulatedBench(bench.KernelServer):
     seconds, factor, left = 0.0, 1.0, 0.0
 
     def _repeat(self, message: dict[str, Any], parts: list[bytes]) -> Any:
@@ -38,7 +38,7 @@ if __name__ == "__main__":
         SimulatedBench.seconds = seconds
         if slowing:
             SimulatedBench.factor, SimulatedBench.left = slowing
-        bench.Bench = SimulatedBench  # type: ignore[misc]
+        bench.KernelServer = SimulatedBench  # type: ignore[misc]
         bench.main()
     else:
         session.BENCH = [__file__, behaviour]

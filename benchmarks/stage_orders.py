@@ -10,7 +10,7 @@ from statistics import StatisticsError, correlation, fmean, median, pstdev, quan
 from typing import Any
 
 from tuner.stages import OperatorGraph, Schedule, Stage, check, total
-from tuner.stages.bench import Bench
+from tuner.stages.bench import StageBench
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.schedule import can_merge
 
@@ -95,7 +95,7 @@ def in_turns(run: Callable[[int], Sequence[float]], count: int, turns: int, rand
 
 
 def order(
-    bench: Bench,
+    bench: StageBench,
     costs: MeasuredCosts,
     made: Sequence[Schedule],
     turns: int,

@@ -47,10 +47,10 @@ from models_cpu import tune
 from stage_orders import different, order, random_schedule
 
 from tuner.devices import Device, open_device
-from tuner.graph import Place, Placed, fuse, load_onnx, lower_placed, why_not_captured
+from tuner.graph import DevicePlan, Placed, fuse, load_onnx, lower_placed, why_not_captured
 from tuner.graph.layout.choice import choose
-from tuner.stages import Found, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
-from tuner.stages.bench import Bench
+from tuner.stages import StageSearchResult, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
+from tuner.stages.bench import StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.merge import Merging
@@ -66,7 +66,7 @@ WIDEST = 4  # groups of a stage of a random schedule
 
 def orders(
     graph: OperatorGraph,
-    bench: Bench,
+    bench: StageBench,
     costs: MeasuredCosts,
     merging: Merging,
     options: argparse.Namespace,
@@ -139,7 +139,7 @@ def measure(name: str, batch: int, options: argparse.Namespace, folder: Path) ->
     graph = fuse(load_onnx(model))
     with open_db(str(database)) as store:
         choices = choose((s.workload for s in graph.tuned), device, store)
-        place = Place(device.target, {w: c.config for w, c in choices.items()})
+        place = DevicePlan(device.target, {w: c.config for w, c in choices.items()})
         placed = lower_placed(graph, [place], [0] * len(graph.steps))
         row = {"model": name, "batch": batch, "size": options.size, **measured(placed, device, store, options)}
     row["ms"] |= torch_ways(model, device, options.rounds)
@@ -151,7 +151,7 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     merging = Merging(placed, calls, device, store)
     graph = calls.graph(merging.kinds)
     began = time.perf_counter()
-    bench = Bench(placed, calls, device, merging=merging)
+    bench = StageBench(placed, calls, device, merging=merging)
     compiling = time.perf_counter() - began
     widest = device.threads if device.is_host else None
     costs = MeasuredCosts(calls, bench, device, store, merging=merging)
@@ -187,7 +187,7 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
 
 def searched(
     graph: OperatorGraph, costs: MeasuredCosts, options: Options, may_go_on: Callable[[], bool]
-) -> tuple[Found, float]:
+) -> tuple[StageSearchResult, float]:
     """What the search finds, and in how many seconds."""
     began = time.perf_counter()
     found = search(graph, costs, options, may_go_on)

@@ -45,7 +45,7 @@ class _Rotation:
         return self._copies[self._at]
 
 
-class Bench:
+class KernelServer:
     """Tensors and functions by the numbers that the host gives them."""
 
     def __init__(self, backend: Backend, folder: Path) -> None:
@@ -220,7 +220,7 @@ def main() -> None:
         send(connection, {"refused": f"settings make no sense: {_line(error)}"})
         return
     send(connection, {"contained": held, "pid": os.getpid()})
-    bench = Bench(backend, folder)
+    bench = KernelServer(backend, folder)
     gc.collect()  # and there is none within a measurement; requests leave no cycles behind
     try:
         while True:

@@ -27,7 +27,7 @@ from board_agent.disk import full_disk
 from board_agent.facts import facts
 from board_agent.journal import Journal, packed_results
 from board_agent.line import Alone
-from board_agent.pace import WARM_CALLS, WINDOW, Pace
+from board_agent.pace import WARM_CALLS, WINDOW, ClockMonitor
 from board_agent.parsing import parse_json
 from board_agent.serve import check_scratch
 from board_agent.session import Session, scratch_for_candidates
@@ -113,7 +113,7 @@ class Run:
         self._started = False
         self._reference: dict[str, Any] = {}  # its call,
         self._kept: set[str] = set()  # and its tensors
-        self._pace = Pace(self._reference_times, seconds)
+        self._pace = ClockMonitor(self._reference_times, seconds)
         settings = manifest["settings"]  # which cores measure: none, where it is a GPU
         self._cores = usable_cpus()[: settings["threads"]] if settings["device"] == "cpu" else None
         self.described: dict[str, Any] = {}  # what the device's driver says of it

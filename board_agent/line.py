@@ -1,4 +1,4 @@
-"""Whose turn on the board it is, and who is next: a file for each connection of a paired host. Start at `Line.enter`.
+"""Whose turn on the board it is, and who is next: a file for each connection of a paired host. Start at `TurnQueue.enter`.
 
 Files are empty and named NUMBER.STATE.PAIRING. Numbers only grow, so that no clock matters; whoever made a file holds a
 lock on it, so that whoever dies, however, is out of the line. Pairings take turns: one that waits in several places has
@@ -24,7 +24,7 @@ class Full(Exception):
     """One line: too many connections are open already."""
 
 
-class Standing(NamedTuple):
+class QueuePosition(NamedTuple):
     """`place`: 0 for whose turn it is and for who does not wait, else how many turns away. `measures`: the pairing
     whose turn it is, if any; `waiting`: how many wait."""
 
@@ -43,14 +43,14 @@ class _Entry(NamedTuple):
         return f"{self.number:012d}.{self.state}.{self.pairing}"
 
 
-class Line:
+class TurnQueue:
     """Kept in `folder`, which agents of one board share. Methods raise OSError where files cannot be made there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(0o700, parents=True, exist_ok=True)
 
-    def enter(self, pairing: str) -> Visitor:
+    def enter(self, pairing: str) -> QueueEntry:
         """A connection that does not wait yet. Raises Full."""
         with self.locked():
             entries = self.entries()
@@ -62,7 +62,7 @@ class Line:
             made = _Entry(_next_number(entries), _IDLE, pairing)
             lock = os.open(str(self._folder / made.file), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        return Visitor(self, made, lock)
+        return QueueEntry(self, made, lock)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -109,14 +109,14 @@ class Line:
             os.close(lock)
 
 
-class Visitor:
+class QueueEntry:
     """One connection's place. A context manager: it leaves at the end, as it does when its process dies."""
 
-    def __init__(self, line: Line, entry: _Entry, lock: int) -> None:
+    def __init__(self, line: TurnQueue, entry: _Entry, lock: int) -> None:
         self._line, self._entry, self._lock = line, entry, lock
         self.pairing = entry.pairing
 
-    def __enter__(self) -> Visitor:
+    def __enter__(self) -> QueueEntry:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,7 +137,7 @@ class Visitor:
                 self._line.note_served(self.pairing, self._line.entries())
             self._entry = self._line.change(self._entry, _IDLE, self._line.entries())
 
-    def look(self) -> Standing:
+    def look(self) -> QueuePosition:
         """How things stand. Who waits, is first and finds the board free has the turn from then on."""
         with self._line.locked():
             entries = self._line.entries()
@@ -146,8 +146,8 @@ class Visitor:
             place = waiting.index(self._entry) + 1 if self._entry in waiting else 0
             if place == 1 and not measures:
                 self._entry = self._line.change(self._entry, _MEASURES, entries)
-                return Standing(0, self.pairing, len(waiting) - 1)
-            return Standing(place, measures, len(waiting))
+                return QueuePosition(0, self.pairing, len(waiting) - 1)
+            return QueuePosition(place, measures, len(waiting))
 
     def take(self) -> bool:
         """Have the turn without waiting for it, if nobody else does either."""
@@ -174,8 +174,8 @@ class Alone:
     def take(self) -> bool:
         return True
 
-    def look(self) -> Standing:
-        return Standing(0, "", 0)
+    def look(self) -> QueuePosition:
+        return QueuePosition(0, "", 0)
 
 
 def _parsed(name: str) -> _Entry:

@@ -21,7 +21,7 @@ def is_change(ratio: float) -> bool:
     return not 1 / (1 + CHANGE) <= ratio <= 1 + CHANGE
 
 
-class Pace:
+class ClockMonitor:
     """Of one device. `times` gives the seconds of some calls of the kernel, after WARM_CALLS, as WINDOW says; `seconds`
     is what one took when it was last measured."""
 

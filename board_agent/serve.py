@@ -23,7 +23,7 @@ from board_agent.backend import BACKENDS, Unusable
 from board_agent.defaults import ALIVE_SECONDS, MOST_ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
 from board_agent.facts import facts
 from board_agent.keys import Hosts
-from board_agent.line import MOST, Full, Line
+from board_agent.line import MOST, Full, TurnQueue
 from board_agent.pairing import Code, PairingError, pair
 from board_agent.sandbox import end_with, private
 from board_agent.scratch import sweep
@@ -51,7 +51,7 @@ class Agent:
         self._hosts, self._scratch = Hosts(folder / "hosts"), scratch
         self._turn_seconds, self._alive_seconds = turn_seconds, alive_seconds
         check_scratch(scratch)
-        self._line = Line(folder / "line")
+        self._line = TurnQueue(folder / "line")
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             self._listener = socket.create_server((address, port), family=family, backlog=_MOST_CHILDREN)

@@ -25,7 +25,7 @@ from typing import Any, Sequence
 from board_agent.condition import condition
 from board_agent.defaults import ALIVE_SECONDS, TURN_SECONDS
 from board_agent.facts import facts
-from board_agent.line import Alone, Visitor
+from board_agent.line import Alone, QueueEntry
 from board_agent.sandbox import adopt_orphans, end_children
 from board_agent.scratch import Scratch
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
@@ -47,7 +47,7 @@ _PASSED = re.compile(
 _FREE = ("condition", "start")  # what needs no turn
 
 
-class Bench:
+class KernelProcess:
     """The process that runs kernels, and the socket to it."""
 
     def __init__(self, settings: dict[str, Any], scratch: str) -> None:
@@ -113,7 +113,7 @@ class _Timed:
     """A bench's socket, as frames are sent and received through one: not longer than `limit` seconds, whatever the
     process does with its end. Meanwhile the host hears that the board is alive, and is looked after."""
 
-    def __init__(self, bench: Bench, host: Any, limit: float, alive_seconds: float) -> None:
+    def __init__(self, bench: KernelProcess, host: Any, limit: float, alive_seconds: float) -> None:
         self._bench, self._host = bench, host
         self._end, self._signs = time.monotonic() + limit, _Signs(host, alive_seconds)
         bench.socket.setblocking(False)
@@ -180,7 +180,7 @@ class Turn:
     """A host's time on the board. While others wait it is over after `seconds`, and something was measured; sooner or
     later in any case, or the board would be theirs that never measure."""
 
-    def __init__(self, visitor: Visitor | Alone, seconds: float) -> None:
+    def __init__(self, visitor: QueueEntry | Alone, seconds: float) -> None:
         self._visitor, self._seconds = visitor, seconds
         self._began = self._asked = self._looked = time.monotonic()
         self._measured = False
@@ -209,13 +209,13 @@ class Session:
         self,
         host: Any,
         scratch: str,
-        visitor: Visitor | Alone,
+        visitor: QueueEntry | Alone,
         turn_seconds: float = TURN_SECONDS,
         alive_seconds: float = ALIVE_SECONDS,
     ) -> None:
         self._host, self._scratch, self._visitor = host, scratch, visitor
         self._turn_seconds, self._alive_seconds = turn_seconds, alive_seconds
-        self._bench: Bench | None = None
+        self._bench: KernelProcess | None = None
         self._turn: Turn | None = None
         self._over = False  # a turn ended, and the host was not told yet
 
@@ -281,7 +281,7 @@ class Session:
         try:
             if self._turn is None and (busy := self._await_turn(wait)):
                 return busy, []
-            self._bench = Bench(settings, self._scratch)
+            self._bench = KernelProcess(settings, self._scratch)
         except OSError as error:
             return {"unfit": f"{error.filename or self._scratch}: {error.strerror}: free some space there"}, []
         return self._awaited(limit)
@@ -332,7 +332,7 @@ def scratch_for_candidates(base: str) -> Scratch:
     return Scratch(base, prefix="edgetune-board-", mode=0o711)
 
 
-def serve_host(host: Any, base: str, visitor: Visitor, turn_seconds: float, alive_seconds: float) -> None:
+def serve_host(host: Any, base: str, visitor: QueueEntry, turn_seconds: float, alive_seconds: float) -> None:
     """Serve one connected host, in a scratch folder of its own that goes with it."""
     adopt_orphans()
     scratch = scratch_for_candidates(base)

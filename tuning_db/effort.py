@@ -18,7 +18,7 @@ from tuning_db.store import Store
 
 
 @dataclass(frozen=True)
-class Effort:
+class TuningTime:
     """Wall seconds spent on a workload: in all, and what of them went to building, and to checking and timing. The
     rest is the search's own, comparing with the database, and what was spent before databases kept the parts."""
 
@@ -27,11 +27,11 @@ class Effort:
     run_seconds: float = 0.0
 
 
-_PARTS = tuple(f.name for f in fields(Effort))
+_PARTS = tuple(f.name for f in fields(TuningTime))
 
 
-def add_effort(store: Store, more: Mapping[Workload, Effort], device: DeviceKey) -> None:
-    """Add to what each workload had before, in one commit. Nothing (`Effort()`) marks a workload as known to a session.
+def add_tuning_time(store: Store, more: Mapping[Workload, TuningTime], device: DeviceKey) -> None:
+    """Add to what each workload had before, in one commit. Nothing (`TuningTime()`) marks a workload as known to a session.
 
     Raises DatabaseError if the database cannot be written.
     """
@@ -48,17 +48,17 @@ def add_effort(store: Store, more: Mapping[Workload, Effort], device: DeviceKey)
         connection.execute(upsert, rows)
 
 
-def efforts_of(store: Store, wanted: Iterable[Workload], device: DeviceKey) -> dict[Workload, Effort]:
+def tuning_times_of(store: Store, wanted: Iterable[Workload], device: DeviceKey) -> dict[Workload, TuningTime]:
     """What was spent on each workload so far; those that no session has known are left out."""
     parts = (efforts.c[name] for name in _PARTS)
     query = select(workloads.c.key, *parts).select_from(efforts.join(workloads).join(devices))
     with store.reading() as connection:
         rows = connection.execute(query.where(devices.c.key == device.key)).all()
-    found = {row.key: Effort(*row[1:]) for row in rows}
+    found = {row.key: TuningTime(*row[1:]) for row in rows}
     return {w: found[w.key] for w in wanted if w.key in found}
 
 
-def efforts_by_id(connection: Connection) -> dict[tuple[int, int], Effort]:
+def tuning_times_by_id(connection: Connection) -> dict[tuple[int, int], TuningTime]:
     """All of them, by the ids of workload and device. A database that is read as an older edgetune left it has less."""
     inspector = inspect(connection)
     if not inspector.has_table(efforts.name):
@@ -66,4 +66,4 @@ def efforts_by_id(connection: Connection) -> dict[tuple[int, int], Effort]:
     kept = {column["name"] for column in inspector.get_columns(efforts.name)}
     parts = [name for name in _PARTS if name in kept]
     query = select(efforts.c.workload_id, efforts.c.device_id, *(efforts.c[name] for name in parts))
-    return {(row[0], row[1]): Effort(**dict(zip(parts, row[2:], strict=True))) for row in connection.execute(query)}
+    return {(row[0], row[1]): TuningTime(**dict(zip(parts, row[2:], strict=True))) for row in connection.execute(query)}

@@ -14,7 +14,7 @@ from tuning_db.store import Store
 
 
 @dataclass(frozen=True)
-class Found:
+class BestTrial:
     """A trial and how near it is: measured on this very device, or on another one of its family; or shipped with the
     package (tuning_db.shipped), for a device with this key or of its family."""
 
@@ -28,7 +28,7 @@ def best(
     device: DeviceKey,
     tolerance: float | None = None,
     usable: Callable[[Trial], bool] | None = None,
-) -> Found | None:
+) -> BestTrial | None:
     """The fastest usable trial of this device (see Store.best), else that of its nearest relative which has one.
 
     Seconds of two devices do not compare, so relatives are tried by likeness, not by their times. Raises
@@ -36,11 +36,11 @@ def best(
     """
     trial = store.best(workload, device, tolerance, usable)
     if trial is not None:
-        return Found(trial, "device")
+        return BestTrial(trial, "device")
     for relative in relatives(store, device):
         trial = store.best(workload, relative, tolerance, usable)
         if trial is not None:
-            return Found(trial, "family")
+            return BestTrial(trial, "family")
     return None
 
 

@@ -12,13 +12,13 @@ from importlib.resources import as_file, files
 
 from tuning_db import logs
 from tuning_db.errors import DatabaseError
-from tuning_db.lookup import Found, unlikeness
+from tuning_db.lookup import BestTrial, unlikeness
 from tuning_db.record import DeviceKey, Trial, Workload
 
 FILE = "bests.jsonl.xz"
 
 
-def best(workload: Workload, device: DeviceKey, usable: Callable[[Trial], bool] | None = None) -> Found | None:
+def best(workload: Workload, device: DeviceKey, usable: Callable[[Trial], bool] | None = None) -> BestTrial | None:
     """The shipped config of a device with this very key, else of the most alike of its kind and family.
 
     Its seconds are those of another machine, even where the keys are equal. Raises DatabaseError if the file is
@@ -28,7 +28,7 @@ def best(workload: Workload, device: DeviceKey, usable: Callable[[Trial], bool] 
     alike = [t for t in _trials().get(workload.key, ()) if (t.device.kind, t.device.family) == group]
     for trial in sorted(alike, key=lambda t: (t.device != device, unlikeness(device, t.device))):
         if usable is None or usable(trial):
-            return Found(trial, "shipped" if trial.device == device else "shipped family")
+            return BestTrial(trial, "shipped" if trial.device == device else "shipped family")
     return None
 
 

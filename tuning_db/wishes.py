@@ -1,5 +1,5 @@
 """What a person asks of the runs that tune in a database: to pause, to skip a task. Runs look between two batches; see
-`Wishes`."""
+`RunControl`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PAUSE, _SKIP = "pause", "skip"
 
 
 @dataclass(frozen=True)
-class Made:
+class Requests:
     """`skipped`: keys of workloads."""
 
     paused: bool
     skipped: frozenset[str]
 
 
-class Wishes:
+class RunControl:
     """Those that concern a run on one device: every pause, and what was skipped since the run began, so that the next
     run begins with none. Raises DatabaseError if the database cannot be read."""
 
@@ -33,13 +33,13 @@ class Wishes:
         with store.reading() as connection:
             self._began = connection.scalars(select(database_now(connection))).one()
 
-    def made(self) -> Made:
+    def made(self) -> Requests:
         query = select(wishes.c.wish, wishes.c.created, workloads.c.key, devices.c.key.label("device"))
         query = query.select_from(wishes.outerjoin(workloads).outerjoin(devices))
         with self._store.reading() as connection:
             rows = connection.execute(query).all()
         here = [r for r in rows if r.wish == _SKIP and r.device == self._device.key and r.created >= self._began]
-        return Made(any(r.wish == _PAUSE for r in rows), frozenset(r.key for r in here))
+        return Requests(any(r.wish == _PAUSE for r in rows), frozenset(r.key for r in here))
 
 
 def is_paused(store: Store) -> bool:

@@ -10,10 +10,10 @@ import pytest
 
 from tests.benchmarks.scripts import script
 from tests.tuner.stages.graphs import branches
-from tuner.stages import Operator, OperatorGraph, Schedule
+from tuner.stages import StageOperator, OperatorGraph, Schedule
 
 orders = script("stage_orders")
-MERGING = OperatorGraph((Operator("first"), *(Operator(f"conv {i}", (0,), "conv") for i in range(3))))
+MERGING = OperatorGraph((StageOperator("first"), *(StageOperator(f"conv {i}", (0,), "conv") for i in range(3))))
 
 
 def drawn(merges: bool) -> list[Schedule]:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from board_agent.line import MOST, MOST_OF_ONE, Full, Line, Visitor
+from board_agent.line import MOST, MOST_OF_ONE, Full, TurnQueue, QueueEntry
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> Line:
-    return Line(tmp_path / "line")
+def line(tmp_path: Path) -> TurnQueue:
+    return TurnQueue(tmp_path / "line")
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def came(line: Line, stack: ExitStack, *pairings: str) -> list[Visitor]:
+def came(line: TurnQueue, stack: ExitStack, *pairings: str) -> list[QueueEntry]:
     """Connections that wait, in this order."""
     visitors = [stack.enter_context(line.enter(name)) for name in pairings]
     for visitor in visitors:
@@ -34,7 +34,7 @@ def came(line: Line, stack: ExitStack, *pairings: str) -> list[Visitor]:
     return visitors
 
 
-def turns(visitors: dict[str, Visitor], count: int) -> list[str]:
+def turns(visitors: dict[str, QueueEntry], count: int) -> list[str]:
     """Who has the board, where everybody comes again when a turn is over."""
     seen = []
     for _ in range(count):
@@ -45,7 +45,7 @@ def turns(visitors: dict[str, Visitor], count: int) -> list[str]:
     return seen
 
 
-def test_first_come_first_served(line: Line, stack: ExitStack) -> None:
+def test_first_come_first_served(line: TurnQueue, stack: ExitStack) -> None:
     alice, bob, carol = came(line, stack, "alice", "bob", "carol")
     assert bob.look() == (2, "", 3)
     assert alice.look() == (0, "alice", 2)
@@ -54,7 +54,7 @@ def test_first_come_first_served(line: Line, stack: ExitStack) -> None:
     assert [v.look() for v in (alice, carol, bob)] == [(0, "", 2), (2, "", 2), (0, "bob", 1)]
 
 
-def test_who_does_not_wait_has_the_board_only_where_nobody_wants_it(line: Line, stack: ExitStack) -> None:
+def test_who_does_not_wait_has_the_board_only_where_nobody_wants_it(line: TurnQueue, stack: ExitStack) -> None:
     passing = stack.enter_context(line.enter("carol"))
     alice, bob = came(line, stack, "alice", "bob")
     assert not passing.take()
@@ -67,19 +67,19 @@ def test_who_does_not_wait_has_the_board_only_where_nobody_wants_it(line: Line, 
     assert passing.look() == (0, "carol", 0)
 
 
-def test_who_comes_again_is_last(line: Line, stack: ExitStack) -> None:
+def test_who_comes_again_is_last(line: TurnQueue, stack: ExitStack) -> None:
     names = ("alice", "bob", "carol")
     visitors = dict(zip(names, came(line, stack, *names), strict=True))
     assert turns(visitors, 7) == [*names, *names, "alice"]
 
 
-def test_many_connections_of_one_are_one_turn_in_two(line: Line, stack: ExitStack) -> None:
+def test_many_connections_of_one_are_one_turn_in_two(line: TurnQueue, stack: ExitStack) -> None:
     made = came(line, stack, "alice", "alice", "alice", "bob")
     visitors = dict(zip(("alice1", "alice2", "alice3", "bob"), made, strict=True))
     assert turns(visitors, 8) == ["alice1", "bob", "alice2", "bob", "alice3", "bob", "alice1", "bob"]
 
 
-def test_places_do_not_grow_while_one_waits(line: Line, stack: ExitStack) -> None:
+def test_places_do_not_grow_while_one_waits(line: TurnQueue, stack: ExitStack) -> None:
     first, *_ = came(line, stack, "alice", "alice")
     assert first.look().place == 0
     (bob,) = came(line, stack, "bob")
@@ -90,7 +90,7 @@ def test_places_do_not_grow_while_one_waits(line: Line, stack: ExitStack) -> Non
     assert bob.look().place == 0
 
 
-def process(line: Line, pairing: str) -> subprocess.Popen[str]:
+def process(line: TurnQueue, pairing: str) -> subprocess.Popen[str]:
     """Another process in line; it says when it is there, and what it found when it has looked."""
     text = (
         "import sys; from pathlib import Path; from board_agent.line import Line\n"
@@ -110,7 +110,7 @@ def process(line: Line, pairing: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_is_killed_leaves_its_place(line: Line, stack: ExitStack, how: signal.Signals) -> None:
+def test_a_process_that_is_killed_leaves_its_place(line: TurnQueue, stack: ExitStack, how: signal.Signals) -> None:
     measuring = stack.enter_context(process(line, "alice"))
     waiting = stack.enter_context(process(line, "alice"))
     (bob,) = came(line, stack, "bob")
@@ -125,7 +125,7 @@ def test_a_process_that_is_killed_leaves_its_place(line: Line, stack: ExitStack,
     assert carol.look() == (1, "bob", 1)
 
 
-def test_who_was_killed_while_it_measured_had_its_turn(line: Line, stack: ExitStack) -> None:
+def test_who_was_killed_while_it_measured_had_its_turn(line: TurnQueue, stack: ExitStack) -> None:
     measuring = stack.enter_context(process(line, "alice"))
     again, bob = came(line, stack, "alice", "bob")
     measuring.kill()
@@ -133,7 +133,7 @@ def test_who_was_killed_while_it_measured_had_its_turn(line: Line, stack: ExitSt
     assert (again.look().place, bob.look().place) == (2, 0)
 
 
-def test_connections_are_bounded(line: Line, stack: ExitStack) -> None:
+def test_connections_are_bounded(line: TurnQueue, stack: ExitStack) -> None:
     came(line, stack, *["alice"] * MOST_OF_ONE)
     with pytest.raises(Full, match=f"has {MOST_OF_ONE} connections"):
         line.enter("alice")
@@ -143,7 +143,7 @@ def test_connections_are_bounded(line: Line, stack: ExitStack) -> None:
         line.enter("one-more")
 
 
-def test_a_full_line_has_room_again_when_one_leaves(line: Line, stack: ExitStack) -> None:
+def test_a_full_line_has_room_again_when_one_leaves(line: TurnQueue, stack: ExitStack) -> None:
     came(line, stack, *["alice"] * (MOST_OF_ONE - 1))
     with line.enter("alice"), pytest.raises(Full):
         line.enter("alice")
@@ -151,7 +151,7 @@ def test_a_full_line_has_room_again_when_one_leaves(line: Line, stack: ExitStack
         pass
 
 
-def test_the_folder_does_not_grow(line: Line, stack: ExitStack) -> None:
+def test_the_folder_does_not_grow(line: TurnQueue, stack: ExitStack) -> None:
     names = ("alice", "bob")
     visitors = dict(zip(names, came(line, stack, *names), strict=True))
     turns(visitors, 20)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from board_agent.backend import open_backend
-from board_agent.bench import Bench
+from board_agent.bench import KernelServer
 from board_agent.wire import Gone, WireError, receive, send
 from tests.board_agent.bundles import make_bundle, on_the_device
 from tests.fuzz.mutations import bytes_mutated, json_mutated, json_text_mutated, text_of
@@ -87,7 +87,7 @@ class Frames(Format):
             ({"do": "repeat", "function": 1, "arguments": [1], "repetition": {"least": 1}, "before": 2}, []),
             ({"do": "compare", "runs": [[1, [1]]], "order": [0, 0]}, []),
         ]
-        self._bench = Bench(open_backend("cpu", "library", 1), folder)
+        self._bench = KernelServer(open_backend("cpu", "library", 1), folder)
         for message, parts in self._requests:
             self._bench.answer(message, parts)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tuning_db.backends import engine_of, migrate
 from tuning_db import schema
-from tuning_db.effort import Effort, add_effort, efforts_by_id, efforts_of
+from tuning_db.effort import TuningTime, add_tuning_time, tuning_times_by_id, tuning_times_of
 from tuning_db.maintain import verify
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.store import open_db
@@ -21,17 +21,17 @@ A, B, C = (Workload("dense", {"rows": rows}) for rows in (1, 2, 3))
 
 def test_seconds_add_up_per_workload_and_device(tmp_path: Path) -> None:
     with open_db(tmp_path / "t.db") as store:
-        add_effort(store, {A: Effort(1.5, 1.0, 0.25), B: Effort()}, DEVICE)
-        add_effort(store, {A: Effort(2.25, 1.0, 0.5)}, DEVICE)
-        add_effort(store, {A: Effort(100.0)}, OTHER)
-        add_effort(store, {}, DEVICE)
-        assert efforts_of(store, [A, B, C], DEVICE) == {A: Effort(3.75, 2.0, 0.75), B: Effort()}
-        assert efforts_of(store, [B], OTHER) == {}
+        add_tuning_time(store, {A: TuningTime(1.5, 1.0, 0.25), B: TuningTime()}, DEVICE)
+        add_tuning_time(store, {A: TuningTime(2.25, 1.0, 0.5)}, DEVICE)
+        add_tuning_time(store, {A: TuningTime(100.0)}, OTHER)
+        add_tuning_time(store, {}, DEVICE)
+        assert tuning_times_of(store, [A, B, C], DEVICE) == {A: TuningTime(3.75, 2.0, 0.75), B: TuningTime()}
+        assert tuning_times_of(store, [B], OTHER) == {}
         assert list(verify(store)) == []
     with open_db(tmp_path / "t.db", read_only=True) as store:
-        assert efforts_of(store, [A], OTHER) == {A: Effort(100.0)}
+        assert tuning_times_of(store, [A], OTHER) == {A: TuningTime(100.0)}
         with store.reading() as connection:
-            assert sorted(e.seconds for e in efforts_by_id(connection).values()) == [0.0, 3.75, 100.0]
+            assert sorted(e.seconds for e in tuning_times_by_id(connection).values()) == [0.0, 3.75, 100.0]
 
 
 def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) ->
         connection.execute("UPDATE alembic_version SET version_num = ?", (schema.REVISIONS[0],))
     connection.close()
     with open_db(path) as store:
-        add_effort(store, {A: Effort(1.0)}, DEVICE)
-        assert efforts_of(store, [A], DEVICE) == {A: Effort(1.0)}
+        add_tuning_time(store, {A: TuningTime(1.0)}, DEVICE)
+        assert tuning_times_of(store, [A], DEVICE) == {A: TuningTime(1.0)}
 
 
 @pytest.mark.parametrize("revision", schema.REVISIONS)
@@ -62,4 +62,4 @@ def test_what_an_older_edgetune_left_is_read_as_it_is(tmp_path: Path, revision: 
                 connection.exec_driver_sql(statement)
     engine.dispose()
     with open_db(tmp_path / "old.db", read_only=True) as store, store.reading() as connection:
-        assert efforts_by_id(connection) == ({(3, 4): Effort(2.5)} if has_efforts else {})
+        assert tuning_times_by_id(connection) == ({(3, 4): TuningTime(2.5)} if has_efforts else {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.tuning_db.made import CONV, LAPTOP, trial
 from tuning_db import lookup
-from tuning_db.lookup import Found
+from tuning_db.lookup import BestTrial
 from tuning_db.record import DeviceKey
 from tuning_db.store import Store
 
@@ -16,7 +16,7 @@ def device(model: str = "znver4", family: str = "x86_64-avx512", kind: str = "cp
 def test_the_device_itself_comes_first_however_slow(store: Store) -> None:
     own, relative = trial(1, 9e-3), trial(2, 1e-3, device=device(threads=8))
     store.add_many([relative, own])
-    assert lookup.best(store, CONV, LAPTOP) == Found(own, "device")
+    assert lookup.best(store, CONV, LAPTOP) == BestTrial(own, "device")
 
 
 def test_then_the_nearest_relative_not_the_fastest(store: Store) -> None:
@@ -26,8 +26,8 @@ def test_then_the_nearest_relative_not_the_fastest(store: Store) -> None:
     store.add_many([other_model, more_threads, more_limit])
     here = device(threads=2, limit=1)
     assert lookup.relatives(store, here)[-1] == other_model.device
-    assert lookup.best(store, CONV, here, usable=lambda t: t != more_threads) == Found(more_limit, "family")
-    assert lookup.best(store, CONV, device("skylake", threads=4, limit=1)) == Found(other_model, "family")
+    assert lookup.best(store, CONV, here, usable=lambda t: t != more_threads) == BestTrial(more_limit, "family")
+    assert lookup.best(store, CONV, device("skylake", threads=4, limit=1)) == BestTrial(other_model, "family")
 
 
 def test_of_one_model_the_device_with_most_equal_attributes_is_nearest(store: Store) -> None:

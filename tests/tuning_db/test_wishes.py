@@ -8,19 +8,19 @@ from tests.tuning_db.made import CONV, LAPTOP, trial
 from tuning_db import schema
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.store import Store, open_db
-from tuning_db.wishes import Wishes, is_paused, pause, resume, skip
+from tuning_db.wishes import RunControl, is_paused, pause, resume, skip
 
 OTHER = DeviceKey("cpu", "x86_64-avx2", "haswell", {"threads": 1})
 
 
 def test_a_pause_holds_for_every_run_until_it_ends(store: Store) -> None:
-    before = Wishes(store, LAPTOP)
+    before = RunControl(store, LAPTOP)
     assert not before.made().paused
     pause(store)
     pause(store)
     assert is_paused(store)
     assert before.made().paused
-    assert Wishes(store, OTHER).made().paused
+    assert RunControl(store, OTHER).made().paused
     resume(store)
     resume(store)
     assert not is_paused(store)
@@ -28,9 +28,9 @@ def test_a_pause_holds_for_every_run_until_it_ends(store: Store) -> None:
 
 
 def test_a_task_is_skipped_by_runs_that_were_under_way_on_its_device(store: Store) -> None:
-    began, elsewhere = Wishes(store, LAPTOP), Wishes(store, OTHER)
+    began, elsewhere = RunControl(store, LAPTOP), RunControl(store, OTHER)
     skip(store, CONV, LAPTOP)
-    later = Wishes(store, LAPTOP)
+    later = RunControl(store, LAPTOP)
     assert began.made().skipped == {CONV.key}
     assert elsewhere.made().skipped == frozenset()
     with store.writing() as connection:  # as if the second run had begun a second later
@@ -42,7 +42,7 @@ def test_what_is_asked_again_is_asked_of_runs_that_came_since(store: Store) -> N
     skip(store, CONV, LAPTOP)
     with store.writing() as connection:
         connection.execute(sqlalchemy.update(schema.wishes).values(created=0))
-    run = Wishes(store, LAPTOP)
+    run = RunControl(store, LAPTOP)
     assert run.made().skipped == frozenset()
     skip(store, CONV, LAPTOP)
     skip(store, Workload("dense", {"rows": 1}), LAPTOP)

@@ -35,7 +35,7 @@ from tuner.cli.common import (
 from tuner.cli.completion import BUILT_FOR, several_of
 from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
 from tuner.cli.placing import (
-    Placed,
+    PlacedGraph,
     Placement,
     PlacementOption,
     PlacementRewardOption,
@@ -208,7 +208,7 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
 
 
 def _placed(
-    graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: Placed | None
+    graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: PlacedGraph | None
 ) -> tuple[list[Device], Planned]:
     """The devices that are used, and which of them computes each step: as placed, or by the fallback."""
     from tuner.graph.layout.choice import Planned

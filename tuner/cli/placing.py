@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tuner.graph import FusedGraph
     from tuner.graph.fusion.split import Split
     from tuner.studies.soap import Strategy
-    from tuner.studies.strategies import Placing
+    from tuner.studies.strategies import PlacementResult
     from tuner.studies.topology import Topology
 
 
@@ -96,7 +96,7 @@ PlacementRewardOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedGraph:
     """What is built, with its strategy for the network's own steps. `result`: what --json says of it."""
 
     split: Split
@@ -118,7 +118,7 @@ class Placer:
 
     def place(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
-    ) -> Placed:
+    ) -> PlacedGraph:
         """On a GPU and the CPU, and one line that says what the simulator expects. Raises BadInput, DatabaseError."""
         if len(devices) < 2:
             raise BadInput(f"--placement {self.way}: between which devices? Name a GPU and the CPU: opencl:0,cpu")
@@ -137,7 +137,7 @@ class Placer:
 
     def _searched(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
-    ) -> Placed:
+    ) -> PlacedGraph:
         from tuner.studies.runs import Runs
         from tuner.studies.simulator import chrome_trace
         from tuner.studies.strategies import check_known, place
@@ -156,19 +156,19 @@ class Placer:
         if self.trace is not None:
             self.trace.write_text(json.dumps(chrome_trace(found.timeline())), encoding="utf-8")
             out.show(f"wrote {self.trace}: the simulated timeline")
-        return Placed(found.split, found.strategy, placing_json(found))
+        return PlacedGraph(found.split, found.strategy, placing_json(found))
 
 
-def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str]) -> Placed:
+def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str]) -> PlacedGraph:
     from tuner.placement.fallback import CPU, GPU, fall_back
     from tuner.studies.parts import built, whole_strategy
 
     placement = fall_back(graph, devices[GPU].target, unwanted, devices[GPU].memory_bytes)
     strategy = whole_strategy(graph, placement)
-    return Placed(built(graph, strategy, CPU), strategy, None)
+    return PlacedGraph(built(graph, strategy, CPU), strategy, None)
 
 
-def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output) -> Placed:
+def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output) -> PlacedGraph:
     """As a file says. Raises BadInput where it cannot be used."""
     from tuner.studies.parts import built_of, read_strategy_of
 
@@ -178,7 +178,7 @@ def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Se
     split = built_of(path, graph, devices, strategy)
     parts = _parts(split)
     out.show(f"{path}: {len(parts)} of {len(graph.steps)} steps are split")
-    return Placed(split, strategy, {"way": str(path), "placement": list(split.placement), "parts": parts})
+    return PlacedGraph(split, strategy, {"way": str(path), "placement": list(split.placement), "parts": parts})
 
 
 def placer_asked(
@@ -220,7 +220,7 @@ def placer_asked(
     return Placer(way, given, seconds, written, reward, trace)
 
 
-def placing_json(found: Placing) -> dict[str, Any]:
+def placing_json(found: PlacementResult) -> dict[str, Any]:
     """What --json says of it; a device that cannot compute the network alone takes null seconds."""
     simple = {name: None if s == float("inf") else s for name, s in found.simple.items()}
     return {

@@ -16,7 +16,7 @@ from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.model import Count, Model, TensorInfo
 from tuner.graph.lowering.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.lowering.capture import why_not_captured
-from tuner.graph.lowering.kernels import Place
+from tuner.graph.lowering.kernels import DevicePlan
 from tuner.graph.lowering.lower import LoweredOperator
 from tuner.graph.lowering.merge import merged_tasks
 from tuner.graph.lowering.passes import compile_module, memory_as_operands
@@ -37,7 +37,7 @@ __all__ = [
     "OperatorStep",
     "Part",
     "Parts",
-    "Place",
+    "DevicePlan",
     "Placed",
     "PlacedOperator",
     "Stopwatch",

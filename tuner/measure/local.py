@@ -33,7 +33,7 @@ from tuner.measure.scratch import Scratch
 from tuner.measure.targets.speed_check import Interval
 from tuner.measure.workers.batch import Building
 from tuner.measure.workers.build_pool import BuilderPool
-from tuner.measure.workers.run_client import Laboratory
+from tuner.measure.workers.run_client import MeasureClient
 from tuner.measure.workers.worker import ProcessServer
 from tuner.search import Searcher, make_searcher
 from tuner.versions import versions
@@ -139,7 +139,7 @@ class LocalRunner(Runner):
         return make(spec, space, seed, history)
 
     def _open_laboratory(self, settings: ExecutorSettings) -> Any:
-        return Laboratory(self._server, settings, self.options.run_seconds, notice=self.notice)
+        return MeasureClient(self._server, settings, self.options.run_seconds, notice=self.notice)
 
     def _preflight(self) -> Path:
         """Build a kernel that is known to be good. Raises BadInput if it cannot be built."""

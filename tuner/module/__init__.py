@@ -8,7 +8,7 @@ from tuner.graph.layout.choice import Choice, choose
 from tuner.module.builder import build, build_placed
 from tuner.module.first_off import first_off
 from tuner.module.inputs import random_inputs
-from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
+from tuner.module.manifest import Manifest, OperatorEntry, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.reference import OnnxReference
 from tuner.module.rows import in_order_of
@@ -22,7 +22,7 @@ __all__ = [
     "Manifest",
     "Module",
     "OnnxReference",
-    "Operator",
+    "OperatorEntry",
     "OperatorError",
     "Processor",
     "build",

@@ -21,7 +21,7 @@ from tuner.graph import (
     FusedGraph,
     MergedOperator,
     Model,
-    Place,
+    DevicePlan,
     Placed,
     PlacedOperator,
     TunedStep,
@@ -33,7 +33,7 @@ from tuner.graph import (
 from tuner.graph.layout.choice import Choice, Planned, choose
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
-from tuner.module.manifest import Manifest, Operator, Part, Processor
+from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor
 from tuner.module.saving import Check, Contents, Written, check_directory, save
 from tuner.vendors import vendors_of
 from tuning_db.record import Workload
@@ -86,7 +86,7 @@ def build_placed(
         known = choose(free, device, store, exact)
         chosen.append({s.out: planned.kernels.get(s.out) or known[s.workload] for s in steps})
     places = [
-        Place(device.target, {}, {out: choice.config for out, choice in kernels.items()})
+        DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
     ]
     placed = lower_placed(network, places, planned.placement, planned.blocks)
@@ -142,17 +142,17 @@ def _save(
     return save(Contents(executable.mod, functions, placed.constants, parallel), directory, linker, describe, check)
 
 
-def _operator(placed: PlacedOperator | MergedOperator, chosen: Mapping[Var, Choice]) -> Operator:
+def _operator(placed: PlacedOperator | MergedOperator, chosen: Mapping[Var, Choice]) -> OperatorEntry:
     if isinstance(placed, MergedOperator):
         choice = placed.choice
         measured = choice.source, choice.seconds, choice.error
         parts = tuple(Part(part.step.node, part.result, part.first_block) for part in placed.parts)
-        return Operator(
+        return OperatorEntry(
             placed.node, placed.function, placed.workload, choice.config, *measured, device=placed.device, parts=parts
         )
     lowered = placed.operator
     choice = chosen[lowered.step.out]
-    return Operator(
+    return OperatorEntry(
         lowered.step.node,
         lowered.function,
         lowered.step.workload,

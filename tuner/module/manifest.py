@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorEntry:
     """One step that a template computes, in execution order, and where its kernel came from.
 
     `function` is the kernel's name in the library (None: legalised without a template); `source` is that of its choice
@@ -82,7 +82,7 @@ class Operator:
         return {**self.__dict__, "workload": self.workload.as_dict(), "config": config, "parts": parts}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Operator:
+    def from_dict(cls, data: Mapping[str, Any]) -> OperatorEntry:
         """As `as_dict` wrote it. Raises KeyError, TypeError or ValueError for anything else."""
         config = Config.from_dict(data["config"]) if data["config"] is not None else None
         parts = tuple(Part(**part) for part in data["parts"])
@@ -105,7 +105,7 @@ class Manifest:
     devices: tuple[Processor, ...]
     threads: int
     cpu_features: tuple[str, ...]
-    operators: tuple[Operator, ...]
+    operators: tuple[OperatorEntry, ...]
     versions: Mapping[str, str]
     kernels: str | None
     network: str
@@ -223,7 +223,7 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
     data = {"entry": "main", **data}  # modules of before 2026-11-25 have no other
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
-    fields["operators"] = tuple(Operator.from_dict(o) for o in data["operators"])
+    fields["operators"] = tuple(OperatorEntry.from_dict(o) for o in data["operators"])
     fields["devices"] = tuple(Processor(**p) for p in data["devices"])
     for name in ("cpu_features", "input_devices", "constants", "stages"):
         fields[name] = tuple(data[name])

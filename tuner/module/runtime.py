@@ -24,7 +24,7 @@ from tuner.devices.parallel.stage import offer_stages, one_by_one
 from tuner.errors import BadInput, last_line
 from tuner.graph import Stopwatch, TensorInfo
 from tuner.module.cpu_features import missing_features
-from tuner.module.manifest import Manifest, Operator, Processor, read_manifest
+from tuner.module.manifest import Manifest, OperatorEntry, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.saving import read_constants
 from tuner.module.threads import PoolThreads
@@ -34,7 +34,7 @@ from tuner.vendors import require
 _ALIGNMENT = 64  # of every tensor, in bytes: kernels are compiled for it
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
-Observer = Callable[[Operator, tuple[Any, ...]], None]
+Observer = Callable[[OperatorEntry, tuple[Any, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CallTime:
 
     name: str
     function: str
-    operator: Operator | None
+    operator: OperatorEntry | None
     seconds: float
 
 
@@ -311,13 +311,13 @@ class Module:
 class Attribution:
     """Which anchor a call belongs to: the calls of one function come in the order of its operators."""
 
-    def __init__(self, operators: tuple[Operator, ...]) -> None:
-        self._waiting: dict[str, list[Operator]] = defaultdict(list)
+    def __init__(self, operators: tuple[OperatorEntry, ...]) -> None:
+        self._waiting: dict[str, list[OperatorEntry]] = defaultdict(list)
         for operator in reversed(operators):
             if operator.function is not None:
                 self._waiting[operator.function].append(operator)
 
-    def next(self, function: str) -> Operator | None:
+    def next(self, function: str) -> OperatorEntry | None:
         waiting = self._waiting.get(function)
         return waiting.pop() if waiting else None
 

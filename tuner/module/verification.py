@@ -17,7 +17,7 @@ from templates.workloads import anchor_of
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TunedStep
 from tuner.module.inputs import DISTRIBUTIONS, USUAL, drawn_inputs, random_inputs
-from tuner.module.manifest import Manifest, Operator, Part
+from tuner.module.manifest import Manifest, OperatorEntry, Part
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import Module
 from tuner.vendors import vendor_of, vendor_template
@@ -40,7 +40,7 @@ Reference = Callable[[Arrays], Arrays]
 class OperatorError:
     """How far one operator of a module is from the reference of the same operands."""
 
-    operator: Operator
+    operator: OperatorEntry
     error: float
 
 
@@ -153,7 +153,7 @@ def operator_errors(module: Module, graph: FusedGraph, inputs: Arrays) -> list[O
     targets = [Target(dict(processor.target)) for processor in module.manifest.devices]
     found: list[OperatorError] = []
 
-    def compare(operator: Operator, tensors: tuple) -> None:
+    def compare(operator: OperatorEntry, tensors: tuple) -> None:
         arrays, errors = [t.numpy() for t in tensors], []
         for part, step in zip(_parts(operator), steps[id(operator)], strict=True):
             if isinstance(step, OperatorStep):
@@ -166,7 +166,7 @@ def operator_errors(module: Module, graph: FusedGraph, inputs: Arrays) -> list[O
     return found
 
 
-def _parts(operator: Operator) -> Sequence[Part]:
+def _parts(operator: OperatorEntry) -> Sequence[Part]:
     return operator.parts or (Part(operator.node, 0, operator.first_block),)
 
 
@@ -194,7 +194,7 @@ def _operator_error(step: OperatorStep, arrays: Sequence[np.ndarray]) -> float:
 
 
 def _anchor_error(
-    operator: Operator, part: Part, step: AnchorStep, target: Target, arrays: Sequence[np.ndarray]
+    operator: OperatorEntry, part: Part, step: AnchorStep, target: Target, arrays: Sequence[np.ndarray]
 ) -> float:
     assert operator.config is not None
     name = operator.config.template

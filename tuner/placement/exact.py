@@ -14,7 +14,7 @@ from tvm.ir import Var
 from templates.template import PLAIN, Layout
 from tuner.devices import Device
 from tuner.errors import BadInput
-from tuner.graph import Alone, FusedGraph, Place, lower_alone
+from tuner.graph import Alone, FusedGraph, DevicePlan, lower_alone
 from tuner.graph.fusion.fuse import AnchorStep, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
@@ -136,11 +136,11 @@ class _Network:
     def _lowered(self, step: Step, device: int) -> Iterator[tuple[Alone, Choice | None]]:
         """In every block, if it is a plain step, else with every kernel; the best first."""
         target = self._devices[device].target
-        ways: list[tuple[Place, int | None, Choice | None]]
+        ways: list[tuple[DevicePlan, int | None, Choice | None]]
         if isinstance(step, PlainStep):
-            ways = [(Place(target, {}), block, None) for block in self._blocks[device]]
+            ways = [(DevicePlan(target, {}), block, None) for block in self._blocks[device]]
         else:
-            ways = [(Place(target, {step.workload: c.config}), None, c) for c in self._choices[device][step.workload]]
+            ways = [(DevicePlan(target, {step.workload: c.config}), None, c) for c in self._choices[device][step.workload]]
         for place, block, choice in ways:
             try:
                 yield lower_alone(self._graph, step, place, block), choice

@@ -13,7 +13,7 @@ from tvm.ir import Call, GlobalVar
 from tvm.target import Target
 
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, Place, TunedStep, runs_on
+from tuner.graph import FusedGraph, DevicePlan, TunedStep, runs_on
 from tuner.graph.fusion.fuse import PlainStep, Step
 from tuner.graph.ir.bindings import operands
 from tuner.placement.memory import memory_on
@@ -39,7 +39,7 @@ def fall_back(
     for step, name in zip(graph.steps, names, strict=True):
         key = alike(step)
         if name not in unwanted and key not in found:
-            found[key] = runs_on(graph, step, Place(gpu, {}))
+            found[key] = runs_on(graph, step, DevicePlan(gpu, {}))
         placement.append(CPU if name in unwanted or not found[key] else GPU)
     return within_memory_of(graph, placement, memory_bytes)
 

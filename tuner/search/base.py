@@ -15,7 +15,7 @@ from typing import Protocol
 from templates.space import SearchSpace
 from tuner.errors import SearchFailed
 from tuner.search.allocation import shares
-from tuner.search.unseen import Unseen
+from tuner.search.unseen import UntriedConfigs
 from tuning_db.record import Config, Trial
 
 
@@ -70,7 +70,7 @@ def library_calls(name: str, *errors: type[Exception]) -> Iterator[None]:
         raise SearchFailed(f"{name}: {text.splitlines()[0]}") from error
 
 
-class Unadvised:
+class UnadvisedSearcher:
     """What searchers share that nobody influences."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Basis:
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         self._space = space
         self._rng = rng_of(seed, history)
-        self._unseen = Unseen(space, self._rng)
+        self._unseen = UntriedConfigs(space, self._rng)
         self._trials: list[Trial] = []
         self._suggested: list[Config] = []
         self._start = self._first_seeds()

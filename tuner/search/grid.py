@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from templates.space import SearchSpace
-from tuner.search.base import Unadvised
+from tuner.search.base import UnadvisedSearcher
 from tuning_db.record import Config, Trial
 
 
-class GridSearcher(Unadvised):
+class GridSearcher(UnadvisedSearcher):
     """See this module's docstring."""
 
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:

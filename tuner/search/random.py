@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from templates.space import SearchSpace
-from tuner.search.base import Unadvised, rng_of
-from tuner.search.unseen import Unseen
+from tuner.search.base import UnadvisedSearcher, rng_of
+from tuner.search.unseen import UntriedConfigs
 from tuning_db.record import Config, Trial
 
 
-class RandomSearcher(Unadvised):
+class RandomSearcher(UnadvisedSearcher):
     """See this module's docstring."""
 
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         super().__init__()
-        self._unseen = Unseen(space, rng_of(seed, history))
+        self._unseen = UntriedConfigs(space, rng_of(seed, history))
         self.observe(history)
 
     def propose(self, n: int) -> list[Config]:

@@ -1,4 +1,4 @@
-"""The record of what was already proposed, and random configs that were not. Start at `Unseen`."""
+"""The record of what was already proposed, and random configs that were not. Start at `UntriedConfigs`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from templates.space import SearchSpace, Space
 from tuning_db.record import Config
 
 
-class Unseen:
+class UntriedConfigs:
     """Which configs were met so far, and random ones that were not.
 
     Configs are drawn by rejection; where that keeps meeting known ones, what is left of the template is listed.

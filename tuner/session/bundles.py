@@ -10,7 +10,7 @@ from tuner.devices import Device
 from tuner.errors import NothingMeasured
 from tuner.measure.boards.bundle import write_bundle
 from tuner.measure.runner import Candidate, MeasureOptions
-from tuner.measure.workers.cross_builder import Workshop
+from tuner.measure.workers.cross_builder import CrossBuilder
 from tuner.search import make_searcher
 from tuner.session.proposing import task_seed
 from tuner.session.task import is_current
@@ -38,7 +38,7 @@ def make_bundle(
     where no candidate is left: then there is no file."""
     options = MeasureOptions(seed=seed)
     built: list[tuple[Candidate, Path]] = []
-    with Workshop(device, options) as workshop:
+    with CrossBuilder(device, options) as workshop:
         preflight = workshop.preflight()
         for task in tasks:
             space = search_space(task.workload, device.target, exact=exact)

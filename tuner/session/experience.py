@@ -1,4 +1,4 @@
-"""What a session knows of other workloads, for the searcher of a task. Start at `Library`.
+"""What a session knows of other workloads, for the searcher of a task. Start at `TransferData`.
 
 Trials of the same operator on this device and on its relatives (the same family: a config that is good on one is worth
 trying on the other): of the session's other tasks as they go, and from the database. Only what a template of this
@@ -35,7 +35,7 @@ _OTHER_DEVICE = 1.0
 
 
 @dataclass(frozen=True)
-class _Shelf:
+class _RecordedWorkload:
     """What the database has of a workload on a device."""
 
     workload: Workload
@@ -43,7 +43,7 @@ class _Shelf:
     extra: float
 
 
-class Library:
+class TransferData:
     """`space_of`: the search space of a workload on the session's device, None where no template applies."""
 
     def __init__(
@@ -52,8 +52,8 @@ class Library:
         self._store, self._space_of = store, cache(space_of)
         self._relatives = relatives(store, device)
         devices = [(device, 0.0), *((d, _OTHER_DEVICE) for d in self._relatives)]
-        self._shelves = [_Shelf(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
-        self._read: dict[_Shelf, Experience | None] = {}
+        self._shelves = [_RecordedWorkload(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
+        self._read: dict[_RecordedWorkload, Experience | None] = {}
         self._recorded: dict[Workload, list[Experience]] = {}
 
     def nearest(self, state: TaskState, states: Sequence[TaskState]) -> list[Experience]:
@@ -94,13 +94,13 @@ class Library:
         loaded = ((self._load(shelf), distance) for distance, shelf in islice(kin, 2 * NEAREST))
         return [replace(known, distance=distance) for known, distance in loaded if known is not None][:NEAREST]
 
-    def _load(self, shelf: _Shelf) -> Experience | None:
+    def _load(self, shelf: _RecordedWorkload) -> Experience | None:
         """Read at most once in a session: several tasks are near to it."""
         if shelf not in self._read:
             self._read[shelf] = self._of(shelf)
         return self._read[shelf]
 
-    def _of(self, shelf: _Shelf) -> Experience | None:
+    def _of(self, shelf: _RecordedWorkload) -> Experience | None:
         space = self._space_of(shelf.workload)
         if space is None:
             return None

@@ -19,7 +19,7 @@ from tuner.errors import BadInput, NothingMeasured
 from tuner.measure.runner import Candidate, Runner
 from tuner.search import DEFAULT, check_searcher, make_searcher
 from tuner.session.budget import FLOOR, Allowance, Budget, allowance
-from tuner.session.experience import Library
+from tuner.session.experience import TransferData
 from tuner.session.final import finalists
 from tuner.session.gain import most_promising
 from tuner.session.journal import journalled, release, release_dead
@@ -28,7 +28,7 @@ from tuner.session.report import Progress, SessionReport, Stopped, finite, gflop
 from tuner.session.sharing import LEASE_SECONDS, Sharing
 from tuner.session.task import TaskState, is_current
 from tuner.tasks import Task
-from tuning_db.effort import Effort, add_effort, efforts_of
+from tuning_db.effort import TuningTime, add_tuning_time, tuning_times_of
 from tuning_db.marks import mark_throttled
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
@@ -110,7 +110,7 @@ class _Session:
         self._left = self._allowance(budget)
         self._tried_before = sum(s.tried for s in self._tunable)
         ops = {s.task.workload.op for s in self._tunable}
-        library = Library(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
+        library = TransferData(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
         self._proposer = Proposer(self._tunable, library, device.target, searcher, seed, make)
 
     def _state(self, task: Task, only: Sequence[str] | None, exact: bool, suspects: Sequence[Config]) -> TaskState:
@@ -121,7 +121,7 @@ class _Session:
         return TaskState(task, space, [t for t in recorded if is_current(t, templates)], suspects=again)
 
     def _allowance(self, budget: Budget) -> Allowance:
-        spent = efforts_of(self._store, [s.task.workload for s in self._tunable], self._device.key)
+        spent = tuning_times_of(self._store, [s.task.workload for s in self._tunable], self._device.key)
         new = sum(s.task.workload not in spent and not s.tried for s in self._tunable)
         tried = sum(s.tried for s in self._tunable)
         return allowance(budget, tried, sum(e.seconds for e in spent.values()), len(self._tunable), new)
@@ -134,7 +134,7 @@ class _Session:
                 stopped = self._search()
                 # Now these tasks are known to a session, and bring no share of the budget again. Those that an
                 # interrupted one has not come to still do.
-                add_effort(self._store, {s.task.workload: Effort() for s in self._tunable}, self._device.key)
+                add_tuning_time(self._store, {s.task.workload: TuningTime() for s in self._tunable}, self._device.key)
                 self._compare()
         except KeyboardInterrupt:
             stopped = Stopped.INTERRUPTED
@@ -277,7 +277,7 @@ class _Session:
         """Put the time since the last charge to the task's account."""
         now, spent = self._clock(), replace(self._runner.spent)
         build, run = spent.build_seconds - self._spent.build_seconds, spent.run_seconds - self._spent.run_seconds
-        add_effort(self._store, {state.task.workload: Effort(now - self._charged, build, run)}, self._device.key)
+        add_tuning_time(self._store, {state.task.workload: TuningTime(now - self._charged, build, run)}, self._device.key)
         self._charged, self._spent = now, spent
 
     def _charge_rest(self) -> None:

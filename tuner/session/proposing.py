@@ -10,7 +10,7 @@ from tvm.target import Target
 from templates.space import SearchSpace
 from tuner.errors import SearchFailed
 from tuner.search import FALLBACK, Searcher, make_searcher
-from tuner.session.experience import Library
+from tuner.session.experience import TransferData
 from tuner.session.task import TaskState
 from tuner.tasks import Task
 from tuning_db.record import Config, Trial
@@ -34,7 +34,7 @@ class Proposer:
     def __init__(
         self,
         states: Sequence[TaskState],
-        library: Library,
+        library: TransferData,
         target: Target,
         searcher: str,
         seed: int,

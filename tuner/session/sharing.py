@@ -22,7 +22,7 @@ from tuning_db.claims import Claims, process_of, trial_counts
 from tuning_db.errors import DatabaseError
 from tuning_db.record import DeviceKey
 from tuning_db.store import Store
-from tuning_db.wishes import Wishes
+from tuning_db.wishes import RunControl
 
 LEASE_SECONDS = 60.0
 _RENEWALS = 4  # in that time
@@ -47,7 +47,7 @@ class Sharing:
     ) -> None:
         self._store, self._device, self._states = store, device, states
         self._claims = Claims(store, device, _new_owner(), lease_seconds)
-        self._wishes = Wishes(store, device)
+        self._wishes = RunControl(store, device)
         self._notice = notice or (lambda _: None)
         self._noticed = False
         self._held: list[TaskState] = []

@@ -2,17 +2,17 @@
 000). Start at `search`."""
 
 from tuner.stages.endings import Cut, Limits
-from tuner.stages.operators import Operator, OperatorGraph
+from tuner.stages.operators import StageOperator, OperatorGraph
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
-from tuner.stages.search import Block, Found, Options, search
+from tuner.stages.search import Block, StageSearchResult, Options, search
 
 __all__ = [
     "Block",
     "Costs",
     "Cut",
-    "Found",
+    "StageSearchResult",
     "Limits",
-    "Operator",
+    "StageOperator",
     "OperatorGraph",
     "Options",
     "Schedule",

@@ -1,4 +1,4 @@
-"""A network's kernels on its device, to be launched in any stages without compiling again. Start at `Bench`.
+"""A network's kernels on its device, to be launched in any stages without compiling again. Start at `StageBench`.
 
 Every tensor has memory of its own here, filled by one run of the whole network on random values.
 """
@@ -35,7 +35,7 @@ Around = Sequence[tuple[tuple[int, ...], Stage]]  # see `passes.around`
 _ALLOCATION = "relax.builtin.alloc_tensor"
 
 
-class Bench:
+class StageBench:
     """Launches stages of a network on streams, or on parts of the host's threads, as its module would. The kernels of
     merged stages, which `merging` has, are compiled when they are first launched.
 
@@ -238,7 +238,7 @@ class Bench:
 class _Pass:
     """A schedule with some stages to time, run again and again. `runs`: how often it should be, besides the first."""
 
-    def __init__(self, bench: Bench, schedule: Sequence[Stage], given: Sequence[int]) -> None:
+    def __init__(self, bench: StageBench, schedule: Sequence[Stage], given: Sequence[int]) -> None:
         self._timed = bench.before(schedule, given)
         self._staged = bench.timing(self._timed, True)
         self._wide = [len(stage.groups) > 1 for _, stage in self._timed]

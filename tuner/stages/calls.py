@@ -17,7 +17,7 @@ from tvm.ir import Call, GlobalVar, IRModule, Var
 from tuner.errors import BadInput
 from tuner.graph import Placed, memory_as_operands
 from tuner.graph.ir.bindings import operands
-from tuner.stages.operators import Operator, OperatorGraph
+from tuner.stages.operators import StageOperator, OperatorGraph
 
 _VIEWS = ("relax.reshape", "relax.memory.view")
 
@@ -54,7 +54,7 @@ class Calls:
         return self.module["main"]
 
     def graph(self, merges: Sequence[Hashable] = ()) -> OperatorGraph:
-        """The calls as operators; `merges`: of every call, which others it may be merged with (see `Operator`; default:
+        """The calls as operators; `merges`: of every call, which others it may be merged with (see `StageOperator`; default:
         none). Raises BadInput as `OperatorGraph` does."""
         readers: dict[Var, set[int]] = {}
         writers: dict[Var, set[int]] = {}
@@ -62,7 +62,7 @@ class Calls:
         for i, call in enumerate(self.kernels):
             before = {w for root in call.reads for w in writers.get(root, ())}
             before |= {r for root in call.writes for r in readers.get(root, ())}
-            operators.append(Operator(call.name, tuple(sorted(before - {i})), merges[i] if merges else None))
+            operators.append(StageOperator(call.name, tuple(sorted(before - {i})), merges[i] if merges else None))
             for root in call.reads:
                 readers.setdefault(root, set()).add(i)
             for root in call.writes:

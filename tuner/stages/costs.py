@@ -30,7 +30,7 @@ from templates.workloads import conv_of
 from tuner.devices import Device
 from tuner.errors import BadInput, last_line
 from tuner.graph import kernel_hash
-from tuner.stages.bench import Bench
+from tuner.stages.bench import StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.merge import MergedKernel, Merging
 from tuner.stages.operators import OperatorGraph, numbers
@@ -57,7 +57,7 @@ class MeasuredCosts:
     def __init__(
         self,
         calls: Calls,
-        bench: Bench,
+        bench: StageBench,
         device: Device,
         store: Store,
         versions: dict[str, Any] | None = None,

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from tuner.devices import Device
 from tuner.graph import Placed
 from tuner.graph.ir.hashes import WHOLE
-from tuner.stages.bench import RUNS, Bench
+from tuner.stages.bench import RUNS, StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import kernel_hashes
 from tuner.stages.schedule import Stage
@@ -17,7 +17,7 @@ from tuner.stages.schedule import Stage
 class NetworkKernels:
     """Of a finished network on one device, compiled once.
 
-    Raises BadInput as `Calls.of` and `Bench` do, RuntimeError if the device refuses a kernel.
+    Raises BadInput as `Calls.of` and `StageBench` do, RuntimeError if the device refuses a kernel.
     """
 
     def __init__(self, placed: Placed, device: Device) -> None:
@@ -26,7 +26,7 @@ class NetworkKernels:
         whole = {g.name_hint: f.attrs[WHOLE] for g, f in functions if f.attrs is not None and WHOLE in f.attrs}
         self._hashes = [whole.get(c.name, own) for c, own in zip(calls.kernels, kernel_hashes(calls), strict=True)]
         self._stages = [Stage(((i,),)) for i in range(len(self._hashes))]
-        self._bench = Bench(placed, calls, device)
+        self._bench = StageBench(placed, calls, device)
 
     def seconds(self, runs: int = RUNS) -> dict[str, float]:
         """Of every kernel, by its `kernel_hash`: the median of so many runs of the whole network; of a kernel that is

@@ -14,7 +14,7 @@ from tuner.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Operator:
+class StageOperator:
     """`reads`: the numbers of the operators whose results it needs. Operators with the same `merges`, if it is not
     None, may be computed as one."""
 
@@ -31,7 +31,7 @@ class OperatorGraph:
     when they are loaded).
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[StageOperator, ...]
 
     def __post_init__(self) -> None:
         for i, operator in enumerate(self.operators):

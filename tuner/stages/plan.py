@@ -24,7 +24,7 @@ from tvm import relax
 from tuner.devices import Device, opencl
 from tuner.errors import BadInput, last_line
 from tuner.graph import Placed, compile_module, host_of, why_not_captured
-from tuner.stages.bench import Bench
+from tuner.stages.bench import StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key
 from tuner.stages.endings import Limits
@@ -93,7 +93,7 @@ def plan_stages(
     known = _remembered(store, workload, device)
     if known and known[0].config["finished"]:
         return _best(placed, calls, merging, [(t.seconds, _way(t)) for t in known], True, 0)
-    bench = Bench(placed, calls, device, merging=merging)
+    bench = StageBench(placed, calls, device, merging=merging)
     costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
     end = time.monotonic() + seconds
     widest = device.threads if device.is_host else None

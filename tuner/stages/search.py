@@ -18,7 +18,7 @@ from tuner.errors import BadInput
 from tuner.stages.blocks import blocks, chains, halves
 from tuner.stages.endings import Cut, Limits, TooLarge
 from tuner.stages.lattice import Lattice
-from tuner.stages.operators import Operator, OperatorGraph, as_set, numbers
+from tuner.stages.operators import StageOperator, OperatorGraph, as_set, numbers
 from tuner.stages.refinement import Refinement
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
 
@@ -78,7 +78,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Found:
+class StageSearchResult:
     """The best schedule, and what it, one operator after the other and the greedy schedule take by the same costs, in
     seconds. `finished`: whether all was measured that could have been better."""
 
@@ -95,7 +95,7 @@ _Enumerated = tuple[Lattice | None, tuple[tuple[int, ...], ...], Block]
 
 @dataclass
 class _Searched:
-    """One part of the network, in the course of being searched: the best so far. `block`: see `Found`; a single
+    """One part of the network, in the course of being searched: the best so far. `block`: see `StageSearchResult`; a single
     operator is none."""
 
     schedule: Schedule
@@ -114,7 +114,7 @@ class _Searched:
 
 def search(
     graph: OperatorGraph, costs: Costs, options: Options | None = None, may_go_on: Callable[[], bool] = lambda: True
-) -> Found:
+) -> StageSearchResult:
     """The schedule with the least sum of costs within the options' limits; it takes no more than one operator after the
     other, or than the greedy schedule if that keeps to the limits. Once `may_go_on` is false, no more stages are
     measured than single operators and those of the greedy schedule: the result is the best of what is known.
@@ -135,7 +135,7 @@ def search(
     check(graph, schedule)
     found = tuple(part.block for part in parts if part.block is not None)
     finished = all(part.refinement is None or part.refinement.finished for part in parts)
-    return Found(schedule, seconds, *times, found, finished)
+    return StageSearchResult(schedule, seconds, *times, found, finished)
 
 
 def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Searched]:
@@ -223,7 +223,7 @@ def _part(graph: OperatorGraph, members: Sequence[int]) -> OperatorGraph:
     place = {i: new for new, i in enumerate(members)}
     operators = (graph.operators[i] for i in members)
     return OperatorGraph(
-        tuple(Operator(o.name, tuple(place[r] for r in o.reads if r in place), o.merges) for o in operators)
+        tuple(StageOperator(o.name, tuple(place[r] for r in o.reads if r in place), o.merges) for o in operators)
     )
 
 
@@ -232,7 +232,7 @@ def _shape(part: OperatorGraph) -> OperatorGraph:
     kinds: dict[Hashable, int] = {}
     merges = [o.merges if o.merges is None else kinds.setdefault(o.merges, len(kinds)) for o in part.operators]
     both = zip(part.operators, merges, strict=True)
-    return OperatorGraph(tuple(Operator("", o.reads, merged) for o, merged in both))
+    return OperatorGraph(tuple(StageOperator("", o.reads, merged) for o, merged in both))
 
 
 def _enumerated(part: OperatorGraph, options: Options) -> _Enumerated:
@@ -290,7 +290,7 @@ def _folded(part: OperatorGraph, units: Sequence[tuple[int, ...]]) -> OperatorGr
     for u, unit in enumerate(units):
         reads = {unit_of[r] for i in unit for r in part.operators[i].reads} - {u}
         merges = part.operators[unit[0]].merges if len(unit) == 1 else None
-        operators.append(Operator(part.operators[unit[0]].name, tuple(sorted(reads)), merges))
+        operators.append(StageOperator(part.operators[unit[0]].name, tuple(sorted(reads)), merges))
     return OperatorGraph(tuple(operators))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tuner.studies.networks import Network
 from tuner.studies.simulator.blocks import Blocks
-from tuner.studies.soap import Config
+from tuner.studies.soap import PartConfig
 
 _PATHS = 16
 
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 class Bounds:
     """`configs`: for each operator those that it may have."""
 
-    def __init__(self, blocks: Blocks, configs: Sequence[tuple[Config, ...]]) -> None:
+    def __init__(self, blocks: Blocks, configs: Sequence[tuple[PartConfig, ...]]) -> None:
         self._blocks, self._configs = blocks, configs
         self._numbers = [[blocks.config_id(c) for c in of] for of in configs]
         self._processors, self._lanes = len(blocks.topology.processors), len(blocks.topology.lanes) + 1

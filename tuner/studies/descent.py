@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from tuner.studies.simulator import Simulator
 from tuner.studies.simulator.patterns import TICK
-from tuner.studies.soap import Config, Proposals, configs_of
+from tuner.studies.soap import PartConfig, Proposals, configs_of
 
 Move = tuple[int, ...]  # operators that get the same config
 _AT_ONCE = 16  # moves that are looked at before one is made
@@ -30,8 +30,8 @@ def layer_moves(simulator: Simulator) -> list[Move]:
 
 
 def better_of(
-    simulator: Simulator, operators: Sequence[int], configs: Sequence[Config], margin: float = 0.0
-) -> tuple[Config | None, list[Config]]:
+    simulator: Simulator, operators: Sequence[int], configs: Sequence[PartConfig], margin: float = 0.0
+) -> tuple[PartConfig | None, list[PartConfig]]:
     """Of some configs for these operators the one that makes the strategy fastest, None if none makes it faster than it
     is; and those that make it slower by no more than this share."""
     limit = simulator.seconds * (1 + margin) - TICK
@@ -57,7 +57,7 @@ def descend(
     rng.shuffle(moves)
     moves = layer_moves(simulators[0]) + moves
     every = {move: configs(network.operators[move[0]], topology) for move in moves}
-    beside, near = _beside(simulators[0], moves), dict[Move, Sequence[Config]]()
+    beside, near = _beside(simulators[0], moves), dict[Move, Sequence[PartConfig]]()
     waiting, unchanged = dict.fromkeys(moves), 0  # those that were looked at longest ago come first
     with ThreadPoolExecutor(len(simulators)) as pool:
         while unchanged < len(moves):
@@ -77,7 +77,7 @@ def descend(
 def _again(
     pool: ThreadPoolExecutor,
     simulators: Sequence[Simulator],
-    near: dict[Move, Sequence[Config]],
+    near: dict[Move, Sequence[PartConfig]],
     go_on: Callable[[], bool],
 ) -> None:
     """Where all moves have been looked at, most of what a change makes better was nearly as fast before it."""
@@ -107,15 +107,15 @@ def _beside(simulator: Simulator, moves: Sequence[Move]) -> dict[Move, list[Move
 def _improve(
     pool: ThreadPoolExecutor,
     simulators: Sequence[Simulator],
-    moves: Mapping[Move, Sequence[Config]],
-    near: dict[Move, Sequence[Config]],
+    moves: Mapping[Move, Sequence[PartConfig]],
+    near: dict[Move, Sequence[PartConfig]],
 ) -> list[Move]:
     """Looks at all at the same time, takes what is better and returns which moves were; `near`: of each move then."""
     free: SimpleQueue[Simulator] = SimpleQueue()
     for simulator in simulators:
         free.put(simulator)
 
-    def look(move: Move) -> tuple[Config | None, list[Config]]:
+    def look(move: Move) -> tuple[PartConfig | None, list[PartConfig]]:
         simulator = free.get()
         try:
             return better_of(simulator, move, moves[move], _NEAR)
@@ -127,7 +127,7 @@ def _improve(
     return _apply(simulators, {move: best for move, (best, _) in found.items() if best is not None})
 
 
-def _apply(simulators: Sequence[Simulator], better: Mapping[Move, Config]) -> list[Move]:
+def _apply(simulators: Sequence[Simulator], better: Mapping[Move, PartConfig]) -> list[Move]:
     """Takes the configs that are better one after the other; the moves that were. All were found for one strategy, so
     that those behind the first may not be better any more."""
     made = []

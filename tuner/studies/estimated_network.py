@@ -13,7 +13,7 @@ from tvm.ir import Var
 
 from templates.workloads import Conv2d, anchor_of, flop_of
 from tuner.devices import Device
-from tuner.graph import FusedGraph, Place, TunedStep, runs_on
+from tuner.graph import FusedGraph, DevicePlan, TunedStep, runs_on
 from tuner.graph.fusion.fuse import AnchorStep, Step, reads_of
 from tuner.graph.fusion.split import channels_of, reach_of, rows_of, unit_of
 from tuner.graph.ir.bindings import shape_of
@@ -22,7 +22,7 @@ from tuner.placement.memory import bytes_of, weights_of
 from tuner.studies.baselines import strategy_of
 from tuner.studies.database_costs import DatabaseCosts, kind_of, work_of
 from tuner.studies.measured_network import Simulated
-from tuner.studies.networks import Network, Operator
+from tuner.studies.networks import Network, NetworkOperator
 from tuner.studies.networks.operators import ALL, ITEM, SAME, Read
 from tuner.studies.simulator.costs import Measured, Work
 from tuner.studies.simulator.fitting import FittedCosts
@@ -87,7 +87,7 @@ def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
     """A model's steps as operators, and what each of them computes and moves. Images have their own dimensions, all
     else a single one as large as all of it; what can be split (`graph.split`) can be along its channels and rows."""
     place = {step.out: i for i, step in enumerate(graph.steps)}
-    operators, works = list[Operator](), dict[str, Work]()
+    operators, works = list[NetworkOperator](), dict[str, Work]()
     for i, step in enumerate(graph.steps):
         reads = list(dict.fromkeys(reads_of(step)))
         inputs = tuple(place[v] for v in reads if v in place)
@@ -98,13 +98,13 @@ def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
             kind, flop = kind_of(step.workload), flop_of(step.workload) or 0.0
         shape, axes = _dimensions(step)
         needs = tuple(_needs(step, v, shape, operators[place[v]].shape) for v in reads if v in place)
-        operators.append(Operator(title, kind, shape, axes, inputs, needs, flop, weights, extra=outside))
+        operators.append(NetworkOperator(title, kind, shape, axes, inputs, needs, flop, weights, extra=outside))
         works[title] = Work(flop, made + weights + outside + sum(operators[u].bytes for u in inputs))
     return Network(graph.model.name, tuple(operators), tuple(o.name for o in operators), (0,) * len(operators)), works
 
 
 def _dimensions(step: Step) -> tuple[tuple[int, ...], str]:
-    """Of what a step makes, in float32 values, and the axes of `Operator`: those of an image are sample, channels, rows
+    """Of what a step makes, in float32 values, and the axes of `NetworkOperator`: those of an image are sample, channels, rows
     and columns, of which halves have half as many."""
     made, image = max(bytes_of(step.out.ty) // ITEM, 1), shape_of(step.out)
     dense = isinstance(step, AnchorStep) and step.workload.op == "dense"
@@ -153,5 +153,5 @@ def able_topology(
 def _runs(graph: FusedGraph, step: Step, device: Device, known: dict[Hashable, bool]) -> bool:
     key = alike(step)
     if key not in known:
-        known[key] = runs_on(graph, step, Place(device.target, {}))
+        known[key] = runs_on(graph, step, DevicePlan(device.target, {}))
     return known[key]

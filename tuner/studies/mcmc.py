@@ -60,7 +60,7 @@ class Options:
 
 
 @dataclass
-class Found:
+class ChainResult:
     """`strategy` takes `seconds`; `start`: from which it was reached. `reached`: the seconds of each chain's best, by
     the start's name. `optimal`: no neighbour is faster. `history`: elapsed time, seconds of the best then."""
 
@@ -75,7 +75,7 @@ class Found:
     history: list[tuple[float, float]] = field(default_factory=list)
 
 
-Progress = Callable[[Found], None]
+Progress = Callable[[ChainResult], None]
 
 
 def search(
@@ -86,7 +86,7 @@ def search(
     clock: Callable[[], float] = time.monotonic,
     progress: Progress = lambda _: None,
     configs: Proposals = configs_of,
-) -> Found:
+) -> ChainResult:
     """The fastest strategy that chains from the starts come upon and that fits into the memories. Every temperature and
     thread has the simulator, which is left in any strategy, or a twin of it. Same `rng` and `proposals`: same result.
     `progress` is told of each new best, by one thread at a time; what it raises ends the search. `configs`: what may be
@@ -148,7 +148,7 @@ class _Best:
     """The best of all chains. Of strategies that are equally fast, that of the first start is kept: `place`."""
 
     def __init__(self, clock: Callable[[], float], progress: Progress) -> None:
-        self.found, self.place, self.ended = Found(), 0, Event()
+        self.found, self.place, self.ended = ChainResult(), 0, Event()
         self._clock, self._began, self._progress, self._lock = clock, clock(), progress, Lock()
 
     def elapsed(self) -> float:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tuner.graph.layout.plan import Moving, Node, computing, moves_of
-from tuner.studies.networks import Network, Operator
+from tuner.studies.networks import Network, NetworkOperator
 from tuner.studies.networks.operators import ALL, ITEM
 from tuner.studies.simulator.costs import Measured
-from tuner.studies.soap import Config, Strategy
+from tuner.studies.soap import PartConfig, Strategy
 from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
 
 
@@ -84,16 +84,16 @@ class _Given:
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices, self.every = devices, range(len(devices))
-        self.operators: list[Operator] = []
-        self.strategy: list[Config] = []
+        self.operators: list[NetworkOperator] = []
+        self.strategy: list[PartConfig] = []
         self.table: dict[tuple[str, str], float] = {}
         self.lacks = [set[str]() for _ in devices]
 
     def add(self, title: str, size: int, inputs: tuple[int, ...], device: int, seconds: Sequence[float]) -> int:
         """The operator's index."""
         shape = (max(size // ITEM, 1),)
-        self.operators.append(Operator(title, title, shape, "-", inputs, tuple((ALL,) for _ in inputs)))
-        self.strategy.append(Config((1,), (device,)))
+        self.operators.append(NetworkOperator(title, title, shape, "-", inputs, tuple((ALL,) for _ in inputs)))
+        self.strategy.append(PartConfig((1,), (device,)))
         for d, taken in zip(self.every, seconds, strict=True):
             if math.isinf(taken):
                 self.lacks[d].add(title)

@@ -26,9 +26,9 @@ from tuner.placement.fallback import CPU, GPU
 from tuner.placement.memory import memory_on
 from tuner.studies.baselines.whole import whole
 from tuner.studies.estimated_network import able_topology, network_of
-from tuner.studies.networks import Operator
+from tuner.studies.networks import NetworkOperator
 from tuner.studies.simulator import Simulator
-from tuner.studies.soap import Config, Strategy, devices_in, read_strategy, write_strategy
+from tuner.studies.soap import PartConfig, Strategy, devices_in, read_strategy, write_strategy
 from tuner.studies.soap.configs import cut
 from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
 from tuner.tasks import Task
@@ -37,7 +37,7 @@ MOST_PARTS = 4
 _BLOCKS = (16, 8, 4)  # channels of a layout block: a part of whole blocks is joined to others without a copy
 
 
-def configs_in_parts(operator: Operator, topology: Topology, most: int = MOST_PARTS) -> tuple[Config, ...]:
+def configs_in_parts(operator: NetworkOperator, topology: Topology, most: int = MOST_PARTS) -> tuple[PartConfig, ...]:
     """What a search proposes: whole on a device, or along a parameter dimension, or the rows of what has parameters, up
     to `most` parts shared out between two of them."""
     axes = "pa" if operator.weights else "p"
@@ -46,20 +46,20 @@ def configs_in_parts(operator: Operator, topology: Topology, most: int = MOST_PA
 
 
 @lru_cache(maxsize=1024)
-def _configs(able: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...], most: int) -> tuple[Config, ...]:
-    found = [Config((1,) * len(shape), (device,)) for device in able]
+def _configs(able: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...], most: int) -> tuple[PartConfig, ...]:
+    found = [PartConfig((1,) * len(shape), (device,)) for device in able]
     for dim, (one, other) in product(dims, combinations(able, 2)):
         for degree in range(2, min(most, shape[dim]) + 1):
             degrees = tuple(degree if i == dim else 1 for i in range(len(shape)))
             first = [k for k in range(1, degree) if gcd(k, degree) == 1]  # 2 of 4 are 1 of 2
-            found += [Config(degrees, (one,) * k + (other,) * (degree - k)) for k in first]
+            found += [PartConfig(degrees, (one,) * k + (other,) * (degree - k)) for k in first]
     return tuple(found)
 
 
 def all_in_rows(simulator: Simulator, otherwise: Strategy) -> Strategy:
     """All steps that can be in the same parts of their rows, the fastest such, the others as they are `otherwise`: a
     start for searches. From whole steps none leads there where what is between two of them takes long to copy."""
-    ways: list[dict[tuple[int, ...], Config]] = []
+    ways: list[dict[tuple[int, ...], PartConfig]] = []
     for operator in simulator.network.operators:
         configs = configs_in_parts(operator, simulator.topology)
         ways.append({c.devices: c for c in configs if len(c.degrees) > ROWS and c.degrees[ROWS] > 1})
@@ -81,7 +81,7 @@ def fewer_parts(
             if not go_on():
                 return strategy, took
             for device in dict.fromkeys(strategy[i].devices):
-                whole_here = Config((1,) * len(strategy[i].degrees), (device,))
+                whole_here = PartConfig((1,) * len(strategy[i].degrees), (device,))
                 fewer = (*strategy[:i], whole_here, *strategy[i + 1 :])
                 if (less := seconds(fewer)) < took:
                     strategy, took, gained = fewer, less, True
@@ -116,7 +116,7 @@ def built(graph: FusedGraph, strategy: Strategy, host: int) -> Split:
     return split_steps(graph, placement, shares, host)
 
 
-def shares_of(step: AnchorStep, config: Config) -> list[Share]:
+def shares_of(step: AnchorStep, config: PartConfig) -> list[Share]:
     """The rows or the channels of each part. Raises BadInput for a config that splits both."""
     if sum(degree > 1 for degree in config.degrees) > 1:
         raise BadInput(f"node {step.node!r}: split it along channels or along rows, not both")

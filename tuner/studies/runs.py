@@ -14,7 +14,7 @@ from tvm import relax
 
 from tuner.devices import Device
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, Place, compile_module, host_of, lower_placed
+from tuner.graph import FusedGraph, DevicePlan, compile_module, host_of, lower_placed
 from tuner.graph.layout.choice import choose
 from tuning_db.store import Store
 
@@ -29,7 +29,7 @@ class Runs:
     def __init__(self, graph: FusedGraph, devices: Sequence[Device], store: Store, runs: int = RUNS) -> None:
         self._graph, self._devices, self._runs = graph, devices, runs
         self._places = [
-            Place(d.target, {w: c.config for w, c in choose((s.workload for s in graph.tuned), d, store).items()})
+            DevicePlan(d.target, {w: c.config for w, c in choose((s.workload for s in graph.tuned), d, store).items()})
             for d in devices
         ]
         self._known: dict[tuple[int, ...], float] = {}

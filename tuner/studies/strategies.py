@@ -42,7 +42,7 @@ _REACHED = 1.0  # of a memory's rate: topologies have what kernels reach (`tune 
 
 
 @dataclass(frozen=True)
-class Placing:
+class PlacementResult:
     """`strategy`: what is to be built, as `split` has it. It is what the `way` found (`taken` is the way's name then),
     or one of `simple`, which has the simulated seconds of each device alone, infinite where it cannot, and of the
     fallback. `found`: the seconds of what the way found. `in_parts`: those of what it found with steps in parts, as it
@@ -95,7 +95,7 @@ def place(
     seconds: float = 10.0,
     seed: int = 0,
     reward: Callable[[Sequence[int]], float] | None = None,
-) -> Placing:
+) -> PlacementResult:
     """A placement on `devices`, a GPU and the CPU, which `topology` has in this order. `way`: of `WAYS`. `unwanted`:
     as `fallback.fall_back` has it. `seconds`: how long the ways that search may. `reward`: what says the seconds of
     placements instead of the simulator (`runs.Runs`); of the ways that search `learned` alone asks it.
@@ -128,11 +128,11 @@ def place(
     taken, strategy = (best, starts[best]) if found >= took.get(best, math.inf) else (way, _strategy(given, placement))
     took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
     split = built(graph, strategy, CPU)
-    placing = Placing(way, taken, strategy, split, found, took, scene, measured=reward is not None)
+    placing = PlacementResult(way, taken, strategy, split, found, took, scene, measured=reward is not None)
     return _in_parts(placing, task, scene, unwanted, estimates) if way in IN_PARTS else placing
 
 
-def _in_parts(placing: Placing, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> Placing:
+def _in_parts(placing: PlacementResult, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> PlacementResult:
     """With steps in parts where that is faster as it is built, and fits into the memories."""
     starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
     strategy = task.searched(starts, configs_in_parts)

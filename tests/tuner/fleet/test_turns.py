@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from board_agent.line import Line
+from board_agent.line import TurnQueue
 from tests.board_agent.support import Agent, eventually
 from tests.forks import FORKS
 from tests.spare_server import Forked
@@ -90,7 +90,7 @@ def turns(agent: Agent) -> list[str]:
 @contextlib.contextmanager
 def held(agent: Agent) -> Iterator[None]:
     """Somebody measures on the board meanwhile, through another agent that shares its line, however long that takes."""
-    with Line(agent.folder / "agent" / "line").enter("dave-laptop") as visitor:
+    with TurnQueue(agent.folder / "agent" / "line").enter("dave-laptop") as visitor:
         visitor.wait()
         eventually(lambda: visitor.look().place == 0)
         yield

@@ -16,7 +16,7 @@ from tuner.devices import open_device
 from tuner.devices.cuda import Nvrtc
 from tuner.devices.profiles import profile_named
 from tuner.errors import BadInput
-from tuner.graph import Place, compile_module, host_of, lower_placed
+from tuner.graph import DevicePlan, compile_module, host_of, lower_placed
 from tuner.measure.codegen.toolchain import build_shared, check_toolchain, preflight_func
 
 _FLAGS = 48  # of an ELF file: for Nvidia's processors, the architecture is in the lowest byte
@@ -35,7 +35,7 @@ def main() -> int:
         patch.setattr(Nvrtc, "compile", recorded)
         graph = branches(folder)
         targets = [profile_named(name).target() for name in ("h100", "jetson-xavier")]
-        placed = lower_placed(graph, [Place(t, {}) for t in targets], [i % 2 for i in range(len(graph.steps))])
+        placed = lower_placed(graph, [DevicePlan(t, {}) for t in targets], [i % 2 for i in range(len(graph.steps))])
         compile_module(placed.module, host_of(targets), 2)
         found = {"network": made[:]}
         made.clear()

@@ -8,7 +8,7 @@ from tvm.target import Target
 
 from tests.tuner.stages.networks import branches
 from tests.tuner.stages.test_rewrite import by_branch
-from tuner.graph import Place, Placed, lower_placed
+from tuner.graph import DevicePlan, Placed, lower_placed
 from tuner.stages.calls import Calls
 from tuner.stages.rewrite import staged
 
@@ -27,6 +27,6 @@ TARGET = Target(
 def in_stages(folder: Path) -> Placed:
     """Two blocks of three branches, each in a stage of three groups."""
     graph = branches(folder)
-    placed = lower_placed(graph, [Place(TARGET, {})], [0] * len(graph.steps))
+    placed = lower_placed(graph, [DevicePlan(TARGET, {})], [0] * len(graph.steps))
     calls = Calls.of(placed)
     return staged(placed, calls, by_branch(calls))

@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.target import Target
 
 from tests.templates.support import host_target
-from tuner.graph import FusedGraph, Place, Placed, compile_module, fuse, host_of, load_onnx, lower_placed
+from tuner.graph import FusedGraph, DevicePlan, Placed, compile_module, fuse, host_of, load_onnx, lower_placed
 from tuner.module import OnnxReference
 from tuning_db.record import Config, Workload
 
@@ -91,7 +91,7 @@ class Net:
 
 def lowered(graph: FusedGraph, target: Target, choices: Mapping[Workload, Config | None] | None = None) -> Placed:
     """All on one device."""
-    return lower_placed(graph, [Place(target, choices or {})], [0] * len(graph.steps))
+    return lower_placed(graph, [DevicePlan(target, choices or {})], [0] * len(graph.steps))
 
 
 def calls(graph: FusedGraph, target: Target) -> list[str]:

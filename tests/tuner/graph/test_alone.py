@@ -10,15 +10,15 @@ from tvm.target import Target
 from templates.template import PLAIN, Layout
 from tests.tuner.graph.networks import Net
 from tuner.devices import open_device
-from tuner.graph import AnchorStep, Place, lower_alone
+from tuner.graph import AnchorStep, DevicePlan, lower_alone
 
 
 @pytest.fixture(scope="module")
-def place() -> Place:
-    return Place(Target({"kind": "llvm", "mcpu": "x86-64-v3"}), {})
+def place() -> DevicePlan:
+    return DevicePlan(Target({"kind": "llvm", "mcpu": "x86-64-v3"}), {})
 
 
-def test_anchors_say_their_template_s_layouts(tmp_path: Path, place: Place) -> None:
+def test_anchors_say_their_template_s_layouts(tmp_path: Path, place: DevicePlan) -> None:
     net = Net()
     x = net.op("Relu", net.conv(net.input(1, 3, 8, 8), (3, 16), pads=[1, 1, 1, 1]))
     y = net.op("Add", net.conv(x, (16, 16), 1), x)
@@ -32,7 +32,7 @@ def test_anchors_say_their_template_s_layouts(tmp_path: Path, place: Place) -> N
 
 
 @pytest.mark.parametrize("block", [0, 4, 8, 16])
-def test_other_operators_take_any_block(tmp_path: Path, place: Place, block: int) -> None:
+def test_other_operators_take_any_block(tmp_path: Path, place: DevicePlan, block: int) -> None:
     net = Net()
     x = net.op("MaxPool", net.input(1, 12, 8, 8), kernel_shape=[2, 2], strides=[2, 2])
     graph = net.graph(tmp_path, x)
@@ -45,7 +45,7 @@ def test_other_operators_take_any_block(tmp_path: Path, place: Place, block: int
     assert not any("blocked" in name.name_hint for name in alone.module.functions)  # nothing is converted
 
 
-def test_what_has_to_be_plain_stays_plain(tmp_path: Path, place: Place) -> None:
+def test_what_has_to_be_plain_stays_plain(tmp_path: Path, place: DevicePlan) -> None:
     net = Net()
     graph = net.graph(tmp_path, net.op("Softmax", net.input(1, 16, 4, 4), axis=1))
     (step,) = graph.steps
@@ -54,7 +54,7 @@ def test_what_has_to_be_plain_stays_plain(tmp_path: Path, place: Place) -> None:
 
 
 def test_on_a_gpu(tmp_path: Path) -> None:
-    place = Place(open_device("opencl:0").target, {})
+    place = DevicePlan(open_device("opencl:0").target, {})
     net = Net()
     graph = net.graph(tmp_path, net.op("GlobalAveragePool", net.op("Tanh", net.input(1, 16, 4, 4))))
     for step in graph.steps:

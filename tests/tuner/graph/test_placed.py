@@ -20,7 +20,7 @@ from tests.tuner.graph.networks import Net, assert_close, expected, random_input
 from tests.tuner.graph.test_lower import networks
 from tests.tuner.graph.test_onnx_vision import detector
 from tuner.devices import Device, open_device
-from tuner.graph import AnchorStep, FusedGraph, Place, Placed, compile_module, host_of, lower_placed
+from tuner.graph import AnchorStep, FusedGraph, DevicePlan, Placed, compile_module, host_of, lower_placed
 from tuning_db.record import Config
 
 
@@ -48,7 +48,7 @@ def placed(
 ) -> Placed:
     """`kernels`: the seed that every step's own kernel is drawn with, from the seeds of all templates."""
     wanted = {s.out: b for s, b in zip(graph.steps, blocks, strict=False) if b is not None}
-    places = [Place(d.target, {}, {} if kernels is None else drawn(graph, d, random.Random(kernels))) for d in devices]
+    places = [DevicePlan(d.target, {}, {} if kernels is None else drawn(graph, d, random.Random(kernels))) for d in devices]
     return lower_placed(graph, places, placement, wanted)
 
 

@@ -16,7 +16,7 @@ from tuner.devices import open_device, pin_current_process
 from tuner.devices.board import Boards
 from tuner.measure import LocalRunner
 from tuner.measure.messages import CompareJob, ExecutorSettings
-from tuner.measure.targets.speed_check import Drift, Interval, Reference
+from tuner.measure.targets.speed_check import Drift, Interval, ReferenceKernel
 from tuner.measure.targets.target import Host
 from tuning_db.store import open_db
 
@@ -47,9 +47,9 @@ def settings() -> Iterator[ExecutorSettings]:
         yield runner._laboratory._settings
 
 
-def reference(settings: ExecutorSettings) -> tuple[Reference, Slowing]:
+def reference(settings: ExecutorSettings) -> tuple[ReferenceKernel, Slowing]:
     place = Slowing(settings.threads, settings.cpus, settings.pool)
-    made = Reference(settings, place)
+    made = ReferenceKernel(settings, place)
     assert made.problem() is None
     return made, place
 
@@ -68,7 +68,7 @@ def test_a_slower_device_is_seen_and_a_moment_is_not(settings) -> None:
 
 def test_the_reference_takes_no_more_than_its_share(settings) -> None:
     now, place = [0.0], Slowing(settings.threads, settings.cpus, settings.pool)
-    kernel = Reference(settings, place, lambda: now[0])
+    kernel = ReferenceKernel(settings, place, lambda: now[0])
     assert kernel.problem() is None
     steady, cost = place.steady, 0.05
 

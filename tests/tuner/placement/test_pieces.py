@@ -10,7 +10,7 @@ from templates.template import PLAIN, Layout
 from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
 from tuner.devices import Device, open_device
-from tuner.graph import Place, lower_alone, lower_transform
+from tuner.graph import DevicePlan, lower_alone, lower_transform
 from tuner.placement.kernel_timing import computes, fitted_link, time_copy, time_module
 
 
@@ -25,7 +25,7 @@ def test_a_larger_step_takes_longer_in_any_layout(tmp_path: Path, device: Device
         net = Net()
         graph = net.graph(tmp_path, net.op("MaxPool", net.input(1, 16, size, size), kernel_shape=[3, 3]))
         for block in (0, 16):
-            alone = lower_alone(graph, graph.steps[0], Place(device.target, {}), block)
+            alone = lower_alone(graph, graph.steps[0], DevicePlan(device.target, {}), block)
             times = time_module(alone.module, device, runs=31)  # a busy machine delays most of them
             assert len(times) == 31
             assert min(times) > 0

@@ -42,7 +42,7 @@ from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.search.transfer import fitted
 from tuner.session import PRESETS, Budget, Progress, Stopped, Task, tune
 from tuner.session.budget import FLOOR
-from tuner.session.experience import Library
+from tuner.session.experience import TransferData
 from tuner.session.final import FINALISTS
 from tuner.session.loop import BATCH
 from tuner.session.task import TaskState
@@ -330,7 +330,7 @@ def test_the_nearest_workloads_come_first_and_those_of_relatives_behind(device: 
     for size in (7, 10, 56):
         replayed(device, store, [conv(size)], Budget(trials=4))
     replayed(relative, store, [conv(14)], Budget(trials=4))
-    library = Library(store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
+    library = TransferData(store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
     state = TaskState(conv(14), search_space(conv(14).workload, device.target), [])
     found = library.nearest(state, [state])
     sizes = [e.space.context["workload.height.0"] for e in found]
@@ -354,7 +354,7 @@ def test_an_imported_log_of_a_device_of_the_family_suggests_what_to_try(device: 
     assert space is not None
     wanted = translated(known.config, task.workload, space, device.target)
     assert wanted
-    library = partial(Library, store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
+    library = partial(TransferData, store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
     assert library().foreign(task.workload, space, device.target) == []
     store.add(known)
     assert library().foreign(task.workload, space, device.target) == wanted
@@ -382,6 +382,6 @@ def test_a_depthwise_convolution_says_nothing_about_another(device: Device, stor
     wider = Conv2d(1, 64, 14, 14, 64, (3, 3), (1, 1), (1, 1, 1, 1), groups=64).workload()
     new = TaskState(Task(wider, 1, "new"), search_space(wider, device.target), [])
     for states in ([new], [new, *live]):  # from the database; from a session's other tasks
-        library = Library(store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
+        library = TransferData(store, device.key, {"conv2d"}, lambda w: search_space(w, device.target))
         (known,) = library.nearest(new, states)
         assert known.space.context == spaces[depthwise].context

@@ -9,7 +9,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from tuner.stages import Operator, OperatorGraph, Stage
+from tuner.stages import StageOperator, OperatorGraph, Stage
 
 
 @st.composite
@@ -19,7 +19,7 @@ def graphs(draw: st.DrawFn, most: int = 6) -> OperatorGraph:
     operators = []
     for i in range(count):
         reads = tuple(sorted(draw(st.sets(st.integers(0, i - 1), max_size=3)))) if i else ()
-        operators.append(Operator(f"operator {i}", reads, draw(st.sampled_from([None, None, "one", "two"]))))
+        operators.append(StageOperator(f"operator {i}", reads, draw(st.sampled_from([None, None, "one", "two"]))))
     return OperatorGraph(tuple(operators))
 
 
@@ -99,9 +99,9 @@ def cheapest(graph: OperatorGraph, costs: Drawn) -> float:
 
 def branches(*lengths: int) -> OperatorGraph:
     """One operator, branches of so many each, one that joins them."""
-    operators, ends = [Operator("first")], []
+    operators, ends = [StageOperator("first")], []
     for branch, length in enumerate(lengths):
         numbers = [0, *range(len(operators), len(operators) + length)]
-        operators += [Operator(f"{branch}.{i}", (before,)) for i, (before, _) in enumerate(pairwise(numbers))]
+        operators += [StageOperator(f"{branch}.{i}", (before,)) for i, (before, _) in enumerate(pairwise(numbers))]
         ends.append(numbers[-1])
-    return OperatorGraph((*operators, Operator("last", tuple(ends))))
+    return OperatorGraph((*operators, StageOperator("last", tuple(ends))))

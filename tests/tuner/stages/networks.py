@@ -20,7 +20,7 @@ from tvm.target import Target
 from tests.tuner.graph.networks import Net
 from tuner.devices import Device, open_device, opencl
 from tuner.devices.parallel.stage import STAGE
-from tuner.graph import FusedGraph, Place, Placed, compile_module, host_of, lower_placed
+from tuner.graph import FusedGraph, DevicePlan, Placed, compile_module, host_of, lower_placed
 from tuner.stages import Schedule, Stage
 from tuner.stages.calls import Calls
 from tuner.stages.host import Host
@@ -76,7 +76,7 @@ def with_threads(schedule: Sequence[Stage], threads: int) -> Schedule:
 
 
 def lowered(graph: FusedGraph, device: Device) -> Placed:
-    return lower_placed(graph, [Place(device.target, {})], [0] * len(graph.steps))
+    return lower_placed(graph, [DevicePlan(device.target, {})], [0] * len(graph.steps))
 
 
 class Machine:

@@ -28,7 +28,7 @@ from tuner.module import build_placed, load, verify
 from tuner.module import runtime as module_runtime
 from tuner.report.page.flow import flow_of
 from tuner.stages import Limits, Options, Schedule, Stage, greedy
-from tuner.stages.bench import Bench
+from tuner.stages.bench import StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.host import Host
@@ -171,7 +171,7 @@ def test_more_groups_than_threads_are_not_searched(network: Placed, tmp_path: Pa
         trials = list(store.trials())
         assert max(len(t.workload.attrs["groups"]) for t in trials if t.workload.op == "stage") == 2
         calls = Calls.of(network)
-        costs = MeasuredCosts(calls, Bench(network, calls, device), device, store)
+        costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store)
         assert costs.seconds(Stage(((0,), (1,), (2,)))) == float("inf")
         assert costs.measured == 0
 
@@ -186,7 +186,7 @@ def test_kernels_of_another_library_run_alone(network: Placed, tmp_path: Path) -
     module = calls.module.clone()
     module.update_func(module.get_global_var(calls.kernels[2].name), te.create_prim_func([data, out]))
     with open_db(tmp_path / "stages.db") as store:
-        bench = Bench(network, calls, device)
+        bench = StageBench(network, calls, device)
         costs = MeasuredCosts(replace(calls, module=module), bench, device, store)
         assert costs.seconds(Stage(((1,), (2,)))) == float("inf")
         assert costs.seconds(Stage(((1, 2),))) < float("inf")

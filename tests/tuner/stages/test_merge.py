@@ -26,7 +26,7 @@ from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, MergedOperator, Placed, merged_tasks
 from tuner.graph.lowering.merge import Piece, merge_kind, merged_step, spread
 from tuner.stages import Schedule, Stage, check, greedy, search
-from tuner.stages.bench import WIDE_RUNS, Bench
+from tuner.stages.bench import WIDE_RUNS, StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.merge import Merging
@@ -282,7 +282,7 @@ def network(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Placed:
 def costs_of(network: Placed, device: Device, store: Store) -> tuple[MeasuredCosts, Merging, Calls]:
     calls = Calls.of(network)
     merging = Merging(network, calls, device, store)
-    bench = Bench(network, calls, device, merging=merging)
+    bench = StageBench(network, calls, device, merging=merging)
     return MeasuredCosts(calls, bench, device, store, merging=merging), merging, calls
 
 
@@ -311,7 +311,7 @@ def test_a_merged_stage_is_measured_once_and_remembered(network: Placed, device:
 
 def test_without_merged_kernels_there_are_no_merged_stages(network: Placed, device: Device, store: Store) -> None:
     calls = Calls.of(network)
-    costs = MeasuredCosts(calls, Bench(network, calls, device), device, store)
+    costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store)
     stage = the_merged_stage(Merging(network, calls, device))
     assert costs.seconds(stage) == np.inf
     with pytest.raises(BadInput, match="no kernel"):

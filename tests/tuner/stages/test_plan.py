@@ -27,7 +27,7 @@ from tuner.devices import Device, open_device, opencl
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
 from tuner.stages import Schedule, Stage, check, greedy, sequential
-from tuner.stages.bench import WIDE_RUNS, Around, Bench
+from tuner.stages.bench import WIDE_RUNS, Around, StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, must_be_alone, network_key, share_of
 from tuner.stages.plan import StagePlan, plan_stages
@@ -157,7 +157,7 @@ def test_a_search_without_time_goes_on_the_next_time(network: Placed, device: De
 
 def test_stages_have_keys_that_do_not_depend_on_their_place(network: Placed, device: Device, store: Store) -> None:
     calls = Calls.of(network)
-    bench = Bench(network, calls, device)
+    bench = StageBench(network, calls, device)
     costs = MeasuredCosts(calls, bench, device, store)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
     seconds = costs.seconds(wide)
@@ -170,7 +170,7 @@ def test_stages_have_keys_that_do_not_depend_on_their_place(network: Placed, dev
 
 def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device: Device, store: Store) -> None:
     calls = Calls.of(network)
-    costs = MeasuredCosts(calls, Bench(network, calls, device), device, store)
+    costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store)
     chain = Stage(((0, 1, 2),))
     assert costs.seconds(chain) == pytest.approx(sum(costs.seconds(Stage(((i,),))) for i in range(3)))
     assert costs.measured == 3
@@ -188,7 +188,7 @@ def test_what_streams_hold_up_behind_them_is_known_once_for_a_network_and_a_numb
     tmp_path: Path, network: Placed, device: Device, store: Store
 ) -> None:
     calls = Calls.of(network)
-    bench = Bench(network, calls, device)
+    bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
     seconds = MeasuredCosts(calls, bench, device, store).seconds(wide)
     (own,) = [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
@@ -209,7 +209,7 @@ def test_what_streams_hold_up_behind_them_is_known_once_for_a_network_and_a_numb
     assert costs.seconds(two) == own.seconds + second.seconds
     assert [t for t in store.trials() if "behind" in t.workload.attrs] == [first, second]
     other = lowered(branches(tmp_path, 14), device)
-    MeasuredCosts(Calls.of(other), Bench(other, Calls.of(other), device), device, store).prepare([wide])
+    MeasuredCosts(Calls.of(other), StageBench(other, Calls.of(other), device), device, store).prepare([wide])
     assert len([t for t in store.trials() if t.workload.attrs.get("streams") == 3]) == 2
 
 
@@ -218,7 +218,7 @@ def test_what_streams_hold_up_is_measured_with_stages_that_the_device_does_not_r
 ) -> None:
     """As the database remembers them."""
     calls = Calls.of(network)
-    bench = Bench(network, calls, device)
+    bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
     MeasuredCosts(calls, bench, device, store).prepare([wide])
     (trial,) = [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
@@ -233,7 +233,7 @@ def test_what_streams_hold_up_is_measured_with_stages_that_the_device_does_not_r
 
 def test_what_the_database_has_is_known(network: Placed, device: Device, store: Store) -> None:
     calls = Calls.of(network)
-    bench = Bench(network, calls, device)
+    bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
     first = MeasuredCosts(calls, bench, device, store)
     assert not first.known(wide)
@@ -253,7 +253,7 @@ def test_a_stage_that_is_known_roughly_is_measured_well_when_it_is_asked_for_aga
         return [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
 
     calls = Calls.of(network)
-    bench = Bench(network, calls, device)
+    bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
     costs = MeasuredCosts(calls, bench, device, store)
     costs.prepare([wide], roughly=True)
@@ -277,7 +277,7 @@ def test_a_stage_that_is_known_roughly_is_measured_well_when_it_is_asked_for_aga
 def test_stages_are_timed_in_rounds_each_in_turn_with_its_kernels(network: Placed, device: Device) -> None:
     """So that a machine that becomes slower does so for all."""
 
-    class Recorded(Bench):
+    class Recorded(StageBench):
         def timing(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
             run, name = super().timing(timed, staged), (tuple(stage for _, stage in timed), staged)
 
@@ -304,7 +304,7 @@ def test_a_kernel_that_cannot_be_timed_is_named(
 ) -> None:
     """As the database remembers it: the device refused it."""
     calls = Calls.of(network)
-    bench = Bench(network, calls, device)
+    bench = StageBench(network, calls, device)
     MeasuredCosts(calls, bench, device, store).seconds(Stage(((0,),)))
     (trial,) = store.trials()
     store.add(replace(trial, times=(), failure=Failure(FailureKind.RUN, "out of resources"), created=datetime.now(UTC)))

@@ -15,7 +15,7 @@ from tests.tuner.graph.test_placed import placed as placed_on
 from tests.tuner.stages.networks import RUNS, Delays, Machine, branches, lowered
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.graph import Place, Placed, lower_placed
+from tuner.graph import DevicePlan, Placed, lower_placed
 from tuner.stages import Schedule, Stage, check, greedy, sequential
 from tuner.stages.blocks import blocks
 from tuner.stages.calls import Calls
@@ -87,7 +87,7 @@ def test_several_launches_and_their_workspace_in_a_group(tmp_path: Path, device:
         if config is not None:
             configs[step.workload] = config
     assert configs
-    placed = lower_placed(graph, [Place(device.target, configs)], [0] * len(graph.steps))
+    placed = lower_placed(graph, [DevicePlan(device.target, configs)], [0] * len(graph.steps))
     calls = Calls.of(placed)
     winograd = {i for i, call in enumerate(calls.kernels) if "winograd" in call.name}
     schedule = by_branch(calls)

@@ -17,7 +17,7 @@ from tests.tuner.stages.graphs import Drawn, branches, cheapest, graphs
 from tuner.errors import BadInput
 from tuner.stages import (
     Limits,
-    Operator,
+    StageOperator,
     OperatorGraph,
     Options,
     Stage,
@@ -90,7 +90,7 @@ def test_blocks_partition_a_graph_in_order(graph: OperatorGraph, largest: int) -
 def test_a_joined_tensor_ends_a_block() -> None:
     """Where several operators write parts of it, and all that follows reads it."""
     reads = [(), (0,), (0,), (1, 2), (1, 2), (3, 4)]
-    graph = OperatorGraph(tuple(Operator(f"o{i}", r) for i, r in enumerate(reads)))
+    graph = OperatorGraph(tuple(StageOperator(f"o{i}", r) for i, r in enumerate(reads)))
     assert blocks(graph) == (0b1, 0b110, 0b11000, 0b100000)
 
 
@@ -144,7 +144,7 @@ def test_merged_where_that_takes_less() -> None:
         def seconds(self, stage: Stage) -> float:
             return 1.0 if stage.merged else float(stage.members.bit_count())
 
-    operators = [Operator("first"), *(Operator(f"conv {i}", (0,), "conv") for i in range(3)), Operator("pool", (0,))]
+    operators = [StageOperator("first"), *(StageOperator(f"conv {i}", (0,), "conv") for i in range(3)), StageOperator("pool", (0,))]
     found = search(OperatorGraph(tuple(operators)), Merging(0))
     assert found.seconds == 3.0
     assert [stage.text() for stage in found.schedule if stage.merged] == ["=1|2|3"]
@@ -300,7 +300,7 @@ def test_blocks_are_measured_together() -> None:
 
 def test_operators_that_are_not_in_order_are_refused_in_one_line() -> None:
     """So is a cycle: one of its operators reads a later one."""
-    operators = (Operator("first"), Operator("early", (0, 2)), Operator("late", (1,)))
+    operators = (StageOperator("first"), StageOperator("early", (0, 2)), StageOperator("late", (1,)))
     with pytest.raises(BadInput, match="'early': reads 2, which does not come before it"):
         OperatorGraph(operators)
 

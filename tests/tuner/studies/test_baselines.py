@@ -15,13 +15,13 @@ from tuner.studies.baselines.whole import whole
 from tuner.studies.networks import Network, network
 from tuner.studies.networks.operators import Builder
 from tuner.studies.simulator import Simulator
-from tuner.studies.soap import Config, strategy_from, strategy_json
+from tuner.studies.soap import PartConfig, strategy_from, strategy_json
 from tuner.studies.topology import Topology, topology_of
 
 K80 = topology_of("k80-cpu:4")
 
 
-def places(net: Network, strategy: tuple[Config, ...], kind: str) -> list[set[int]]:
+def places(net: Network, strategy: tuple[PartConfig, ...], kind: str) -> list[set[int]]:
     return [set(c.devices) for o, c in zip(net.operators, strategy, strict=True) if o.kind == kind]
 
 
@@ -92,8 +92,8 @@ def test_experts_put_a_recurrent_layer_on_a_device_of_each_node() -> None:
     net = network("rnntc", steps=3)
     strategy = strategy_of("expert", net, topology_of("p100:8"))
     found = {o.name: c for o, c in zip(net.operators, strategy, strict=True)}
-    assert found["lstm0.1"] == Config((2, 1), (0, 4))
-    assert found["lstm3.2"] == Config((2, 1), (3, 7))
+    assert found["lstm0.1"] == PartConfig((2, 1), (0, 4))
+    assert found["lstm3.2"] == PartConfig((2, 1), (3, 7))
     assert found["embed.0"].devices == (0, 4)
     assert found["softmax"].devices == (3, 7)
     one = {o.name: c for o, c in zip(net.operators, strategy_of("expert_placement", net, K80), strict=True)}

@@ -14,7 +14,7 @@ from tuner.errors import BadInput
 from tuner.studies.baselines import strategy_of
 from tuner.studies.descent import descend, is_local_optimum, layer_moves
 from tuner.studies.exhaustive import fastest
-from tuner.studies.mcmc import Found, Options, search
+from tuner.studies.mcmc import ChainResult, Options, search
 from tuner.studies.networks import network
 from tuner.studies.simulator import Simulator
 from tuner.studies.soap import Strategy, configs_of, random_strategy
@@ -77,7 +77,7 @@ def test_of_several_descents_the_best_is_kept_and_a_local_optimum() -> None:
 def test_no_descent_is_begun_that_would_not_end_in_time() -> None:
     """The clock is the test's: it counts how often it is asked."""
 
-    def found(seconds: float, descents: int) -> Found:
+    def found(seconds: float, descents: int) -> ChainResult:
         ticks: Iterator[int] = iter(range(10**9))
         options = Options(seconds=seconds, patience=1, descents=descents)
         return search(simulator(), starts(), random.Random(0), options, clock=lambda: float(next(ticks)))
@@ -127,7 +127,7 @@ def test_a_budget_of_time_is_kept_to() -> None:
 def test_progress_tells_of_each_new_best_and_may_end_the_search(threads: int) -> None:
     told: list[float] = []
 
-    def progress(found: Found) -> None:
+    def progress(found: ChainResult) -> None:
         told.append(found.seconds)
         if len(told) >= 3:
             raise KeyboardInterrupt

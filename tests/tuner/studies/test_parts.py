@@ -22,7 +22,7 @@ from tuner.placement.fallback import CPU, GPU
 from tuner.studies.baselines.whole import whole
 from tuner.studies.estimated_network import network_of
 from tuner.studies.mcmc import Options, search
-from tuner.studies.networks import Operator
+from tuner.studies.networks import NetworkOperator
 from tuner.studies.parts import (
     all_in_rows,
     built,
@@ -36,7 +36,7 @@ from tuner.studies.parts import (
     write_strategy_of,
 )
 from tuner.studies.simulator import Simulator
-from tuner.studies.soap import Config, Strategy, regions_of
+from tuner.studies.soap import PartConfig, Strategy, regions_of
 from tuner.studies.soap.configs import needs_of
 from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
 
@@ -58,13 +58,13 @@ def graph(tmp_path: Path) -> FusedGraph:
     return net.graph(tmp_path, net.op("Softmax", x))
 
 
-def channels(*devices: int) -> Config:
+def channels(*devices: int) -> PartConfig:
     """A part of a convolution's channels for each."""
-    return Config((1, len(devices), 1, 1), devices)
+    return PartConfig((1, len(devices), 1, 1), devices)
 
 
-def rows(*devices: int) -> Config:
-    return Config((1, 1, len(devices), 1), devices)
+def rows(*devices: int) -> PartConfig:
+    return PartConfig((1, 1, len(devices), 1), devices)
 
 
 @pytest.mark.sampled(3)
@@ -118,23 +118,23 @@ def test_what_a_search_proposes() -> None:
     specs = tuple(DeviceSpec(n, n, 1.0, 1.0, n) for n in NAMES)
     links = tuple(Link(a, b, 1.0) for a, b in (NAMES, NAMES[::-1]))
     topology = Topology("here", specs, tuple(Memory(n) for n in NAMES), links)
-    whole = [Config((1,), (GPU,)), Config((1,), (CPU,))]
+    whole = [PartConfig((1,), (GPU,)), PartConfig((1,), (CPU,))]
     parts = [(GPU, CPU), (GPU, CPU, CPU), (GPU, GPU, CPU), (GPU, CPU, CPU, CPU), (GPU, GPU, GPU, CPU)]
-    found = configs_in_parts(Operator("c", "conv2d", (64,), "p"), topology)
-    assert list(found) == [*whole, *(Config((len(p),), p) for p in parts)]
-    assert list(configs_in_parts(Operator("s", "nn.softmax", (64,), "-"), topology)) == whole
-    image = configs_in_parts(Operator("c", "conv2d", (1, 64, 7, 7), "spa-", weights=4.0), topology)
-    assert image[:2] == tuple(Config((1,) * 4, (device,)) for device in (GPU, CPU))
+    found = configs_in_parts(NetworkOperator("c", "conv2d", (64,), "p"), topology)
+    assert list(found) == [*whole, *(PartConfig((len(p),), p) for p in parts)]
+    assert list(configs_in_parts(NetworkOperator("s", "nn.softmax", (64,), "-"), topology)) == whole
+    image = configs_in_parts(NetworkOperator("c", "conv2d", (1, 64, 7, 7), "spa-", weights=4.0), topology)
+    assert image[:2] == tuple(PartConfig((1,) * 4, (device,)) for device in (GPU, CPU))
     assert image[2:] == (*(channels(*p) for p in parts), *(rows(*p) for p in parts))
-    few = configs_in_parts(Operator("c", "conv2d", (1, 2, 3, 7), "spa-", weights=4.0), topology, 8)
+    few = configs_in_parts(NetworkOperator("c", "conv2d", (1, 2, 3, 7), "spa-", weights=4.0), topology, 8)
     assert few == (*image[:2], channels(GPU, CPU), *(rows(*p) for p in parts[:3]))
-    pool = configs_in_parts(Operator("m", "pool", (1, 64, 7, 7), "saa-"), topology)  # it is not built in parts
+    pool = configs_in_parts(NetworkOperator("m", "pool", (1, 64, 7, 7), "saa-"), topology)  # it is not built in parts
     assert pool == image[:2]
 
 
 def test_parts_that_do_not_pay_are_put_together() -> None:
     """Of three steps in parts the first pays, the second is better on the CPU, the third costs a little more split."""
-    halves, gpu, cpu = Config((1, 2), (GPU, CPU)), Config((1, 1), (GPU,)), Config((1, 1), (CPU,))
+    halves, gpu, cpu = PartConfig((1, 2), (GPU, CPU)), PartConfig((1, 1), (GPU,)), PartConfig((1, 1), (CPU,))
     takes = [{halves: 1.0, gpu: 2.0, cpu: 3.0}, {halves: 3.0, gpu: 2.5, cpu: 2.0}, {halves: 2.1, gpu: 2.0, cpu: 3.0}]
 
     def seconds(strategy: Strategy) -> float:
@@ -260,6 +260,6 @@ def test_a_file_that_does_not_fit(graph: FusedGraph, devices: list[Device]) -> N
     strategy[4] = channels(*(GPU, CPU) * 4)  # of 6 groups
     with pytest.raises(BadInput, match=r"p\.json: node .* a part without output channels: split it into fewer parts"):
         built_of(Path("p.json"), graph, small, tuple(strategy))
-    strategy[4] = Config((1, 2, 2, 1), (GPU, CPU) * 2)
+    strategy[4] = PartConfig((1, 2, 2, 1), (GPU, CPU) * 2)
     with pytest.raises(BadInput, match=r"p\.json: node .*: split it along channels or along rows, not both"):
         built_of(Path("p.json"), graph, devices, tuple(strategy))

@@ -21,13 +21,13 @@ from tuner.placement.memory import memory_on
 from tuner.studies.baselines.whole import whole
 from tuner.studies.estimated_network import Estimates, estimated_network
 from tuner.studies.simulator import Simulator
-from tuner.studies.strategies import WAYS, Placing, check_known, place
+from tuner.studies.strategies import WAYS, PlacementResult, check_known, place
 from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
 from tuning_db.record import Config, Trial
 from tuning_db.store import open_db
 
 NAMES = ("opencl:0", "cpu")
-Place = Callable[..., Placing]
+Place = Callable[..., PlacementResult]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def placed(
     slow: float = 1.1,
     limit: float = 1.0,
     here: Topology | None = None,
-) -> Placing:
+) -> PlacementResult:
     """By a database in which the CPU takes `slow` times as long. `here`: instead of `topology`."""
     with open_db(folder / "t.db") as store:
         for device, factor in zip(devices, (1.0, slow), strict=True):

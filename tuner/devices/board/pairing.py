@@ -64,7 +64,7 @@ def certificate(name: str) -> tuple[bytes, bytes]:
     return public, public + private
 
 
-class _Visitor:
+class _PairingConnection:
     """One who has connected, looked at in a thread of its own: others do not wait for it, and its connection ends after
     a handshake's time, however slowly it sends."""
 
@@ -134,7 +134,7 @@ class Pairing:
         """Until the board comes; `port`: where its agent is going to listen. Raises BadInput when the code has expired,
         or was tried wrongly too often."""
         context = self._context()
-        visitors: list[_Visitor] = []
+        visitors: list[_PairingConnection] = []
         wrong = 0
         try:
             while wrong < _ATTEMPTS:
@@ -143,7 +143,7 @@ class Pairing:
                     raise BadInput(f"the code expired after {self._seconds:g} s: `tune board pair` makes another")
                 self._listener.settimeout(min(left, _LOOK_SECONDS if visitors else 1.0))
                 with suppress(TimeoutError):
-                    visitors.append(_Visitor(*self._listener.accept(), partial(self._admit, context)))
+                    visitors.append(_PairingConnection(*self._listener.accept(), partial(self._admit, context)))
                 for visitor in [v for v in visitors if v.is_done or len(visitors) > _MOST_VISITORS]:
                     visitors.remove(visitor)
                     admitted = visitor.admitted()

@@ -17,7 +17,7 @@ from tuner.graph.fusion.fuse import FusedGraph, Step, TunedStep
 from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.lowering.emit import Emitter, Forms, convert
-from tuner.graph.lowering.kernels import Place, kernels_of
+from tuner.graph.lowering.kernels import DevicePlan, kernels_of
 from tuner.graph.lowering.lower import Given, lower_steps
 from tuner.graph.lowering.passes import finish
 from tuner.graph.lowering.placed import parameter_for, read_from_elsewhere
@@ -42,7 +42,7 @@ class Alone:
         return tuple(kernel_hash(self.module[function]) for function in called)
 
 
-def lower_alone(graph: FusedGraph, step: Step, place: Place, block: int | None = None) -> Alone:
+def lower_alone(graph: FusedGraph, step: Step, place: DevicePlan, block: int | None = None) -> Alone:
     """One step on one device, in the layout `block` if it is a plain one that can be (see `lower.lower_steps`).
 
     Raises BadInput if the device cannot compute it.
@@ -66,7 +66,7 @@ def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, to: Layo
     return finish(builder.get(), target)
 
 
-def runs_on(graph: FusedGraph, step: Step, place: Place) -> bool:
+def runs_on(graph: FusedGraph, step: Step, place: DevicePlan) -> bool:
     """Whether a device can compute a step at all."""
     try:
         lower_alone(graph, step, place)
@@ -75,7 +75,7 @@ def runs_on(graph: FusedGraph, step: Step, place: Place) -> bool:
     return True
 
 
-def _lowered(graph: FusedGraph, step: Step, place: Place, block: int | None, layouts: Mapping[Var, Layout]) -> Alone:
+def _lowered(graph: FusedGraph, step: Step, place: DevicePlan, block: int | None, layouts: Mapping[Var, Layout]) -> Alone:
     """With values in some layouts, and what it asked for; not finished."""
     asked: dict[Var, Layout] = {}
     made: list[Layout] = []

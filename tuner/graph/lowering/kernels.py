@@ -20,7 +20,7 @@ Choices = Mapping[Workload, Config | None]
 
 
 @dataclass(frozen=True)
-class Place:
+class DevicePlan:
     """A device of a placement: its target (of a GPU: with its host) and the configs of its workloads; `steps`: other
     configs for single steps, by their results. None: no template is to compute it."""
 
@@ -49,7 +49,7 @@ class AnchorKernel(Kernel):
     layouts: Layouts
 
 
-def kernels_of(steps: Iterable[TunedStep], place: Place) -> dict[Var, Kernel | None]:
+def kernels_of(steps: Iterable[TunedStep], place: DevicePlan) -> dict[Var, Kernel | None]:
     """A kernel for the result of each step: by its choice, or its workload's default config where it has none; None
     where the choice is None or no template applies. Raises BadInput if a config cannot be applied."""
     default = cache(partial(default_config, target=place.target))

@@ -31,7 +31,7 @@ from tuner.graph.ir.simplify import constant
 from tuner.graph.layout.choice import Choice
 from tuner.graph.lowering.capture import CAPTURED
 from tuner.graph.lowering.emit import Forms
-from tuner.graph.lowering.kernels import Place, kernels_of
+from tuner.graph.lowering.kernels import DevicePlan, kernels_of
 from tuner.graph.lowering.lower import Given, Lowered, LoweredOperator, lower_steps
 from tuner.graph.lowering.passes import finish
 from tuning_db.record import Workload
@@ -107,7 +107,7 @@ def host_of(targets: Sequence[Target]) -> Target:
 
 def lower_placed(
     graph: FusedGraph,
-    places: Sequence[Place],
+    places: Sequence[DevicePlan],
     placement: Sequence[int],
     blocks: Mapping[Var, int] | None = None,
 ) -> Placed:

@@ -30,7 +30,7 @@ from tuner.measure.messages import BuildJob, CompareDone, CompareJob, ExecutorSe
 from tuner.measure.runner import Candidate
 from tuner.measure.targets.speed_check import Drift, Interval
 from tuner.measure.workers.batch import Building
-from tuner.measure.workers.run_client import Laboratory
+from tuner.measure.workers.run_client import MeasureClient
 from tuner.measure.workers.worker import ProcessServer
 from tuning_db.record import Failure, FailureKind, Trial, Workload
 
@@ -79,7 +79,7 @@ class Fleet:
         seconds = run_seconds + _TRANSFER_SECONDS
         self._said: dict[str, tuple[str, float]] = {}
         self._labs = {
-            Laboratory(
+            MeasureClient(
                 server, replace(settings, device=name), seconds, waits=partial(self._waits, name), notice=notice
             ): name
             for name in boards_of(settings.device)
@@ -88,7 +88,7 @@ class Fleet:
         self._changed = threading.Condition()
         self._faults = dict.fromkeys(self._labs, 0)
         self._boards = Boards()
-        self._free: queue.Queue[Laboratory] = queue.Queue()
+        self._free: queue.Queue[MeasureClient] = queue.Queue()
         self._error: Exception | None = None
         self.losses = 0
 
@@ -139,9 +139,9 @@ class Fleet:
         finally:
             self._given_up.clear()
 
-    def _on_a_board(self, measure: Callable[[Laboratory], _T]) -> _T | Failure:
+    def _on_a_board(self, measure: Callable[[MeasureClient], _T]) -> _T | Failure:
         losses = running = 0
-        suspected: list[Laboratory] = []
+        suspected: list[MeasureClient] = []
         while running < _LOSSES and losses < _ALL_LOSSES:
             lab = self._next()
             try:
@@ -170,7 +170,7 @@ class Fleet:
             self._boards.forgive(self._board_of(lab), 1)
         return Failure(FailureKind.RUN, f"a board was lost {_LOSSES} times over it: {message}")
 
-    def _next(self) -> Laboratory:
+    def _next(self) -> MeasureClient:
         """A board that is free, awaited. Raises TuneError where all of them stay away."""
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end and not self._closed.is_set():
@@ -186,23 +186,23 @@ class Fleet:
         minutes = PATIENCE_SECONDS / 60
         raise TuneError(f"no board has answered for {minutes:.0f} minutes: run this again when one is back")
 
-    def _give_back(self, lab: Laboratory) -> None:
+    def _give_back(self, lab: MeasureClient) -> None:
         self._set(lab, _State.FREE)
         self._free.put(lab)
 
-    def _set(self, lab: Laboratory, state: _State) -> None:
+    def _set(self, lab: MeasureClient, state: _State) -> None:
         with self._changed:
             self._states[self._labs[lab]] = state
             self._changed.notify_all()
 
-    def _board_of(self, lab: Laboratory) -> str:
+    def _board_of(self, lab: MeasureClient) -> str:
         return place_on_board(self._labs[lab])[0]
 
-    def _note_fault(self, lab: Laboratory) -> None:
+    def _note_fault(self, lab: MeasureClient) -> None:
         self._faults[lab] += 1
         self._boards.note_fault(self._board_of(lab))
 
-    def _lose(self, lab: Laboratory, problem: Exception, told: bool = True) -> None:
+    def _lose(self, lab: MeasureClient, problem: Exception, told: bool = True) -> None:
         self.losses += 1
         if told:
             self._tell(self._labs[lab], f"{problem}{_ASKED_AGAIN}")
@@ -240,11 +240,11 @@ class Fleet:
         if self._error is not None:
             raise self._error
 
-    def _admit(self, lab: Laboratory, problems: list[str] | None = None) -> None:
+    def _admit(self, lab: MeasureClient, problems: list[str] | None = None) -> None:
         """Let a board come, or come back, in a thread of its own."""
         threading.Thread(target=self._start_lab, args=(lab, problems), daemon=True).start()
 
-    def _start_lab(self, lab: Laboratory, problems: list[str] | None) -> None:
+    def _start_lab(self, lab: MeasureClient, problems: list[str] | None) -> None:
         """Until it computes right. `problems`: where to put why it did not at first."""
         faults = self._faults[lab]
         while not self._closed.is_set():
@@ -270,7 +270,7 @@ class Fleet:
             self._welcome(lab)
             return
 
-    def _sit_out(self, lab: Laboratory) -> None:
+    def _sit_out(self, lab: MeasureClient) -> None:
         """A board's quarantine, while another measures for this run or may come to."""
         board, waited = self._board_of(lab), False
         while (record := self._boards.record(board)).quarantine and not self._closed.is_set():
@@ -285,7 +285,7 @@ class Fleet:
         if waited:
             self._set(lab, _State.COMING)
 
-    def _welcome(self, lab: Laboratory) -> None:
+    def _welcome(self, lab: MeasureClient) -> None:
         name = self._labs[lab]
         if self._said.pop(name, None) is not None:
             self._notice(f"{called(name)} measures for this run now")

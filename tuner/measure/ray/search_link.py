@@ -31,7 +31,7 @@ def main(connection: Connection, settings: SearchSettings) -> None:
     with joined(connection, settings.address) as ray:
         if ray is None:
             return
-        place = _Place(ray, connection, settings)
+        place = _SearcherNode(ray, connection, settings)
         while not isinstance(message := connection.recv(), Bye):
             connection.send(place.answer(message))
         place.leave()
@@ -77,7 +77,7 @@ class _Lost(Exception):
         self.for_good = for_good
 
 
-class _Place:
+class _SearcherNode:
     """The node where searchers are, as long as it answers."""
 
     def __init__(self, ray: Any, connection: Connection, settings: SearchSettings) -> None:

@@ -22,7 +22,7 @@ from templates.workloads import anchor_of, is_anchor
 from tuner.measure.targets.cold_weights import ColdWeight
 from tuner.measure.targets.kinds import NAN, NORMAL, PLAIN, Kind, anchor_kinds, anchor_operands
 from tuner.measure.targets.operand import Operand
-from tuner.measure.targets.target import Place
+from tuner.measure.targets.target import Executor
 from tuning_db.record import Config, Failure, FailureKind, Workload, tolerance_of
 
 _FILLER = 0.75  # in the channels that only fill up a block: templates must not rely on zeros there
@@ -76,7 +76,7 @@ class WorkloadOperands(Protocol):
 
 
 def operands_of(
-    workload: Workload, target: Target, place: Place, seed: int, *, denormals: bool = True
+    workload: Workload, target: Target, place: Executor, seed: int, *, denormals: bool = True
 ) -> WorkloadOperands:
     """The operands of a workload at a place. `denormals`: whether its device keeps them. Raises KeyError for an
     operator that nobody knows."""
@@ -88,7 +88,7 @@ def operands_of(
 class OperatorOperands:
     """Operands of a workload without a weight (templates/operator.py), and the reference of its outputs."""
 
-    def __init__(self, workload: Workload, place: Place, seed: int) -> None:
+    def __init__(self, workload: Workload, place: Executor, seed: int) -> None:
         self.workload = workload
         self._operator = operator_named(workload.op)
         self._place = place
@@ -121,7 +121,7 @@ class OperatorOperands:
 class AnchorOperands:
     """Everything that kernels of one workload read and write, and the float64 reference of what they should write."""
 
-    def __init__(self, workload: Workload, target: Target, place: Place, seed: int, *, denormals: bool = True) -> None:
+    def __init__(self, workload: Workload, target: Target, place: Executor, seed: int, *, denormals: bool = True) -> None:
         self.workload = workload
         self._target = target
         self._place = place

@@ -1,5 +1,5 @@
 """A board as a place where candidates run: tensors, functions and calls are requests to its agent. Start at
-`RemotePlace`.
+`RemoteExecutor`.
 
 Operands, references and packed weights are made here and sent; results come back and are compared here. So a board
 needs neither templates nor a compiler, and one check serves every device.
@@ -32,7 +32,7 @@ _PREPARE_SECONDS = 120.0  # what sending and storing operands may take on a boar
 class RemoteTensor:
     """A tensor on a board, by the number that it has there. It is freed with the last reference to it."""
 
-    def __init__(self, place: RemotePlace, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, place: RemoteExecutor, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.number = shape, dtype, place.number()
         self._dropped = place.dropped
 
@@ -43,7 +43,7 @@ class RemoteTensor:
 class RemoteWeight(RemoteTensor):
     """Copies of a weight, which calls on the board take in turn."""
 
-    def __init__(self, place: RemotePlace, packed: np.ndarray, cold_bytes: int) -> None:
+    def __init__(self, place: RemoteExecutor, packed: np.ndarray, cold_bytes: int) -> None:
         super().__init__(place, packed.shape, str(packed.dtype))
         self.nbytes = packed.nbytes * max(1, math.ceil(cold_bytes / max(1, packed.nbytes)))
 
@@ -53,7 +53,7 @@ class RemoteWeight(RemoteTensor):
 
 
 class _Function:
-    def __init__(self, place: RemotePlace) -> None:
+    def __init__(self, place: RemoteExecutor) -> None:
         self.number = place.number()
         self._dropped = place.dropped_functions
 
@@ -61,7 +61,7 @@ class _Function:
         self._dropped.append(self.number)
 
 
-class RemotePlace:
+class RemoteExecutor:
     """See place.Place. Every method may raise DeviceLost, and KernelDied where a kernel ended the process it ran in.
 
     `throttled`: the board slowed down during the last measurement, however often it was tried; `condition`: its clocks

@@ -1,4 +1,4 @@
-"""Whether a device keeps its speed: a kernel that is known to be good, measured again now and then. `Reference` does so
+"""Whether a device keeps its speed: a kernel that is known to be good, measured again now and then. `ReferenceKernel` does so
 where candidates run; `Drift` keeps what it found, on the tuner's side.
 """
 
@@ -10,26 +10,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from board_agent.pace import WARM_CALLS, WINDOW, Pace, is_change
+from board_agent.pace import WARM_CALLS, WINDOW, ClockMonitor, is_change
 from tuner.errors import DeviceLost
 from tuner.measure.codegen.toolchain import preflight_data, preflight_result
 from tuner.measure.failures import describe
 from tuner.measure.messages import CompareJob, ExecutorSettings
-from tuner.measure.targets.target import Place
+from tuner.measure.targets.target import Executor
 
 _DENORMAL = 2.0**-140  # times the preflight's data
 _COMPARE_SECONDS = 1.0  # before a comparison, which ends the search of a task
 
 
-class Reference:
+class ReferenceKernel:
     """The preflight kernel, loaded where candidates run. `keeps_denormals`: whether the device computes with the
     smallest numbers, or takes them for zeros, as GPUs may."""
 
     keeps_denormals = True
 
-    def __init__(self, settings: ExecutorSettings, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: ExecutorSettings, place: Executor, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._place = settings, place
-        self._pace = Pace(self._times, settings.reference_seconds, clock)
+        self._pace = ClockMonitor(self._times, settings.reference_seconds, clock)
 
     def problem(self) -> str | None:
         """Run it for the first time, which starts the thread pool. One line if it cannot be loaded or computes
@@ -58,7 +58,7 @@ class Reference:
         return self._pace.is_due() or (isinstance(job, CompareJob) and self._pace.age >= _COMPARE_SECONDS)
 
     def measure(self) -> float:
-        """Seconds per call, see Pace.measure. Raises what the place raises."""
+        """Seconds per call, see ClockMonitor.measure. Raises what the place raises."""
         return self._pace.measure()
 
 

@@ -1,4 +1,4 @@
-"""Where candidates run: the host's CPU, a device behind one of TVM's runtimes, or a board. Start at `open_place`."""
+"""Where candidates run: the host's CPU, a device behind one of TVM's runtimes, or a board. Start at `open_executor`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tuner.measure.codegen.toolchain import ENTRY
 from tuner.measure.messages import ExecutorSettings
 from tuner.measure.targets.cold_weights import ColdWeight, DeviceColdWeight, HostColdWeight
 from tuner.measure.targets.operand import Fill, Operand
-from tuner.measure.targets.remote import RemotePlace
+from tuner.measure.targets.remote import RemoteExecutor
 
 Arguments = Callable[[], Sequence[Any]]
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Tensors on a device, functions of built candidates, and the time that calls take there. Tensors are the
     device's own: only their shape and dtype can be read. Arguments come from a function, since weights take turns.
 
@@ -88,7 +88,7 @@ class Place(Protocol):
         ...
 
 
-class LocalPlace:
+class LocalExecutor:
     """What all devices of this machine have in common. `pool`: what runs a CPU's parallel loops (None: TVM does)."""
 
     pool: Pool | None = None
@@ -165,7 +165,7 @@ class LocalPlace:
         return lambda: undisturbed(lambda: self.seconds(function, *arguments()))
 
 
-class Host(LocalPlace):
+class Host(LocalExecutor):
     """The CPU: tensors share memory with NumPy, time is the wall clock's. Threads are held on `cpus`, each on its
     own."""
 
@@ -202,7 +202,7 @@ class Host(LocalPlace):
         return time.perf_counter() - start
 
 
-class Accelerator(LocalPlace):
+class Accelerator(LocalExecutor):
     """An OpenCL or CUDA device: its own memory, time between two of its events. Calls are waited for: one in an OpenCL
     queue (some drivers hang on long ones), two in a CUDA device's."""
 
@@ -248,11 +248,11 @@ class Accelerator(LocalPlace):
         return lambda: undisturbed(second)
 
 
-def open_place(settings: ExecutorSettings, waits: Callable[[Standing], object]) -> Place:
+def open_executor(settings: ExecutorSettings, waits: Callable[[Standing], object]) -> Executor:
     """Where a worker's candidates run. `waits` is called now and then while others measure on a board. Raises BadInput
     where the device is not there, DeviceLost for a board that cannot be reached."""
     if settings.device == "cpu":
         return Host(settings.threads, settings.cpus, settings.pool)
     if is_board(settings.device):
-        return RemotePlace(settings, waits)
+        return RemoteExecutor(settings, waits)
     return Accelerator(settings.device)

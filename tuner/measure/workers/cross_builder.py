@@ -18,7 +18,7 @@ from tuning_db.record import Failure
 _MEMORY_BYTES = 2 << 30  # that one build may allocate
 
 
-class Workshop(Closing):
+class CrossBuilder(Closing):
     """A context manager: it owns processes and a scratch folder, in which libraries stay until it is closed."""
 
     def __init__(self, device: Device, options: MeasureOptions) -> None:

@@ -43,7 +43,7 @@ class _Lost(Exception):
         self.failure = Failure(kind, text)
 
 
-class Laboratory:
+class MeasureClient:
     """Runs built candidates one at a time in a worker that may die of them. `waits` is called while others measure on a
     board; `drift`: whether the device keeps its speed."""
 

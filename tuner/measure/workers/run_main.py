@@ -46,8 +46,8 @@ from tuner.measure.targets.operands import (
     unwritten,
     verdict,
 )
-from tuner.measure.targets.speed_check import Reference
-from tuner.measure.targets.target import Place, open_place
+from tuner.measure.targets.speed_check import ReferenceKernel
+from tuner.measure.targets.target import Executor, open_executor
 from tuning_db.record import Failure, FailureKind, Workload
 
 _OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
@@ -67,11 +67,11 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
         keep_binaries_in(settings.binaries, settings.device)
     try:
         try:
-            place = open_place(settings, lambda standing: connection.send(Waiting(standing)))
+            place = open_executor(settings, lambda standing: connection.send(Waiting(standing)))
         except (BadInput, KernelDied, RuntimeError, ValueError) as error:
             connection.send(Prepared(str(error) if isinstance(error, BadInput) else describe(error)))
             return
-        reference = Reference(settings, place)
+        reference = ReferenceKernel(settings, place)
         problem = reference.problem()
         if problem is None:
             connection.send(Speed(reference.measure()))
@@ -102,7 +102,7 @@ class _Wrong(Exception):
 class Executor:
     """Caches operands and cold weights between jobs."""
 
-    def __init__(self, settings: ExecutorSettings, place: Place, denormals: bool) -> None:
+    def __init__(self, settings: ExecutorSettings, place: Executor, denormals: bool) -> None:
         """`denormals`: whether the device computes with the smallest numbers."""
         self._settings = settings
         self._place = place

@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from templates.template import AnchorTemplate, template_named
 from templates.traffic import bytes_of
-from tuner.module import Manifest, Operator, read_manifest
+from tuner.module import Manifest, OperatorEntry, read_manifest
 from tuner.report.page.flow import flow_of
 from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
 from tuner.report.page.reuse import nearness
@@ -48,7 +48,7 @@ def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]]
 
 
 def _layer(
-    store: Store, manifest: Manifest, operator: Operator, devices: Sequence[DeviceKey], vendors: Sequence[str]
+    store: Store, manifest: Manifest, operator: OperatorEntry, devices: Sequence[DeviceKey], vendors: Sequence[str]
 ) -> dict[str, Any]:
     workload, device = operator.workload, devices[operator.device]
     return {
@@ -68,7 +68,7 @@ def _layer(
     }
 
 
-def _rival(store: Store, operator: Operator, device: DeviceKey, vendor: str) -> Trial | None:
+def _rival(store: Store, operator: OperatorEntry, device: DeviceKey, vendor: str) -> Trial | None:
     """The library's best on this very device."""
 
     def is_its(trial: Trial) -> bool:
@@ -85,7 +85,7 @@ def _vendors(store: Store) -> list[str]:
     return sorted({vendor for name in names if (vendor := vendor_of(name))})
 
 
-def _layout(manifest: Manifest, operator: Operator) -> str | None:
+def _layout(manifest: Manifest, operator: OperatorEntry) -> str | None:
     """What the kernel reads and writes: "NCHW16c -> NCHW16c"; None where no template tells."""
     if operator.config is None:
         return None

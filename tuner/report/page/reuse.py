@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tuner.module import Manifest, Operator
+from tuner.module import Manifest, OperatorEntry
 from tuner.report.page.names import device_text, workload_text
 from tuning_db import shipped
-from tuning_db.lookup import Found, best, relatives
+from tuning_db.lookup import BestTrial, best, relatives
 from tuning_db.record import DeviceKey, Trial, Workload
 from tuning_db.store import Store
 
@@ -48,7 +48,7 @@ def layer_view(store: Store, manifest: Manifest, places: Mapping[DeviceKey, int]
     return [view for i, view in enumerate(views) if view not in views[:i]]
 
 
-def nearness(store: Store, operator: Operator, device: DeviceKey) -> dict[str, Any] | None:
+def nearness(store: Store, operator: OperatorEntry, device: DeviceKey) -> dict[str, Any] | None:
     """Whose record a layer's config is and what that device differs in; None of one that was measured on its own
     device, said by a plan, or has no kernel of a template."""
 
@@ -59,7 +59,7 @@ def nearness(store: Store, operator: Operator, device: DeviceKey) -> dict[str, A
         return {"from": "no device: its template's default", "differs": ""}
     if operator.source == "family":
         measured = (store.best(operator.workload, other, usable=is_its) for other in relatives(store, device))
-        found = next((Found(trial, "family") for trial in measured if trial is not None), None)
+        found = next((BestTrial(trial, "family") for trial in measured if trial is not None), None)
     elif operator.source in _SHIPPED:
         found = shipped.best(operator.workload, device, is_its)
     else:
@@ -71,7 +71,7 @@ def _row(workload: Workload, place: int | None, device: DeviceKey, near: Mapping
     return {"op": workload.op, "text": workload_text(workload), "device": place, "on": device_text(device), **near}
 
 
-def kin(device: DeviceKey, found: Found) -> dict[str, Any]:
+def kin(device: DeviceKey, found: BestTrial) -> dict[str, Any]:
     """The device whose record was found, and what it differs in."""
     other = found.trial.device
     names = sorted(set(device.attrs) | set(other.attrs))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, func, select
 
 from tuning_db import schema
-from tuning_db.effort import Effort, efforts_by_id
+from tuning_db.effort import TuningTime, tuning_times_by_id
 from tuning_db.errors import DatabaseError
 from tuning_db.keys import Keys
 from tuning_db.marks import is_throttled
@@ -61,7 +61,7 @@ class Pass:
     trials: Counter[Pair] = field(default_factory=Counter)
     failed: Counter[Pair] = field(default_factory=Counter)
     configs: dict[Pair, int] = field(default_factory=dict)
-    efforts: dict[Pair, Effort] = field(default_factory=dict)
+    efforts: dict[Pair, TuningTime] = field(default_factory=dict)
     began: dict[Pair, int] = field(default_factory=dict)
     first: dict[Pair, float] = field(default_factory=dict)  # of the first config that ran
     curves: dict[tuple[Pair, str, int | None], Curve] = field(default_factory=lambda: defaultdict(Curve))
@@ -112,7 +112,7 @@ def _counted(connection: Connection, found: Pass) -> set[int]:
             continue
         found.spans[row[0]] = (row[1], row[2])
         found.bins[row[0]] = [[0, 0] for _ in range(BINS)]
-    found.efforts = efforts_by_id(connection)
+    found.efforts = tuning_times_by_id(connection)
     again = select(t.c.config_digest).group_by(*pair, t.c.config_digest).having(func.count() > 1)
     return set(connection.scalars(again))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.studies.baselines.whole import able, split, whole_on, workers
 from tuner.studies.networks import Network
-from tuner.studies.soap import Config, Strategy
+from tuner.studies.soap import PartConfig, Strategy
 from tuner.studies.topology import Topology
 
 _NODE = 4  # GPUs to a node, in both papers
@@ -31,7 +31,7 @@ def expert(network: Network, topology: Topology) -> Strategy:
         place = depth * size // depths
         copies = tuple(devices[n * size + place] for n in range(nodes))
         if set(copies) <= set(able(topology, operator)):
-            found.append(Config((nodes, *[1] * (len(operator.shape) - 1)), copies))
+            found.append(PartConfig((nodes, *[1] * (len(operator.shape) - 1)), copies))
         else:
             found.append(whole_on(topology, operator, devices[place]))
     return tuple(found)

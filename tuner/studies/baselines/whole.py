@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from tuner.errors import BadInput
-from tuner.studies.networks import Network, Operator
-from tuner.studies.soap import Config, Strategy
+from tuner.studies.networks import Network, NetworkOperator
+from tuner.studies.soap import PartConfig, Strategy
 from tuner.studies.topology import Topology
 
 
-def whole(operator: Operator, device: int) -> Config:
+def whole(operator: NetworkOperator, device: int) -> PartConfig:
     """Not split, on one device."""
-    return Config((1,) * len(operator.shape), (device,))
+    return PartConfig((1,) * len(operator.shape), (device,))
 
 
-def able(topology: Topology, operator: Operator) -> tuple[int, ...]:
+def able(topology: Topology, operator: NetworkOperator) -> tuple[int, ...]:
     """The devices that compute an operator. Raises BadInput if none does."""
     found = topology.able(operator.kind)
     if not found:
@@ -21,7 +21,7 @@ def able(topology: Topology, operator: Operator) -> tuple[int, ...]:
     return found
 
 
-def whole_on(topology: Topology, operator: Operator, device: int) -> Config:
+def whole_on(topology: Topology, operator: NetworkOperator, device: int) -> PartConfig:
     """Not split, on a device if that computes it, else on the fastest that does. Raises BadInput if none does."""
     found = able(topology, operator)
     return whole(operator, device if device in found else max(found, key=lambda d: topology.devices[d].flops))
@@ -52,7 +52,7 @@ def workers(topology: Topology) -> tuple[int, ...]:
     return topology.of_kind(topology.devices[fastest(topology)].kind)
 
 
-def split(topology: Topology, operator: Operator, axis: str) -> Config:
+def split(topology: Topology, operator: NetworkOperator, axis: str) -> PartConfig:
     """Along its first dimension of an axis ("s", "p"), over as many as it has values there of the workers that compute
     it; not split where none of them does. Raises BadInput if no device does."""
     devices = tuple(d for d in workers(topology) if d in topology.able(operator.kind))
@@ -61,7 +61,7 @@ def split(topology: Topology, operator: Operator, axis: str) -> Config:
     dim = operator.axes.index(axis)
     count = min(len(devices), operator.shape[dim])
     degrees = tuple(count if i == dim else 1 for i in range(len(operator.shape)))
-    return Config(degrees, devices[:count])
+    return PartConfig(degrees, devices[:count])
 
 
 def data_parallel(network: Network, topology: Topology) -> Strategy:

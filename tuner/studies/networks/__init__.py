@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.studies.networks.operators import Network, Operator, Read
+from tuner.studies.networks.operators import Network, NetworkOperator, Read
 from tuner.studies.networks.registry import NETWORKS, network
 
-__all__ = ["NETWORKS", "Network", "Operator", "Read", "network"]
+__all__ = ["NETWORKS", "Network", "NetworkOperator", "Read", "network"]

@@ -1,4 +1,4 @@
-"""A network's operators: what they read of each other, and what they take. Start at `Operator`; `Builder` makes them.
+"""A network's operators: what they read of each other, and what they take. Start at `NetworkOperator`; `Builder` makes them.
 
 Paper 002, section 4: an operator's output has dimensions that can be split. Splitting a "s"ample or "a"ttribute
 dimension leaves the weights whole, splitting a "p"arameter dimension splits them too. "-": it is not split.
@@ -30,7 +30,7 @@ IMAGE = -1  # in place of an operator's index
 
 
 @dataclass(frozen=True)
-class Operator:
+class NetworkOperator:
     """`shape`: of its output, the sample dimension first; `axes`: a letter for each dimension. `inputs`: indices of the
     operators it reads, `reads` saying for each of them what it needs of each dimension. `flop`: of the forward step;
     `weights`: bytes of parameters, those of all operators of one `layer` being the same. `extra`: bytes that it reads
@@ -58,7 +58,7 @@ class Network:
     """Operators, each behind those it reads. `branches`: for each the group that paper 004 would put on one device."""
 
     name: str
-    operators: tuple[Operator, ...]
+    operators: tuple[NetworkOperator, ...]
     branches: tuple[str, ...] = ()
     depths: tuple[int, ...] = ()
 
@@ -79,7 +79,7 @@ class Builder:
     is added: the group of paper 004, and the layer of a recurrent network from the bottom."""
 
     batch: int
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[NetworkOperator] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     branch: str = ""
@@ -92,7 +92,7 @@ class Builder:
     def shape(self, index: int) -> tuple[int, ...]:
         return self.picture if index == IMAGE else self.operators[index].shape
 
-    def _add(self, operator: Operator) -> int:
+    def _add(self, operator: NetworkOperator) -> int:
         self.operators.append(operator)
         self.branches.append(self.branch or operator.name)
         self.depths.append(self.depth)
@@ -127,8 +127,8 @@ class Builder:
         weights = (taps + 1.0) * filters * ITEM
         if x == IMAGE:
             extra = float(math.prod(self.picture) * ITEM)
-            return self._add(Operator(self._name(name), "conv2d", out, "spa-", (), (), flop, weights, extra=extra))
-        return self._add(Operator(self._name(name), "conv2d", out, "spa-", (x,), (reads,), flop, weights))
+            return self._add(NetworkOperator(self._name(name), "conv2d", out, "spa-", (), (), flop, weights, extra=extra))
+        return self._add(NetworkOperator(self._name(name), "conv2d", out, "spa-", (x,), (reads,), flop, weights))
 
     def pool(self, x: int, kernel: int, stride: int, pad: int = 0, name: str = "") -> int:
         """Channels and rows are attributes."""
@@ -137,21 +137,21 @@ class Builder:
         out = (self.batch, channels, *sizes)
         reads = (Read(0), Read(1), Read(2, stride, kernel, -pad), ALL)
         flop = float(math.prod(out) * kernel * kernel)
-        return self._add(Operator(self._name(name), "pool", out, "saa-", (x,), (reads,), flop))
+        return self._add(NetworkOperator(self._name(name), "pool", out, "saa-", (x,), (reads,), flop))
 
     def global_pool(self, x: int, name: str = "") -> int:
         _, channels, height, width = self.shape(x)
         reads = (Read(0), Read(1), ALL, ALL)
         out = (self.batch, channels)
         return self._add(
-            Operator(self._name(name), "pool", out, "sa", (x,), (reads,), float(math.prod(out) * height * width))
+            NetworkOperator(self._name(name), "pool", out, "sa", (x,), (reads,), float(math.prod(out) * height * width))
         )
 
     def add(self, x: int, y: int, name: str = "") -> int:
         shape = self.shape(x)
         reads = SAME[: len(shape)]
         return self._add(
-            Operator(self._name(name), "add", shape, "saa-", (x, y), (reads, reads), float(math.prod(shape)))
+            NetworkOperator(self._name(name), "add", shape, "saa-", (x, y), (reads, reads), float(math.prod(shape)))
         )
 
     def concat(self, parts: Sequence[int], name: str = "") -> int:
@@ -162,7 +162,7 @@ class Builder:
             reads.append((Read(0), Read(1, shift=-offset), Read(2), Read(3)))
             offset += self.shape(part)[1]
         out = (self.batch, offset, height, width)
-        return self._add(Operator(self._name(name), "concat", out, "saa-", tuple(parts), tuple(reads)))
+        return self._add(NetworkOperator(self._name(name), "concat", out, "saa-", tuple(parts), tuple(reads)))
 
     def dense(self, x: int, outputs: int, name: str = "", layer: str = "", kind: str = "matmul") -> int:
         """A matrix multiplication: channels are parameters."""
@@ -172,7 +172,7 @@ class Builder:
         flop = 2.0 * self.batch * taps * outputs
         weights = (taps + 1.0) * outputs * ITEM
         return self._add(
-            Operator(self._name(name), kind, (self.batch, outputs), "sp", (x,), (reads,), flop, weights, layer)
+            NetworkOperator(self._name(name), kind, (self.batch, outputs), "sp", (x,), (reads,), flop, weights, layer)
         )
 
     def embed(self, vocabulary: int, size: int, name: str = "", layer: str = "") -> int:
@@ -180,7 +180,7 @@ class Builder:
         weights = float(vocabulary * size * ITEM)
         shape = (self.batch, size)
         return self._add(
-            Operator(
+            NetworkOperator(
                 self._name(name),
                 "embed",
                 shape,
@@ -201,14 +201,14 @@ class Builder:
         reads = tuple((Read(0), ALL) for _ in inputs)
         flop, weights = 8.0 * self.batch * hidden * width, 4.0 * hidden * (width + 1) * ITEM
         return self._add(
-            Operator(self._name(name), "lstm", (self.batch, hidden), "sp", inputs, reads, flop, weights, layer)
+            NetworkOperator(self._name(name), "lstm", (self.batch, hidden), "sp", inputs, reads, flop, weights, layer)
         )
 
     def stack(self, parts: Sequence[int], name: str = "") -> int:
         """Vectors one below the other: nothing is computed."""
         out = (self.batch, len(parts), self.shape(parts[0])[1])
         reads = tuple((Read(0), Read(2)) for _ in parts)
-        return self._add(Operator(self._name(name), "stack", out, "s-a", tuple(parts), reads))
+        return self._add(NetworkOperator(self._name(name), "stack", out, "s-a", tuple(parts), reads))
 
     def attention(self, query: int, states: int, name: str = "", layer: str = "") -> int:
         """Of one decoder step over the encoder's stacked states (multiplicative), then a layer over both."""
@@ -218,7 +218,7 @@ class Builder:
         flop = self.batch * (4.0 * length * hidden + 2.0 * 2 * hidden * hidden)
         weights = 2.0 * hidden * hidden * ITEM
         return self._add(
-            Operator(self._name(name), "attention", (self.batch, hidden), "sp", inputs, reads, flop, weights, layer)
+            NetworkOperator(self._name(name), "attention", (self.batch, hidden), "sp", inputs, reads, flop, weights, layer)
         )
 
 

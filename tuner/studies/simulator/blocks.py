@@ -21,7 +21,7 @@ from tuner.studies.networks.operators import ITEM
 from tuner.studies.simulator.costs import CostModel, Phase, Work
 from tuner.studies.simulator.exchange import Layer, Links
 from tuner.studies.simulator.patterns import Pattern, ticks
-from tuner.studies.soap import Config, regions_of
+from tuner.studies.soap import PartConfig, regions_of
 from tuner.studies.soap.configs import needs_of
 from tuner.studies.topology import Topology
 
@@ -44,8 +44,8 @@ class Blocks:
         self._classes = _numbered([self._class(i) for i in range(len(operators))])
         self._edge_classes = _numbered([(self._classes[u], self._classes[v], k) for u, v, k in self.edges])
         self._lock = Lock()
-        self._ids: dict[Config, int] = {}
-        self._configs: list[Config] = []  # by these numbers
+        self._ids: dict[PartConfig, int] = {}
+        self._configs: list[PartConfig] = []  # by these numbers
         self._operator_patterns: dict[tuple[int, int], Pattern] = {}
         self._edge_patterns: dict[tuple[int, int, int], Pattern] = {}
         self._pairs: dict[tuple[Hashable, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
@@ -68,7 +68,7 @@ class Blocks:
         for layer in self.layers:
             layer.forget()
 
-    def config_id(self, config: Config) -> int:
+    def config_id(self, config: PartConfig) -> int:
         """A config's number, by which blocks are asked for."""
         found = self._ids.get(config)
         if found is None:
@@ -78,7 +78,7 @@ class Blocks:
                     self._configs.append(config)
         return found
 
-    def config(self, number: int) -> Config:
+    def config(self, number: int) -> PartConfig:
         return self._configs[number]
 
     def operator(self, i: int, number: int) -> Pattern:
@@ -106,7 +106,7 @@ class Blocks:
         with self._lock:
             return self.layers[g].patterns(numbers, self._configs)
 
-    def works(self, i: int, config: Config) -> list[tuple[Work, float]]:
+    def works(self, i: int, config: PartConfig) -> list[tuple[Work, float]]:
         """Of the forward step of each part, and the share of the output that the part is."""
         operators, o = self.network.operators, self.network.operators[i]
         regions = regions_of(o.shape, config.degrees)
@@ -122,7 +122,7 @@ class Blocks:
             moved = moved + (needs[..., 1] - needs[..., 0]).prod(axis=1) * ITEM
         return [(Work(o.flop * s, m), float(s)) for s, m in zip(shares, moved, strict=True)]
 
-    def _operator(self, i: int, config: Config) -> Pattern:
+    def _operator(self, i: int, config: PartConfig) -> Pattern:
         o, devices, parts = self.network.operators[i], self.topology.devices, len(config.devices)
         forward, backward = [], []
         passes = 2.0 if o.weights and o.inputs else 1.0  # a gradient of the input, and one of the weights
@@ -140,7 +140,7 @@ class Blocks:
         deps = np.array(ends, np.int32).reshape(-1, 4)
         return Pattern(ticks(forward + backward), np.array(lane + lane), deps, memory)
 
-    def pieces(self, e: int, one: Config, other: Config) -> np.ndarray:
+    def pieces(self, e: int, one: PartConfig, other: PartConfig) -> np.ndarray:
         """Bytes that each part of an edge's producer has (rows) of what each part of its consumer needs (columns)."""
         u, v, k = self.edges[e]
         operators = self.network.operators
@@ -150,7 +150,7 @@ class Blocks:
         high = np.minimum(made[:, None, :, 1], needed[None, :, :, 1])
         return np.maximum(high - low, 0).prod(axis=2) * ITEM
 
-    def transfers(self, e: int, one: Config, other: Config, back: bool = False) -> np.ndarray:
+    def transfers(self, e: int, one: PartConfig, other: PartConfig, back: bool = False) -> np.ndarray:
         """Ticks of the transfer between each part of the producer and of the consumer, of the gradient if `back`: 0 on
         one device, infinite where nothing is needed."""
         pieces = self.pieces(e, one, other)
@@ -160,7 +160,7 @@ class Blocks:
         found = np.where(u == v, 0.0, found)
         return np.where(pieces > 0, found, np.inf)
 
-    def _edge(self, e: int, one: Config, other: Config) -> Pattern:
+    def _edge(self, e: int, one: PartConfig, other: PartConfig) -> Pattern:
         a, b, size = self._common(e, one, other)
         source, target = np.array(one.devices)[a], np.array(other.devices)[b]
         far = source != target
@@ -180,7 +180,7 @@ class Blocks:
             memory += np.bincount(self._memory_of[fs], copied, len(memory))
         return Pattern(ticks(np.concatenate(exe)), np.concatenate(lane), _dependencies(rows), memory)
 
-    def _common(self, e: int, one: Config, other: Config) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _common(self, e: int, one: PartConfig, other: PartConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The pairs of parts that have something in common, and the bytes of it: whatever their devices."""
         key = self._edge_classes[e], one.degrees, other.degrees
         found = self._pairs.get(key)

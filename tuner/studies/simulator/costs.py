@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from tuner.studies.networks import Operator
+from tuner.studies.networks import NetworkOperator
 from tuner.studies.topology import DeviceSpec
 
 
@@ -33,7 +33,7 @@ class Work(NamedTuple):
 class CostModel(Protocol):
     """What parts of operators take on devices, in seconds."""
 
-    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+    def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         """Of a part that has `share` (0 to 1) of an operator's output."""
         ...
 
@@ -46,7 +46,7 @@ class Roofline:
     compute: float = 0.6
     memory: float = 0.8
 
-    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+    def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         """Of a part; its `work` is what counts, its share does not matter."""
         busy = max(work.flop / (self.compute * device.flops), work.bytes / (self.memory * device.bandwidth))
         return busy + device.overhead
@@ -62,7 +62,7 @@ class Measured:
     whole: Mapping[str, Work]
     roofline: CostModel = Roofline()
 
-    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+    def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         modelled = self.roofline.seconds(operator, phase, work, share, device)
         measured = self.table.get((operator.name, device.name))
         if measured is None or phase is not Phase.FORWARD:

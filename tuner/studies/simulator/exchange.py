@@ -15,11 +15,11 @@ from operator import or_
 
 import numpy as np
 
-from tuner.studies.networks import Operator
+from tuner.studies.networks import NetworkOperator
 from tuner.studies.networks.operators import ITEM
 from tuner.studies.simulator.costs import CostModel, Phase, Work
 from tuner.studies.simulator.patterns import Pattern, ticks
-from tuner.studies.soap import Config, regions_of
+from tuner.studies.soap import PartConfig, regions_of
 from tuner.studies.soap.configs import cut, part_counts
 from tuner.studies.topology import Topology
 
@@ -56,7 +56,7 @@ class Layer:
     """The operators `members`, all like `first`."""
 
     def __init__(
-        self, name: str, members: tuple[int, ...], first: Operator, links: Links, cost: CostModel, training: bool
+        self, name: str, members: tuple[int, ...], first: NetworkOperator, links: Links, cost: CostModel, training: bool
     ) -> None:
         self.name, self.members = name, members
         self._first, self._links, self._cost, self._training = first, links, cost, training
@@ -78,7 +78,7 @@ class Layer:
     def forget(self) -> None:
         self._cut(self._degrees)
 
-    def patterns(self, numbers: Sequence[int], configs: Sequence[Config]) -> list[Pattern]:
+    def patterns(self, numbers: Sequence[int], configs: Sequence[PartConfig]) -> list[Pattern]:
         """`numbers`: which of the `configs` each operator has. The exchange and the updates; and, in training, of each
         operator that these wait for its gradients (roles: the operator, the exchange)."""
         try:
@@ -96,7 +96,7 @@ class Layer:
         except KeyError:
             return [rings.pattern, *(rings.waits.get(n) or self._waiting(n, rings) for n in numbers)]
 
-    def _know(self, numbers: Sequence[int], configs: Sequence[Config]) -> None:
+    def _know(self, numbers: Sequence[int], configs: Sequence[PartConfig]) -> None:
         degrees = {configs[number].degrees[self._dim] for number in numbers if number not in self._held}
         if not degrees <= self._degrees:
             self._cut(self._degrees | degrees)
@@ -104,7 +104,7 @@ class Layer:
             if number not in self._held:
                 self._held[number], self._rows[number] = self._use(configs[number])
 
-    def _use(self, config: Config) -> tuple[int, np.ndarray]:
+    def _use(self, config: PartConfig) -> tuple[int, np.ndarray]:
         """Which pieces an operator's parts have: as bits (piece, device), and as rows of backward task and piece."""
         regions, rows, bits = regions_of(self._first.shape, config.degrees), [], 0
         devices = len(self._links.topology.devices)
@@ -147,7 +147,7 @@ class Layer:
 
 
 class _Tasks:
-    def __init__(self, links: Links, cost: CostModel, operator: Operator) -> None:
+    def __init__(self, links: Links, cost: CostModel, operator: NetworkOperator) -> None:
         self._links, self._cost, self._operator = links, cost, operator
         self.exe: list[float] = []
         self.lane: list[int] = []

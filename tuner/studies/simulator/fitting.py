@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tuner.errors import BadInput
-from tuner.studies.networks import Operator
+from tuner.studies.networks import NetworkOperator
 from tuner.studies.simulator.costs import Phase, Work
 from tuner.studies.topology import DeviceSpec
 
@@ -83,7 +83,7 @@ class FittedCosts:
 
     fits: Mapping[str, FittedRoofline]
 
-    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+    def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         """Raises BadInput for a device without a fit."""
         if device.name not in self.fits:
             known = ", ".join(self.fits) or "none"

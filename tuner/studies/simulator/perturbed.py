@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tuner.errors import BadInput
-from tuner.studies.networks import Network, Operator
+from tuner.studies.networks import Network, NetworkOperator
 from tuner.studies.simulator.contention import contended
 from tuner.studies.simulator.costs import CostModel, Phase, Work
 from tuner.studies.soap import Strategy
@@ -32,7 +32,7 @@ class Slowed:
     cost: CostModel
     devices: Mapping[str, float]
 
-    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+    def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         return self.devices.get(device.name, 1.0) * self.cost.seconds(operator, phase, work, share, device)
 
 
@@ -115,7 +115,7 @@ class _Drawn:
     together: bool
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
-    def seconds(self, operator: Operator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
+    def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
         ratios = self.ratios[device.name]
         factor = self._ratio(ratios.whole, device.name)
         who = () if self.together else work

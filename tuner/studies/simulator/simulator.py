@@ -17,7 +17,7 @@ from tuner.studies.simulator.costs import CostModel, Roofline
 from tuner.studies.simulator.library import Memory, core
 from tuner.studies.simulator.patterns import TICK, Pattern
 from tuner.studies.simulator.timeline import Timeline, timeline_of
-from tuner.studies.soap import Config, Strategy
+from tuner.studies.soap import PartConfig, Strategy
 from tuner.studies.topology import Topology
 
 _NO_LIMIT = (1 << 63) - 1
@@ -105,7 +105,7 @@ class Simulator:
                 f"{have / 1e6:.1f}: take a smaller batch or more devices"
             )
 
-    def _check_able(self, i: int, config: Config) -> None:
+    def _check_able(self, i: int, config: PartConfig) -> None:
         operator, devices = self.network.operators[i], self.topology.devices
         lacking = next((d for d in self._lacking[i] if d in config.devices), None)
         if lacking is not None:
@@ -125,7 +125,7 @@ class Simulator:
         """The config of every operator, as it now is."""
         return tuple(map(self.blocks.config, self._numbers))
 
-    def strategy_at(self, operator: int) -> Config:
+    def strategy_at(self, operator: int) -> PartConfig:
         """The config of one operator, by its index."""
         return self.blocks.config(self._numbers[operator])
 
@@ -145,7 +145,7 @@ class Simulator:
         """How many tasks are on devices and links."""
         return sum(len(p.exe) for p in self._patterns)
 
-    def start(self, strategy: Sequence[Config]) -> float:
+    def start(self, strategy: Sequence[PartConfig]) -> float:
         """Builds the task graph and simulates it: seconds of one step. Raises BadInput where an operator is on a device
         that cannot compute it."""
         for i, config in enumerate(strategy):
@@ -170,7 +170,7 @@ class Simulator:
         """Algorithm 1 without the graph's construction. Seconds."""
         return int(self._core.sim_full(self._sim)) * TICK
 
-    def propose(self, changes: Mapping[int, Config], limit: float = math.inf) -> float:
+    def propose(self, changes: Mapping[int, PartConfig], limit: float = math.inf) -> float:
         """Seconds with other configs for some operators (by their indices); infinity where that is above `limit`, or
         needs more of a memory than there is and no less than now. Then call `accept` or `reject`. Raises BadInput as
         `start` does."""
@@ -188,7 +188,7 @@ class Simulator:
         self._pending = new, found, ended * TICK
         return ended * TICK
 
-    def look(self, many: Sequence[Mapping[int, Config]], limit: float = math.inf) -> list[float]:
+    def look(self, many: Sequence[Mapping[int, PartConfig]], limit: float = math.inf) -> list[float]:
         """What `propose` would give for each of many changes to the strategy, which stays as it is."""
         self.reject()
         every, counts = _Replaced([], []), []
@@ -202,7 +202,7 @@ class Simulator:
         self._core.sim_look(self._sim, len(counts), each, *given)
         return [ended * TICK if ended >= 0 else math.inf for ended in found]
 
-    def _new(self, changes: Mapping[int, Config]) -> dict[int, int]:
+    def _new(self, changes: Mapping[int, PartConfig]) -> dict[int, int]:
         """By its number, what is another config than now."""
         new = {}
         for i, config in changes.items():

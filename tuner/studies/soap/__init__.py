@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tuner.studies.soap.configs import (
-    Config,
+    PartConfig,
     Proposals,
     Strategy,
     configs_of,
@@ -16,7 +16,7 @@ from tuner.studies.soap.configs import (
 from tuner.studies.soap.files import devices_in, read_strategy, strategy_from, strategy_json, write_strategy
 
 __all__ = [
-    "Config",
+    "PartConfig",
     "Proposals",
     "Strategy",
     "configs_of",

@@ -1,5 +1,5 @@
 """Parallelisation configs of one operator (paper 002, section 4): degrees of its dimensions, a device for each part.
-Start at `Config`; `configs_of` lists those that a search proposes."""
+Start at `PartConfig`; `configs_of` lists those that a search proposes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tuner.studies.networks import Network, Operator
+from tuner.studies.networks import Network, NetworkOperator
 from tuner.studies.topology import Topology
 
 Interval = tuple[int, int]
 Region = tuple[Interval, ...]
 
 
-class Config(NamedTuple):
+class PartConfig(NamedTuple):
     """`degrees`: into how many parts each dimension of the output is cut; `devices`: the index of a device for each of
     the parts, of which the last dimension's follow each other."""
 
@@ -27,8 +27,8 @@ class Config(NamedTuple):
     devices: tuple[int, ...]
 
 
-Strategy = tuple[Config, ...]  # for each operator of a network
-Proposals = Callable[[Operator, Topology], tuple[Config, ...]]  # the configs that a search may give an operator
+Strategy = tuple[PartConfig, ...]  # for each operator of a network
+Proposals = Callable[[NetworkOperator, Topology], tuple[PartConfig, ...]]  # the configs that a search may give an operator
 
 
 def cut(extent: int, degree: int, part: int) -> Interval:
@@ -52,7 +52,7 @@ def regions_of(shape: tuple[int, ...], degrees: tuple[int, ...]) -> np.ndarray:
     return np.array([region_of(shape, degrees, part) for part in range(parts)], np.int64).reshape(parts, len(shape), 2)
 
 
-def needs_of(operator: Operator, operand: int, regions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def needs_of(operator: NetworkOperator, operand: int, regions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """What of an operand (of that shape) each of the regions of an operator's output needs, halo included: (parts,
     dimensions of the operand, 2). An empty interval begins where it ends."""
     found = np.empty((len(regions), len(shape), 2), np.int64)
@@ -90,7 +90,7 @@ def part_counts(devices: int) -> list[int]:
     return sorted({1 << i for i in range(devices.bit_length()) if 1 << i <= devices} | {devices})
 
 
-def configs_of(operator: Operator, topology: Topology) -> tuple[Config, ...]:
+def configs_of(operator: NetworkOperator, topology: Topology) -> tuple[PartConfig, ...]:
     """The configs that a search proposes: the parts on neighbouring devices, as FlexFlow's own proposals have them; the
     devices those that can compute the operator, a split over devices of one kind."""
     able = topology.able(operator.kind)
@@ -98,19 +98,19 @@ def configs_of(operator: Operator, topology: Topology) -> tuple[Config, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _configs(shape: tuple[int, ...], axes: str, able: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[Config, ...]:
+def _configs(shape: tuple[int, ...], axes: str, able: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[PartConfig, ...]:
     found = []
     for kind in dict.fromkeys(kinds):
         pool = [device for device, its in zip(able, kinds, strict=True) if its == kind]
         for parts in part_counts(len(pool)):
             for degrees, first in itertools.product(degrees_of(shape, axes, parts), range(len(pool) - parts + 1)):
-                found.append(Config(degrees, tuple(pool[first : first + parts])))
+                found.append(PartConfig(degrees, tuple(pool[first : first + parts])))
     return tuple(found)
 
 
 def random_config(
-    operator: Operator, topology: Topology, rng: random.Random, configs: Proposals = configs_of
-) -> Config:
+    operator: NetworkOperator, topology: Topology, rng: random.Random, configs: Proposals = configs_of
+) -> PartConfig:
     """Any of `configs`, all as likely as the others: so proposals are symmetric (paper 002, section 6.2)."""
     return rng.choice(configs(operator, topology))
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from board_agent.parsing import parse_json
 from tuner.errors import BadInput
-from tuner.studies.networks import Network, Operator
-from tuner.studies.soap.configs import Config, Strategy
+from tuner.studies.networks import Network, NetworkOperator
+from tuner.studies.soap.configs import PartConfig, Strategy
 from tuner.studies.topology import Topology
 
 # What a person calls the dimensions of an output, by how many there are.
@@ -26,7 +26,7 @@ _NAMES = {
 }
 
 
-def dimension_names(operator: Operator) -> tuple[str, ...]:
+def dimension_names(operator: NetworkOperator) -> tuple[str, ...]:
     """What the dimensions of an operator's output are called in files."""
     return _NAMES.get(len(operator.shape), tuple(f"dim{i}" for i in range(len(operator.shape))))
 
@@ -91,7 +91,7 @@ def strategy_from(data: Any, network: Network, topology: Topology, where: str = 
     return tuple(_config(f"{where}: operator {o.name!r}", operators[o.name], o, topology) for o in network.operators)
 
 
-def _config(where: str, given: Any, operator: Operator, topology: Topology) -> Config:
+def _config(where: str, given: Any, operator: NetworkOperator, topology: Topology) -> PartConfig:
     if not isinstance(given, dict) or set(given) - {"split", "devices"} or not isinstance(given.get("devices"), list):
         raise BadInput(f'{where}: must be {{"split": {{...}}, "devices": [...]}}')
     split, names = given.get("split", {}), dimension_names(operator)
@@ -118,4 +118,4 @@ def _config(where: str, given: Any, operator: Operator, topology: Topology) -> C
         if operator.kind in topology.devices[device].lacks:
             raise BadInput(f"{where}: {name} cannot compute {operator.kind}")
         devices.append(device)
-    return Config(degrees, tuple(devices))
+    return PartConfig(degrees, tuple(devices))

@@ -22,7 +22,7 @@ from tests.tuner.cli.test_plugins import PLUGIN
 from tests.tuning_db import made
 from tuner.report.page import collect, render
 from tuner.report.page.render import as_json
-from tuning_db.effort import efforts_by_id
+from tuning_db.effort import tuning_times_by_id
 from tuning_db.lookup import best
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Workload
 from tuning_db.store import open_db
@@ -98,7 +98,7 @@ def test_numbers_of_the_page_are_those_of_the_database(reported: Reported):
         assert sorted(filter(None, page.numbers("tasks", "best"))) == sorted(b.seconds for b in bests if b)
         assert sum(filter(None, page.numbers("tasks", "trials"))) == store.stats().trials
         with store.reading() as connection:
-            efforts = efforts_by_id(connection).values()
+            efforts = tuning_times_by_id(connection).values()
         for column in ("building", "checking, timing"):
             assert all(page.numbers("efforts", column))
         assert sum(page.numbers("efforts", "building")) == pytest.approx(sum(e.build_seconds for e in efforts))

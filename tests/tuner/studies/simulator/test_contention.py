@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.studies.networks import Network, Operator, network
+from tuner.studies.networks import Network, NetworkOperator, network
 from tuner.studies.parts import configs_in_parts
 from tuner.studies.simulator import Roofline, Simulator
 from tuner.studies.simulator.contention import contended, contended_timeline
-from tuner.studies.soap import Config, Strategy, random_strategy
+from tuner.studies.soap import PartConfig, Strategy, random_strategy
 from tuner.studies.topology import DeviceSpec, Link, Memory, Topology, topology_of
 
 COST = Roofline(1, 1)
@@ -29,12 +29,12 @@ def topology(*memories: str) -> Topology:
 
 def alone(*works: tuple[float, float]) -> Network:
     """Operators that read nothing of each other, with so many flop and bytes (their output is 4 of them)."""
-    operators = tuple(Operator(f"o{i}", "o", (1,), "-", flop=f, extra=b - 4) for i, (f, b) in enumerate(works))
+    operators = tuple(NetworkOperator(f"o{i}", "o", (1,), "-", flop=f, extra=b - 4) for i, (f, b) in enumerate(works))
     return Network("alone", operators)
 
 
 def on(*devices: int) -> Strategy:
-    return tuple(Config((1,), (d,)) for d in devices)
+    return tuple(PartConfig((1,), (d,)) for d in devices)
 
 
 def test_two_that_want_the_whole_memory_take_as_long_as_one_after_the_other() -> None:

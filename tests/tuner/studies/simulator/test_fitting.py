@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import BadInput
-from tuner.studies.networks import Operator
+from tuner.studies.networks import NetworkOperator
 from tuner.studies.simulator.costs import Measured, Phase, Work
 from tuner.studies.simulator.fitting import FittedCosts, Peaks, Sample, fit_kinds, left_out_ratios
 from tuner.studies.topology import DeviceSpec
@@ -122,13 +122,13 @@ def test_ratios_of_what_was_left_out_have_the_errors_that_the_fit_tells() -> Non
 def test_it_is_a_cost_model_behind_what_was_measured() -> None:
     fit = fit_kinds(measured(random.Random(3), 20, 0.02), DEVICE)
     costs = FittedCosts({"d": fit})
-    operator = Operator("one", "depthwise", (1, 8), "--")
+    operator = NetworkOperator("one", "depthwise", (1, 8), "--")
     work = Work(1e8, 1e6)
     modelled = costs.seconds(operator, Phase.FORWARD, work, 1.0, DEVICE)
     assert modelled == fit.seconds("depthwise", work) == pytest.approx(taken(TRUTH["depthwise"], work), rel=0.1)
     known = Measured({("one", "d"): 1.0}, {"one": work}, costs)
     assert known.seconds(operator, Phase.FORWARD, work, 1.0, DEVICE) == 1.0
-    other = Operator("two", "depthwise", (1, 8), "--")
+    other = NetworkOperator("two", "depthwise", (1, 8), "--")
     assert known.seconds(other, Phase.FORWARD, work, 1.0, DEVICE) == modelled
     with pytest.raises(BadInput, match="device 'e': no roofline was fitted for it"):
         costs.seconds(operator, Phase.FORWARD, work, 1.0, DeviceSpec("e", "gpu", 1, 1, "e"))

@@ -15,10 +15,10 @@ import pytest
 from tests.tuner.studies.simulator.reference import simulated
 from tuner.errors import BadInput
 from tuner.studies.networks import Network, network
-from tuner.studies.networks.operators import Builder, Operator
+from tuner.studies.networks.operators import Builder, NetworkOperator
 from tuner.studies.simulator import Roofline, Simulator
 from tuner.studies.simulator.timeline import chrome_trace
-from tuner.studies.soap import Config, random_config, random_strategy
+from tuner.studies.soap import PartConfig, random_config, random_strategy
 from tuner.studies.topology import DeviceSpec, Link, Memory, Topology, topology_of
 
 # The benchmark's 10,000 take some minutes; as many as this find every fault that was ever there.
@@ -44,11 +44,11 @@ def test_an_operator_on_a_device_that_lacks_it_is_refused() -> None:
     devices = tuple(replace(d, lacks=frozenset({"pool"})) if d.kind == "gpu" else d for d in whole.devices)
     simulator = Simulator(net, replace(whole, devices=devices))
     with pytest.raises(BadInput, match=r"k80-cpu:2: gpu0 cannot compute pool \('pool1'\)"):
-        simulator.start([Config((1,) * len(o.shape), (1,)) for o in net.operators])
-    on_cpu = [Config((1,) * len(o.shape), (0 if o.kind == "pool" else 1,)) for o in net.operators]
+        simulator.start([PartConfig((1,) * len(o.shape), (1,)) for o in net.operators])
+    on_cpu = [PartConfig((1,) * len(o.shape), (0 if o.kind == "pool" else 1,)) for o in net.operators]
     seconds = simulator.start(on_cpu)
     with pytest.raises(BadInput, match=r"gpu1 cannot compute pool \('pool2'\)"):
-        simulator.propose({3: Config((1,) * 4, (2,))})
+        simulator.propose({3: PartConfig((1,) * 4, (2,))})
     assert simulator.start(on_cpu) == seconds
 
 
@@ -146,11 +146,11 @@ def chain() -> Network:
     return b.network("chain")
 
 
-def on(*devices: int, degrees: tuple[int, int] = (1, 1)) -> Config:
-    return Config(degrees, devices)
+def on(*devices: int, degrees: tuple[int, int] = (1, 1)) -> PartConfig:
+    return PartConfig(degrees, devices)
 
 
-def seconds(net: Network, strategy: Sequence[Config], training: bool = False) -> float:
+def seconds(net: Network, strategy: Sequence[PartConfig], training: bool = False) -> float:
     return Simulator(net, two(), Roofline(1, 1), training).start(strategy)
 
 
@@ -284,10 +284,10 @@ def test_devices_on_the_same_cores_never_work_at_the_same_time(training: bool) -
 def test_two_branches_on_the_same_cores_take_their_sum() -> None:
     b = Builder(1)
     b.operators = [
-        Operator("one", "relu", (1, 1000), "--", flop=1e6),
-        Operator("two", "relu", (1, 1000), "--", flop=1e6),
+        NetworkOperator("one", "relu", (1, 1000), "--", flop=1e6),
+        NetworkOperator("two", "relu", (1, 1000), "--", flop=1e6),
     ]
-    net, strategy = b.network("two"), (Config((1, 1), (0,)), Config((1, 1), (1,)))
+    net, strategy = b.network("two"), (PartConfig((1, 1), (0,)), PartConfig((1, 1), (1,)))
     cost = Roofline(1, 1)
     apart = Simulator(net, topology_of("p100:2"), cost).start(strategy)
     together = Simulator(net, on_shared_cores(2), cost).start(strategy)

@@ -9,9 +9,9 @@ import random
 import numpy as np
 import pytest
 
-from tuner.studies.networks import Network, Operator
+from tuner.studies.networks import Network, NetworkOperator
 from tuner.studies.networks.operators import Builder
-from tuner.studies.soap import Config, configs_of, random_strategy, regions_of
+from tuner.studies.soap import PartConfig, configs_of, random_strategy, regions_of
 from tuner.studies.soap.configs import degrees_of, needs_of, part_counts
 from tuner.studies.topology import topology_of
 
@@ -100,15 +100,15 @@ def test_parts_cover_the_output_once(shape: tuple[int, ...]) -> None:
 
 
 def test_configs_are_those_that_devices_can_have() -> None:
-    operator = Operator("c", "conv2d", (4, 2, 9, 9), "spa-", flop=1.0, weights=4.0)
+    operator = NetworkOperator("c", "conv2d", (4, 2, 9, 9), "spa-", flop=1.0, weights=4.0)
     found = configs_of(operator, topology_of("p100:4"))
     assert len(set(found)) == len(found)
-    assert Config((1, 1, 1, 1), (3,)) in found
-    assert Config((2, 2, 1, 1), (0, 1, 2, 3)) in found
+    assert PartConfig((1, 1, 1, 1), (3,)) in found
+    assert PartConfig((2, 2, 1, 1), (0, 1, 2, 3)) in found
     assert not any(c.degrees[3] > 1 or c.degrees[1] > 2 for c in found)
     assert all(len(c.devices) == math.prod(c.degrees) == len(set(c.devices)) for c in found)
     soc = configs_of(operator, topology_of("jetson-nano"))
-    assert soc == (Config((1,) * 4, (0,)), Config((1,) * 4, (1,)))  # no equal split between unequal devices
+    assert soc == (PartConfig((1,) * 4, (0,)), PartConfig((1,) * 4, (1,)))  # no equal split between unequal devices
     drawn = random_strategy(Network("n", (operator,) * 50), topology_of("p100:4"), random.Random(0))
     assert set(drawn) <= set(found)
     assert len(set(drawn)) > 10

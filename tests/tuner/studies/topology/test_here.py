@@ -14,7 +14,7 @@ from tuner.errors import BadInput
 from tuner.placement.kernel_timing import time_copy
 from tuner.studies.networks import network
 from tuner.studies.simulator import Simulator
-from tuner.studies.soap import Config
+from tuner.studies.soap import PartConfig
 from tuner.studies.topology import Topology, as_toml, read_topology
 from tuner.studies.topology.here import HOST, Copies, measured_link, measured_topology
 
@@ -53,7 +53,7 @@ def test_a_cpu_runtime_shares_cores_and_memory_with_the_cpu(found: Found, device
     assert 0 < topology.memories[0].bytes <= psutil.virtual_memory().total
     assert all(shares_memory(d) for d in devices)
     net = network("lenet")
-    both = tuple(Config((1,) * len(o.shape), (i % 2,)) for i, o in enumerate(net.operators))
+    both = tuple(PartConfig((1,) * len(o.shape), (i % 2,)) for i, o in enumerate(net.operators))
     simulator = Simulator(net, topology)
     seconds = simulator.start(both)
     assert sum(simulator.timeline().busy().values()) == pytest.approx(seconds)  # nothing overlaps
