@@ -19,7 +19,7 @@ from templates.reference import Operands, random_operands, reference, relative_e
 from templates.template import anchor_template
 from templates.workloads import Conv2d
 from tuner.devices import Device
-from tuner.measure.targets.target import Accelerator
+from tuner.measure.targets.executor import Accelerator
 from tuning_db.record import Config
 
 CALLS = 20  # between two events

@@ -16,7 +16,7 @@ from templates.workloads import Conv2d
 def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     import tvm
 
-    from tuner.measure.targets.target import Accelerator
+    from tuner.measure.targets.executor import Accelerator
 
     place = Accelerator(spec["device"])
     function = tvm.runtime.load_module(spec["library"])["main"]
@@ -28,7 +28,7 @@ def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[]
 def _multiplier(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[], float]:
     import tvm
 
-    from tuner.measure.targets.target import Accelerator
+    from tuner.measure.targets.executor import Accelerator
 
     place = Accelerator(spec["device"])
     function = tvm.runtime.load_module(spec["library"])["main"]

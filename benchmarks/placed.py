@@ -35,7 +35,7 @@ from modules import inputs_of, runs_of
 
 from tuner.devices import Device, open_devices
 from tuner.devices.sharing import shares_cores
-from tuner.graph import FusedGraph, DevicePlan, fuse, load_onnx, lower_placed
+from tuner.graph import DevicePlan, FusedGraph, fuse, load_onnx, lower_placed
 from tuner.graph.fusion.split import Split
 from tuner.graph.layout.choice import rivals
 from tuner.graph.layout.plan import Node, computing, plan
@@ -164,8 +164,10 @@ class Windows:
             steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
             nodes = placed(best.nodes, dict.fromkeys(steps, d))
             alone = planned_states(graph, nodes, plan(nodes, best.moving).states)
-            place = DevicePlan(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
-            made.append(NetworkKernels(lower_placed(graph, [place], [0] * len(graph.steps), alone.blocks), device))
+            device_plan = DevicePlan(device.target, {}, {out: choice.config for out, choice in alone.kernels.items()})
+            made.append(
+                NetworkKernels(lower_placed(graph, [device_plan], [0] * len(graph.steps), alone.blocks), device)
+            )
         return made
 
     @property

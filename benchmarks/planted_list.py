@@ -72,7 +72,7 @@ FAULTS = (
         "throttled = throttled or trial",
         "throttled = trial",
         "Where all trials are throttled the slowest is the best, not the fastest.",
-        ("tests/tuning_db/test_marks.py", "tests/tuning_db/test_store.py"),
+        ("tests/tuning_db/test_trial_flags.py", "tests/tuning_db/test_store.py"),
     ),
     Fault(
         "db-later-trials",
@@ -104,7 +104,7 @@ FAULTS = (
     Fault(
         "board-memory-limit",
         "board agent",
-        "board_agent/bench.py",
+        "board_agent/kernel_server.py",
         'most = min(int(settings["memory_bytes"]), int(_MEMORY_SHARE * installed))',
         'most = max(int(settings["memory_bytes"]), int(_MEMORY_SHARE * installed))',
         "A request may take more of a board's memory than the host said, or than the board allows.",

@@ -15,7 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from board_agent import bench, serve, session
+from board_agent import kernel_server as bench
+from board_agent import serve, session
 
 
 class SimulatedBench(bench.KernelServer):

@@ -49,7 +49,7 @@ from stage_orders import different, order, random_schedule
 from tuner.devices import Device, open_device
 from tuner.graph import DevicePlan, Placed, fuse, load_onnx, lower_placed, why_not_captured
 from tuner.graph.layout.choice import choose
-from tuner.stages import StageSearchResult, OperatorGraph, Options, Schedule, Stage, greedy, search, sequential, total
+from tuner.stages import OperatorGraph, Options, Schedule, Stage, StageSearchResult, greedy, search, sequential, total
 from tuner.stages.bench import StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
@@ -139,8 +139,8 @@ def measure(name: str, batch: int, options: argparse.Namespace, folder: Path) ->
     graph = fuse(load_onnx(model))
     with open_db(str(database)) as store:
         choices = choose((s.workload for s in graph.tuned), device, store)
-        place = DevicePlan(device.target, {w: c.config for w, c in choices.items()})
-        placed = lower_placed(graph, [place], [0] * len(graph.steps))
+        device_plan = DevicePlan(device.target, {w: c.config for w, c in choices.items()})
+        placed = lower_placed(graph, [device_plan], [0] * len(graph.steps))
         row = {"model": name, "batch": batch, "size": options.size, **measured(placed, device, store, options)}
     row["ms"] |= torch_ways(model, device, options.rounds)
     return row

@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from board_agent.clock_monitor import WARM_CALLS, WINDOW, ClockMonitor
 from board_agent.condition import steady_answer
 from board_agent.disk import full_disk
 from board_agent.facts import facts
 from board_agent.journal import Journal, packed_results
-from board_agent.line import Alone
-from board_agent.pace import WARM_CALLS, WINDOW, ClockMonitor
 from board_agent.parsing import parse_json
 from board_agent.serve import check_scratch
 from board_agent.session import Session, scratch_for_candidates
 from board_agent.topology import usable_cpus
+from board_agent.turn_queue import Alone
 from board_agent.wire import receive, send
 
 FORMAT = 3  # of a bundle and its results

@@ -1,7 +1,7 @@
 """The agent: listens, and gives every connection a process of its own. `main` is `tune board serve`.
 
 Only what is paired is served, and one host measures at a time: two would disturb each other's measurements. The others
-wait in line (board_agent/line.py).
+wait in line (board_agent/turn_queue.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from board_agent.backend import BACKENDS, Unusable
 from board_agent.defaults import ALIVE_SECONDS, MOST_ALIVE_SECONDS, PORT, TURN_SECONDS, default_folder
 from board_agent.facts import facts
 from board_agent.keys import Hosts
-from board_agent.line import MOST, Full, TurnQueue
 from board_agent.pairing import Code, PairingError, pair
 from board_agent.sandbox import end_with, private
 from board_agent.scratch import sweep
 from board_agent.session import serve_host
+from board_agent.turn_queue import MOST, Full, TurnQueue
 from board_agent.wire import Gone, WireError, send
 
 _STRANGERS = 8  # connections for which there is always room: each is a small process for ten seconds

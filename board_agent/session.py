@@ -25,9 +25,9 @@ from typing import Any, Sequence
 from board_agent.condition import condition
 from board_agent.defaults import ALIVE_SECONDS, TURN_SECONDS
 from board_agent.facts import facts
-from board_agent.line import Alone, QueueEntry
 from board_agent.sandbox import adopt_orphans, end_children
 from board_agent.scratch import Scratch
+from board_agent.turn_queue import Alone, QueueEntry
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 
 _LOOK_SECONDS = 0.25  # between looks whether the process still runs: what it started may keep its socket open
@@ -36,7 +36,7 @@ _MOMENT = 2.0  # seconds that a session which just ended may need to clear up
 _MOST_TURNS = 5  # that a host is given which has not come to measuring
 MOST_BYTES = 1 << 30  # of one message from a host
 _SAID_BYTES = 4096  # of what the process said last: a candidate may have said a lot
-BENCH = ["-m", "board_agent.bench"]  # what Python runs for kernels; a simulated board has another
+BENCH = ["-m", "board_agent.kernel_server"]  # what Python runs for kernels; a simulated board has another
 _ENDS = ("damage", "compare")  # the last of a candidate's requests: before it, a turn's end would lose what was done
 _MEASURES = ("call", "repeat", "compare")
 # Names of variables of the agent's that a candidate's process gets.

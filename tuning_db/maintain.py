@@ -12,10 +12,10 @@ from sqlalchemy import ColumnElement, FromClause, and_, case, delete, exists, fa
 from board_agent.parsing import parse_json
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
-from tuning_db.marks import is_throttled
 from tuning_db.record import DeviceKey, FailureKind, Trial, Workload, tolerance_of
 from tuning_db.rows import from_row, microseconds, to_row
 from tuning_db.store import Store, counts_for_best
+from tuning_db.trial_flags import is_throttled
 
 
 @dataclass(frozen=True)

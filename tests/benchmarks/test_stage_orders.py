@@ -10,7 +10,7 @@ import pytest
 
 from tests.benchmarks.scripts import script
 from tests.tuner.stages.graphs import branches
-from tuner.stages import StageOperator, OperatorGraph, Schedule
+from tuner.stages import OperatorGraph, Schedule, StageOperator
 
 orders = script("stage_orders")
 MERGING = OperatorGraph((StageOperator("first"), *(StageOperator(f"conv {i}", (0,), "conv") for i in range(3))))

@@ -225,7 +225,7 @@ def benches_of(agent: Agent) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(agent.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [process] if "board_agent.bench" in process.cmdline() else []
+            found += [process] if "board_agent.kernel_server" in process.cmdline() else []
     return found
 
 

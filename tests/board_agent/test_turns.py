@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from board_agent.line import MOST_OF_ONE
 from board_agent.serve import main
+from board_agent.turn_queue import MOST_OF_ONE
 from tests.board_agent.support import Agent, eventually
 from tuner.devices.board import Board, BoardBusy, Boards, Link, Standing
 from tuner.errors import TurnOver

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from board_agent.backend import open_backend
-from board_agent.bench import KernelServer
+from board_agent.kernel_server import KernelServer
 from board_agent.wire import Gone, WireError, receive, send
 from tests.board_agent.bundles import make_bundle, on_the_device
 from tests.fuzz.mutations import bytes_mutated, json_mutated, json_text_mutated, text_of

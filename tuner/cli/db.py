@@ -80,8 +80,8 @@ def best(
     as_json: JsonOption = False,
 ) -> None:
     """Show the best config of each workload on each device."""
-    from tuning_db.marks import identity
     from tuning_db.store import open_db
+    from tuning_db.trial_flags import identity
 
     with Output(as_json) as out, open_db(db, read_only=True) as store:
         found = _all_best(store, op, tolerance)
@@ -111,7 +111,7 @@ def _all_best(
 
 
 def _as_dict(trial: Trial) -> dict[str, Any]:
-    from tuning_db.marks import identity
+    from tuning_db.trial_flags import identity
 
     return {
         "name": identity(trial),
@@ -357,7 +357,7 @@ def withdraw(
     as_json: JsonOption = False,
 ) -> None:
     """Let configs never be a best again, whatever was or will be measured of them; the next best takes their place."""
-    from tuning_db import marks
+    from tuning_db import trial_flags as marks
     from tuning_db.store import open_db
 
     with Output(as_json) as out, open_db(db, create=False) as store:

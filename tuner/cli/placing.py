@@ -168,7 +168,9 @@ def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequenc
     return PlacedGraph(built(graph, strategy, CPU), strategy, None)
 
 
-def _said(path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output) -> PlacedGraph:
+def _said(
+    path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output
+) -> PlacedGraph:
     """As a file says. Raises BadInput where it cannot be used."""
     from tuner.studies.parts import built_of, read_strategy_of
 

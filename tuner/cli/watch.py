@@ -37,7 +37,7 @@ def command(
     benches = [read_bench(path) for path in bench or ()]
     with Output(as_json) as out:
         import_plugins(plugin or ())
-        from tuning_db import wishes
+        from tuning_db import run_control as wishes
         from tuning_db.store import open_db
 
         with open_db(db) as store:

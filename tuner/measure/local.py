@@ -30,7 +30,7 @@ from tuner.measure.ray.builders import RayBuilders
 from tuner.measure.ray.search import RaySearchers
 from tuner.measure.runner import Candidate, MeasureOptions, Runner, Spent
 from tuner.measure.scratch import Scratch
-from tuner.measure.targets.speed_check import Interval
+from tuner.measure.targets.drift import Interval
 from tuner.measure.workers.batch import Building
 from tuner.measure.workers.build_pool import BuilderPool
 from tuner.measure.workers.run_client import MeasureClient

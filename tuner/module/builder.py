@@ -18,10 +18,10 @@ from tvm.ir import Var
 
 from tuner.devices import Device, check_storage
 from tuner.graph import (
+    DevicePlan,
     FusedGraph,
     MergedOperator,
     Model,
-    DevicePlan,
     Placed,
     PlacedOperator,
     TunedStep,
@@ -85,11 +85,11 @@ def build_placed(
         free = (s.workload for s in steps if s.out not in planned.kernels)
         known = choose(free, device, store, exact)
         chosen.append({s.out: planned.kernels.get(s.out) or known[s.workload] for s in steps})
-    places = [
+    device_plans = [
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
     ]
-    placed = lower_placed(network, places, planned.placement, planned.blocks)
+    placed = lower_placed(network, device_plans, planned.placement, planned.blocks)
     if arrange is not None:
         placed = arrange(placed)
     capture = devices[0].target if placed.captured else None

@@ -14,7 +14,7 @@ from tvm.ir import Var
 from templates.template import PLAIN, Layout
 from tuner.devices import Device
 from tuner.errors import BadInput
-from tuner.graph import Alone, FusedGraph, DevicePlan, lower_alone
+from tuner.graph import Alone, DevicePlan, FusedGraph, lower_alone
 from tuner.graph.fusion.fuse import AnchorStep, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
@@ -140,10 +140,12 @@ class _Network:
         if isinstance(step, PlainStep):
             ways = [(DevicePlan(target, {}), block, None) for block in self._blocks[device]]
         else:
-            ways = [(DevicePlan(target, {step.workload: c.config}), None, c) for c in self._choices[device][step.workload]]
-        for place, block, choice in ways:
+            ways = [
+                (DevicePlan(target, {step.workload: c.config}), None, c) for c in self._choices[device][step.workload]
+            ]
+        for device_plan, block, choice in ways:
             try:
-                yield lower_alone(self._graph, step, place, block), choice
+                yield lower_alone(self._graph, step, device_plan, block), choice
             except BadInput:
                 continue  # not here, or not so
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from templates.space import SearchSpace
 from tuner.errors import SearchFailed
 from tuner.search.allocation import shares
-from tuner.search.unseen import UntriedConfigs
+from tuner.search.untried import UntriedConfigs
 from tuning_db.record import Config, Trial
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from templates.space import SearchSpace
 from tuner.search.base import UnadvisedSearcher, rng_of
-from tuner.search.unseen import UntriedConfigs
+from tuner.search.untried import UntriedConfigs
 from tuning_db.record import Config, Trial
 
 

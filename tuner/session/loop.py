@@ -1,7 +1,7 @@
 """`tune`: search, measure and record until the budget is used up or nothing is left to gain, then compare the best.
 
 Every trial is committed as soon as it is known. A session keeps nothing of its own: what a later one needs, it derives
-from the recorded trials and from the seconds of effort per task (tuning_db.effort).
+from the recorded trials and from the seconds of effort per task (tuning_db.tuning_time).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tuner.session.report import Progress, SessionReport, Stopped, finite, gflop
 from tuner.session.sharing import LEASE_SECONDS, Sharing
 from tuner.session.task import TaskState, is_current
 from tuner.tasks import Task
-from tuning_db.effort import TuningTime, add_tuning_time, tuning_times_of
-from tuning_db.marks import mark_throttled
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
+from tuning_db.trial_flags import mark_throttled
+from tuning_db.tuning_time import TuningTime, add_tuning_time, tuning_times_of
 
 # Enough to keep a few cores building at a time. On recorded spaces without seeds, a search that hears of its trials
 # after every 8 needs a fifth fewer of them than after every 16; 4 are no better.
@@ -277,7 +277,9 @@ class _Session:
         """Put the time since the last charge to the task's account."""
         now, spent = self._clock(), replace(self._runner.spent)
         build, run = spent.build_seconds - self._spent.build_seconds, spent.run_seconds - self._spent.run_seconds
-        add_tuning_time(self._store, {state.task.workload: TuningTime(now - self._charged, build, run)}, self._device.key)
+        add_tuning_time(
+            self._store, {state.task.workload: TuningTime(now - self._charged, build, run)}, self._device.key
+        )
         self._charged, self._spent = now, spent
 
     def _charge_rest(self) -> None:

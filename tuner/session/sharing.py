@@ -21,8 +21,8 @@ from tuner.session.task import TaskState, is_current
 from tuning_db.claims import Claims, process_of, trial_counts
 from tuning_db.errors import DatabaseError
 from tuning_db.record import DeviceKey
+from tuning_db.run_control import RunControl
 from tuning_db.store import Store
-from tuning_db.wishes import RunControl
 
 LEASE_SECONDS = 60.0
 _RENEWALS = 4  # in that time

@@ -2,21 +2,21 @@
 000). Start at `search`."""
 
 from tuner.stages.endings import Cut, Limits
-from tuner.stages.operators import StageOperator, OperatorGraph
+from tuner.stages.operators import OperatorGraph, StageOperator
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
-from tuner.stages.search import Block, StageSearchResult, Options, search
+from tuner.stages.search import Block, Options, StageSearchResult, search
 
 __all__ = [
     "Block",
     "Costs",
     "Cut",
-    "StageSearchResult",
     "Limits",
-    "StageOperator",
     "OperatorGraph",
     "Options",
     "Schedule",
     "Stage",
+    "StageOperator",
+    "StageSearchResult",
     "check",
     "greedy",
     "search",

@@ -17,7 +17,7 @@ from tvm.ir import Call, GlobalVar, IRModule, Var
 from tuner.errors import BadInput
 from tuner.graph import Placed, memory_as_operands
 from tuner.graph.ir.bindings import operands
-from tuner.stages.operators import StageOperator, OperatorGraph
+from tuner.stages.operators import OperatorGraph, StageOperator
 
 _VIEWS = ("relax.reshape", "relax.memory.view")
 
@@ -54,8 +54,8 @@ class Calls:
         return self.module["main"]
 
     def graph(self, merges: Sequence[Hashable] = ()) -> OperatorGraph:
-        """The calls as operators; `merges`: of every call, which others it may be merged with (see `StageOperator`; default:
-        none). Raises BadInput as `OperatorGraph` does."""
+        """Return the calls as operators. `merges` says for every call which others it may be merged with (see
+        `StageOperator`; default: none). Raises BadInput as `OperatorGraph` does."""
         readers: dict[Var, set[int]] = {}
         writers: dict[Var, set[int]] = {}
         operators = []

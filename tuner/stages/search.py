@@ -18,7 +18,7 @@ from tuner.errors import BadInput
 from tuner.stages.blocks import blocks, chains, halves
 from tuner.stages.endings import Cut, Limits, TooLarge
 from tuner.stages.lattice import Lattice
-from tuner.stages.operators import StageOperator, OperatorGraph, as_set, numbers
+from tuner.stages.operators import OperatorGraph, StageOperator, as_set, numbers
 from tuner.stages.refinement import Refinement
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
 
@@ -95,8 +95,7 @@ _Enumerated = tuple[Lattice | None, tuple[tuple[int, ...], ...], Block]
 
 @dataclass
 class _Searched:
-    """One part of the network, in the course of being searched: the best so far. `block`: see `StageSearchResult`; a single
-    operator is none."""
+    """The best found so far for one part of the network. A single operator is no block (see `StageSearchResult`)."""
 
     schedule: Schedule
     seconds: float

@@ -13,7 +13,7 @@ from tvm.ir import Var
 
 from templates.workloads import Conv2d, anchor_of, flop_of
 from tuner.devices import Device
-from tuner.graph import FusedGraph, DevicePlan, TunedStep, runs_on
+from tuner.graph import DevicePlan, FusedGraph, TunedStep, runs_on
 from tuner.graph.fusion.fuse import AnchorStep, Step, reads_of
 from tuner.graph.fusion.split import channels_of, reach_of, rows_of, unit_of
 from tuner.graph.ir.bindings import shape_of
@@ -104,8 +104,9 @@ def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
 
 
 def _dimensions(step: Step) -> tuple[tuple[int, ...], str]:
-    """Of what a step makes, in float32 values, and the axes of `NetworkOperator`: those of an image are sample, channels, rows
-    and columns, of which halves have half as many."""
+    """Return the shape of a step's result, counted in float32 values, and its axes for `NetworkOperator`.
+
+    The axes of an image are sample, channels, rows and columns; half precision has half as many columns."""
     made, image = max(bytes_of(step.out.ty) // ITEM, 1), shape_of(step.out)
     dense = isinstance(step, AnchorStep) and step.workload.op == "dense"
     channels = "p" if isinstance(step, AnchorStep) and channels_of(step) >= 2 * unit_of(step) else "-"

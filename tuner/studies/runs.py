@@ -14,7 +14,7 @@ from tvm import relax
 
 from tuner.devices import Device
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, DevicePlan, compile_module, host_of, lower_placed
+from tuner.graph import DevicePlan, FusedGraph, compile_module, host_of, lower_placed
 from tuner.graph.layout.choice import choose
 from tuning_db.store import Store
 
@@ -28,7 +28,7 @@ class Runs:
 
     def __init__(self, graph: FusedGraph, devices: Sequence[Device], store: Store, runs: int = RUNS) -> None:
         self._graph, self._devices, self._runs = graph, devices, runs
-        self._places = [
+        self._device_plans = [
             DevicePlan(d.target, {w: c.config for w, c in choose((s.workload for s in graph.tuned), d, store).items()})
             for d in devices
         ]
@@ -45,7 +45,7 @@ class Runs:
         return self._known[key]
 
     def _seconds(self, placement: tuple[int, ...]) -> float:
-        placed = lower_placed(self._graph, self._places, placement)
+        placed = lower_placed(self._graph, self._device_plans, placement)
         host = host_of([device.target for device in self._devices])
         places = [device.tvm_device() for device in self._devices]
         machine = relax.VirtualMachine(compile_module(placed.module, host, len(places)), list(places))

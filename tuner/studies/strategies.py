@@ -132,7 +132,9 @@ def place(
     return _in_parts(placing, task, scene, unwanted, estimates) if way in IN_PARTS else placing
 
 
-def _in_parts(placing: PlacementResult, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates) -> PlacementResult:
+def _in_parts(
+    placing: PlacementResult, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates
+) -> PlacementResult:
     """With steps in parts where that is faster as it is built, and fits into the memories."""
     starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
     strategy = task.searched(starts, configs_in_parts)

@@ -22,7 +22,7 @@ from tests.tuner.cli.test_sharing import running, wait_for_claim
 from tests.tuning_db import made
 from tuner.devices.board.pairing import own_address
 from tuner.report.live import Live, LiveServer
-from tuning_db import wishes
+from tuning_db import run_control as wishes
 from tuning_db.store import open_db
 
 

@@ -164,7 +164,7 @@ class Namespace:
         """The process that runs kernels."""
         for pid in self._pids():
             with contextlib.suppress(OSError):
-                if b"board_agent.bench" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"board_agent.kernel_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
 
     def power_off(self) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from board_agent.line import TurnQueue
+from board_agent.turn_queue import TurnQueue
 from tests.board_agent.support import Agent, eventually
 from tests.forks import FORKS
 from tests.spare_server import Forked

@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.target import Target
 
 from tests.templates.support import host_target
-from tuner.graph import FusedGraph, DevicePlan, Placed, compile_module, fuse, host_of, load_onnx, lower_placed
+from tuner.graph import DevicePlan, FusedGraph, Placed, compile_module, fuse, host_of, load_onnx, lower_placed
 from tuner.module import OnnxReference
 from tuning_db.record import Config, Workload
 
@@ -114,11 +114,11 @@ def run(
     device: tvm.runtime.Device | None = None,
 ) -> dict[str, np.ndarray]:
     """Lower, compile in memory and run; on the CPU unless `device` is given."""
-    place = device or tvm.cpu()
+    tvm_device = device or tvm.cpu()
     whole = lowered(graph, target, choices)
-    machine = relax.VirtualMachine(compile_module(whole.module, host_of([target]), 1), place)
+    machine = relax.VirtualMachine(compile_module(whole.module, host_of([target]), 1), tvm_device)
     arrays = [*(inputs[t.name] for t in graph.model.inputs), *whole.constants[0]]
-    results = [r.numpy() for r in machine["main"](*(tvm.runtime.tensor(array, place) for array in arrays))]
+    results = [r.numpy() for r in machine["main"](*(tvm.runtime.tensor(array, tvm_device) for array in arrays))]
     return {t.name: t.entries(i, results) for i, t in enumerate(graph.model.outputs)}
 
 

@@ -20,7 +20,7 @@ from tests.tuner.graph.networks import Net, assert_close, expected, random_input
 from tests.tuner.graph.test_lower import networks
 from tests.tuner.graph.test_onnx_vision import detector
 from tuner.devices import Device, open_device
-from tuner.graph import AnchorStep, FusedGraph, DevicePlan, Placed, compile_module, host_of, lower_placed
+from tuner.graph import AnchorStep, DevicePlan, FusedGraph, Placed, compile_module, host_of, lower_placed
 from tuning_db.record import Config
 
 
@@ -48,8 +48,10 @@ def placed(
 ) -> Placed:
     """`kernels`: the seed that every step's own kernel is drawn with, from the seeds of all templates."""
     wanted = {s.out: b for s, b in zip(graph.steps, blocks, strict=False) if b is not None}
-    places = [DevicePlan(d.target, {}, {} if kernels is None else drawn(graph, d, random.Random(kernels))) for d in devices]
-    return lower_placed(graph, places, placement, wanted)
+    device_plans = [
+        DevicePlan(d.target, {}, {} if kernels is None else drawn(graph, d, random.Random(kernels))) for d in devices
+    ]
+    return lower_placed(graph, device_plans, placement, wanted)
 
 
 def drawn(graph: FusedGraph, device: Device, rng: random.Random) -> dict[Var, Config | None]:
@@ -65,12 +67,15 @@ def calls(whole: Placed, name: str) -> int:
 
 def run(graph: FusedGraph, devices: Sequence[Device], whole: Placed, inputs: dict) -> dict[str, np.ndarray]:
     executable = compile_module(whole.module, host_of([device.target for device in devices]), len(devices))
-    places = [device.tvm_device() for device in devices]
-    machine = relax.VirtualMachine(executable, list(places))
+    tvm_devices = [device.tvm_device() for device in devices]
+    machine = relax.VirtualMachine(executable, list(tvm_devices))
     given = [
-        tvm.runtime.tensor(inputs[t.name], places[i]) for t, i in zip(graph.model.inputs, whole.inputs, strict=True)
+        tvm.runtime.tensor(inputs[t.name], tvm_devices[i])
+        for t, i in zip(graph.model.inputs, whole.inputs, strict=True)
     ]
-    constants = [tvm.runtime.tensor(array, places[i]) for i, arrays in enumerate(whole.constants) for array in arrays]
+    constants = [
+        tvm.runtime.tensor(array, tvm_devices[i]) for i, arrays in enumerate(whole.constants) for array in arrays
+    ]
     results = [r.numpy() for r in machine["main"](*given, *constants)]
     return {t.name: t.entries(i, results) for i, t in enumerate(graph.model.outputs)}
 

@@ -51,7 +51,7 @@ def bench_of(agent: Agent) -> int:
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(agent.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                found += [process.pid] if "board_agent.bench" in process.cmdline() else []
+                found += [process.pid] if "board_agent.kernel_server" in process.cmdline() else []
     return max(found)
 
 

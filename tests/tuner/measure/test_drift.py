@@ -16,8 +16,8 @@ from tuner.devices import open_device, pin_current_process
 from tuner.devices.board import Boards
 from tuner.measure import LocalRunner
 from tuner.measure.messages import CompareJob, ExecutorSettings
-from tuner.measure.targets.speed_check import Drift, Interval, ReferenceKernel
-from tuner.measure.targets.target import Host
+from tuner.measure.targets.drift import Drift, Interval, ReferenceKernel
+from tuner.measure.targets.executor import Host
 from tuning_db.store import open_db
 
 SIMULATED = str(Path(__file__).parents[3] / "benchmarks" / "simulated_board.py")
@@ -48,35 +48,35 @@ def settings() -> Iterator[ExecutorSettings]:
 
 
 def reference(settings: ExecutorSettings) -> tuple[ReferenceKernel, Slowing]:
-    place = Slowing(settings.threads, settings.cpus, settings.pool)
-    made = ReferenceKernel(settings, place)
+    executor = Slowing(settings.threads, settings.cpus, settings.pool)
+    made = ReferenceKernel(settings, executor)
     assert made.problem() is None
-    return made, place
+    return made, executor
 
 
 def test_a_slower_device_is_seen_and_a_moment_is_not(settings) -> None:
-    kernel, place = reference(settings)
+    kernel, executor = reference(settings)
     before = kernel.measure()
     assert 1e-7 < before < 1e-2
-    place.factor, place.calls = 10.0, 30
+    executor.factor, executor.calls = 10.0, 30
     assert kernel.measure() < 5 * before
-    place.factor, place.calls = 10.0, float("inf")
+    executor.factor, executor.calls = 10.0, float("inf")
     assert kernel.measure() > 5 * before
-    place.factor = 1.0
+    executor.factor = 1.0
     assert kernel.measure() < 5 * before
 
 
 def test_the_reference_takes_no_more_than_its_share(settings) -> None:
-    now, place = [0.0], Slowing(settings.threads, settings.cpus, settings.pool)
-    kernel = ReferenceKernel(settings, place, lambda: now[0])
+    now, executor = [0.0], Slowing(settings.threads, settings.cpus, settings.pool)
+    kernel = ReferenceKernel(settings, executor, lambda: now[0])
     assert kernel.problem() is None
-    steady, cost = place.steady, 0.05
+    steady, cost = executor.steady, 0.05
 
     def measured(*arguments: Any) -> list[float]:
         now[0] += cost
         return steady(*arguments)
 
-    place.steady = measured  # type: ignore[method-assign]
+    executor.steady = measured  # type: ignore[method-assign]
     kernel.measure()
     ended = now[0]
     assert not kernel.is_due(None)

@@ -12,9 +12,9 @@ from templates.template import anchor_template, search_space
 from templates.workloads import Conv2d
 from tuner.devices import open_device
 from tuner.measure.targets.cold_weights import HostColdWeight
+from tuner.measure.targets.executor import Host
 from tuner.measure.targets.kinds import NORMAL
 from tuner.measure.targets.operands import AnchorOperands
-from tuner.measure.targets.target import Host
 
 
 @given(st.integers(1, 700), st.integers(1, 40_000))

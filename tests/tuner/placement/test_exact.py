@@ -13,7 +13,7 @@ from tests.tuner.graph.networks import Net, assert_close, expected, random_input
 from tests.tuner.graph.test_onnx_vision import detector
 from tests.tuner.graph.test_placed import branches, run
 from tuner.devices import Device, open_device
-from tuner.graph import FusedGraph, DevicePlan, lower_placed
+from tuner.graph import DevicePlan, FusedGraph, lower_placed
 from tuner.graph.layout.choice import Choice, choose
 from tuner.placement.exact import NetworkPlan, plan_network, seconds_alone
 from tuner.placement.step_costs import COPIES, Costs
@@ -42,8 +42,8 @@ def choices_of(graph: FusedGraph, devices: list[Device]) -> list[dict[Workload, 
 def assert_runs(net: Net, graph: FusedGraph, devices: list[Device], found: NetworkPlan, *outputs: str) -> None:
     planned = found.planned
     kernels = {out: choice.config for out, choice in planned.kernels.items()}
-    places = [DevicePlan(device.target, {}, kernels) for device in devices]
-    whole, inputs = lower_placed(graph, places, planned.placement, planned.blocks), random_inputs(graph)
+    device_plans = [DevicePlan(device.target, {}, kernels) for device in devices]
+    whole, inputs = lower_placed(graph, device_plans, planned.placement, planned.blocks), random_inputs(graph)
     assert_close(run(graph, devices, whole, inputs), expected(net.model(*outputs), inputs))
 
 

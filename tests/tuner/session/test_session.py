@@ -47,9 +47,9 @@ from tuner.session.final import FINALISTS
 from tuner.session.loop import BATCH
 from tuner.session.task import TaskState
 from tuning_db import schema
-from tuning_db.marks import mark_throttled
 from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db
+from tuning_db.trial_flags import mark_throttled
 
 
 def test_every_task_gets_its_first_seeds_and_the_costly_one_most_of_the_rest(device: Device, store: Store) -> None:

@@ -11,8 +11,8 @@ from tuner.devices import Device
 from tuner.session import Budget, Progress, Stopped, tune
 from tuner.session.budget import FLOOR
 from tuning_db.claims import Claims
+from tuning_db.run_control import pause, resume
 from tuning_db.store import Store
-from tuning_db.wishes import pause, resume
 
 WIDTH = 32
 

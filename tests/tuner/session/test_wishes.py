@@ -7,8 +7,8 @@ from tuner.devices import Device
 from tuner.measure.replay.runner import ReplayRunner, computed
 from tuner.session import Budget, Progress, Stopped, tune
 from tuner.session.loop import BATCH
+from tuning_db.run_control import pause, resume, skip
 from tuning_db.store import Store
-from tuning_db.wishes import pause, resume, skip
 
 
 def test_a_task_that_is_skipped_gets_no_more_trials_and_the_others_get_theirs(device: Device, store: Store) -> None:

@@ -9,7 +9,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from tuner.stages import StageOperator, OperatorGraph, Stage
+from tuner.stages import OperatorGraph, Stage, StageOperator
 
 
 @st.composite

@@ -20,7 +20,7 @@ from tvm.target import Target
 from tests.tuner.graph.networks import Net
 from tuner.devices import Device, open_device, opencl
 from tuner.devices.parallel.stage import STAGE
-from tuner.graph import FusedGraph, DevicePlan, Placed, compile_module, host_of, lower_placed
+from tuner.graph import DevicePlan, FusedGraph, Placed, compile_module, host_of, lower_placed
 from tuner.stages import Schedule, Stage
 from tuner.stages.calls import Calls
 from tuner.stages.host import Host
@@ -131,10 +131,10 @@ class Delays:
 
     def __init__(self, device: Device, seed: int, share: float = 0.3) -> None:
         self._random, self._share = Random(seed), share
-        place = device.tvm_device()
+        dev = device.tvm_device()
         host = host_of([device.target])
         self._function = tvm.tirx.build(tvm.IRModule({"main": _slow()}), target=_with_host(device.target, host))["main"]
-        self._data = [tvm.runtime.tensor(np.ones(LENGTH, "float32"), place) for _ in range(2)]
+        self._data = [tvm.runtime.tensor(np.ones(LENGTH, "float32"), dev) for _ in range(2)]
         self.count = 0
 
     def instrument(self, _function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:

@@ -11,7 +11,7 @@ from tests.templates.gpu.support import device_number
 from tests.tuner.graph.networks import Net
 from tests.tuner.stages.networks import host
 from tuner.devices import Device, open_device
-from tuner.graph import FusedGraph, DevicePlan, lower_alone, lower_placed
+from tuner.graph import DevicePlan, FusedGraph, lower_alone, lower_placed
 from tuner.graph.layout.choice import choose
 from tuner.placement.exact import plan_network
 from tuner.placement.step_costs import Costs
@@ -38,11 +38,11 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> FusedGraph:
 def test_kernels_of_steps_are_found_in_the_network(graph: FusedGraph, device: Device) -> None:
     """Where they write a part of a concatenation, too."""
     choices = choose((s.workload for s in graph.tuned), device, None)
-    place = DevicePlan(device.target, {w: c.config for w, c in choices.items()})
-    found = NetworkKernels(lower_placed(graph, [place], [0] * len(graph.steps)), device).seconds(runs=3)
+    device_plan = DevicePlan(device.target, {w: c.config for w, c in choices.items()})
+    found = NetworkKernels(lower_placed(graph, [device_plan], [0] * len(graph.steps)), device).seconds(runs=3)
     assert all(0 < seconds < math.inf for seconds in found.values())
     for step in graph.tuned:
-        kernels = lower_alone(graph, step, place).kernels
+        kernels = lower_alone(graph, step, device_plan).kernels
         assert kernels
         assert set(kernels) <= found.keys()
 
@@ -52,8 +52,8 @@ def test_what_kernels_take_in_a_network_comes_before_all_else(
     graph: FusedGraph, device: Device, tmp_path: Path
 ) -> None:
     choices = choose((s.workload for s in graph.tuned), device, None)
-    place = DevicePlan(device.target, {w: c.config for w, c in choices.items()})
-    kernels = {kernel for step in graph.tuned for kernel in lower_alone(graph, step, place).kernels}
+    device_plan = DevicePlan(device.target, {w: c.config for w, c in choices.items()})
+    kernels = {kernel for step in graph.tuned for kernel in lower_alone(graph, step, device_plan).kernels}
     with open_db(tmp_path / "t.db") as store:
         costs = Costs([device], store, networks=[dict.fromkeys(kernels, 1e-9)])
         plan = plan_network(graph, [device], [{w: (c,) for w, c in choices.items()}], costs)

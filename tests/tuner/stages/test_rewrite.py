@@ -118,7 +118,7 @@ def _storages(machine: Machine) -> int:
 
 
 def test_an_error_in_a_stage_leaves_the_streams_as_they_were(network: Placed, device: Device) -> None:
-    machine, place = Machine(network, device, by_branch(Calls.of(network))), device.tvm_device()
+    machine, dev = Machine(network, device, by_branch(Calls.of(network))), device.tvm_device()
     plain = Machine(network, device).run(inputs())
 
     class Broken(Delays):
@@ -131,7 +131,7 @@ def test_an_error_in_a_stage_leaves_the_streams_as_they_were(network: Placed, de
     for attempt in range(3):
         with pytest.raises(RuntimeError, match="on purpose"):
             machine.run_delayed(Broken(device, attempt, share=1.0), inputs())
-        assert int(tvm_ffi.get_raw_stream(place)) == 0
+        assert int(tvm_ffi.get_raw_stream(dev)) == 0
         for one, other in zip(machine.run(inputs()), plain, strict=True):
             np.testing.assert_array_equal(one, other)
 

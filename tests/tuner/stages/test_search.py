@@ -17,10 +17,10 @@ from tests.tuner.stages.graphs import Drawn, branches, cheapest, graphs
 from tuner.errors import BadInput
 from tuner.stages import (
     Limits,
-    StageOperator,
     OperatorGraph,
     Options,
     Stage,
+    StageOperator,
     check,
     greedy,
     search,
@@ -144,7 +144,11 @@ def test_merged_where_that_takes_less() -> None:
         def seconds(self, stage: Stage) -> float:
             return 1.0 if stage.merged else float(stage.members.bit_count())
 
-    operators = [StageOperator("first"), *(StageOperator(f"conv {i}", (0,), "conv") for i in range(3)), StageOperator("pool", (0,))]
+    operators = [
+        StageOperator("first"),
+        *(StageOperator(f"conv {i}", (0,), "conv") for i in range(3)),
+        StageOperator("pool", (0,)),
+    ]
     found = search(OperatorGraph(tuple(operators)), Merging(0))
     assert found.seconds == 3.0
     assert [stage.text() for stage in found.schedule if stage.merged] == ["=1|2|3"]

@@ -42,15 +42,15 @@ class Alone:
         return tuple(kernel_hash(self.module[function]) for function in called)
 
 
-def lower_alone(graph: FusedGraph, step: Step, place: DevicePlan, block: int | None = None) -> Alone:
+def lower_alone(graph: FusedGraph, step: Step, device_plan: DevicePlan, block: int | None = None) -> Alone:
     """One step on one device, in the layout `block` if it is a plain one that can be (see `lower.lower_steps`).
 
     Raises BadInput if the device cannot compute it.
     """
     plain = dict.fromkeys(read_from_elsewhere((step,)), PLAIN)
-    wanted = _lowered(graph, step, place, block, plain)
-    found = wanted if wanted.reads == plain else _lowered(graph, step, place, block, wanted.reads)
-    return Alone(finish(found.module, place.target), found.reads, found.makes)
+    wanted = _lowered(graph, step, device_plan, block, plain)
+    found = wanted if wanted.reads == plain else _lowered(graph, step, device_plan, block, wanted.reads)
+    return Alone(finish(found.module, device_plan.target), found.reads, found.makes)
 
 
 def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, to: Layout, target: Target) -> IRModule:
@@ -66,16 +66,18 @@ def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, to: Layo
     return finish(builder.get(), target)
 
 
-def runs_on(graph: FusedGraph, step: Step, place: DevicePlan) -> bool:
+def runs_on(graph: FusedGraph, step: Step, device_plan: DevicePlan) -> bool:
     """Whether a device can compute a step at all."""
     try:
-        lower_alone(graph, step, place)
+        lower_alone(graph, step, device_plan)
     except BadInput:
         return False
     return True
 
 
-def _lowered(graph: FusedGraph, step: Step, place: DevicePlan, block: int | None, layouts: Mapping[Var, Layout]) -> Alone:
+def _lowered(
+    graph: FusedGraph, step: Step, device_plan: DevicePlan, block: int | None, layouts: Mapping[Var, Layout]
+) -> Alone:
     """With values in some layouts, and what it asked for; not finished."""
     asked: dict[Var, Layout] = {}
     made: list[Layout] = []
@@ -86,8 +88,8 @@ def _lowered(graph: FusedGraph, step: Step, place: DevicePlan, block: int | None
         made.append(layout)
         return [expr]
 
-    kernels = kernels_of([step] if isinstance(step, TunedStep) else [], place)
+    kernels = kernels_of([step] if isinstance(step, TunedStep) else [], device_plan)
     blocks = {} if block is None else {step.out: block}
     given = [Given(v, parameter_for(v, layout), layout) for v, layout in layouts.items()]
-    lowered = lower_steps(graph, (step,), given, results, kernels, place.target, blocks)
+    lowered = lower_steps(graph, (step,), given, results, kernels, device_plan.target, blocks)
     return Alone(lowered.module, {v: asked.get(v, PLAIN) for v in layouts}, made[0])

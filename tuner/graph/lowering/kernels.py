@@ -49,18 +49,18 @@ class AnchorKernel(Kernel):
     layouts: Layouts
 
 
-def kernels_of(steps: Iterable[TunedStep], place: DevicePlan) -> dict[Var, Kernel | None]:
+def kernels_of(steps: Iterable[TunedStep], device_plan: DevicePlan) -> dict[Var, Kernel | None]:
     """A kernel for the result of each step: by its choice, or its workload's default config where it has none; None
     where the choice is None or no template applies. Raises BadInput if a config cannot be applied."""
-    default = cache(partial(default_config, target=place.target))
-    kernel = cache(partial(_kernel, target=place.target))
+    default = cache(partial(default_config, target=device_plan.target))
+    kernel = cache(partial(_kernel, target=device_plan.target))
     kernels: dict[Var, Kernel | None] = {}
     for step in steps:
-        if step.out in place.steps:
-            config = place.steps[step.out]
+        if step.out in device_plan.steps:
+            config = device_plan.steps[step.out]
         else:
-            known = step.workload in place.choices
-            config = place.choices[step.workload] if known else default(step.workload)
+            known = step.workload in device_plan.choices
+            config = device_plan.choices[step.workload] if known else default(step.workload)
         kernels[step.out] = None if config is None else kernel(step.workload, config)
     return kernels
 

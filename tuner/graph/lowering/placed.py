@@ -107,7 +107,7 @@ def host_of(targets: Sequence[Target]) -> Target:
 
 def lower_placed(
     graph: FusedGraph,
-    places: Sequence[DevicePlan],
+    device_plans: Sequence[DevicePlan],
     placement: Sequence[int],
     blocks: Mapping[Var, int] | None = None,
 ) -> Placed:
@@ -117,8 +117,8 @@ def lower_placed(
     Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
     """
     kernels = [
-        kernels_of((s for s in _on(graph, placement, i) if isinstance(s, TunedStep)), place)
-        for i, place in enumerate(places)
+        kernels_of((s for s in _on(graph, placement, i) if isinstance(s, TunedStep)), device_plan)
+        for i, device_plan in enumerate(device_plans)
     ]
     outputs = {o for o in graph.outputs if isinstance(o, Var)}
     layouts: dict[Var, Layout] = dict.fromkeys(graph.parameters, PLAIN)
@@ -131,10 +131,10 @@ def lower_placed(
             layouts.update(zip(segment.results, (layout for _, layout in held), strict=True))
             return [expr for expr, _ in held]
 
-        target = places[segment.device].target
+        target = device_plans[segment.device].target
         lowered = lower_steps(graph, segment.steps, given, results, kernels[segment.device], target, blocks)
         pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
-    return _Assembly(graph, [place.target for place in places], pieces).assembled()
+    return _Assembly(graph, [device_plan.target for device_plan in device_plans], pieces).assembled()
 
 
 def _on(graph: FusedGraph, placement: Sequence[int], device: int) -> list[Step]:

@@ -30,10 +30,10 @@ from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, plac
 from tuner.errors import BadInput, last_line
 from tuner.measure.codegen.toolchain import preflight_data, preflight_result
 from tuner.measure.runner import Candidate, MeasureOptions
+from tuner.measure.targets.drift import Drift, Interval
 from tuner.measure.targets.kinds import NORMAL
 from tuner.measure.targets.operand import Operand
 from tuner.measure.targets.operands import AnchorOperands, WorkloadOperands, operands_of, unwritten, verdict
-from tuner.measure.targets.speed_check import Drift, Interval
 from tuner.versions import versions
 from tuning_db.record import THROTTLED, Config, DeviceKey, Failure, FailureKind, Trial, Workload, with_conditions
 

@@ -28,7 +28,7 @@ from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
 from tuner.measure.local import LocalRunner
 from tuner.measure.messages import BuildJob, CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
 from tuner.measure.runner import Candidate
-from tuner.measure.targets.speed_check import Drift, Interval
+from tuner.measure.targets.drift import Drift, Interval
 from tuner.measure.workers.batch import Building
 from tuner.measure.workers.run_client import MeasureClient
 from tuner.measure.workers.worker import ProcessServer

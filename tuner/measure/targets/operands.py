@@ -20,9 +20,9 @@ from templates.operator import operator_named
 from templates.template import AnchorTemplate, Layout, anchor_template
 from templates.workloads import anchor_of, is_anchor
 from tuner.measure.targets.cold_weights import ColdWeight
+from tuner.measure.targets.executor import Executor
 from tuner.measure.targets.kinds import NAN, NORMAL, PLAIN, Kind, anchor_kinds, anchor_operands
 from tuner.measure.targets.operand import Operand
-from tuner.measure.targets.target import Executor
 from tuning_db.record import Config, Failure, FailureKind, Workload, tolerance_of
 
 _FILLER = 0.75  # in the channels that only fill up a block: templates must not rely on zeros there
@@ -76,24 +76,24 @@ class WorkloadOperands(Protocol):
 
 
 def operands_of(
-    workload: Workload, target: Target, place: Executor, seed: int, *, denormals: bool = True
+    workload: Workload, target: Target, executor: Executor, seed: int, *, denormals: bool = True
 ) -> WorkloadOperands:
     """The operands of a workload at a place. `denormals`: whether its device keeps them. Raises KeyError for an
     operator that nobody knows."""
     if is_anchor(workload):
-        return AnchorOperands(workload, target, place, seed, denormals=denormals)
-    return OperatorOperands(workload, place, seed)
+        return AnchorOperands(workload, target, executor, seed, denormals=denormals)
+    return OperatorOperands(workload, executor, seed)
 
 
 class OperatorOperands:
     """Operands of a workload without a weight (templates/operator.py), and the reference of its outputs."""
 
-    def __init__(self, workload: Workload, place: Executor, seed: int) -> None:
+    def __init__(self, workload: Workload, executor: Executor, seed: int) -> None:
         self.workload = workload
         self._operator = operator_named(workload.op)
-        self._place = place
+        self._executor = executor
         self._outputs = {
-            spec.name: place.operand(np.zeros(spec.shape, spec.dtype), written=True)
+            spec.name: executor.operand(np.zeros(spec.shape, spec.dtype), written=True)
             for spec in self._operator.outputs(workload)
         }
         first = self._operator.random_inputs(workload, np.random.default_rng(seed))
@@ -106,7 +106,7 @@ class OperatorOperands:
     def _check(self, kind: Kind, inputs: Sequence[np.ndarray]) -> Check:
         expected = self._operator.reference(self.workload, inputs)
         specs = self._operator.inputs(self.workload)
-        given = {spec.name: self._place.operand(array) for spec, array in zip(specs, inputs, strict=True)}
+        given = {spec.name: self._executor.operand(array) for spec, array in zip(specs, inputs, strict=True)}
         return Check(kind, {**given, **self._outputs}, lambda: self._error(expected))
 
     def call(self, config: Config, cold: Callable[[AnchorTemplate], ColdWeight]) -> Call:
@@ -114,17 +114,19 @@ class OperatorOperands:
         return Call(self._checks[0].arguments, outputs, self._checks)
 
     def _error(self, expected: Sequence[np.ndarray]) -> float:
-        results = [self._place.array(operand.tensor) for operand in self._outputs.values()]
+        results = [self._executor.array(operand.tensor) for operand in self._outputs.values()]
         return self._operator.error(self.workload, results, expected)
 
 
 class AnchorOperands:
     """Everything that kernels of one workload read and write, and the float64 reference of what they should write."""
 
-    def __init__(self, workload: Workload, target: Target, place: Executor, seed: int, *, denormals: bool = True) -> None:
+    def __init__(
+        self, workload: Workload, target: Target, executor: Executor, seed: int, *, denormals: bool = True
+    ) -> None:
         self.workload = workload
         self._target = target
-        self._place = place
+        self._executor = executor
         self._plain = anchor_operands(workload, seed)
         self._sums = reference.sums(workload, self._plain[PLAIN])
         self._steps = operands(workload.epilogue)
@@ -180,21 +182,21 @@ class AnchorOperands:
         if key not in self._weights:
             while len(self._weights) >= _GUARDED_WEIGHTS:
                 self._weights.popitem(last=False)
-            self._weights[key] = self._place.operand(packed)
+            self._weights[key] = self._executor.operand(packed)
         self._weights.move_to_end(key)
         return self._weights[key]
 
     def _tensor(self, name: str, kind: str, layout: Layout, plain: Callable[[], np.ndarray]) -> Operand:
         key = name, kind, layout
         if key not in self._tensors:
-            self._tensors[key] = self._place.operand(_filled(layout, plain()), written=name == "out")
+            self._tensors[key] = self._executor.operand(_filled(layout, plain()), written=name == "out")
         return self._tensors[key]
 
     def _bias(self, template: AnchorTemplate, kind: Kind, step: int) -> Operand:
         key = f"bias{step}", kind.name, template.name
         if key not in self._tensors:
             packed = template.pack_bias(self.workload, self._target, self._extra(kind, step))
-            self._tensors[key] = self._place.operand(packed)
+            self._tensors[key] = self._executor.operand(packed)
         return self._tensors[key]
 
     def operands(self, template: AnchorTemplate, kind: Kind, weight: Operand) -> dict[str, Operand]:
@@ -222,7 +224,7 @@ class AnchorOperands:
     def error(self, template: AnchorTemplate, out: Any, kind: Kind = NORMAL) -> float:
         """The relative error of an output tensor against the reference; infinity if it is not finite where that is."""
         layout, expected = template.layouts(self.workload, self._target).out, self.expected(kind)
-        result, channels = self._place.array(out), expected.shape[1]
+        result, channels = self._executor.array(out), expected.shape[1]
         if layout.block and channels % layout.block:  # what fills up the last block is no result
             result = layout.unpack(result, channels)
         else:

@@ -32,9 +32,9 @@ _PREPARE_SECONDS = 120.0  # what sending and storing operands may take on a boar
 class RemoteTensor:
     """A tensor on a board, by the number that it has there. It is freed with the last reference to it."""
 
-    def __init__(self, place: RemoteExecutor, shape: tuple[int, ...], dtype: str) -> None:
-        self.shape, self.dtype, self.number = shape, dtype, place.number()
-        self._dropped = place.dropped
+    def __init__(self, executor: RemoteExecutor, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype, self.number = shape, dtype, executor.number()
+        self._dropped = executor.dropped
 
     def __del__(self) -> None:
         self._dropped.append(self.number)  # told with the next request
@@ -43,8 +43,8 @@ class RemoteTensor:
 class RemoteWeight(RemoteTensor):
     """Copies of a weight, which calls on the board take in turn."""
 
-    def __init__(self, place: RemoteExecutor, packed: np.ndarray, cold_bytes: int) -> None:
-        super().__init__(place, packed.shape, str(packed.dtype))
+    def __init__(self, executor: RemoteExecutor, packed: np.ndarray, cold_bytes: int) -> None:
+        super().__init__(executor, packed.shape, str(packed.dtype))
         self.nbytes = packed.nbytes * max(1, math.ceil(cold_bytes / max(1, packed.nbytes)))
 
     def next(self) -> Any:
@@ -53,9 +53,9 @@ class RemoteWeight(RemoteTensor):
 
 
 class _Function:
-    def __init__(self, place: RemoteExecutor) -> None:
-        self.number = place.number()
-        self._dropped = place.dropped_functions
+    def __init__(self, executor: RemoteExecutor) -> None:
+        self.number = executor.number()
+        self._dropped = executor.dropped_functions
 
     def __del__(self) -> None:
         self._dropped.append(self.number)

@@ -24,7 +24,7 @@ from tuner.measure.messages import (
     Speed,
     Waiting,
 )
-from tuner.measure.targets.speed_check import Drift, Interval
+from tuner.measure.targets.drift import Drift, Interval
 from tuner.measure.workers.worker import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind, Workload
 

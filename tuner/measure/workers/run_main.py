@@ -37,6 +37,8 @@ from tuner.measure.messages import (
 )
 from tuner.measure.runner import Candidate
 from tuner.measure.targets.cold_weights import ColdWeight
+from tuner.measure.targets.drift import ReferenceKernel
+from tuner.measure.targets.executor import Executor, open_executor
 from tuner.measure.targets.operands import (
     AnchorOperands,
     Call,
@@ -46,8 +48,6 @@ from tuner.measure.targets.operands import (
     unwritten,
     verdict,
 )
-from tuner.measure.targets.speed_check import ReferenceKernel
-from tuner.measure.targets.target import Executor, open_executor
 from tuning_db.record import Failure, FailureKind, Workload
 
 _OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
@@ -67,26 +67,26 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
         keep_binaries_in(settings.binaries, settings.device)
     try:
         try:
-            place = open_executor(settings, lambda standing: connection.send(Waiting(standing)))
+            executor = open_executor(settings, lambda standing: connection.send(Waiting(standing)))
         except (BadInput, KernelDied, RuntimeError, ValueError) as error:
             connection.send(Prepared(str(error) if isinstance(error, BadInput) else describe(error)))
             return
-        reference = ReferenceKernel(settings, place)
+        reference = ReferenceKernel(settings, executor)
         problem = reference.problem()
         if problem is None:
             connection.send(Speed(reference.measure()))
         connection.send(Prepared(problem))
         gc.collect()
         gc.disable()  # no collection within a measurement; jobs leave no cycles behind
-        executor = Executor(settings, place, reference.keeps_denormals)
+        runner = CandidateRunner(settings, executor, reference.keeps_denormals)
         while True:
             while not connection.poll(_ALIVE_SECONDS):
-                place.alive()
+                executor.alive()
             job = connection.recv()
             limit_memory(settings.memory_bytes)
             if reference.is_due(job):
                 connection.send(Speed(reference.measure()))
-            connection.send(executor.answer(job))
+            connection.send(runner.answer(job))
     except DeviceLost as lost:
         connection.send(Lost(str(lost), lost.running, isinstance(lost, TurnOver)))
 
@@ -99,13 +99,13 @@ class _Wrong(Exception):
         self.failure, self.error = failure, error
 
 
-class Executor:
+class CandidateRunner:
     """Caches operands and cold weights between jobs."""
 
-    def __init__(self, settings: ExecutorSettings, place: Executor, denormals: bool) -> None:
+    def __init__(self, settings: ExecutorSettings, executor: Executor, denormals: bool) -> None:
         """`denormals`: whether the device computes with the smallest numbers."""
         self._settings = settings
-        self._place = place
+        self._executor = executor
         self._denormals = denormals
         self._preparing = 0.0  # seconds, since the last candidate
         self._used: Counter[str] = Counter()  # how often, since the operands of a workload were made
@@ -140,7 +140,7 @@ class Executor:
             self._rounds[workload.key] = 1 + self._rounds.get(workload.key, -1)
             seed = self._settings.seed + _SEEDS_APART * self._rounds[workload.key]
             self._operands[workload.key] = operands_of(
-                workload, self._target, self._place, seed, denormals=self._denormals
+                workload, self._target, self._executor, seed, denormals=self._denormals
             )
             while len(self._operands) > 1 and sum(o.nbytes for o in self._operands.values()) > _OPERAND_BYTES:
                 self._forget(next(iter(self._operands)))
@@ -158,7 +158,7 @@ class Executor:
             packed = operands.packed_weight(template, candidate.config)
             # The copies are not what the candidate allocates, and of a server's cache they alone may exceed its limit.
             limit_memory(self._settings.memory_bytes + self._settings.cold_bytes)
-            self._cold[key] = self._place.cold(packed, self._settings.cold_bytes)
+            self._cold[key] = self._executor.cold(packed, self._settings.cold_bytes)
             limit_memory(self._settings.memory_bytes)
         self._cold.move_to_end(key)
         return self._cold[key]
@@ -166,7 +166,7 @@ class Executor:
     def _load(self, candidate: Candidate, library: str, kept: int = _COLD_KEPT) -> tuple[Any, Call]:
         operands = self._operands_of(candidate.workload)
         call = operands.call(candidate.config, lambda template: self._cold_weight(template, candidate, kept))
-        return self._place.load(library), call
+        return self._executor.load(library), call
 
     def _run(self, job: RunJob) -> RunDone:
         """Check a candidate, time it, and check it again: what the timed calls computed, and what it makes of operands
@@ -178,11 +178,11 @@ class Executor:
             began = time.perf_counter()
             error = self._checked(job, function, call, call.checks[0])
             more = template_named(job.candidate.config.template).first_calls - 1
-            self._place.fill(_unwritten(call))
+            self._executor.fill(_unwritten(call))
             timed = time.perf_counter()
-            times = self._place.repeat(function, call.arguments, job.repetition, job.best_seconds, more)
+            times = self._executor.repeat(function, call.arguments, job.repetition, job.best_seconds, more)
             began += time.perf_counter() - timed
-            throttled, condition = self._place.throttled, self._place.condition
+            throttled, condition = self._executor.throttled, self._executor.condition
             error = max(error, self._right(job, call.checks[0]))
             if self._is_spared(job, times, call):
                 error = None
@@ -206,7 +206,7 @@ class Executor:
 
     def _checked(self, job: RunJob, function: Any, call: Call, check: Check) -> float:
         """The error of one call with the operands of a check. Raises _Wrong where it is not allowed."""
-        self._place.call(function, check.arguments, _unwritten(call) if check.kind.poisoned else ())
+        self._executor.call(function, check.arguments, _unwritten(call) if check.kind.poisoned else ())
         return self._right(job, check)
 
     def _right(self, job: RunJob, check: Check) -> float:
@@ -220,7 +220,7 @@ class Executor:
     def _see_damage(self, call: Call) -> None:
         """Raises _Wrong for a kernel that wrote where it must not."""
         operands = call.checks[0].operands
-        damage = self._place.damage(list(operands.values()))
+        damage = self._executor.damage(list(operands.values()))
         if damage is not None:
             number, how = damage
             raise _Wrong(Failure(FailureKind.WRONG_ANSWER, f"operand {list(operands)[number]!r}: {how}"), None)
@@ -237,8 +237,8 @@ class Executor:
         loaded = [self._load(c, lib, kept) for c, lib in zip(job.candidates, job.libraries, strict=True)]
         runs = [(function, call.arguments) for function, call in loaded]
         order = [i for _ in range(job.rounds) for i in self._rng.sample(range(len(runs)), len(runs))]
-        times = tuple(map(tuple, self._place.compare(runs, order)))
-        return CompareDone(times, self._place.throttled, self._place.condition)
+        times = tuple(map(tuple, self._executor.compare(runs, order)))
+        return CompareDone(times, self._executor.throttled, self._executor.condition)
 
 
 def _unwritten(call: Call) -> list[tuple[Any, float]]:

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, func, select
 
 from tuning_db import schema
-from tuning_db.effort import TuningTime, tuning_times_by_id
 from tuning_db.errors import DatabaseError
 from tuning_db.keys import Keys
-from tuning_db.marks import is_throttled
 from tuning_db.record import DeviceKey, Workload, tolerance_of
 from tuning_db.rows import is_sound
 from tuning_db.store import Store
+from tuning_db.trial_flags import is_throttled
+from tuning_db.tuning_time import TuningTime, tuning_times_by_id
 
 T = TypeVar("T")
 PIECE = "piece"  # the template of what plans measure: steps, transforms, copies (tuner.placement.step_costs)

@@ -1,4 +1,5 @@
-"""A network's operators: what they read of each other, and what they take. Start at `NetworkOperator`; `Builder` makes them.
+"""The operators of simulated networks: what each reads, and what it costs. Start at `NetworkOperator`; `Builder` makes
+them.
 
 Paper 002, section 4: an operator's output has dimensions that can be split. Splitting a "s"ample or "a"ttribute
 dimension leaves the weights whole, splitting a "p"arameter dimension splits them too. "-": it is not split.
@@ -127,7 +128,9 @@ class Builder:
         weights = (taps + 1.0) * filters * ITEM
         if x == IMAGE:
             extra = float(math.prod(self.picture) * ITEM)
-            return self._add(NetworkOperator(self._name(name), "conv2d", out, "spa-", (), (), flop, weights, extra=extra))
+            return self._add(
+                NetworkOperator(self._name(name), "conv2d", out, "spa-", (), (), flop, weights, extra=extra)
+            )
         return self._add(NetworkOperator(self._name(name), "conv2d", out, "spa-", (x,), (reads,), flop, weights))
 
     def pool(self, x: int, kernel: int, stride: int, pad: int = 0, name: str = "") -> int:
@@ -218,7 +221,9 @@ class Builder:
         flop = self.batch * (4.0 * length * hidden + 2.0 * 2 * hidden * hidden)
         weights = 2.0 * hidden * hidden * ITEM
         return self._add(
-            NetworkOperator(self._name(name), "attention", (self.batch, hidden), "sp", inputs, reads, flop, weights, layer)
+            NetworkOperator(
+                self._name(name), "attention", (self.batch, hidden), "sp", inputs, reads, flop, weights, layer
+            )
         )
 
 

@@ -28,7 +28,9 @@ class PartConfig(NamedTuple):
 
 
 Strategy = tuple[PartConfig, ...]  # for each operator of a network
-Proposals = Callable[[NetworkOperator, Topology], tuple[PartConfig, ...]]  # the configs that a search may give an operator
+Proposals = Callable[
+    [NetworkOperator, Topology], tuple[PartConfig, ...]
+]  # the configs that a search may give an operator
 
 
 def cut(extent: int, degree: int, part: int) -> Interval:
@@ -98,7 +100,9 @@ def configs_of(operator: NetworkOperator, topology: Topology) -> tuple[PartConfi
 
 
 @lru_cache(maxsize=1024)
-def _configs(shape: tuple[int, ...], axes: str, able: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[PartConfig, ...]:
+def _configs(
+    shape: tuple[int, ...], axes: str, able: tuple[int, ...], kinds: tuple[str, ...]
+) -> tuple[PartConfig, ...]:
     found = []
     for kind in dict.fromkeys(kinds):
         pool = [device for device, its in zip(able, kinds, strict=True) if its == kind]

@@ -20,9 +20,9 @@ from tuner.report.page.names import device_text
 from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, MOST_REPEATED, SAMPLE
 from tuner.session import Budget
 from tuning_db import shipped
-from tuning_db.marks import mark_throttled
 from tuning_db.record import DeviceKey, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store, open_db
+from tuning_db.trial_flags import mark_throttled
 
 
 @pytest.fixture(scope="module")

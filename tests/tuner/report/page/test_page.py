@@ -22,10 +22,10 @@ from tests.tuner.cli.test_plugins import PLUGIN
 from tests.tuning_db import made
 from tuner.report.page import collect, render
 from tuner.report.page.render import as_json
-from tuning_db.effort import tuning_times_by_id
 from tuning_db.lookup import best
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Workload
 from tuning_db.store import open_db
+from tuning_db.tuning_time import tuning_times_by_id
 
 pytestmark = needs_chromium
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from board_agent.line import MOST, MOST_OF_ONE, Full, TurnQueue, QueueEntry
+from board_agent.turn_queue import MOST, MOST_OF_ONE, Full, QueueEntry, TurnQueue
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_places_do_not_grow_while_one_waits(line: TurnQueue, stack: ExitStack) -
 def process(line: TurnQueue, pairing: str) -> subprocess.Popen[str]:
     """Another process in line; it says when it is there, and what it found when it has looked."""
     text = (
-        "import sys; from pathlib import Path; from board_agent.line import Line\n"
+        "import sys; from pathlib import Path; from board_agent.turn_queue import Line\n"
         "visitor = Line(Path(sys.argv[1])).enter(sys.argv[2]); visitor.wait()\n"
         "for _ in iter(lambda: print(visitor.look().place, flush=True) or sys.stdin.readline(), ''): pass\n"
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from board_agent.timing import Repetition
-from tuner.measure.targets import target as place
+from tuner.measure.targets import executor as executor
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         launches.append(("timed", weight))
         return 1e-3
 
-    monkeypatch.setattr(place, "runtime_device", lambda name: name)
-    monkeypatch.setattr(place, "timed_call", timed)
+    monkeypatch.setattr(executor, "runtime_device", lambda name: name)
+    monkeypatch.setattr(executor, "timed_call", timed)
     return launches
 
 
@@ -31,7 +31,7 @@ def repeated(device: str, launches: list[tuple[str, int]]) -> None:
     def function(weight: int) -> None:
         launches.append(("before", weight))
 
-    accelerator = place.Accelerator(device)
+    accelerator = executor.Accelerator(device)
     accelerator.call(function, lambda: [next(copies)])
     assert launches == [("timed", 0)]
     launches.clear()

@@ -1,5 +1,6 @@
-"""Whether a device keeps its speed: a kernel that is known to be good, measured again now and then. `ReferenceKernel` does so
-where candidates run; `Drift` keeps what it found, on the tuner's side.
+"""Drift tells whether a device keeps its speed, from a known good kernel that is measured again now and then.
+
+`ReferenceKernel` measures it where candidates run; `Drift` keeps the times, on the tuner's side.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from board_agent.pace import WARM_CALLS, WINDOW, ClockMonitor, is_change
+from board_agent.clock_monitor import WARM_CALLS, WINDOW, ClockMonitor, is_change
 from tuner.errors import DeviceLost
 from tuner.measure.codegen.toolchain import preflight_data, preflight_result
 from tuner.measure.failures import describe
 from tuner.measure.messages import CompareJob, ExecutorSettings
-from tuner.measure.targets.target import Executor
+from tuner.measure.targets.executor import Executor
 
 _DENORMAL = 2.0**-140  # times the preflight's data
 _COMPARE_SECONDS = 1.0  # before a comparison, which ends the search of a task
@@ -27,8 +28,10 @@ class ReferenceKernel:
 
     keeps_denormals = True
 
-    def __init__(self, settings: ExecutorSettings, place: Executor, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._place = settings, place
+    def __init__(
+        self, settings: ExecutorSettings, executor: Executor, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings, self._executor = settings, executor
         self._pace = ClockMonitor(self._times, settings.reference_seconds, clock)
 
     def problem(self) -> str | None:
@@ -37,13 +40,13 @@ class ReferenceKernel:
         try:
             data = preflight_data(self._settings.threads)
             tiny = data * np.float32(_DENORMAL)
-            given, small, out = (self._place.operand(a).tensor for a in (data, tiny, np.zeros_like(data)))
-            self._function, self._arguments = self._place.load(self._settings.preflight), lambda: (given, out)
-            self._place.call(self._function, lambda: (small, out))
-            self._place.ready()
-            self.keeps_denormals = np.array_equal(self._place.array(out), preflight_result(tiny))
-            self._place.call(self._function, self._arguments)
-            right = np.array_equal(self._place.array(out), preflight_result(data))
+            given, small, out = (self._executor.operand(a).tensor for a in (data, tiny, np.zeros_like(data)))
+            self._function, self._arguments = self._executor.load(self._settings.preflight), lambda: (given, out)
+            self._executor.call(self._function, lambda: (small, out))
+            self._executor.ready()
+            self.keeps_denormals = np.array_equal(self._executor.array(out), preflight_result(tiny))
+            self._executor.call(self._function, self._arguments)
+            right = np.array_equal(self._executor.array(out), preflight_result(data))
             return None if right else "a kernel that adds numbers computed something else"
         except DeviceLost:
             raise
@@ -51,7 +54,7 @@ class ReferenceKernel:
             return describe(error)
 
     def _times(self) -> list[float]:
-        return self._place.steady(self._function, self._arguments, WINDOW, WARM_CALLS)
+        return self._executor.steady(self._function, self._arguments, WINDOW, WARM_CALLS)
 
     def is_due(self, job: object) -> bool:
         """Whether to measure it before this job."""

@@ -9,10 +9,10 @@ import pytest
 
 from tests.tuning_db.backends import engine_of, migrate
 from tuning_db import schema
-from tuning_db.effort import TuningTime, add_tuning_time, tuning_times_by_id, tuning_times_of
 from tuning_db.maintain import verify
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.store import open_db
+from tuning_db.tuning_time import TuningTime, add_tuning_time, tuning_times_by_id, tuning_times_of
 
 DEVICE = DeviceKey("cpu", "x86_64-avx2", "haswell", {"threads": 2})
 OTHER = DeviceKey("cpu", "x86_64-avx2", "haswell", {"threads": 1})

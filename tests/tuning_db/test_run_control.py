@@ -7,8 +7,8 @@ import sqlalchemy
 from tests.tuning_db.made import CONV, LAPTOP, trial
 from tuning_db import schema
 from tuning_db.record import DeviceKey, Workload
+from tuning_db.run_control import RunControl, is_paused, pause, resume, skip
 from tuning_db.store import Store, open_db
-from tuning_db.wishes import RunControl, is_paused, pause, resume, skip
 
 OTHER = DeviceKey("cpu", "x86_64-avx2", "haswell", {"threads": 1})
 

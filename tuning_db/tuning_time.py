@@ -31,7 +31,8 @@ _PARTS = tuple(f.name for f in fields(TuningTime))
 
 
 def add_tuning_time(store: Store, more: Mapping[Workload, TuningTime], device: DeviceKey) -> None:
-    """Add to what each workload had before, in one commit. Nothing (`TuningTime()`) marks a workload as known to a session.
+    """Add to what each workload had before, in one commit. `TuningTime()`, no time, marks a workload as known to a
+    session.
 
     Raises DatabaseError if the database cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Whose turn on the board it is, and who is next: a file for each connection of a paired host. Start at `TurnQueue.enter`.
+"""The turns of a board: one file for each connection of a paired host, in a folder. Start at `TurnQueue.enter`.
 
 Files are empty and named NUMBER.STATE.PAIRING. Numbers only grow, so that no clock matters; whoever made a file holds a
 lock on it, so that whoever dies, however, is out of the line. Pairings take turns: one that waits in several places has

@@ -9,8 +9,8 @@ import pytest
 from tests.tuning_db.made import CONV, LAPTOP, trial
 from tuning_db import maintain
 from tuning_db.errors import DatabaseError
-from tuning_db.marks import mark_throttled
 from tuning_db.store import Store
+from tuning_db.trial_flags import mark_throttled
 
 
 def test_a_marked_trial_is_the_same_but_for_the_mark(store: Store) -> None:
