@@ -163,7 +163,17 @@ def measure(names: list[str], trials: int, stand_ins: StandIns) -> dict[str, flo
             runner._pool = stand_ins  # type: ignore[assignment]
             watch = Watch()
             budget = Budget(trials=trials * len(names), preset="exhaustive")
-            tune(TASKS, device, store, runner, "auto", budget, 0, watch.show, only=replayed_templates.names())
+            tune(
+                TASKS,
+                device,
+                store,
+                runner=runner,
+                searcher="auto",
+                budget=budget,
+                seed=0,
+                progress=watch.show,
+                only=replayed_templates.names(),
+            )
         searched = list(store.trials())[: len(watch.times) - len(names)]
     seconds = watch.times[len(searched) - 1] - watch.began
     keys = (t.workload.key + replayed_templates.original(t.config).key for t in searched)

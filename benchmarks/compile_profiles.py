@@ -91,7 +91,7 @@ def check(profile: Profile, tasks: Sequence[Task], configs: int) -> dict[str, An
     """The row of a profile; None, with a line that says what to install, where a compiler is missing."""
     try:
         with OfflineRunner(profile) as runner:
-            return row_of(compile_tasks(tasks, profile, runner, configs))
+            return row_of(compile_tasks(tasks, profile, runner, configs=configs))
     except BadInput as missing:
         print(f"{profile.name} is skipped: {missing}", file=sys.stderr)
         return None

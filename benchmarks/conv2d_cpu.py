@@ -122,7 +122,7 @@ def tune_layer(
     conv: Conv2d, workload: Workload, device: Device, store: Store, runner: LocalRunner, budget: Budget, **more: Any
 ) -> None:
     """A session for one layer. An interrupt ends the benchmark: what was tuned so far is not taken for all."""
-    report = tune([Task(workload, 1, layer_name(conv))], device, store, runner, budget=budget, **more)
+    report = tune([Task(workload, 1, layer_name(conv))], device, store, runner=runner, budget=budget, **more)
     if report.stopped is Stopped.INTERRUPTED:
         raise KeyboardInterrupt
 

@@ -112,7 +112,7 @@ def tuned(dtype: str, minutes: float | None, device: Device, options: argparse.N
     runner = LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance))
     found = []
     with runner, open_db(f"{folder}/{dtype}.db") as store:
-        report = tune(tasks, device, store, runner, budget=budget, seed=options.seed, only=mode.only)
+        report = tune(tasks, device, store, runner=runner, budget=budget, seed=options.seed, only=mode.only)
         if report.stopped is Stopped.INTERRUPTED:
             raise KeyboardInterrupt
         for workload, (name, conv) in zip(workloads, layers, strict=True):

@@ -106,7 +106,7 @@ def measure(name: str, names: str, options: argparse.Namespace, folder: Path) ->
         began = time.perf_counter()
         plan(found.nodes, found.moving)
         solving = time.perf_counter() - began
-        rows = compared(name, graph, devices, found, store, options, folder)
+        rows = compared(name, graph, devices, found, store=store, options=options, folder=folder)
     kernels = [choice.config for choice in found.planned.kernels.values()]
     return {
         "model": name,
@@ -128,6 +128,7 @@ def compared(
     graph: FusedGraph,
     devices: list[Device],
     found: NetworkPlan,
+    *,
     store: Store,
     options: argparse.Namespace,
     folder: Path,
@@ -140,7 +141,7 @@ def compared(
         rows[way] = {"model_ms": 1e3 * seconds, "as": like or way}
         if like is None:
             to = folder / f"{name}-{'-'.join(d.name.replace(':', '') for d in devices)}-{way}"
-            build_placed(graph, devices, planned, to, store)
+            build_placed(graph, devices, planned, directory=to, store=store)
             if name not in DETECTORS:  # whose boxes may come in another order: benchmarks/paper003.py compares them
                 verify(load(to), OnnxReference(folder / f"{name}.onnx"), seeds=[0], tolerance=TOLERANCE)
             built[way] = planned, to

@@ -46,7 +46,7 @@ def build_before(model: Path, device: str, database: Path, folder: Path) -> Path
     workloads = {step.workload for step in graph.steps if isinstance(step, TunedStep)}
     serial = {w: Choice(config, "default") for w in workloads if (config := serial_config(w)) is not None}
     with open_db(str(database)) as store:
-        build(graph, open_device(device), folder, store, choices=serial)
+        build(graph, open_device(device), folder, store=store, choices=serial)
     return folder
 
 

@@ -117,7 +117,9 @@ def simulated(name: str, graph: FusedGraph, devices: list[Device], found: Networ
     sizes = [bytes_of(v.ty) for v in (*graph.parameters, *(s.out for s in graph.steps), *results)]
     links = [(a, b, *costs.link(a, b)) for a, b in itertools.permutations(range(len(devices)), 2)]
     names, cores = [d.name for d in devices], [HOST if shares_cores(d) else d.name for d in devices]
-    given = measured_network(name, found.nodes, found.moving, found.plan.states, sizes, names, links, cores)
+    given = measured_network(
+        name, found.nodes, found.moving, states=found.plan.states, sizes=sizes, devices=names, links=links, cores=cores
+    )
     return Simulator(given.network, given.topology, given.cost).start(given.strategy)
 
 
@@ -222,7 +224,7 @@ def timed(given: argparse.Namespace, devices: list[Device], store: Store, model:
     for i, case in enumerate(cases(graph, devices, store, given, random.Random(given.seed))):
         to = folder / f"{given.model}-{i}"
         states = planned_states(case.graph, case.found.nodes, case.found.plan.states)
-        build_placed(case.graph, devices, states, to, store)
+        build_placed(case.graph, devices, states, directory=to, store=store)
         verify(load(to), OnnxReference(model), seeds=[0])
         every.append(case)
         sources[str(i)] = OURS, to

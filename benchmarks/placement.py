@@ -139,7 +139,7 @@ def searched(given: argparse.Namespace) -> Iterator[Row]:
             del starts["single"]
             began, cpu = time.monotonic(), time.process_time()
             options = Options(seconds=given.seconds / len(starts), threads=given.threads)
-            found = search(Simulator(net, topology, training=True), starts, rng, options)
+            found = search(Simulator(net, topology, training=True), starts, rng, options=options)
             row |= {"start": found.start, "reached": found.reached}
             row |= {"found": found.seconds, "seconds": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
             simulator.start(found.strategy)
@@ -159,7 +159,7 @@ def optimum(given: argparse.Namespace) -> Iterator[Row]:
         starts = {start: strategy_of(start, net, topology) for start in STARTS}
         options = Options(proposals=20_000 if given.quick else 150_000, temperature=0.005, tempering=4)
         began = time.monotonic()
-        found = search(Simulator(net, topology, training=True), starts, random.Random(0), options)
+        found = search(Simulator(net, topology, training=True), starts, random.Random(0), options=options)
         took, began = time.monotonic() - began, time.monotonic()
 
         def tell(proof: Proof, name: str = name) -> bool:
@@ -197,12 +197,12 @@ def learned(given: argparse.Namespace) -> Iterator[Row]:
                     say(f"{start} is skipped: {error}")
             began = time.monotonic()
             settings = Settings(updates=20 if given.quick else 300)
-            found = learn(net, topology, simulator, settings, random.Random(0))
+            found = learn(net, topology, simulator, settings=settings, rng=random.Random(0))
             row |= {"learned": found.seconds, "learned_s": time.monotonic() - began, "samples": found.samples}
             began = time.monotonic()
             options = Options(seconds=given.seconds / 2)
             starts = {s: strategy_of(s, net, topology) for s in ("gpu", "expert_placement")}
-            chains = search(simulator, starts, random.Random(0), options)
+            chains = search(simulator, starts, random.Random(0), options=options)
             row |= {"mcmc": chains.seconds, "mcmc_s": time.monotonic() - began}
             row["vs_expert"] = row["expert_placement"] / found.seconds
             beside = ", ".join(f"{start} {row[start]:.3f}" for start in PLACEMENTS if start in row)

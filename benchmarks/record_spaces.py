@@ -35,7 +35,7 @@ BATCH = 32
 COMPARED, SETTLED = 16, 4
 
 
-def _conv(c: int, h: int, w: int, k: int, kernel: int, stride: int = 1, groups: int = 1) -> Workload:
+def _conv(c: int, h: int, w: int, k: int, kernel: int, stride: int = 1, *, groups: int = 1) -> Workload:
     pad = (kernel // 2,) * 4
     conv = Conv2d(1, c, h, w, k, (kernel, kernel), (stride, stride), pad, groups=groups)
     return conv.workload(("bias", "relu"))

@@ -39,7 +39,7 @@ def main() -> None:
     for total in range(STEP, given.trials + 1, STEP):
         started, left = time.perf_counter(), STEP
         while left:
-            left -= len(replay(next(turns), given.searcher, next(seeds), left).delivered)
+            left -= len(replay(next(turns), given.searcher, next(seeds), trials=left).delivered)
         row = {"trials": total, "seconds": time.perf_counter() - started, "resident_mib": resident_mib()}
         print("{trials} trials: {seconds:.1f} s, {resident_mib:.0f} MiB".format(**row), file=sys.stderr, flush=True)
         rows.append(row)

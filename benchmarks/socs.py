@@ -103,7 +103,7 @@ class Subject:
     def seconds(self, strategy: Strategy, topology: Topology, cost: CostModel) -> float:
         """The two devices share the memory's rate."""
         case = self.built(strategy)
-        return contended(case.network, topology, case.strategy, cost)
+        return contended(case.network, topology, case.strategy, cost=cost)
 
 
 class Subjects:
@@ -219,7 +219,7 @@ def strategies_of(
     configs = partial(configs_in_parts, most=given.most_parts)
     simulator = Simulator(net, topology, cost)
     starts = simple | {"rows": all_in_rows(simulator, simple["exact"])}
-    split = search(simulator, starts, random.Random(given.seed), options, configs=configs).strategy
+    split = search(simulator, starts, random.Random(given.seed), options=options, configs=configs).strategy
 
     def seconds(strategy: Strategy) -> float:
         return subject.seconds(strategy, topology, cost)
@@ -245,7 +245,9 @@ def one_row(
     row["on_cpu"] = sum(set(config.devices) == {CPU} for config in split)
     for reading in READINGS:
         alike = reading == "alike"
-        drawn = simulated_again(cases, topology, cost, basis.ratios, draws, given.seed, alike, modules)
+        drawn = simulated_again(
+            cases, topology, cost, ratios=basis.ratios, draws=draws, seed=given.seed, together=alike, modules=modules
+        )
         drawn["gain"] = np.minimum(drawn["cpu"], drawn["gpu"]) / drawn["split"]
         row[reading] = {key: between(values) for key, values in drawn.items()}
         row[reading]["faster"] = float((drawn["gain"] > 1).mean())
@@ -262,7 +264,7 @@ def searched_anew(subject: Subject, topology: Topology, basis: Basis, given: arg
     under the costs of each draw: as on a board on which they were measured before."""
     gains = []
     for draw in range(3 if given.quick else 10):
-        cost = drawn_cost(basis.cost, basis.ratios, given.seed, draw, together=True)
+        cost = drawn_cost(basis.cost, basis.ratios, given.seed, draw=draw, together=True)
         found = strategies_of(subject, topology, cost, given, 400)
         took = {key: subject.seconds(found[key], topology, cost) for key in ("cpu", "gpu", "split")}
         gains.append(min(took["cpu"], took["gpu"]) / took["split"])

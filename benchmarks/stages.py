@@ -148,17 +148,17 @@ def measure(name: str, batch: int, options: argparse.Namespace, folder: Path) ->
 
 def measured(placed: Placed, device: Device, store: Store, options: argparse.Namespace) -> dict[str, Any]:
     calls = Calls.of(placed)
-    merging = Merging(placed, calls, device, store)
+    merging = Merging(placed, calls, device, store=store)
     graph = calls.graph(merging.kinds)
     began = time.perf_counter()
     bench = StageBench(placed, calls, device, merging=merging)
     compiling = time.perf_counter() - began
     widest = device.threads if device.is_host else None
-    costs = MeasuredCosts(calls, bench, device, store, merging=merging)
+    costs = MeasuredCosts(calls, bench, device, store=store, merging=merging)
     end = time.monotonic() + 60 * options.search_minutes
     asked = Options(feasible(None, device, merging), widest=widest, patience=PATIENCE)
     found, seconds = searched(graph, costs, asked, lambda: time.monotonic() < end)
-    again = MeasuredCosts(calls, bench, device, store, merging=merging)
+    again = MeasuredCosts(calls, bench, device, store=store, merging=merging)
     _, from_database = searched(graph, again, asked, lambda: False)
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
     costs.prepare(list(chain.from_iterable(schedules.values())))

@@ -77,7 +77,7 @@ def _tuned(workload: Workload, name: str, device: Device, store: Store, trials: 
             [Task(workload, 1, name)],
             device,
             store,
-            runner,
+            runner=runner,
             budget=Budget(trials=trials),
             only=[f"vision.{workload.op}"],
         )

@@ -260,7 +260,7 @@ def carry_out(bundle: str, results: str, say: Callable[[str], object]) -> Outcom
         try:
             known = packed_results(results, manifest["name"])
             if known is None:
-                return _carried_out(archive, manifest, folder, results, say)
+                return _carried_out(archive, manifest, folder, results=results, say=say)
             shutil.rmtree(folder, ignore_errors=True)
         except OSError as error:
             why = f"{error.filename or folder}: {error.strerror}" if error.strerror else str(error)
@@ -282,7 +282,7 @@ def end_by_interrupt() -> None:
 
 
 def _carried_out(
-    bundle: zipfile.ZipFile, manifest: dict[str, Any], folder: str, results: str, say: Callable[[str], object]
+    bundle: zipfile.ZipFile, manifest: dict[str, Any], folder: str, *, results: str, say: Callable[[str], object]
 ) -> Outcome:
     with contextlib.ExitStack() as stack:
         check_scratch(tempfile.gettempdir())

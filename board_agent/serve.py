@@ -44,6 +44,7 @@ class Agent:
         folder: Path,
         address: str,
         port: int,
+        *,
         scratch: str,
         turn_seconds: float = TURN_SECONDS,
         alive_seconds: float = ALIVE_SECONDS,
@@ -128,7 +129,7 @@ class Agent:
             return
         print(f"{peer}: {name} came", file=sys.stderr, flush=True)
         with visitor:
-            serve_host(host, self._scratch, visitor, self._turn_seconds, self._alive_seconds)
+            serve_host(host, self._scratch, visitor, turn_seconds=self._turn_seconds, alive_seconds=self._alive_seconds)
         print(f"{peer}: {name} left", file=sys.stderr, flush=True)
 
     def _reap(self) -> None:
@@ -201,7 +202,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         # First, so that a port which is taken does not use up the code.
-        agent = Agent(given.folder, given.address, given.port, tempfile.gettempdir(), given.turn, given.alive)
+        agent = Agent(
+            given.folder,
+            given.address,
+            given.port,
+            scratch=tempfile.gettempdir(),
+            turn_seconds=given.turn,
+            alive_seconds=given.alive,
+        )
         if given.pair is not None:
             print(f"paired with {pair(Code.parse(given.pair), Hosts(given.folder / 'hosts'))}", flush=True)
     except (PairingError, OSError) as error:

@@ -332,7 +332,7 @@ def scratch_for_candidates(base: str) -> Scratch:
     return Scratch(base, prefix="edgetune-board-", mode=0o711)
 
 
-def serve_host(host: Any, base: str, visitor: QueueEntry, turn_seconds: float, alive_seconds: float) -> None:
+def serve_host(host: Any, base: str, visitor: QueueEntry, *, turn_seconds: float, alive_seconds: float) -> None:
     """Serve one connected host, in a scratch folder of its own that goes with it."""
     adopt_orphans()
     scratch = scratch_for_candidates(base)

@@ -34,6 +34,7 @@ def depthwise_compute(
     epilogue: tuple[str, ...],
     th: int,
     tw: int,
+    *,
     staged: bool = False,
     dtype: str = "float32",
 ) -> tirx.PrimFunc:
@@ -54,7 +55,12 @@ def depthwise_compute(
         source = te.compute(
             (conv.batch, blocks, *reach(conv, tall, wide), lanes),
             lambda n, c, y, x, v: zero_padded(
-                lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width, dtype
+                lambda py, px: data[n, c, py, px, v],
+                y - top,
+                x - left,
+                height=conv.height,
+                width=conv.width,
+                dtype=dtype,
             ),
             name="pad",
         )
@@ -65,7 +71,9 @@ def depthwise_compute(
         return te.sum(as_float32(value, dtype) * as_float32(weight[c, kh, kw, v], dtype), axis=[kh, kw])
 
     sums = te.compute((conv.batch, blocks, tall, wide, lanes), total, name="conv")
-    out = te.compute(out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index, dtype), name="out")
+    out = te.compute(
+        out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index=index, dtype=dtype), name="out"
+    )
     return te.create_prim_func([data, weight, *extra, out])
 
 

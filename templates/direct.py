@@ -92,6 +92,7 @@ def direct_compute(
     epilogue: tuple[str, ...],
     th: int,
     tw: int,
+    *,
     staged: bool = False,
     ob: int = 1,
     chunk: int = 0,
@@ -113,7 +114,7 @@ def direct_compute(
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, dtype)
     values = data if problem.gathered is None else gather(data, problem.gathered)
-    read = reader(problem, values, th, tw, staged or problem.reads_outside(th, tw))
+    read = reader(problem, values, th, tw=tw, staged=staged or problem.reads_outside(th, tw))
     chunk = chunk or b.in_blocks
     ic, kh = te.reduce_axis((0, chunk), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
@@ -137,7 +138,7 @@ def direct_compute(
         n, channel, y, x, *lane = index
         at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
-        return epilogue_value(epilogue, sums[n, at[0], *pixel, at[1]], extra, index, dtype)
+        return epilogue_value(epilogue, sums[n, at[0], *pixel, at[1]], extra, index=index, dtype=dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -149,7 +150,7 @@ def gather(data: te.Tensor, conv: Conv2d) -> te.Tensor:
     return te.compute(shape, lambda n, c, y, x, v: data[n, c, y * sy, x * sx, v], name="pad")
 
 
-def reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bool) -> Callable[..., Any]:
+def reader(problem: DirectProblem, data: te.Tensor, th: int, *, tw: int, staged: bool) -> Callable[..., Any]:
     """read(n, block, y, x, lane) over whole tiles, through a stage "pad" or straight from the data."""
     conv, b = problem.conv, problem.blocks
     top, left = conv.padding[:2]
@@ -169,9 +170,9 @@ def reader(problem: DirectProblem, data: te.Tensor, th: int, tw: int, staged: bo
             lambda py, px: source(n, c, py + top, px + left, v),
             y - top,
             x - left,
-            conv.height,
-            conv.width,
-            problem.dtype,
+            height=conv.height,
+            width=conv.width,
+            dtype=problem.dtype,
         )
 
     if not staged:

@@ -21,7 +21,7 @@ def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: 
 
 
 def epilogue_value(
-    epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], index: Sequence[Any], dtype: str = "float32"
+    epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], *, index: Sequence[Any], dtype: str = "float32"
 ) -> Any:
     """The epilogue over `value` at an output index (n, block, y, x, lane) or (row, channel).
 
@@ -50,7 +50,7 @@ def zero(dtype: str = "float32") -> Any:
     return tirx.const(0.0, dtype)
 
 
-def zero_padded(read: Callable[..., Any], y: Any, x: Any, height: int, width: int, dtype: str = "float32") -> Any:
+def zero_padded(read: Callable[..., Any], y: Any, x: Any, *, height: int, width: int, dtype: str = "float32") -> Any:
     """read(y, x), a `dtype`, inside the image, else 0."""
     return tirx.if_then_else(tirx.all(y >= 0, y < height, x >= 0, x < width), read(y, x), zero(dtype))
 

@@ -25,7 +25,9 @@ class ProductLoops:
     write: Any
 
 
-def tile_products(sch: Schedule, ob: int, tiles: int, ui: int, blocks_outer: bool, tiles_first: bool) -> ProductLoops:
+def tile_products(
+    sch: Schedule, ob: int, tiles: int, *, ui: int, blocks_outer: bool, tiles_first: bool
+) -> ProductLoops:
     """Register tiles of `ob` output blocks by `tiles` tiles, `ui` input channels unrolled, with sums in registers that
     are written when a tile is done. The loop over input blocks is marked for `prefetch_products`."""
     mm = sch.get_sblock("mm")
@@ -43,7 +45,7 @@ def tile_products(sch: Schedule, ob: int, tiles: int, ui: int, blocks_outer: boo
 
 
 def prefetch_products(
-    func: tirx.PrimFunc, lanes: int, ob: int, tiles: int, at_once: int, blocks_outer: bool, fetch: Fetch
+    func: tirx.PrimFunc, lanes: int, ob: int, *, tiles: int, at_once: int, blocks_outer: bool, fetch: Fetch
 ) -> tirx.PrimFunc:
     """While the weights of `ob` output blocks are reused over register tiles of `tiles` out of `at_once`, fetch a share
     of the next ones in each: the next output blocks where those are the outer loop, else the same of the next matrix

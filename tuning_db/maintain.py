@@ -52,6 +52,7 @@ def prune(
     store: Store,
     failures: bool = False,
     older_than: datetime | None = None,
+    *,
     keep_best: int | None = None,
     tolerance: float | None = None,
     dry_run: bool = False,

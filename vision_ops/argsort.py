@@ -213,7 +213,7 @@ class _Body:
                 out[row, at] = place_of(key)
 
         if self.sort.counted:
-            invalidate(self.emitter, out, None, self.sort.rows, self.sort.top, self.v["items"])
+            invalidate(self.emitter, out, None, rows=self.sort.rows, length=self.sort.top, items=self.v["items"])
         if not levels:
             self._sort_blocks(given, indices)
             return
@@ -229,8 +229,8 @@ class _Body:
                 def other_half(row: Any, at: Any, key: Any) -> None:
                     keys[1 - level % 2, row, at] = key
 
-                self._merge(keys, level, given, self.sort.length, other_half)
-        self._merge(keys, tirx.const(levels - 1, "int32"), given, self.sort.top, indices)
+                self._merge(keys, level, given, wanted=self.sort.length, write=other_half)
+        self._merge(keys, tirx.const(levels - 1, "int32"), given, wanted=self.sort.top, write=indices)
 
     def _each(self, parts: int, item: Callable[[Any, Any], None]) -> None:
         """One item for each of `parts` parts of every row."""
@@ -250,10 +250,10 @@ class _Body:
         start = held(part * block)
         count = held(tirx.max(tirx.min(tirx.const(block, "int32"), given.length(row) - start), 0))
         own_keys = own("uint64", 2 * block)
-        self._load(given, row, start, count, own_keys)
+        self._load(given, row, start, count=count, keys=own_keys)
         steps = block.bit_length() - 2
         with T.serial(0, steps) as step:
-            self._merge_own(own_keys, step % 2 * block, (step + 1) % 2 * block, step, count)
+            self._merge_own(own_keys, step % 2 * block, (step + 1) % 2 * block, step=step, count=count)
 
         def put(at: Any, key: Any) -> None:
             if given.offsets is not None:
@@ -266,9 +266,9 @@ class _Body:
         # masked vector that it truncates (AVX-512).
         half = tirx.min(tirx.const(block // 2, "int32"), count)
         runs = Runs(tirx.const(0, "int32"), held(half), count)
-        merge_stretch(runs, lambda at: own_keys[steps % 2 * block + at], runs.begin, count, put)
+        merge_stretch(runs, lambda at: own_keys[steps % 2 * block + at], runs.begin, count=count, write=put)
 
-    def _load(self, given: _Given, row: Any, start: Any, count: Any, keys: Cells) -> None:
+    def _load(self, given: _Given, row: Any, start: Any, *, count: Any, keys: Cells) -> None:
         data, offsets = given.data, given.offsets
         if offsets is None:
             with T.serial(0, count) as i:
@@ -294,7 +294,7 @@ class _Body:
             )
             keys[i] = upper | i.astype("uint64")
 
-    def _merge_own(self, keys: Cells, source: Any, target: Any, step: Any, count: Any) -> None:
+    def _merge_own(self, keys: Cells, source: Any, target: Any, *, step: Any, count: Any) -> None:
         """All pairs of runs of 2^step keys within an item's block."""
         width = held(tirx.const(1, "int32") << step)
         with T.serial(0, self.v["block"] // (2 * width)) as pair:
@@ -304,10 +304,10 @@ class _Body:
             def write(at: Any, key: Any) -> None:
                 keys[target + at] = key
 
-            merge_stretch(runs, lambda at: keys[source + at], begin, runs.end - begin, write)
+            merge_stretch(runs, lambda at: keys[source + at], begin, count=runs.end - begin, write=write)
 
     def _merge(
-        self, keys: Cells, level: Any, given: _Given, wanted: int, write: Callable[[Any, Any, Any], None]
+        self, keys: Cells, level: Any, given: _Given, *, wanted: int, write: Callable[[Any, Any, Any], None]
     ) -> None:
         """Merge neighbouring runs of block * 2^level keys, as far as the first `wanted` of a row."""
         stretch = self.v["stretch"]
@@ -320,13 +320,15 @@ class _Body:
             end = held(tirx.min(begin + 2 * width, length))
             count = held(tirx.min(tirx.const(stretch, "int32"), end - start))
             if given.offsets is not None:
-                self._merge_segment(keys, level, given.offsets, Runs(begin, middle, end), start, count, write)
+                self._merge_segment(
+                    keys, level, given.offsets, runs=Runs(begin, middle, end), start=start, count=count, write=write
+                )
                 return
 
             def put(at: Any, key: Any) -> None:
                 write(row, at, key)
 
-            merge_stretch(Runs(begin, middle, end), lambda at: keys[level % 2, row, at], start, count, put)
+            merge_stretch(Runs(begin, middle, end), lambda at: keys[level % 2, row, at], start, count=count, write=put)
 
         self._each(-(-wanted // stretch), item)
 
@@ -335,6 +337,7 @@ class _Body:
         keys: Cells,
         level: Any,
         offsets: Cells,
+        *,
         runs: Runs,
         start: Any,
         count: Any,
@@ -356,7 +359,7 @@ class _Body:
             put(start + i, read(start + i))
         merged_from = held(start + before)
         merged = held(tirx.max(0, tirx.min(end, start + count) - merged_from))
-        merge_stretch(Runs(begin, runs.middle, end), read, merged_from, merged, put)
+        merge_stretch(Runs(begin, runs.middle, end), read, merged_from, count=merged, write=put)
         behind = held(merged_from + merged)
         with T.serial(0, start + count - behind) as i:
             put(behind + i, read(behind + i))

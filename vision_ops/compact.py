@@ -94,7 +94,7 @@ class CompactTemplate(Template):
                 with when(at == compact.length - 1):
                     count[row] = upto
 
-            invalidate(emitter, indices, count, compact.rows, compact.length, config["items"])
+            invalidate(emitter, indices, count, rows=compact.rows, length=compact.length, items=config["items"])
             sweeps(above, write)
 
         return function(operator.operands(workload), body)

@@ -32,7 +32,7 @@ def _last() -> Any:
     return tirx.const(LAST, "uint64")
 
 
-def merge_stretch(runs: Runs, read: Read, start: Any, count: Any, write: Callable[[Any, Any], None]) -> None:
+def merge_stretch(runs: Runs, read: Read, start: Any, *, count: Any, write: Callable[[Any, Any], None]) -> None:
     """Call `write(place, key)` for `count` places of the merged run, from `start` on (begin <= start)."""
     skip = held(start - runs.begin)
     low, high = own("int32"), own("int32")

@@ -219,9 +219,9 @@ class _Body:
             scratch("float32", nms.rows, 1 if ids is None else size),
             scratch("int32", nms.rows, size),
         )
-        invalidate(self.emitter, index, count, nms.rows, nms.keep, self.v["items"])
+        invalidate(self.emitter, index, count, rows=nms.rows, length=nms.keep, items=self.v["items"])
         with T.serial(0, -(-nms.candidates // size)) as chunk:
-            self._test(boxes, scores, order, ids, kept, held_now, chunk)
+            self._test(boxes, scores, order, ids=ids, kept=kept, chunk=held_now, number=chunk)
             self._walk(order, kept, held_now, chunk)
 
     def _index(self, order: Cells, row: Any, at: Any) -> tuple[Any, Any]:
@@ -231,7 +231,7 @@ class _Body:
         return inside(found, self.nms.boxes), found >= 0
 
     def _test(
-        self, boxes: Cells, scores: Cells, order: Cells, ids: Cells | None, kept: _Kept, chunk: _Chunk, number: Any
+        self, boxes: Cells, scores: Cells, order: Cells, *, ids: Cells | None, kept: _Kept, chunk: _Chunk, number: Any
     ) -> None:
         """Prepare a chunk's boxes, and hold them against the kept ones."""
         nms, v = self.nms, self.v
@@ -260,11 +260,13 @@ class _Body:
                     box = stored(kept.box, row, k)
                     with T.serial(0, v["boxes"]) as b:
                         hit = overlap(box, stored(chunk.box, row, first + b), nms.iou)
-                        gone[b] = gone[b] | self._same(hit, kept.number, k, chunk.number, first + b, row)
+                        gone[b] = gone[b] | self._same(
+                            hit, kept.number, k, others=chunk.number, other=first + b, row=row
+                        )
             with T.serial(0, v["boxes"]) as b:
                 chunk.gone[row, first + b] = gone[b]
 
-    def _same(self, hit: Any, numbers: Cells, at: Any, others: Cells, other: Any, row: Any) -> Any:
+    def _same(self, hit: Any, numbers: Cells, at: Any, *, others: Cells, other: Any, row: Any) -> Any:
         if not self.nms.by_id:
             return hit
         return hit & (numbers[row, at] == others[row, other]).astype("int32")
@@ -292,7 +294,7 @@ class _Body:
                     with T.serial(0, (left - item + walkers - 1) // walkers) as step:
                         j = held(i + 1 + item + step * walkers)
                         hit = overlap(box, stored(chunk.box, row, j), nms.iou)
-                        gone[j] = gone[j] | self._same(hit, chunk.number, i, chunk.number, j, row)
+                        gone[j] = gone[j] | self._same(hit, chunk.number, i, others=chunk.number, other=j, row=row)
                     count[0] = count[0] + 1
                 self.emitter.barrier()
             with when(item == 0):

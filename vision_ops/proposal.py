@@ -121,8 +121,8 @@ class _Body:
         with each_run(rpn.rows, self.emitter, self.v) as run:
             image, anchor = held(run.row // rpn.anchors), held(run.row % rpn.anchors)
             with run.each() as (_, place):
-                x = self._axis(moves, anchors, image, anchor, place, 0)
-                y = self._axis(moves, anchors, image, anchor, place, 1)
+                x = self._axis(moves, anchors, image, anchor=anchor, place=place, axis=0)
+                y = self._axis(moves, anchors, image, anchor=anchor, place=place, axis=1)
                 at = held(place * rpn.anchors + anchor)
                 store_corners(boxes, (image, at), (x[0], y[0], x[1], y[1]))
                 least = number(rpn.least)
@@ -130,7 +130,7 @@ class _Body:
                 score = sigmoid(logits[image, anchor, place])
                 scores[image, at] = tirx.if_then_else(large, score, number(TOO_SMALL))
 
-    def _axis(self, moves: Cells, anchors: Cells, image: Any, anchor: Any, place: Any, axis: int) -> tuple[Any, Any]:
+    def _axis(self, moves: Cells, anchors: Cells, image: Any, *, anchor: Any, place: Any, axis: int) -> tuple[Any, Any]:
         """Where a box begins and ends along x (0) or y (1)."""
         rpn = self.rpn
         index = (place // rpn.width) if axis else (place % rpn.width)

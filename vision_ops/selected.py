@@ -11,7 +11,7 @@ INVALID = -1  # an index behind the last
 _EACH = 64  # places that an item makes invalid
 
 
-def invalidate(emitter: Emitter, indices: Cells, count: Cells | None, rows: int, length: int, items: int) -> None:
+def invalidate(emitter: Emitter, indices: Cells, count: Cells | None, *, rows: int, length: int, items: int) -> None:
     """A launch that makes all indices (rows, length) invalid and the counts (rows,), if given, zero."""
     with emitter.launch(-(-rows * length // (items * _EACH)), items) as (group, i), T.serial(0, _EACH) as step:
         at = held((group * _EACH + step) * items + i)

@@ -156,12 +156,12 @@ class Sweeps:
     def __call__(self, read: Read, write: Write) -> None:
         pieces = _count(self.rows, self.v)
         if pieces == 1:
-            self._sweep(lambda row, first: self._down(read, write, None, row, first))
+            self._sweep(lambda row, first: self._down(read, write, None, row=row, first=first))
             return
         before = scratch(self.monoid.dtype, self.rows.outer, pieces, self.rows.inner)
         self._sweep(lambda row, first: self._up(read, before, row, first))
         self._scan_pieces(before, pieces)
-        self._sweep(lambda row, first: self._down(read, write, before, row, first))
+        self._sweep(lambda row, first: self._down(read, write, before, row=row, first=first))
 
     def _sweep(self, item: Callable[[Any, Any], None]) -> None:
         """One item for `together` pieces of a row, from `first` on; neighbours take neighbouring elements where the
@@ -230,7 +230,7 @@ class Sweeps:
                 before[place] = total[0]
                 total[0] = monoid.combine(total[0], value[0])
 
-    def _down(self, read: Read, write: Write, before: Cells | None, row: Any, first: Any) -> None:
+    def _down(self, read: Read, write: Write, before: Cells | None, *, row: Any, first: Any) -> None:
         """Whole pieces take a step each in turn; those at the end of an axis go one after the other."""
         size, together = self.v["piece"], self.v["together"]
         pieces = _count(self.rows, self.v)
@@ -244,18 +244,18 @@ class Sweeps:
         def whole() -> None:
             with T.serial(0, size) as step:
                 for p in range(together):
-                    self._step(read, write, row, (first + p) * size + step, totals, p)
+                    self._step(read, write, row, at=(first + p) * size + step, totals=totals, which=p)
 
         def rest() -> None:
             for p in range(together):
                 start = held((first + p) * size)
                 length = tirx.max(0, tirx.min(tirx.const(size, "int32"), self.rows.length - start))
                 with T.serial(0, held(length)) as step:
-                    self._step(read, write, row, start + step, totals, p)
+                    self._step(read, write, row, at=start + step, totals=totals, which=p)
 
         choose((first + together) * size <= self.rows.length, whole, rest)
 
-    def _step(self, read: Read, write: Write, row: Any, at: Any, totals: Cells, which: int) -> None:
+    def _step(self, read: Read, write: Write, row: Any, *, at: Any, totals: Cells, which: int) -> None:
         upto = held(self.monoid.combine(totals[which], read(row, at)))
         write(row, at, totals[which], upto)
         totals[which] = upto

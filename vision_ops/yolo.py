@@ -107,10 +107,12 @@ class _Body:
         with each_run(yolo.rows, self.emitter, self.v) as run:
             image, anchor = held(run.row // yolo.anchors), held(run.row % yolo.anchors)
             first = held(anchor * (BOX + yolo.classes))
-            self._boxes(head, extents, boxes, run, image, anchor, first)
-            self._scores(head, scores, run, image, anchor, first)
+            self._boxes(head, extents, boxes, run=run, image=image, anchor=anchor, first=first)
+            self._scores(head, scores, run, image=image, anchor=anchor, first=first)
 
-    def _boxes(self, head: Cells, extents: Cells, boxes: Cells, run: Run, image: Any, anchor: Any, first: Any) -> None:
+    def _boxes(
+        self, head: Cells, extents: Cells, boxes: Cells, *, run: Run, image: Any, anchor: Any, first: Any
+    ) -> None:
         yolo = self.yolo
         half = [held(extents[anchor, axis] * number(0.5)) for axis in (0, 1)]
         with run.each() as (_, place):
@@ -123,7 +125,7 @@ class _Body:
                 high.append(centre + reach)
             store_corners(boxes, (image, place * yolo.anchors + anchor), (low[0], low[1], high[0], high[1]))
 
-    def _scores(self, head: Cells, scores: Cells, run: Run, image: Any, anchor: Any, first: Any) -> None:
+    def _scores(self, head: Cells, scores: Cells, run: Run, *, image: Any, anchor: Any, first: Any) -> None:
         yolo = self.yolo
         anything = own("float32", self.v["places"])
         with run.each() as (i, place):

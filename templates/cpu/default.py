@@ -74,11 +74,11 @@ def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
     if prod(extents) >= _PARALLEL_ITERATIONS:
         sch.parallel(parallel)  # before the reduction is decomposed: afterwards TVM refuses
     if vector:
-        _schedule_vector(sch, name, block, parallel, reduction, inner[-1], lanes)
+        _schedule_vector(sch, name, block, outer=parallel, reduction=reduction, inner=inner[-1], lanes=lanes)
 
 
 def _schedule_vector(
-    sch: Schedule, name: str, block: Any, outer: Any, reduction: list[Any], inner: Any, lanes: int
+    sch: Schedule, name: str, block: Any, *, outer: Any, reduction: list[Any], inner: Any, lanes: int
 ) -> None:
     """Sums in registers, everything as vectors."""
     if reduction:

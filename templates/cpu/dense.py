@@ -74,7 +74,7 @@ class PackedDense(AnchorTemplate):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         dense = dense_of(workload)
-        func = _compute(dense, vector_unit(target).lanes, workload.epilogue, config["nb"], config["rows"])
+        func = _compute(dense, vector_unit(target).lanes, workload.epilogue, nb=config["nb"], tile_rows=config["rows"])
         func = _schedule(func, config.knobs)
         return _prefetch_weights(func, config.knobs) if config["prefetch"] else func
 
@@ -89,7 +89,7 @@ def _features(dense: Dense, lanes: int, v: Values) -> Mapping[str, float]:
     }
 
 
-def _compute(dense: Dense, lanes: int, epilogue: tuple[str, ...], nb: int, tile_rows: int) -> tirx.PrimFunc:
+def _compute(dense: Dense, lanes: int, epilogue: tuple[str, ...], *, nb: int, tile_rows: int) -> tirx.PrimFunc:
     wide = nb * lanes
     tiles = -(-dense.out_features // wide)
     padded_rows = -(-dense.rows // tile_rows) * tile_rows
@@ -109,7 +109,7 @@ def _compute(dense: Dense, lanes: int, epilogue: tuple[str, ...], nb: int, tile_
     )
     out = te.compute(
         dense.out_shape,
-        lambda i, j: epilogue_value(epilogue, sums[i, j // wide, j % wide // lanes, j % lanes], extra, (i, j)),
+        lambda i, j: epilogue_value(epilogue, sums[i, j // wide, j % wide // lanes, j % lanes], extra, index=(i, j)),
         name="out",
     )
     return te.create_prim_func([data, weight, *extra, out])

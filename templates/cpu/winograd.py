@@ -170,7 +170,7 @@ def _compute(p: WinogradTiles, epilogue: tuple[str, ...], ob: int) -> tirx.PrimF
     pad = te.compute(
         (conv.batch, b.in_blocks, ny * m + 2, nx * m + 2, lanes),
         lambda n, c, y, x, v: zero_padded(
-            lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width
+            lambda py, px: data[n, c, py, px, v], y - top, x - left, height=conv.height, width=conv.width
         ),
         name="pad",
     )
@@ -198,7 +198,7 @@ def _compute(p: WinogradTiles, epilogue: tuple[str, ...], ob: int) -> tirx.PrimF
 
     def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         value = row_of(at, x % m, lambda q: t2[o, n * ny + y // m, x // m, y % m, q, v])
-        return epilogue_value(epilogue, value, extra, (n, o, y, x, v))
+        return epilogue_value(epilogue, value, extra, index=(n, o, y, x, v))
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -264,7 +264,9 @@ def _unroll_transform(sch: Schedule, block: Any) -> None:
 
 def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
     """The direct template's register tile: `ob` blocks by `tiles` tiles."""
-    loops = tile_products(sch, k["ob"], k["tiles"], k["ui"], k["blocks"] == "outer", k["inner"] == "pixels")
+    loops = tile_products(
+        sch, k["ob"], k["tiles"], ui=k["ui"], blocks_outer=k["blocks"] == "outer", tiles_first=k["inner"] == "pixels"
+    )
     if at_root:
         sch.parallel(sch.fuse(*loops.products))
     peel_tail(sch, loops.tiles)
@@ -276,4 +278,12 @@ def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradTiles, k: Values) -> tirx.PrimFunc:
     at_once = p.tiles if k["at"] == "root" else k["rows"] * p.tiles_x
-    return prefetch_products(func, p.blocks.lanes, k["ob"], k["tiles"], at_once, k["blocks"] == "outer", prefetch)
+    return prefetch_products(
+        func,
+        p.blocks.lanes,
+        k["ob"],
+        tiles=k["tiles"],
+        at_once=at_once,
+        blocks_outer=k["blocks"] == "outer",
+        fetch=prefetch,
+    )

@@ -152,12 +152,12 @@ def _by_items(sch: Schedule, name: str, limits: GpuLimits, vectors: bool) -> Non
     sch.reorder(*outer, *reduction, *inner)
     item = _launch(sch, sch.fuse(*outer), _items(limits))
     if reduction:
-        _sum_in_registers(sch, block, item, reduction[0], inner)
+        _sum_in_registers(sch, block, item, first=reduction[0], vectors=inner)
     elif inner:
         sch.vectorize(inner[0])
 
 
-def _sum_in_registers(sch: Schedule, block: _Block, item: Any, first: Any, vectors: list[Any]) -> None:
+def _sum_in_registers(sch: Schedule, block: _Block, item: Any, *, first: Any, vectors: list[Any]) -> None:
     """Sums leave the registers once, with what follows them element by element."""
     if len(sch.get(block.rv).writes) == 1:
         write = sch.cache_write(block.rv, 0, "local")

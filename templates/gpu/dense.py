@@ -197,7 +197,7 @@ def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> 
 
     def result(i: Any, j: Any) -> Any:
         value = sums(i, j // wide, j % wide // (k["ot"] * vec), j % (k["ot"] * vec) // vec, j % vec)
-        return epilogue_value(epilogue, value, extra, (i, j), dtype)
+        return epilogue_value(epilogue, value, extra, index=(i, j), dtype=dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])
 

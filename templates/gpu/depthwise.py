@@ -140,7 +140,9 @@ class GpuDepthwise(AnchorTemplate):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs
         lanes, staged = tiling.limits.lanes, k["pad"] in STAGED
-        func = depthwise_compute(tiling.conv, lanes, workload.epilogue, *tiling.tile(k), staged, tiling.dtype)
+        func = depthwise_compute(
+            tiling.conv, lanes, workload.epilogue, *tiling.tile(k), staged=staged, dtype=tiling.dtype
+        )
         return _schedule(tiling, func, k)
 
 
@@ -258,13 +260,13 @@ def _schedule(tiling: _Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     )
     item = bound["threadIdx.x"]
     write_back(sch, conv, item)
-    _schedule_data(tiling, sch, k, item, kh)
+    _schedule_data(tiling, sch, k, item=item, row=kh)
     unroll_tile(sch, [*([kh] if k["unroll_kh"] else []), kw, yi, xi, vi])
     split_init(sch, conv, kh)
     return sch.mod["main"]
 
 
-def _schedule_data(tiling: _Tiling, sch: Schedule, k: Values, item: Any, row: Any) -> None:
+def _schedule_data(tiling: _Tiling, sch: Schedule, k: Values, *, item: Any, row: Any) -> None:
     """Put the padded input where the config wants it."""
     if not has_block(sch, "pad"):
         return
@@ -274,6 +276,6 @@ def _schedule_data(tiling: _Tiling, sch: Schedule, k: Values, item: Any, row: An
     elif k["pad"] == "kernel":
         own_kernel(sch, pad, min(PAD_GROUP, tiling.limits.max_threads), k["vec"])
     elif k["pad"] == "shared":
-        cooperate(sch, pad, item, tiling.group(k), k["vec"])
+        cooperate(sch, pad, item, group=tiling.group(k), vector=k["vec"])
     else:
         into_registers(sch, pad, row if k["pad"] == "row" else item, k["vec"])

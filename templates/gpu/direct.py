@@ -107,7 +107,7 @@ class GpuDirectConv(AnchorTemplate):
         tiling = self._tiling(workload, gpu_limits_of(target))
         k = config.knobs
         (th, tw), staged = tiling.tile(k), k["pad"] in STAGED
-        func = direct_compute(tiling.problem, workload.epilogue, th, tw, staged, ob=tiling.channel_blocks(k))
+        func = direct_compute(tiling.problem, workload.epilogue, th, tw, staged=staged, ob=tiling.channel_blocks(k))
         return _schedule(tiling, func, k)
 
 
@@ -335,9 +335,9 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     )
     write_back(sch, conv, os if turns(k) > 1 else bound["threadIdx.x"])
     row = io if k["order"] == "c.kh.i.kw" else kh
-    _schedule_data(tiling, sch, k, co, bound["threadIdx.x"] if k["pad"] == PATCH else row)
+    _schedule_data(tiling, sch, k, chunk=co, row=bound["threadIdx.x"] if k["pad"] == PATCH else row)
     if k["wshared"]:
-        cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group, tiling.copied_widths(k)[1])
+        cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group=group, vector=tiling.copied_widths(k)[1])
     unroll_tile(sch, [iu, *([kw] if k["unroll_kw"] else []), *([kh] if k["unroll_kh"] else []), *tile])
     split_init(sch, conv, co)
     if tiling.asynchronous(k):
@@ -345,7 +345,7 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, chunk: Any, row: Any) -> None:
+def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, *, chunk: Any, row: Any) -> None:
     """Put the padded input where the config wants it: `chunk` and `row` are the loops to copy it at, into local memory
     and into an item's own."""
     if not has_block(sch, "pad"):
@@ -360,7 +360,7 @@ def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, chunk: Any, row: An
     elif k["pad"] == "local":
         into_registers(sch, pad, row, tiling.row_width(k))
     else:
-        cooperate(sch, pad, chunk, tiling.group(k), tiling.copied_widths(k)[0])
+        cooperate(sch, pad, chunk, group=tiling.group(k), vector=tiling.copied_widths(k)[0])
         if k["pad"] == "shared_local":
             copy = sch.cache_read(sch.get_sblock("conv"), 0, "local")
             into_registers(sch, copy, row, tiling.row_width(k))

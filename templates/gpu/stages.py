@@ -112,7 +112,7 @@ def own_loops(sch: Schedule, block: Any) -> list[Any]:
     return sch.get_loops(block)[-len(sch.get(block).iter_vars) :]
 
 
-def cooperate(sch: Schedule, stage: Any, at: Any, group: Group, vector: int) -> None:
+def cooperate(sch: Schedule, stage: Any, at: Any, *, group: Group, vector: int) -> None:
     """Compute a stage into local memory at a loop, shared out over all items of a group, `vector` values at a time.
 
     `vector` divides the stage's last dimension, so that whole vectors are in or out of the stage.

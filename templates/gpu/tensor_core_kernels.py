@@ -123,7 +123,7 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
 
     def result(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
         pixel = (n * conv.out_height + y) * conv.out_width + x
-        return epilogue_value(epilogue, sums[o, pixel, lane], extra, (n, o, y, x, lane), dtype)
+        return epilogue_value(epilogue, sums[o, pixel, lane], extra, index=(n, o, y, x, lane), dtype=dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -169,7 +169,7 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
     tags = {"blockIdx.y": [ob], "blockIdx.x": [pb], "threadIdx.z": [ot], "threadIdx.y": [pt]}
     bound = launch(sch, tags)
     names = fragment_intrinsics(FRAGMENT, FRAGMENT, p.depth, p.dtype) if tensorize else {}
-    _schedule_output(p, sch, k, bound["blockIdx.x"], bound["threadIdx.y"], names)
+    _schedule_output(p, sch, k, tile=bound["blockIdx.x"], warp=bound["threadIdx.y"], names=names)
     for name in ("a", "b"):
         fragment = sch.get_sblock(name)
         sch.set_scope(fragment, 0, SCOPES[name] if tensorize else "local")
@@ -191,13 +191,13 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
 def _schedule_copies(p: TensorCoreProblem, sch: Schedule, k: Values, turn: Any) -> None:
     """All items of a group copy what a turn needs of the input and the weights into local memory."""
     for stage in (sch.get_sblock("columns"), sch.cache_read(sch.get_sblock("b"), 0, "shared")):
-        cooperate(sch, stage, turn, p.group(k), p.copy_width)
+        cooperate(sch, stage, turn, group=p.group(k), vector=p.copy_width)
         if k["skew"]:
             sch.storage_align(stage, 0, -2, FRAGMENT, p.row_values(k) - FRAGMENT)
 
 
 def _schedule_output(
-    p: TensorCoreProblem, sch: Schedule, k: Values, tile: Any, warp: Any, names: dict[str, str]
+    p: TensorCoreProblem, sch: Schedule, k: Values, *, tile: Any, warp: Any, names: dict[str, str]
 ) -> None:
     """Fragments of sums | their copy in local memory | all items of the group: the epilogue."""
     conv = sch.get_sblock("conv")

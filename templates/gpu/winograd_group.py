@@ -170,7 +170,9 @@ def _schedule_input(p: WinogradProblem, sch: Schedule) -> None:
 
 
 def _schedule_products(sch: Schedule, k: Values) -> None:
-    loops = tile_products(sch, k["ki"], k["pi"], k["ui"], k["blocks"] == "outer", k["inner"] == "tiles")
+    loops = tile_products(
+        sch, k["ki"], k["pi"], ui=k["ui"], blocks_outer=k["blocks"] == "outer", tiles_first=k["inner"] == "tiles"
+    )
     unroll_tile(sch, own_loops(sch, loops.write))
     unroll_tile(sch, [loops.unrolled, *loops.register_tile])
     split_init(sch, sch.get_sblock("mm"), loops.blocks)
@@ -178,4 +180,12 @@ def _schedule_products(sch: Schedule, k: Values) -> None:
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
     at_once = k["ty"] * k["tx"]
-    return prefetch_products(func, p.blocks.lanes, k["ki"], k["pi"], at_once, k["blocks"] == "outer", prefetch)
+    return prefetch_products(
+        func,
+        p.blocks.lanes,
+        k["ki"],
+        tiles=k["pi"],
+        at_once=at_once,
+        blocks_outer=k["blocks"] == "outer",
+        fetch=prefetch,
+    )

@@ -83,19 +83,19 @@ def winograd_compute(p: WinogradProblem, epilogue: tuple[str, ...], covered: int
     pad = te.compute(
         (conv.batch, b.in_blocks, ny * m + 2, nx * m + 2, lanes),
         lambda n, c, y, x, v: zero_padded(
-            lambda py, px: data[n, c, py, px, v], y - top, x - left, conv.height, conv.width
+            lambda py, px: data[n, c, py, px, v], y - top, x - left, height=conv.height, width=conv.width
         ),
         name="pad",
     )
 
-    def pixel(c: Any, tile: Any, i: Any, j: Any, v: Any) -> Any:
+    def pixel(c: Any, tile: Any, i: Any, *, j: Any, v: Any) -> Any:
         if covered > p.tiles:  # those beyond the last are multiplied in vain: any values will do
             tile = tirx.min(tile, p.tiles - 1)
         return pad[tile // (ny * nx), c, tile // nx % ny * m + i, tile % nx * m + j, v]
 
     t1 = te.compute(
         (b.in_blocks, covered, a, a, lanes),
-        lambda c, t, e, j, v: _row(bt, e, lambda i: pixel(c, t, i, j, v)),
+        lambda c, t, e, j, v: _row(bt, e, lambda i: pixel(c, t, i, j=j, v=v)),
         name="t1",
     )
     vv = te.compute(
@@ -118,7 +118,7 @@ def winograd_compute(p: WinogradProblem, epilogue: tuple[str, ...], covered: int
     def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         tile = (n * ny + y // m) * nx + x // m
         value = _row(at, x % m, lambda q: t2[o, tile, y % m, q, v])
-        return epilogue_value(epilogue, value, extra, (n, o, y, x, v))
+        return epilogue_value(epilogue, value, extra, index=(n, o, y, x, v))
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -185,11 +185,11 @@ def _schedule_products(p: WinogradProblem, sch: Schedule, k: Values) -> None:
     unroll_tile(sch, own_loops(sch, write))
     width = vector_widths(p.limits, p.blocks.in_lanes)[0]
     if k["vv"] == "shared":
-        cooperate(sch, sch.cache_read(mm, 0, "shared"), co, group, width)
+        cooperate(sch, sch.cache_read(mm, 0, "shared"), co, group=group, vector=width)
     elif k["vv"] == "local":
         into_registers(sch, sch.cache_read(mm, 0, "local"), ci, width)
     if k["wshared"]:
-        cooperate(sch, sch.cache_read(mm, 1, "shared"), co, group, k["vec"])
+        cooperate(sch, sch.cache_read(mm, 1, "shared"), co, group=group, vector=k["vec"])
     unroll_tile(sch, [iu, *tile])
     mark(sch, ci)
     split_init(sch, mm, co)
@@ -197,4 +197,6 @@ def _schedule_products(p: WinogradProblem, sch: Schedule, k: Values) -> None:
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
     """A processor runs the items of a group one after the other, those along the tiles first."""
-    return prefetch_products(func, p.blocks.lanes, k["ki"], k["pi"], k["pt"] * k["pi"], True, prefetch)
+    return prefetch_products(
+        func, p.blocks.lanes, k["ki"], tiles=k["pi"], at_once=k["pt"] * k["pi"], blocks_outer=True, fetch=prefetch
+    )

@@ -190,7 +190,7 @@ def _compute(problem: _Problem, epilogue: tuple[str, ...], k: Values) -> tirx.Pr
     weight = te.placeholder((b.all_out_blocks, b.in_blocks, *conv.kernel, LANES // size, LANES, size), name="weight")
     out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, LANES)
     extra = epilogue_operands(epilogue, out_shape)
-    read = reader(problem, data, k["th"], k["tw"], staged=True)
+    read = reader(problem, data, k["th"], tw=k["tw"], staged=True)
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, LANES), "ii")
 
@@ -206,7 +206,7 @@ def _compute(problem: _Problem, epilogue: tuple[str, ...], k: Values) -> tirx.Pr
 
     def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
-        return epilogue_value(epilogue, sums[n, o, *pixel, v // size, v % size], extra, (n, o, y, x, v))
+        return epilogue_value(epilogue, sums[n, o, *pixel, v // size, v % size], extra, index=(n, o, y, x, v))
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 

@@ -50,7 +50,7 @@ def test_a_report_names_the_tasks_without_a_config_that_compiles():
     seen = []
     options = OfflineOptions(builders=1, plugins=("tests.tuner.measure.offline.faulty",))
     with OfflineRunner(profile, options) as runner:
-        report = compile_tasks(tasks, profile, runner, 2, only=["test.faulty"], progress=seen.append)
+        report = compile_tasks(tasks, profile, runner, configs=2, only=["test.faulty"], progress=seen.append)
     assert [check.task.name for check in report.failed] == ["unknown"]
     assert tuple(seen) == report.tasks
     found = report.as_dict()

@@ -25,6 +25,7 @@ EXAMPLES = (
 
 def command(
     module: ModuleArgument,
+    *,
     against: Annotated[
         str,
         typer.Option(
@@ -54,7 +55,7 @@ def command(
     if not peers and not profile:
         raise BadInput("nothing is asked for: name peers with --against, or give --profile")
     with Output(as_json) as out:
-        comparison = compare(module, peers, model, threads, rounds, seconds, seed, out)
+        comparison = compare(module, peers, model, threads=threads, rounds=rounds, seconds=seconds, seed=seed, out=out)
         show(comparison, out)
         out.result({"module": str(module), **comparison.as_dict()})
 
@@ -63,6 +64,7 @@ def compare(
     module: Path,
     peers: list[str],
     model: Path | None,
+    *,
     threads: int | None,
     rounds: int | None,
     seconds: float | None,
@@ -93,12 +95,12 @@ def compare(
         module,
         source,
         peers,
-        random_inputs(manifest.inputs, seed),
-        device.threads,
-        usable_cpus()[: device.threads],
-        count,
-        block,
-        out.remark,
+        inputs=random_inputs(manifest.inputs, seed),
+        threads=device.threads,
+        cpus=usable_cpus()[: device.threads],
+        rounds=count,
+        block_seconds=block,
+        progress=out.remark,
     )
 
 

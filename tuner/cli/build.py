@@ -66,6 +66,7 @@ EXAMPLES = (
 
 def command(
     model: ModelArgument,
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")],
     shape: ShapeOption = None,
     batch: BatchOption = None,
@@ -109,16 +110,33 @@ def command(
     network = network_asked(model, shape, batch, dtype)
     staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
     placer = placer_asked(
-        placement, topology, placement_seconds, plan, write_placement, placement_reward, placement_trace
+        placement,
+        topology,
+        placement_seconds,
+        plan=plan,
+        written=write_placement,
+        reward=placement_reward,
+        trace=placement_trace,
     )
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
         unwanted = split_list(fallback)
         result = build_verified(
-            network, output, device, threads, db, no_winograd, out, unwanted, plan, memory, staging, placer,
-            checks_asked(tolerance, input),
-        )  # fmt: skip
+            network,
+            output,
+            device,
+            threads=threads,
+            db=db,
+            exact=no_winograd,
+            out=out,
+            unwanted=unwanted,
+            plan=plan,
+            memory=memory,
+            staging=staging,
+            placer=placer,
+            checks=checks_asked(tolerance, input),
+        )
         out.result(result)
 
 
@@ -126,6 +144,7 @@ def build_verified(
     network: Network,
     output: Path,
     device: str,
+    *,
     threads: int | None,
     db: str,
     exact: bool,
@@ -157,19 +176,21 @@ def build_verified(
         devices, planned = _placed(graph, devices, unwanted, placing)
     else:
         placing = None
-        graph, devices, planned = _said(network, plan, device, unwanted, out)
+        graph, devices, planned = _said(network, plan, device, unwanted=unwanted, out=out)
 
     def rebuild(file: Path, folder: Path) -> Module:
         """A part of the network as the whole was built."""
         part = load_graph(replace(network, file=file, shapes={}, batch=None), out, devices)
         used, kinds = _placed(part, devices, unwanted, None)
-        build_placed(part, used, kinds, folder, store, exact)
+        build_placed(part, used, kinds, directory=folder, store=store, exact=exact)
         return load(folder)
 
     with open_db(db, create=False, read_only=staging is None) as store:
         stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1], exact)
-        check = check_of(network, graph, checks or Checks(), rebuild, out)
-        manifest = build_placed(graph, devices, planned, output, store, exact, check, stager)
+        check = check_of(network, graph, checks or Checks(), rebuild=rebuild, out=out)
+        manifest = build_placed(
+            graph, devices, planned, directory=output, store=store, exact=exact, check=check, arrange=stager
+        )
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
@@ -224,7 +245,7 @@ def _placed(
 
 
 def _said(
-    network: Network, plan: Path, device: str, unwanted: Sequence[str], out: Output
+    network: Network, plan: Path, device: str, *, unwanted: Sequence[str], out: Output
 ) -> tuple[FusedGraph, list[Device], Planned]:
     """The network, the devices of a plan, with its threads, and what it says. Raises BadInput where one is not here, or
     where others are asked for."""

@@ -51,6 +51,7 @@ FactsOption = Annotated[
 )
 def make(
     model: ModelArgument,
+    *,
     facts: FactsOption,
     shape: ShapeOption = None,
     batch: BatchOption = None,
@@ -88,12 +89,12 @@ def make(
                 tasks,
                 made_for,
                 store,
-                output,
-                chosen,
-                configs,
-                seed,
-                no_winograd,
-                lambda task, built: out.remark(f"{task.name}: {built} candidates"),
+                path=output,
+                searcher=chosen,
+                configs=configs,
+                seed=seed,
+                exact=no_winograd,
+                progress=lambda task, built: out.remark(f"{task.name}: {built} candidates"),
             )
         out.show(f"wrote {output} with {count} candidates; on the device: python3 {output.name} -o results.zip")
         out.result({"file": str(output), "candidates": count, "device": made_for.key.as_dict()})

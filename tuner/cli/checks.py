@@ -54,7 +54,7 @@ def checks_asked(tolerance: float | None, inputs: Path | None) -> Checks:
 
 
 def check_of(
-    network: Network, graph: FusedGraph, checks: Checks, rebuild: Callable[[Path, Path], Module], out: Output
+    network: Network, graph: FusedGraph, checks: Checks, *, rebuild: Callable[[Path, Path], Module], out: Output
 ) -> Callable[[Path], dict[str, float]]:
     """Return what compares a module's folder with the network's file, and returns the errors of its outputs or raises
     VerificationFailed. `rebuild`: builds a part of the network, from its file, in a folder, as the whole was built; it

@@ -61,6 +61,7 @@ def compile_all(
     target: str,
     configs: int | None,
     request: Request,
+    *,
     make_tasks: Callable[[], Sequence[Task]],
     out: Output,
     **more: Any,
@@ -91,7 +92,14 @@ def compile_all(
 
     with OfflineRunner(profile, OfflineOptions(plugins=plugins)) as runner:
         report = compile_tasks(
-            tasks, profile, runner, configs or CONFIGS, request.seed, request.exact, request.only or None, show
+            tasks,
+            profile,
+            runner,
+            configs=configs or CONFIGS,
+            seed=request.seed,
+            exact=request.exact,
+            only=request.only or None,
+            progress=show,
         )
     out.show(compile_table(report))
     for line in rejections(report):

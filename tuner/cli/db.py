@@ -313,6 +313,7 @@ def verify(
         int | None,
         typer.Option("--measure", min=1, metavar="N", help="Also measure N of the device's bests again, at random."),
     ] = None,
+    *,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
     factor: Annotated[
@@ -373,6 +374,7 @@ def withdraw(
 @app.command(epilog=examples("tune db prune --failures --older-than 30 --dry-run", "tune db prune --keep-best 10"))
 def prune(
     failures: Annotated[bool, typer.Option("--failures", help="Remove failed trials.")] = False,
+    *,
     older_than: Annotated[
         float | None, typer.Option("--older-than", min=0, metavar="DAYS", help="Remove trials older than this.")
     ] = None,
@@ -393,7 +395,7 @@ def prune(
         raise BadInput("nothing says which trials to remove: give --failures, --older-than or --keep-best")
     before = None if older_than is None else _days_ago(older_than)
     with Output(as_json) as out, open_db(db, create=False, read_only=dry_run) as store:
-        pruned = maintain.prune(store, failures, before, keep_best, tolerance, dry_run)
+        pruned = maintain.prune(store, failures, before, keep_best=keep_best, tolerance=tolerance, dry_run=dry_run)
         out.show(f"{db}: {pruned.removed} trials {'would go' if dry_run else 'removed'}, {pruned.kept} kept")
         if pruned.removed and not dry_run:
             try:

@@ -47,8 +47,8 @@ def command(
         report = tune_tasks(request, lambda: load_tasks(asked, out), out)
         if report.stopped == "interrupted":
             finish(report, out)
-        built = build_verified(asked, module, "cpu", threads, db, False, out)
-        comparison = compare(module, _installed(), model, None, ROUNDS, None, seed, out)
+        built = build_verified(asked, module, "cpu", threads=threads, db=db, exact=False, out=out)
+        comparison = compare(module, _installed(), model, threads=None, rounds=ROUNDS, seconds=None, seed=seed, out=out)
         show(comparison, out)
         before = "; ".join(
             f"{peer.seconds * 1e3:.1f} ms with {peer.version} ({comparison.times_better(peer):.2f} times better)"

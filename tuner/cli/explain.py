@@ -59,6 +59,7 @@ def command(
     workload: Annotated[
         str, typer.Argument(metavar="WORKLOAD", help='As reports name it, or a part of that: "64x56x56 -> 64, 3x3".')
     ],
+    *,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
     target: TargetOption = None,
@@ -87,7 +88,7 @@ def command(
         from tuning_db.store import open_db
 
         with open_db(db, create=False, read_only=True) as store:
-            one = _asked(store, workload, on, "--code" if code else "--schedule" if schedule else None, out)
+            one = _asked(store, workload, on, option="--code" if code else "--schedule" if schedule else None, out=out)
             if one is None:
                 return
             found = explain(store, one, on, compilers)
@@ -100,7 +101,7 @@ def command(
         out.result({"device": on.key.as_dict(), **found.as_dict()})
 
 
-def _asked(store: Store, text: str, on: Device, option: str | None, out: Output) -> Workload | None:
+def _asked(store: Store, text: str, on: Device, *, option: str | None, out: Output) -> Workload | None:
     """The workload that `text` names; None of several, which are listed. `option`: one that is of one kernel alone."""
     from tuner.graph.layout.choice import choose
     from tuner.report.explain import workloads_like

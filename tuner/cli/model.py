@@ -49,6 +49,7 @@ EXAMPLES = (
 
 def command(
     model: ModelArgument,
+    *,
     shape: ShapeOption = None,
     batch: BatchOption = None,
     device: DeviceOption = "cpu",
@@ -101,6 +102,6 @@ def command(
 
     with Output(as_json) as out:
         if profile is not None:
-            compile_all(profile, configs, request, tasks, out, model=str(model))
+            compile_all(profile, configs, request, make_tasks=tasks, out=out, model=str(model))
         else:
             finish(tune_tasks(request, tasks, out), out, model=str(model))

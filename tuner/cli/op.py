@@ -72,6 +72,7 @@ def command(
     operator: Annotated[
         str, typer.Argument(help="One of " + ", ".join(SHAPES) + ".", autocompletion=one_of(tuple(SHAPES)))
     ],
+    *,
     shape: Annotated[str, typer.Option("--shape", help="; ".join(f"{k}: {v}" for k, v in SHAPES.items()) + ".")],
     stride: Annotated[str, typer.Option("--stride", help="One number, or H,W.")] = "1",
     padding: Annotated[str, typer.Option("--padding", help="One number, H,W or TOP,LEFT,BOTTOM,RIGHT.")] = "0",
@@ -116,15 +117,15 @@ def command(
     request = replace(request, lease_seconds=lease)
     profile = profile_asked(target, compile_only, configs, request)
     with Output(as_json) as out:
-        workload = _workload(operator, sizes, geometry, _epilogue(epilogue), attrs or [], dtype)
+        workload = _workload(operator, sizes, geometry, epilogue=_epilogue(epilogue), attrs=attrs or [], dtype=dtype)
         if profile is not None:
-            compile_all(profile, configs, request, lambda: _task(workload), out)
+            compile_all(profile, configs, request, make_tasks=lambda: _task(workload), out=out)
         else:
             finish(tune_tasks(request, lambda: _task(workload), out), out)
 
 
 def _workload(
-    operator: str, sizes: list[int], geometry: tuple[Any, ...], epilogue: list[str], attrs: list[str], dtype: str
+    operator: str, sizes: list[int], geometry: tuple[Any, ...], *, epilogue: list[str], attrs: list[str], dtype: str
 ) -> Workload:
     if operator != "conv2d" and geometry != _GEOMETRY:
         raise BadInput(f"{operator} has no --stride, --padding, --dilation or --groups")

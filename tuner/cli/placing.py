@@ -125,9 +125,9 @@ class Placer:
         if self.way == Placement.FALLBACK:
             found = _fallen_back(graph, devices, unwanted)
         elif self.way.endswith(".json"):
-            found = _said(Path(self.way), graph, devices, unwanted, out)
+            found = _said(Path(self.way), graph, devices, unwanted=unwanted, out=out)
         else:
-            found = self._searched(graph, devices, unwanted, db, out)
+            found = self._searched(graph, devices, unwanted, db=db, out=out)
         if self.written is not None:
             from tuner.studies.parts import write_strategy_of
 
@@ -136,7 +136,7 @@ class Placer:
         return found
 
     def _searched(
-        self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
+        self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], *, db: str, out: Output
     ) -> PlacedGraph:
         from tuner.studies.runs import Runs
         from tuner.studies.simulator import chrome_trace
@@ -151,7 +151,16 @@ class Placer:
             else:
                 topology = self.topology.among([device.name for device in devices])
             runs = Runs(graph, devices, store) if self.reward is Reward.MEASURED else None
-            found = place(self.way, graph, devices, topology, store, unwanted, self.seconds, reward=runs)
+            found = place(
+                self.way,
+                graph,
+                devices,
+                topology=topology,
+                store=store,
+                unwanted=unwanted,
+                seconds=self.seconds,
+                reward=runs,
+            )
         out.show(found.text())
         if self.trace is not None:
             self.trace.write_text(json.dumps(chrome_trace(found.timeline())), encoding="utf-8")
@@ -169,7 +178,7 @@ def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequenc
 
 
 def _said(
-    path: Path, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], out: Output
+    path: Path, graph: FusedGraph, devices: Sequence[Device], *, unwanted: Sequence[str], out: Output
 ) -> PlacedGraph:
     """As a file says. Raises BadInput where it cannot be used."""
     from tuner.studies.parts import built_of, read_strategy_of
@@ -187,6 +196,7 @@ def placer_asked(
     way: str,
     topology: Path | None,
     seconds: float,
+    *,
     plan: Path | None,
     written: Path | None = None,
     reward: Reward = Reward.SIMULATED,

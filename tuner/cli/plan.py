@@ -42,6 +42,7 @@ EXAMPLES = (
 
 def command(
     model: ModelArgument,
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="PLAN", help="The file to write (JSON).")],
     shape: ShapeOption = None,
     batch: BatchOption = None,
@@ -76,14 +77,14 @@ def command(
         import_plugins(templates_asked(plugin, vendor))
         devices = with_memory(open_devices(split_list(device), threads), memory)
         refuse_boards(devices)
-        result = planned(network, devices, db, no_winograd, out)
+        result = planned(network, devices, db, exact=no_winograd, out=out)
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         options = f"{network.options} --plan {output} -o DIR"
         out.show(f"wrote {output}: change it, or build it with `tune build {model}{options}`")
         out.result({"output": str(output), **result})
 
 
-def planned(network: Network, devices: Sequence[Device], db: str, exact: bool, out: Output) -> dict[str, Any]:
+def planned(network: Network, devices: Sequence[Device], db: str, *, exact: bool, out: Output) -> dict[str, Any]:
     """The plan as JSON, and what every device alone would take. Raises BadInput, DatabaseError."""
     from tuner.graph.layout.choice import rivals
     from tuner.placement.exact import plan_network, seconds_alone

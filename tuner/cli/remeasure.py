@@ -56,7 +56,7 @@ def verify_by_measuring(store: Store, request: Request, out: Output) -> dict[str
                 out.remark(f"{len(done)} of {len(chosen)}: {_line(record, request.factor)}")
         except KeyboardInterrupt:
             interrupted = True
-    result = _summary(done, len(bests), device, request, interrupted)
+    result = _summary(done, len(bests), device, request=request, interrupted=interrupted)
     out.show(_text(result))
     return result
 
@@ -90,7 +90,7 @@ def _line(record: Remeasured, factor: float) -> str:
 
 
 def _summary(
-    done: Sequence[Remeasured], bests: int, device: Device, request: Request, interrupted: bool
+    done: Sequence[Remeasured], bests: int, device: Device, *, request: Request, interrupted: bool
 ) -> dict[str, Any]:
     ratios = [r.ratio for r in done if r.ratio is not None]
     return {

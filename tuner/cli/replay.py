@@ -52,7 +52,7 @@ def command(
         rows: list[dict[str, Any]] = []
         for path, space in spaces:
             for name in names:
-                runs = [replay(space, name, s, trials, noise) for s in range(seeds)]
+                runs = [replay(space, name, s, trials=trials, noise=noise) for s in range(seeds)]
                 rows.append(_row(path, space, name, runs))
                 out.remark(_told(rows[-1]))
                 for part, why in {failure for run in runs for failure in run.failures.items()}:

@@ -39,6 +39,7 @@ EXAMPLES = ("tune report resnet18.tuned -o report.html", "tune report resnet18.t
 
 def command(
     modules: ModulesArgument = None,
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
@@ -126,7 +127,10 @@ def _compared(folder: Path, out: Output) -> dict[str, Any]:
     """The module timed alone, call by call, as `tune bench --profile` does."""
     from tuner.cli.bench import compare
 
-    return {"module": str(folder), **compare(folder, [], None, None, None, None, 0, out).as_dict()}
+    return {
+        "module": str(folder),
+        **compare(folder, [], None, threads=None, rounds=None, seconds=None, seed=0, out=out).as_dict(),
+    }
 
 
 def _write(path: Path, text: str) -> None:

@@ -77,7 +77,7 @@ def command(
         if output is not None:
             out.show(f"wrote {output}")
         if trace is not None:
-            _write_trace(module, loaded, inputs, trace, out)
+            _write_trace(module, loaded, inputs, path=trace, out=out)
         out.result(
             {
                 "outputs": {name: {"shape": list(a.shape), "dtype": str(a.dtype)} for name, a in outputs.items()},
@@ -88,7 +88,7 @@ def command(
         )
 
 
-def _write_trace(folder: Path, module: Module, inputs: dict[str, np.ndarray], path: Path, out: Output) -> None:
+def _write_trace(folder: Path, module: Module, inputs: dict[str, np.ndarray], *, path: Path, out: Output) -> None:
     from tuner.report.page.flow import flow_of
     from tuner.report.trace import chrome_trace
 

@@ -87,7 +87,7 @@ class Stager:
                 placed,
                 self.device,
                 self.store,
-                self.seconds,
+                seconds=self.seconds,
                 progress=self._progress,
                 options=self.options,
                 exact=self.exact,

@@ -20,6 +20,7 @@ EXAMPLES = ("tune watch", "tune watch resnet18.tuned --db team.db --port 8000", 
 
 def command(
     modules: ModulesArgument = None,
+    *,
     db: DbOption = DEFAULT_DB,
     address: Annotated[
         str, typer.Option("--address", help="Listen here; others than 127.0.0.1 can be reached by the network.")
@@ -53,10 +54,10 @@ def command(
 
             for folder in modules or []:
                 read_manifest(folder)
-            _serve(store, Live(store, modules or [], benches), address, port, out)
+            _serve(store, Live(store, modules or [], benches), address, port=port, out=out)
 
 
-def _serve(store: Store, live: Live, address: str, port: int, out: Output) -> None:
+def _serve(store: Store, live: Live, address: str, *, port: int, out: Output) -> None:
     from tuner.report.live import LOOPBACK, LiveServer
 
     try:

@@ -100,8 +100,8 @@ class LocalRunner(Runner):
             self._server,
             BuilderSettings(device.name, target, linker, device.threads, memory, binaries, form),
             builders,
-            cpus[::-1],
-            options.compile_seconds,
+            cpus=cpus[::-1],
+            compile_seconds=options.compile_seconds,
         )
         preflight = self._preflight()
         settings = ExecutorSettings(
@@ -126,12 +126,16 @@ class LocalRunner(Runner):
         target, threads = str(self.device.target), self.device.threads
         form = form_of(self.device.name)
         settings = BuilderSettings("cpu", target, linker, threads, self._memory_bytes, binaries=None, form=form)
-        joined = RayBuilders(self._server, self._pool, settings, self.options, self.notice, self._alone)
+        joined = RayBuilders(
+            self._server, self._pool, settings, options=self.options, say=self.notice, alone=self._alone
+        )
         self._batch = max(self._batch, joined.slots * _BATCH_PER_BUILDER)
         return joined
 
     def _on_nodes(self, joined: RayBuilders, address: str) -> RaySearchers:
-        return RaySearchers(self._server, address, self.options.plugins, lambda: joined.elsewhere, self.notice)
+        return RaySearchers(
+            self._server, address, self.options.plugins, nodes=lambda: joined.elsewhere, say=self.notice
+        )
 
     def make_searcher(self, spec: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
         """See tuner.search.make_searcher: one that computes on another machine, where builders are on others."""
@@ -183,7 +187,7 @@ class LocalRunner(Runner):
             started = time.perf_counter()
             failure = building.failure(i)
             self.spent.build_seconds += time.perf_counter() - started
-            trial = self._measure_one(candidate, library, failure, best.get(candidate.workload))
+            trial = self._measure_one(candidate, library, failure, best_seconds=best.get(candidate.workload))
             if trial.ok:
                 best[candidate.workload] = min(best.get(candidate.workload) or trial.seconds, trial.seconds)
             yield trial
@@ -197,7 +201,7 @@ class LocalRunner(Runner):
         try:
             building = self._build(candidates, libraries)
             trials = [
-                self._measure_one(c, library, building.failure(i), None, check)
+                self._measure_one(c, library, building.failure(i), best_seconds=None, repetition=check)
                 for i, (c, library) in enumerate(zip(candidates, libraries, strict=True))
             ]
             return self._alternate(candidates, libraries, trials)
@@ -245,6 +249,7 @@ class LocalRunner(Runner):
         candidate: Candidate,
         library: Path,
         failure: Failure | None,
+        *,
         best_seconds: float | None,
         repetition: Repetition | None = None,
     ) -> Trial:

@@ -46,6 +46,7 @@ def build(
     network: Model | FusedGraph,
     device: Device,
     directory: str | Path,
+    *,
     store: Store | None = None,
     exact: bool = False,
     choices: Mapping[Workload, Choice] | None = None,
@@ -62,13 +63,14 @@ def build(
     graph = network if isinstance(network, FusedGraph) else fuse(network)
     kernels = {s.out: choices[s.workload] for s in graph.tuned if s.workload in choices} if choices else {}
     planned = Planned([0] * len(graph.steps), kernels=kernels)
-    return build_placed(graph, [device], planned, directory, store, exact, check)
+    return build_placed(graph, [device], planned, directory=directory, store=store, exact=exact, check=check)
 
 
 def build_placed(
     network: FusedGraph,
     devices: Sequence[Device],
     planned: Planned,
+    *,
     directory: str | Path,
     store: Store | None = None,
     exact: bool = False,
@@ -94,7 +96,16 @@ def build_placed(
         placed = arrange(placed)
     capture = devices[0].target if placed.captured else None
     executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices), capture)
-    return _save(network, devices, placed, executable, chosen, Path(directory), linker, check)
+    return _save(
+        network,
+        devices,
+        placed,
+        executable=executable,
+        chosen=chosen,
+        directory=Path(directory),
+        linker=linker,
+        check=check,
+    )
 
 
 def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> str:
@@ -109,6 +120,7 @@ def _save(
     graph: FusedGraph,
     devices: Sequence[Device],
     placed: Placed,
+    *,
     executable: Any,
     chosen: Sequence[Mapping[Var, Choice]],
     directory: Path,
@@ -139,7 +151,13 @@ def _save(
         )
 
     parallel = any(device.is_host for device in devices)
-    return save(Contents(executable.mod, functions, placed.constants, parallel), directory, linker, describe, check)
+    return save(
+        Contents(executable.mod, functions, placed.constants, parallel),
+        directory,
+        linker,
+        describe=describe,
+        check=check,
+    )
 
 
 def _operator(placed: PlacedOperator | MergedOperator, chosen: Mapping[Var, Choice]) -> OperatorEntry:

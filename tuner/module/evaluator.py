@@ -35,7 +35,12 @@ def evaluator_of(model: onnx.ModelProto) -> ReferenceEvaluator:
 
 
 def _explicit_pads(
-    auto_pad: str | None, pads: Sequence[int] | None, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int]
+    auto_pad: str | None,
+    pads: Sequence[int] | None,
+    sizes: Sequence[int],
+    *,
+    reach: Sequence[int],
+    strides: Sequence[int],
 ) -> Pads:
     """Padding as (top, left, bottom, right)."""
     if auto_pad in (None, "", "NOTSET"):
@@ -62,7 +67,9 @@ class Conv(OnnxConv):  # type: ignore[misc]
         strides = attributes.get("strides") or (1, 1)
         dilations = attributes.get("dilations") or (1, 1)
         reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:], strict=True)]
-        pads = _explicit_pads(attributes.get("auto_pad"), attributes.get("pads"), x.shape[2:], reach, strides)
+        pads = _explicit_pads(
+            attributes.get("auto_pad"), attributes.get("pads"), x.shape[2:], reach=reach, strides=strides
+        )
         group = attributes.get("group") or 1
         n, c, h, width = x.shape
         conv = Conv2d(n, c, h, width, w.shape[0], w.shape[2:], tuple(strides), pads, tuple(dilations), group)
@@ -78,7 +85,7 @@ def _pool(x: np.ndarray, fill: float, attributes: Mapping[str, Any]) -> tuple[np
     strides = attributes.get("strides") or (1, 1)
     dilations = attributes.get("dilations") or (1, 1)
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    pads = _explicit_pads(attributes.get("auto_pad"), attributes.get("pads"), x.shape[2:], reach, strides)
+    pads = _explicit_pads(attributes.get("auto_pad"), attributes.get("pads"), x.shape[2:], reach=reach, strides=strides)
     widths = []
     for axis in (0, 1):
         before, after, size = pads[axis], pads[axis + 2], x.shape[2 + axis]
@@ -141,13 +148,15 @@ class NonMaxSuppression(OnnxNonMaxSuppression):  # type: ignore[misc]
             (image, kind, box)
             for image, kinds in enumerate(scores)
             for kind, values in enumerate(kinds)
-            for box in _kept(low[image], high[image], values, int(most or 0), float(overlap or 0), threshold)
+            for box in _kept(
+                low[image], high[image], values, most=int(most or 0), overlap=float(overlap or 0), threshold=threshold
+            )
         ]
         return (np.array(found, np.int64).reshape(-1, 3),)
 
 
 def _kept(
-    low: np.ndarray, high: np.ndarray, scores: np.ndarray, most: int, overlap: float, threshold: float | None
+    low: np.ndarray, high: np.ndarray, scores: np.ndarray, *, most: int, overlap: float, threshold: float | None
 ) -> list[int]:
     """Indices of boxes, the best first, none of which overlaps one before it by more than `overlap`."""
     order = np.argsort(-scores, kind="stable")

@@ -81,7 +81,14 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
     if manifest.stages and manifest.computes_on_host:
         offer_stages(pool)
     constants = list(_placed_constants(directory, manifest, devices))
-    return Module(manifest, lambda: relax.VirtualMachine(executable, list(devices)), devices, constants, pin, pool)
+    return Module(
+        manifest,
+        lambda: relax.VirtualMachine(executable, list(devices)),
+        devices,
+        constants=constants,
+        pin=pin,
+        pool=pool,
+    )
 
 
 def _pool(directory: Path, files: Iterable[str], kernels: Path) -> Pool | None:
@@ -139,6 +146,7 @@ class Module:
         manifest: Manifest,
         make_machine: Callable[[], Any],
         devices: Sequence[tvm.runtime.Device],
+        *,
         constants: Sequence[tvm.runtime.Tensor],
         pin: bool,
         pool: Pool | None,
@@ -191,7 +199,9 @@ class Module:
         the same time. It is not held to cores; of two that compute on the host at once, one has the pool of threads and
         the other computes on the thread that calls it. Where other devices compute, calls take turns with this one's.
         """
-        clone = Module(self.manifest, self._make_machine, self._devices, self._constants, False, self._host_pool)
+        clone = Module(
+            self.manifest, self._make_machine, self._devices, constants=self._constants, pin=False, pool=self._host_pool
+        )
         if self._has_drivers:
             clone._turn = self._turn
         return clone

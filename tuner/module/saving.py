@@ -68,6 +68,7 @@ def save(
     contents: Contents,
     directory: Path,
     linker: str,
+    *,
     describe: Callable[[Written], Manifest],
     check: Check | None,
 ) -> Manifest:

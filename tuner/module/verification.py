@@ -63,9 +63,9 @@ def verify(
     module: Module,
     expected: Reference,
     seeds: Sequence[int] = SEEDS,
+    *,
     tolerance: float | None = None,
     graph: FusedGraph | None = None,
-    *,
     given: Arrays | None = None,
     own_errors: Callable[[Arrays], Mapping[str, float]] | None = None,
     locate: Callable[[str, Arrays, float], str | None] | None = None,
@@ -159,7 +159,7 @@ def operator_errors(module: Module, graph: FusedGraph, inputs: Arrays) -> list[O
             if isinstance(step, OperatorStep):
                 errors.append(_operator_error(step, arrays))
             else:
-                errors.append(_anchor_error(operator, part, step, targets[operator.device], arrays))
+                errors.append(_anchor_error(operator, part, step, target=targets[operator.device], arrays=arrays))
         found.append(OperatorError(operator, float(np.max(errors))))  # not max: one may be no number
 
     module.observe(inputs, compare)
@@ -194,7 +194,7 @@ def _operator_error(step: OperatorStep, arrays: Sequence[np.ndarray]) -> float:
 
 
 def _anchor_error(
-    operator: OperatorEntry, part: Part, step: AnchorStep, target: Target, arrays: Sequence[np.ndarray]
+    operator: OperatorEntry, part: Part, step: AnchorStep, *, target: Target, arrays: Sequence[np.ndarray]
 ) -> float:
     assert operator.config is not None
     name = operator.config.template

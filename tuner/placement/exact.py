@@ -48,7 +48,7 @@ def plan_network(graph: FusedGraph, devices: Sequence[Device], choices: Sequence
     """
     network = _Network(graph, devices, choices, costs)
     nodes, moving = network.nodes(), network.moving()
-    found = within_memory(graph, devices, nodes, moving, plan(nodes, moving))
+    found = within_memory(graph, devices, nodes, moving=moving, free=plan(nodes, moving))
     return NetworkPlan(found, nodes, moving, planned_states(graph, nodes, found.states))
 
 

@@ -22,7 +22,7 @@ _CUTS = 64  # at most, between two plans
 
 
 def within_memory(
-    graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], moving: Moving, free: Plan
+    graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], *, moving: Moving, free: Plan
 ) -> Plan:
     """`free`, the best plan, if it fits into the devices' `memory_bytes`; else the best that is found to fit, with the
     bound of `free`. `nodes`: see `exact.NetworkPlan`.
@@ -34,7 +34,7 @@ def within_memory(
     over, under = free.states, free.states
     low, high = 0.0, free.seconds / max(1, sum(map(weights_of, graph.steps)))
     for _ in range(_DOUBLINGS):
-        under = _priced(graph, devices, nodes, moving, high)
+        under = _priced(graph, devices, nodes, moving=moving, price=high)
         if _fits(graph, devices, nodes, under):
             break
         over, low, high = under, high, 2 * high
@@ -43,20 +43,21 @@ def within_memory(
         raise BadInput(f"{graph.model.name}: no plan fits into the memory of its devices ({sizes}); name the CPU, too")
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        found = _priced(graph, devices, nodes, moving, middle)
+        found = _priced(graph, devices, nodes, moving=moving, price=middle)
         if _fits(graph, devices, nodes, found):
             under, high = found, middle
         else:
             over, low = found, middle
-    cuts = _cut(graph, devices, nodes, moving, (over, under))
+    cuts = _cut(graph, devices, nodes, moving=moving, ends=(over, under))
     states = min([under, *cuts], key=lambda s: seconds_of(nodes, moving, s))
-    return plan_of(nodes, moving, states, free.bound, free.width)
+    return plan_of(nodes, moving, states, bound=free.bound, width=free.width)
 
 
 def _cut(
     graph: FusedGraph,
     devices: Sequence[Device],
     nodes: Sequence[Node],
+    *,
     moving: Moving,
     ends: tuple[Sequence[int], Sequence[int]],
 ) -> Iterator[tuple[int, ...]]:
@@ -95,7 +96,7 @@ def _fits(graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], s
 
 
 def _priced(
-    graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], moving: Moving, price: float
+    graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], *, moving: Moving, price: float
 ) -> tuple[int, ...]:
     """The states of the best plan if every byte of a device with a limit costs so many seconds."""
     first = len(graph.parameters)

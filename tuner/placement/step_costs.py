@@ -51,6 +51,7 @@ class Costs:
         devices: Sequence[Device],
         store: Store,
         versions: dict[str, Any] | None = None,
+        *,
         networks: Sequence[Mapping[str, float]] = (),
         links: Mapping[tuple[int, int], tuple[float, float]] = MappingProxyType({}),
     ) -> None:
@@ -83,7 +84,7 @@ class Costs:
 
     def _transform(self, shape: tuple[int, ...], dtype: str, device: int, before: Layout, to: Layout) -> Cost:
         workload = Workload("transform", {"shape": shape, "before": before.block, "to": to.block}, dtype=dtype)
-        module = lower_transform(shape, dtype, before, to, self._devices[device].target)
+        module = lower_transform(shape, dtype, before, to=to, target=self._devices[device].target)
         return self._timed(workload, device, module)
 
     def _link(self, source: int, target: int) -> tuple[float, float]:

@@ -101,6 +101,7 @@ def compare(
     module: Path,
     model: Path,
     peers: Sequence[str],
+    *,
     inputs: Mapping[str, np.ndarray],
     threads: int,
     cpus: Sequence[int],
@@ -137,7 +138,9 @@ def compare(
         say("profiling")
         profile = Profile.from_dict(running[OURS].profile())
         manifest = read_manifest(module)
-        measured = {name: _measured(name, running[name], times[name], folder, manifest) for name in running}
+        measured = {
+            name: _measured(name, running[name], times[name], folder=folder, manifest=manifest) for name in running
+        }
     ours = measured.pop(OURS)
     return Comparison(ours, tuple(measured.values()), threads, tuple(cpus), skipped, profile)
 
@@ -148,7 +151,7 @@ def _started(spec: Spec, log: Path) -> Contender:
 
 
 def _measured(
-    name: str, contender: Contender, blocks: Sequence[Sequence[float]], folder: Path, manifest: Manifest
+    name: str, contender: Contender, blocks: Sequence[Sequence[float]], *, folder: Path, manifest: Manifest
 ) -> Measured:
     error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz", manifest)
     medians = tuple(median(block) for block in blocks)

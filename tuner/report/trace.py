@@ -25,7 +25,9 @@ def chrome_trace(manifest: Manifest, timeline: Timeline, flow: Mapping[str, Any]
     events += [_named("thread_name", _DEVICES, i, track) for i, track in enumerate(tracks)]
     for span in timeline.spans:
         where = (_HOST, 0) if span.track == HOST else (_DEVICES, tracks.index(span.track))
-        events.append(_span(span.name, where, span.begin, span.seconds, {"layer": span.node} if span.node else {}))
+        events.append(
+            _span(span.name, where, span.begin, seconds=span.seconds, args={"layer": span.node} if span.node else {})
+        )
     return {
         "traceEvents": [*events, *_simulated(manifest, expected)],
         "displayTimeUnit": "ms",
@@ -52,7 +54,7 @@ def _simulated(manifest: Manifest, spans: Sequence[Expected]) -> list[dict[str, 
         operator = manifest.operators[span.operator]
         where = _SIMULATED, tracks.index((operator.device, span.group))
         args = {"known from": operator.source, "template": operator.config and operator.config.template}
-        events.append(_span(operator.node, where, span.begin, span.seconds, args))
+        events.append(_span(operator.node, where, span.begin, seconds=span.seconds, args=args))
     return events
 
 
@@ -60,7 +62,7 @@ def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _span(name: str, where: tuple[int, int], begin: float, seconds: float, args: dict[str, Any]) -> dict[str, Any]:
+def _span(name: str, where: tuple[int, int], begin: float, *, seconds: float, args: dict[str, Any]) -> dict[str, Any]:
     """The format's times are microseconds."""
     place = {"pid": where[0], "tid": where[1]}
     return {"ph": "X", "name": name, "ts": begin * 1e6, "dur": seconds * 1e6, **place, "args": args}

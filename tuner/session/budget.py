@@ -88,7 +88,7 @@ class Allowance:
         return self.seconds - self.reserve_seconds
 
 
-def allowance(budget: Budget, trials: int, seconds: float, tasks: int, new_tasks: int) -> Allowance:
+def allowance(budget: Budget, trials: int, seconds: float, *, tasks: int, new_tasks: int) -> Allowance:
     """What is left after `trials` and `seconds` that the `tasks` have had; `new_tasks` of them no session has met.
 
     Without new tasks the reserve depends on the budget alone, not on what is left: a session ended by time has used all

@@ -24,6 +24,7 @@ def make_bundle(
     tasks: Sequence[Task],
     device: Device,
     store: Store,
+    *,
     path: Path,
     searcher: str,
     configs: int,
@@ -51,7 +52,7 @@ def make_bundle(
             made = workshop.build(candidates)
             found = [(c, m) for c, m in zip(candidates, made, strict=True) if not isinstance(m, Failure)]
             store.add_many(
-                _failed(c, m, device, seed, searcher)
+                _failed(c, m, device, seed=seed, searcher=searcher)
                 for c, m in zip(candidates, made, strict=True)
                 if isinstance(m, Failure)
             )
@@ -60,11 +61,11 @@ def make_bundle(
                 progress(task, len(found))
         if not built:
             raise NothingMeasured("there is nothing to measure: no config is left that was not tried and can be built")
-        write_bundle(path, device, built, preflight, options)
+        write_bundle(path, device, built, preflight=preflight, options=options)
     return len(built)
 
 
-def _failed(candidate: Candidate, failure: Failure, device: Device, seed: int, searcher: str) -> Trial:
+def _failed(candidate: Candidate, failure: Failure, device: Device, *, seed: int, searcher: str) -> Trial:
     """The trial of a candidate that cannot be built."""
     return Trial(
         candidate.workload,

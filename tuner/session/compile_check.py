@@ -86,6 +86,7 @@ def compile_tasks(
     tasks: Sequence[Task],
     profile: Profile,
     runner: OfflineRunner,
+    *,
     configs: int = CONFIGS,
     seed: int = 0,
     exact: bool = False,

@@ -44,6 +44,7 @@ def tune(
     tasks: Sequence[Task],
     device: Device,
     store: Store,
+    *,
     runner: Runner,
     searcher: str = DEFAULT,
     budget: Budget | None = None,
@@ -69,10 +70,24 @@ def tune(
     """
 
     def share(states: Sequence[TaskState]) -> Sharing:
-        return Sharing(store, device.key, states, lease_seconds, notice)
+        return Sharing(store, device.key, states, lease_seconds=lease_seconds, notice=notice)
 
     budget = budget or Budget()
-    session = _Session(tasks, device, store, runner, searcher, budget, seed, progress, exact, only, clock, share, make)
+    session = _Session(
+        tasks,
+        device,
+        store,
+        runner=runner,
+        searcher=searcher,
+        budget=budget,
+        seed=seed,
+        progress=progress,
+        exact=exact,
+        only=only,
+        clock=clock,
+        share=share,
+        make=make,
+    )
     return session.run()
 
 
@@ -82,6 +97,7 @@ class _Session:
         tasks: Sequence[Task],
         device: Device,
         store: Store,
+        *,
         runner: Runner,
         searcher: str,
         budget: Budget,
@@ -111,7 +127,7 @@ class _Session:
         self._tried_before = sum(s.tried for s in self._tunable)
         ops = {s.task.workload.op for s in self._tunable}
         library = TransferData(store, device.key, ops, lambda w: search_space(w, device.target, only, exact))
-        self._proposer = Proposer(self._tunable, library, device.target, searcher, seed, make)
+        self._proposer = Proposer(self._tunable, library, device.target, searcher=searcher, seed=seed, make=make)
 
     def _state(self, task: Task, only: Sequence[str] | None, exact: bool, suspects: Sequence[Config]) -> TaskState:
         space = search_space(task.workload, self._device.target, only, exact)
@@ -124,7 +140,7 @@ class _Session:
         spent = tuning_times_of(self._store, [s.task.workload for s in self._tunable], self._device.key)
         new = sum(s.task.workload not in spent and not s.tried for s in self._tunable)
         tried = sum(s.tried for s in self._tunable)
-        return allowance(budget, tried, sum(e.seconds for e in spent.values()), len(self._tunable), new)
+        return allowance(budget, tried, sum(e.seconds for e in spent.values()), tasks=len(self._tunable), new_tasks=new)
 
     # The loop
 

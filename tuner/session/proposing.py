@@ -36,6 +36,7 @@ class Proposer:
         states: Sequence[TaskState],
         library: TransferData,
         target: Target,
+        *,
         searcher: str,
         seed: int,
         make: Making = make_searcher,

@@ -67,6 +67,7 @@ def replay(
     recorded: RecordedSpace,
     searcher: str,
     seed: int,
+    *,
     trials: int,
     noise: bool = True,
     experience: Sequence[Experience] = (),

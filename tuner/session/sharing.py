@@ -42,6 +42,7 @@ class Sharing:
         store: Store,
         device: DeviceKey,
         states: Sequence[TaskState],
+        *,
         lease_seconds: float = LEASE_SECONDS,
         notice: Callable[[str], None] | None = None,
     ) -> None:

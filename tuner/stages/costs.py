@@ -59,6 +59,7 @@ class MeasuredCosts:
         calls: Calls,
         bench: StageBench,
         device: Device,
+        *,
         store: Store,
         versions: dict[str, Any] | None = None,
         progress: Callable[[int], None] = lambda _measured: None,

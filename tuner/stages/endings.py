@@ -57,7 +57,7 @@ def endings(
 ) -> Iterator[tuple[int, ...]]:
     """Every ending of a set of operators within limits, each once, as its groups. `sizes`: as how many each of them
     counts (default: one). Raises TooLarge."""
-    groups = list(_groups(graph, members, limits.operators, cut, work, sizes or [1] * len(graph)))
+    groups = list(_groups(graph, members, limits.operators, cut=cut, work=work, sizes=sizes or [1] * len(graph)))
     stack: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
     while stack:
         start, taken, chosen = stack.pop()
@@ -74,7 +74,7 @@ def endings(
 
 
 def _groups(
-    graph: OperatorGraph, members: int, limit: int | None, cut: Cut, work: Work, sizes: Sequence[int]
+    graph: OperatorGraph, members: int, limit: int | None, *, cut: Cut, work: Work, sizes: Sequence[int]
 ) -> Iterator[int]:
     """The connected endings of a set: endings grow by operators in descending order, so that each is made once."""
     successors = graph.successors

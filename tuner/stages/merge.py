@@ -64,7 +64,7 @@ class Merging:
     """
 
     def __init__(
-        self, placed: Placed, calls: Calls, device: Device, store: Store | None = None, exact: bool = False
+        self, placed: Placed, calls: Calls, device: Device, *, store: Store | None = None, exact: bool = False
     ) -> None:
         self._calls, self._device, self._store, self._exact = calls, device, store, exact
         self._made: dict[tuple[int, ...], MergedKernel | None] = {}
@@ -113,7 +113,7 @@ class Merging:
         return expr
 
     def _choice(self, workload: Workload, layouts: Layouts) -> Choice:
-        return choose_among(workload, layouts, self._device, self._store, self._exact)
+        return choose_among(workload, layouts, self._device, store=self._store, exact=self._exact)
 
     def _merged(self, members: Sequence[_Member]) -> MergedKernel | None:
         """Members that write parts of one tensor come in the order of these: so they are one part."""

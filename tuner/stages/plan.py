@@ -61,6 +61,7 @@ def plan_stages(
     placed: Placed,
     device: Device,
     store: Store,
+    *,
     seconds: float,
     versions: dict[str, Any] | None = None,
     progress: Callable[[int], None] = lambda _measured: None,
@@ -85,16 +86,16 @@ def plan_stages(
             "kernels that run at the same time need a thread each, and the CPU has one here: give --threads 2"
         )
     calls = Calls.of(placed)
-    merging = Merging(placed, calls, device, store, exact)
+    merging = Merging(placed, calls, device, store=store, exact=exact)
     graph = calls.graph(merging.kinds)
     options = options or Options()
     asked = {} if options.limits is None else {"limits": str(options.limits)}
     workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph, merging.known()), **asked})
     known = _remembered(store, workload, device)
     if known and known[0].config["finished"]:
-        return _best(placed, calls, merging, [(t.seconds, _way(t)) for t in known], True, 0)
+        return _best(placed, calls, merging, times=[(t.seconds, _way(t)) for t in known], finished=True, measured=0)
     bench = StageBench(placed, calls, device, merging=merging)
-    costs = MeasuredCosts(calls, bench, device, store, versions, progress, merging)
+    costs = MeasuredCosts(calls, bench, device, store=store, versions=versions, progress=progress, merging=merging)
     end = time.monotonic() + seconds
     widest = device.threads if device.is_host else None
     limits = feasible(options.limits, device, merging)
@@ -102,13 +103,13 @@ def plan_stages(
     found = search(graph, costs, options, lambda: time.monotonic() < end)
     check(graph, found.schedule)
     schedules = _rivals((found.schedule, options.greedy(graph)), costs, options)
-    ways, times, graphs = _compared(placed, calls, merging, schedules, device)
+    ways, times, graphs = _compared(placed, calls, merging, schedules=schedules, device=device)
     for (schedule, captured), taken in zip(ways, times, strict=True):
         text = [s.text() for s in schedule or ()]
         config = Config("stages", {"stages": text, "captured": captured, "finished": found.finished})
         store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
     medians = list(zip(map(median, times), ways, strict=True))
-    best = _best(placed, calls, merging, medians, found.finished, costs.measured)
+    best = _best(placed, calls, merging, times=medians, finished=found.finished, measured=costs.measured)
     there_is = feasible(None, device, merging)  # what is beyond was not left out
     lines = (block.cut_text(there_is) for block in found.blocks)
     return replace(best, cuts=(*filter(None, lines), *graphs))
@@ -138,7 +139,7 @@ def _rivals(found: Sequence[Schedule], costs: MeasuredCosts, options: Options) -
 
 
 def _compared(
-    placed: Placed, calls: Calls, merging: Merging, schedules: Sequence[Schedule | None], device: Device
+    placed: Placed, calls: Calls, merging: Merging, *, schedules: Sequence[Schedule | None], device: Device
 ) -> tuple[list[_Way], list[list[float]], list[str]]:
     """Schedules, on CUDA also captured, and the seconds of each; and a line if some cannot be captured there. Raises
     RuntimeError if the device refuses a network that is not captured."""
@@ -186,6 +187,7 @@ def _best(
     placed: Placed,
     calls: Calls,
     merging: Merging,
+    *,
     times: Sequence[tuple[float, _Way]],
     finished: bool,
     measured: int,

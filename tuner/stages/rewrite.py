@@ -29,7 +29,7 @@ ASIDE, BACK, JOIN = "edgetune.stage.aside", "edgetune.stage.back", "edgetune.sta
 
 
 def staged(
-    placed: Placed, calls: Calls, schedule: Sequence[Stage], keep: bool = True, merging: Merging | None = None
+    placed: Placed, calls: Calls, schedule: Sequence[Stage], *, keep: bool = True, merging: Merging | None = None
 ) -> Placed:
     """The network with its calls in a schedule's stages, and its operators in the order in which they are launched.
 

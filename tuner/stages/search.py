@@ -155,7 +155,7 @@ def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Sea
         elif members:
             found.append((_rivals(part, members, options), way))
     costs.prepare([stage for rivals, _ in found for rival in rivals for stage in rival])
-    return [_begun(graph, rivals, costs, way, options) for rivals, way in found]
+    return [_begun(graph, rivals, costs, way=way, options=options) for rivals, way in found]
 
 
 def _rivals(part: OperatorGraph, members: tuple[int, ...], options: Options) -> list[Schedule]:
@@ -165,7 +165,7 @@ def _rivals(part: OperatorGraph, members: tuple[int, ...], options: Options) -> 
 
 
 def _begun(
-    graph: OperatorGraph, rivals: Sequence[Schedule], costs: Costs, way: _Enumerated | None, options: Options
+    graph: OperatorGraph, rivals: Sequence[Schedule], costs: Costs, *, way: _Enumerated | None, options: Options
 ) -> _Searched:
     times = [total(costs, rival) for rival in rivals]
     members = tuple(stage.groups[0][0] for stage in rivals[0])

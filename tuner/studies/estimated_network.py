@@ -63,7 +63,7 @@ class Estimates:
                 seconds = _known_seconds(self._costs, step.workload, whole.get(step.out), d)
                 if seconds is not None:
                     table[operator.name, spec.name] = seconds
-        able = able_topology(graph, network, self._devices, self._topology, self._runs)
+        able = able_topology(graph, network, self._devices, topology=self._topology, runs=self._runs)
         specs = zip(self._topology.devices, self._costs.fits, strict=True)
         cost = Measured(table, works, FittedCosts({spec.name: fit for spec, fit in specs}))
         return Simulated(network, able, cost, strategy_of("fallback", network, able))
@@ -136,6 +136,7 @@ def able_topology(
     graph: FusedGraph,
     network: Network,
     devices: Sequence[Device],
+    *,
     topology: Topology,
     runs: Sequence[dict[Hashable, bool]] | None = None,
 ) -> Topology:

@@ -82,6 +82,7 @@ def search(
     simulator: Simulator,
     starts: Mapping[str, Strategy],
     rng: random.Random,
+    *,
     options: Options,
     clock: Callable[[], float] = time.monotonic,
     progress: Progress = lambda _: None,
@@ -100,7 +101,7 @@ def search(
     crews = [twins[i :: options.threads] for i in range(options.threads)]
     best = _Best(clock, progress)
     chains = [
-        _Chains(name, start, random.Random(rng.getrandbits(64)), options, best, i, configs)
+        _Chains(name, start, random.Random(rng.getrandbits(64)), options=options, shared=best, place=i, configs=configs)
         for i, (name, start) in enumerate(starts.items())
     ]
     _run(chains, crews, best)
@@ -112,7 +113,14 @@ def search(
             f"{simulator.network.name}: no strategy that was tried fits into the memories of "
             f"{simulator.topology.name}: take a smaller batch or more devices"
         )
-    _polish([crew[0] for crew in crews], rng, options, SHARES * len(starts) * options.seconds, best, configs)
+    _polish(
+        [crew[0] for crew in crews],
+        rng,
+        options,
+        until=SHARES * len(starts) * options.seconds,
+        best=best,
+        configs=configs,
+    )
     found.elapsed = best.elapsed()
     return found
 
@@ -121,6 +129,7 @@ def _polish(
     simulators: Sequence[Simulator],
     rng: random.Random,
     options: Options,
+    *,
     until: float,
     best: _Best,
     configs: Proposals,
@@ -195,6 +204,7 @@ class _Chains:
         name: str,
         start: Strategy,
         rng: random.Random,
+        *,
         options: Options,
         shared: _Best,
         place: int,

@@ -32,6 +32,7 @@ def measured_network(
     name: str,
     nodes: Sequence[Node],
     moving: Moving,
+    *,
     states: Sequence[int],
     sizes: Sequence[int],
     devices: Sequence[str],
@@ -65,7 +66,7 @@ def measured_network(
             shared = d != here and read[i, d] > 1
             at[i, d] = given.add(f"{title} on {d}", sizes[i], (maker,), d, [0.0] * len(devices)) if shared else maker
     network = Network(name, tuple(given.operators), tuple(o.name for o in given.operators), (0,) * len(given.operators))
-    topology = _topology(name, devices, given.lacks, links, cores or [""] * len(devices))
+    topology = _topology(name, devices, given.lacks, links=links, cores=cores or [""] * len(devices))
     return Simulated(network, topology, Measured(given.table, {}), tuple(given.strategy))
 
 
@@ -106,6 +107,7 @@ def _topology(
     name: str,
     devices: Sequence[str],
     lacks: Sequence[set[str]],
+    *,
     links: Sequence[tuple[int, int, float, float]],
     cores: Sequence[str],
 ) -> Topology:

@@ -158,7 +158,7 @@ def whole_strategy(graph: FusedGraph, placement: Sequence[int]) -> Strategy:
 def read_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device]) -> Strategy:
     """Raises BadInput, in one line with the file and the step, for what cannot be used."""
     network, _ = network_of(graph)
-    return read_strategy(path, network, able_topology(graph, network, devices, _names_of(devices)))
+    return read_strategy(path, network, able_topology(graph, network, devices, topology=_names_of(devices)))
 
 
 def built_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> Split:

@@ -89,6 +89,7 @@ def place(
     way: str,
     graph: FusedGraph,
     devices: Sequence[Device],
+    *,
     topology: Topology,
     store: Store,
     unwanted: Collection[str] = (),
@@ -129,11 +130,11 @@ def place(
     took = {name: took.get(name, math.inf) for name in (*(f"{d.name} alone" for d in devices), FALLBACK)}
     split = built(graph, strategy, CPU)
     placing = PlacementResult(way, taken, strategy, split, found, took, scene, measured=reward is not None)
-    return _in_parts(placing, task, scene, unwanted, estimates) if way in IN_PARTS else placing
+    return _in_parts(placing, task, scene, unwanted=unwanted, estimates=estimates) if way in IN_PARTS else placing
 
 
 def _in_parts(
-    placing: PlacementResult, task: _Task, scene: _Scene, unwanted: Collection[str], estimates: Estimates
+    placing: PlacementResult, task: _Task, scene: _Scene, *, unwanted: Collection[str], estimates: Estimates
 ) -> PlacementResult:
     """With steps in parts where that is faster as it is built, and fits into the memories."""
     starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
@@ -172,14 +173,14 @@ class _Scene:
             return self.reward(placement)
         network, topology, cost, _ = self.given
         if self._contends:
-            return contended(network, topology, _strategy(self.given, placement), cost, _REACHED)
+            return contended(network, topology, _strategy(self.given, placement), cost=cost, reached=_REACHED)
         return Simulator(network, topology, cost).start(_strategy(self.given, placement))
 
     def timeline(self, placement: Sequence[int]) -> Timeline:
         """As the simulator has it."""
         network, topology, cost, _ = self.given
         if self._contends:
-            return contended_timeline(network, topology, _strategy(self.given, placement), cost, _REACHED)
+            return contended_timeline(network, topology, _strategy(self.given, placement), cost=cost, reached=_REACHED)
         simulator = Simulator(network, topology, cost)
         simulator.start(_strategy(self.given, placement))
         return simulator.timeline()
@@ -232,7 +233,7 @@ class _Task:
     def searched(self, starts: Mapping[str, Strategy], configs: Proposals) -> Strategy:
         """By chains from these, and descents, in the task's seconds."""
         options = mcmc.Options(seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()))
-        return mcmc.search(self.simulator(), starts, self.rng, options, configs=configs).strategy
+        return mcmc.search(self.simulator(), starts, self.rng, options=options, configs=configs).strategy
 
 
 def _exact(task: _Task) -> Strategy:
@@ -252,7 +253,9 @@ def _learned(task: _Task) -> Strategy:
     from tuner.studies.learned import Settings, learn
 
     given, settings = task.given, Settings(seconds=task.seconds)
-    return learn(given.network, given.topology, task.simulator(), settings, task.rng, reward=task.reward).strategy
+    return learn(
+        given.network, given.topology, task.simulator(), settings=settings, rng=task.rng, reward=task.reward
+    ).strategy
 
 
 WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}

@@ -55,7 +55,9 @@ class ClBlastTemplate(VendorTemplate):
         sums = te.extern([anchor.out_shape], [data, weight], call, name="sums", dtype="float32")
         if not workload.epilogue:
             return te.create_prim_func([data, weight, sums]).with_attr("edgetune.calls_library", True)
-        out = te.compute(anchor.out_shape, lambda *i: epilogue_value(workload.epilogue, sums(*i), extra, i), name="out")
+        out = te.compute(
+            anchor.out_shape, lambda *i: epilogue_value(workload.epilogue, sums(*i), extra, index=i), name="out"
+        )
         sch = Schedule(te.create_prim_func([data, weight, *extra, out]))
         block = sch.get_sblock("out")
         groups, items = sch.split(sch.fuse(*sch.get_loops(block)), [None, _ITEMS])

@@ -43,6 +43,7 @@ class GraphBuilder:
         kernel: int | tuple[int, int],
         stride: int = 1,
         padding: Padding = 0,
+        *,
         groups: int = 1,
         bias: bool = False,
         gain: float = 2.0,
@@ -87,13 +88,14 @@ class GraphBuilder:
         x: str,
         name: str,
         out_channels: int,
+        *,
         kernel: int | tuple[int, int],
         stride: int = 1,
         padding: int | tuple[int, int] = 0,
         groups: int = 1,
         epsilon: float = 1e-5,
     ) -> str:
-        x = self.conv(x, f"{name}.conv", out_channels, kernel, stride, padding, groups)
+        x = self.conv(x, f"{name}.conv", out_channels, kernel, stride, padding, groups=groups)
         return self.relu(self.batch_norm(x, f"{name}.bn", epsilon=epsilon))
 
     def leaky_relu(self, x: str, slope: float) -> str:
@@ -114,7 +116,7 @@ class GraphBuilder:
     def scale(self, x: str, name: str, factor: float) -> str:
         return self.node("Mul", [x, self._parameter(name, np.float32(factor))], self.channels[x])
 
-    def max_pool(self, x: str, kernel: int, stride: int, padding: Padding = 0, ceil: bool = False) -> str:
+    def max_pool(self, x: str, kernel: int, stride: int, *, padding: Padding = 0, ceil: bool = False) -> str:
         return self.node(
             "MaxPool",
             [x],
@@ -125,7 +127,7 @@ class GraphBuilder:
             strides=[stride] * 2,
         )
 
-    def average_pool(self, x: str, kernel: int, stride: int, padding: Padding = 0, include_pad: bool = True) -> str:
+    def average_pool(self, x: str, kernel: int, stride: int, *, padding: Padding = 0, include_pad: bool = True) -> str:
         """`include_pad`: padding counts as zeros, as in torch."""
         return self.node(
             "AveragePool",

@@ -17,10 +17,12 @@ def build(b: GraphBuilder, batch: int) -> str:
 
 def features(b: GraphBuilder, x: str) -> list[str]:
     """The results of all blocks."""
-    x = b.conv_bn_relu(x, "features0", 32, 3, 2, 1)
+    x = b.conv_bn_relu(x, "features0", 32, kernel=3, stride=2, padding=1)
     found = []
     for i, (channels, stride) in enumerate(BLOCKS, 1):
-        x = b.conv_bn_relu(x, f"features{i}.depthwise", b.channels[x], 3, stride, 1, groups=b.channels[x])
-        x = b.conv_bn_relu(x, f"features{i}.pointwise", channels, 1)
+        x = b.conv_bn_relu(
+            x, f"features{i}.depthwise", b.channels[x], kernel=3, stride=stride, padding=1, groups=b.channels[x]
+        )
+        x = b.conv_bn_relu(x, f"features{i}.pointwise", channels, kernel=1)
         found.append(x)
     return found

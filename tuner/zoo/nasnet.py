@@ -64,17 +64,23 @@ class _Network:
         left = self._squeezed(before, f"{name}.left", width) if fits else self._halved(before, f"{name}.left", width)
         parts = [
             left,
-            self._sum(self._separable(right, f"{name}.0l", width, 5), self._separable(left, f"{name}.0r", width, 3)),
-            self._sum(self._separable(left, f"{name}.1l", width, 5), self._separable(left, f"{name}.1r", width, 3)),
+            self._sum(
+                self._separable(right, f"{name}.0l", width, kernel=5),
+                self._separable(left, f"{name}.0r", width, kernel=3),
+            ),
+            self._sum(
+                self._separable(left, f"{name}.1l", width, kernel=5),
+                self._separable(left, f"{name}.1r", width, kernel=3),
+            ),
             self._sum(self._average(right), left),
             self._sum(self._average(left), self._average(left)),
-            self._sum(self._separable(right, f"{name}.4l", width, 3), right),
+            self._sum(self._separable(right, f"{name}.4l", width, kernel=3), right),
         ]
         return Value(self._b.concat([part.name for part in parts]), last.size)
 
     def _reduction(self, name: str, right: Value, left: Value, width: int) -> Value:
         def branch(x: Value, suffix: str, kernel: int, stride: int = 2) -> Value:
-            return self._separable(x, f"{name}.{suffix}", width, kernel, stride)
+            return self._separable(x, f"{name}.{suffix}", width, kernel=kernel, stride=stride)
 
         zero = self._sum(branch(right, "0l", 5), branch(left, "0r", 7))
         one = self._sum(self._maximum(right), branch(left, "1r", 7))
@@ -100,24 +106,24 @@ class _Network:
         parts = [b.conv(path, f"{name}.{i}", width // 2, 1) for i, path in enumerate(paths)]
         return Value(b.batch_norm(b.concat(parts), f"{name}.bn", epsilon=EPSILON), (x.size + 1) // 2)
 
-    def _separable(self, x: Value, name: str, width: int, kernel: int, stride: int = 1) -> Value:
+    def _separable(self, x: Value, name: str, width: int, *, kernel: int, stride: int = 1) -> Value:
         """Twice ReLU, depthwise and 1x1 convolution, batch normalisation; the first has the stride."""
         b, y, size = self._b, x.name, x.size
         for i, step in enumerate((stride, 1)):
             y = b.relu(y)
             inner = b.channels[y]
-            y = b.conv(y, f"{name}.{i}.depthwise", inner, kernel, step, _same(size, kernel, step), inner)
+            y = b.conv(y, f"{name}.{i}.depthwise", inner, kernel, step, _same(size, kernel, step), groups=inner)
             y = b.conv(y, f"{name}.{i}.pointwise", width, 1)
             y = b.batch_norm(y, f"{name}.{i}.bn", epsilon=EPSILON)
             size = -(-size // step)
         return Value(y, size)
 
     def _average(self, x: Value, stride: int = 1) -> Value:
-        y = self._b.average_pool(x.name, 3, stride, _same(x.size, 3, stride), include_pad=False)
+        y = self._b.average_pool(x.name, 3, stride, padding=_same(x.size, 3, stride), include_pad=False)
         return Value(y, -(-x.size // stride))
 
     def _maximum(self, x: Value) -> Value:
-        return Value(self._b.max_pool(x.name, 3, 2, _same(x.size, 3, 2)), -(-x.size // 2))
+        return Value(self._b.max_pool(x.name, 3, 2, padding=_same(x.size, 3, 2)), -(-x.size // 2))
 
     def _sum(self, one: Value, other: Value) -> Value:
         return Value(self._b.add(one.name, other.name), one.size)

@@ -28,7 +28,7 @@ def regular(b: GraphBuilder, batch: int) -> str:
 
 def _build(b: GraphBuilder, x: str, widths: tuple[int, ...], nodes: tuple[int, ...]) -> str:
     for i, (width, count) in enumerate(zip(widths, nodes, strict=True)):
-        x = _block(b, x, f"block{i}", width, wiring(count, b.rng))
+        x = _block(b, x, f"block{i}", width=width, wires=wiring(count, b.rng))
     x = b.batch_norm(b.conv(b.relu(x), "head", 1280, 1), "head.bn")
     return b.dense(b.flatten(b.global_average_pool(b.relu(x))), "fc", 1000)
 
@@ -56,14 +56,14 @@ def _link(known: list[set[int]], one: int, other: int) -> None:
     known[other].add(one)
 
 
-def _block(b: GraphBuilder, x: str, name: str, width: int, wires: list[list[int]]) -> str:
+def _block(b: GraphBuilder, x: str, name: str, *, width: int, wires: list[list[int]]) -> str:
     """Nodes without a predecessor read the block's input and halve it; those without a successor are averaged."""
     values: list[str] = []
     for i, reads in enumerate(wires):
         value = _weighted(b, f"{name}.{i}", [values[r] for r in reads]) if reads else x
         value = b.relu(value)
         inner = b.channels[value]
-        value = b.conv(value, f"{name}.{i}.depthwise", inner, 3, 1 if reads else 2, 1, inner)
+        value = b.conv(value, f"{name}.{i}.depthwise", inner, 3, 1 if reads else 2, 1, groups=inner)
         value = b.conv(value, f"{name}.{i}.pointwise", width, 1)
         values.append(b.batch_norm(value, f"{name}.{i}.bn"))
     read = {r for reads in wires for r in reads}

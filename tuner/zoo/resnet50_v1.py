@@ -18,17 +18,17 @@ def build(b: GraphBuilder, batch: int) -> str:
 def features(b: GraphBuilder, x: str) -> list[list[str]]:
     """The results of all blocks, stage by stage."""
     x = b.relu(b.batch_norm(b.conv(x, "conv0", 64, 7, 2, 3), "batchnorm0"))
-    x = b.max_pool(x, 3, 2, 1)
+    x = b.max_pool(x, 3, 2, padding=1)
     found: list[list[str]] = []
     for i, (channels, blocks, stride) in enumerate(STAGES, 1):
         found.append([])
         for j in range(blocks):
-            x = _bottleneck(b, x, f"stage{i}.{j}", channels, stride if j == 0 else 1)
+            x = _bottleneck(b, x, f"stage{i}.{j}", channels=channels, stride=stride if j == 0 else 1)
             found[-1].append(x)
     return found
 
 
-def _bottleneck(b: GraphBuilder, x: str, name: str, channels: int, stride: int) -> str:
+def _bottleneck(b: GraphBuilder, x: str, name: str, *, channels: int, stride: int) -> str:
     out_channels = channels * EXPANSION
     y = b.relu(b.batch_norm(b.conv(x, f"{name}.conv0", channels, 1, stride), f"{name}.batchnorm0"))
     y = b.relu(b.batch_norm(b.conv(y, f"{name}.conv1", channels, 3, 1, 1), f"{name}.batchnorm1"))

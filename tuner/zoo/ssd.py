@@ -25,22 +25,22 @@ BACKGROUND = 16.0  # how much more likely random heads find nothing than an obje
 def mobilenet(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
     """SSD on MobileNet 1.0, for images of `size` pixels a side: the names of the outputs."""
     maps = mobilenet_v1.features(b, b.input("data", (batch, 3, size, size)))
-    return _detector(b, [maps[10], maps[12]], batch, size, magnitude=1.0)
+    return _detector(b, [maps[10], maps[12]], batch, size=size, magnitude=1.0)
 
 
 def resnet50_v1(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
     """SSD on ResNet-50 v1, for images of `size` pixels a side: the names of the outputs."""
     stages = resnet50.features(b, b.input("data", (batch, 3, size, size)))
-    return _detector(b, [stages[2][-1], stages[3][-1]], batch, size, magnitude=3.4)
+    return _detector(b, [stages[2][-1], stages[3][-1]], batch, size=size, magnitude=3.4)
 
 
-def _detector(b: GraphBuilder, maps: list[str], batch: int, size: int, magnitude: float) -> Sequence[str]:
+def _detector(b: GraphBuilder, maps: list[str], batch: int, *, size: int, magnitude: float) -> Sequence[str]:
     """`magnitude`: of the maps' values, which the heads' weights make up for."""
     spread, moved = 9 / magnitude**2, 1 / magnitude**2
     extents = [-(-size // 16), -(-size // 32)]
     for i, channels in enumerate(EXTRA):
-        x = b.conv_bn_relu(maps[-1], f"extra{i}.reduce", max(channels // 2, 128), 1)
-        maps.append(b.conv_bn_relu(x, f"extra{i}.halve", channels, 3, 2, 1))
+        x = b.conv_bn_relu(maps[-1], f"extra{i}.reduce", max(channels // 2, 128), kernel=1)
+        maps.append(b.conv_bn_relu(x, f"extra{i}.halve", channels, kernel=3, stride=2, padding=1))
         extents.append(-(-extents[-1] // 2))
     scores, moves, anchors = [], [], []
     sizes = [share * size for share in SIZES]
@@ -50,13 +50,13 @@ def _detector(b: GraphBuilder, maps: list[str], batch: int, size: int, magnitude
         classes = b.conv(x, f"class{i}", places * (CLASSES + 1), 3, padding=1, bias=True, gain=spread, shift=shift)
         scores.append(rows(b, classes, batch, CLASSES + 1))
         moves.append(rows(b, b.conv(x, f"box{i}", places * 4, 3, padding=1, bias=True, gain=moved), batch, 4))
-        anchors.append(_anchors(extent, STEPS[i], sizes[i], sizes[i + 1], RATIOS[i]))
+        anchors.append(_anchors(extent, STEPS[i], sizes[i], next_size=sizes[i + 1], ratios=RATIOS[i]))
     boxes = _decoded(b, joined(b, moves, 1), np.concatenate(anchors))
     ranked = b.node("Softmax", [joined(b, scores, 1)], axis=-1)
     return detections(b, boxes, b.node("Transpose", [columns(b, ranked, 1, CLASSES + 1)], perm=[0, 2, 1]))
 
 
-def _anchors(extent: int, step: int, size: float, next_size: float, ratios: Sequence[float]) -> np.ndarray:
+def _anchors(extent: int, step: int, size: float, *, next_size: float, ratios: Sequence[float]) -> np.ndarray:
     """(places, 4): centre x, y, width, height in pixels, in the order of a head's result."""
     shapes = [(size, size), (sqrt(size * next_size),) * 2]
     shapes += [(size * sqrt(ratio), size / sqrt(ratio)) for ratio in ratios[1:]]

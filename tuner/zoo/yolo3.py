@@ -26,37 +26,43 @@ SPREAD, ANYTHING, KIND = 0.2, -8.0, -4.0
 
 def build(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
     """For images of `size` pixels a side: the names of the outputs."""
-    x = _layer(b, b.input("data", (batch, 3, size, size)), "stem", 32, 3)
+    x = _layer(b, b.input("data", (batch, 3, size, size)), "stem", channels=32, kernel=3)
     maps = []
     for i, (channels, blocks) in enumerate(STAGES):
-        x = _layer(b, x, f"stage{i}.halve", channels, 3, 2)
+        x = _layer(b, x, f"stage{i}.halve", channels=channels, kernel=3, stride=2)
         for j in range(blocks):
-            y = _layer(b, x, f"stage{i}.{j}.reduce", channels // 2, 1)
-            x = b.add(x, _layer(b, y, f"stage{i}.{j}.expand", channels, 3, gain=0.15))
+            y = _layer(b, x, f"stage{i}.{j}.reduce", channels=channels // 2, kernel=1)
+            x = b.add(x, _layer(b, y, f"stage{i}.{j}.expand", channels=channels, kernel=3, gain=0.15))
         maps.append(x)
     boxes, scores = [], []
     for i, (step, anchors) in enumerate(HEADS):
         channels = 512 >> i
         if i:
-            x = b.concat([b.upsample(_layer(b, x, f"head{i}.transition", channels, 1)), maps[-1 - i]])
+            x = b.concat([b.upsample(_layer(b, x, f"head{i}.transition", channels=channels, kernel=1)), maps[-1 - i]])
         for j in range(5):
-            x = _layer(b, x, f"head{i}.{j}", channels if j % 2 == 0 else 2 * channels, 1 if j % 2 == 0 else 3)
+            x = _layer(
+                b, x, f"head{i}.{j}", channels=channels if j % 2 == 0 else 2 * channels, kernel=1 if j % 2 == 0 else 3
+            )
         shift = np.tile([0.0] * 4 + [ANYTHING] + [KIND] * CLASSES, len(anchors))
-        tip = _layer(b, x, f"head{i}.tip", 2 * channels, 3)
+        tip = _layer(b, x, f"head{i}.tip", channels=2 * channels, kernel=3)
         out = b.conv(tip, f"head{i}.output", len(shift), 1, bias=True, gain=SPREAD, shift=shift)
-        found, likely = _decoded(b, rows(b, out, batch, 5 + CLASSES), size // step, step, anchors)
+        found, likely = _decoded(b, rows(b, out, batch, 5 + CLASSES), size // step, step=step, anchors=anchors)
         boxes.append(found)
         scores.append(likely)
     ranked = b.node("Transpose", [joined(b, scores, 1)], perm=[0, 2, 1])
     return detections(b, joined(b, boxes, 1), ranked)
 
 
-def _layer(b: GraphBuilder, x: str, name: str, channels: int, kernel: int, stride: int = 1, gain: float = 1.0) -> str:
+def _layer(
+    b: GraphBuilder, x: str, name: str, *, channels: int, kernel: int, stride: int = 1, gain: float = 1.0
+) -> str:
     x = b.conv(x, f"{name}.conv", channels, kernel, stride, kernel // 2)
     return b.leaky_relu(b.batch_norm(x, f"{name}.bn", gain), SLOPE)
 
 
-def _decoded(b: GraphBuilder, out: str, extent: int, step: int, anchors: Sequence[tuple[int, int]]) -> tuple[str, str]:
+def _decoded(
+    b: GraphBuilder, out: str, extent: int, *, step: int, anchors: Sequence[tuple[int, int]]
+) -> tuple[str, str]:
     """The boxes (batch, places, 4) and scores (batch, places, classes) of a head."""
     y, x = np.meshgrid(np.arange(extent), np.arange(extent), indexing="ij")
     places = np.repeat(np.stack([x, y], -1).reshape(-1, 2), len(anchors), 0)[None]

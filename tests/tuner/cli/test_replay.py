@@ -57,8 +57,8 @@ def test_a_library_that_fails_is_one_line_or_a_remark(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ModelGuidedSearcher, "propose", fail)
     with pytest.raises(TuneError, match=r"^model_guided failed: xgboost: out of cheese$"):
-        replay(made(200), "model_guided", 0, 20)
-    assert replay(made(200), "auto", 0, 20).failures == {"model": "xgboost: out of cheese"}
+        replay(made(200), "model_guided", 0, trials=20)
+    assert replay(made(200), "auto", 0, trials=20).failures == {"model": "xgboost: out of cheese"}
 
 
 def test_a_library_that_cannot_be_loaded_is_one_line_or_a_remark(space: Path, tmp_path: Path) -> None:

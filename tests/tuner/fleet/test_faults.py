@@ -83,7 +83,7 @@ def write_network(path: Path, layers: int) -> None:
     b = GraphBuilder("many", np.random.default_rng(0))
     x = b.input("data", (1, 16, 14, 14))
     for i in range(layers):
-        x = b.conv_bn_relu(x, f"layer{i}", 16 + 8 * (i + 1), 3 - 2 * (i % 2), padding=1 - i % 2)
+        x = b.conv_bn_relu(x, f"layer{i}", 16 + 8 * (i + 1), kernel=3 - 2 * (i % 2), padding=1 - i % 2)
     path.write_bytes(b.model(x).SerializeToString())
 
 

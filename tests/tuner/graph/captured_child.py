@@ -34,14 +34,14 @@ def main() -> int:
 
         def arrange(placed: Placed) -> Placed:
             """What is fastest is chance here: kernels compute nothing."""
-            plans.extend(plan_stages(placed, device, store, 60.0) for _ in range(2))
+            plans.extend(plan_stages(placed, device, store, seconds=60.0) for _ in range(2))
             if "EDGETUNE_CUDA_NO_GRAPHS" in os.environ:
                 return plans[-1].placed
             calls = Calls.of(placed)
             return replace(staged(placed, calls, by_branch(calls)), captured=True)
 
         planned = Planned([0] * len(graph.steps))
-        manifest = build_placed(graph, [device], planned, folder / "module", store, arrange=arrange)
+        manifest = build_placed(graph, [device], planned, directory=folder / "module", store=store, arrange=arrange)
     module = load(folder / "module")
     given = {info.name: np.ones(info.shape, info.dtype) for info in manifest.inputs}
     starts = []

@@ -43,7 +43,9 @@ def test_no_driver_of_cuda_is_opened_before_workers_are_forked(tmp_path: Path, m
     monkeypatch.delenv("TVM_FFI_DISABLE_TORCH_C_DLPACK", raising=False)
     server = ProcessServer(tmp_path, ("tuner.measure.workers.build_main",))
     try:
-        worker = server.spawn("builder", "tests.tuner.measure.misbehaving:main", None, sorted(os.sched_getaffinity(0)))
+        worker = server.spawn(
+            "builder", "tests.tuner.measure.misbehaving:main", None, cpus=sorted(os.sched_getaffinity(0))
+        )
         worker.stop()
     finally:
         server.close()

@@ -122,7 +122,9 @@ def test_a_node_killed_in_mid_run_costs_time_alone(
     for name, options in (("there", {"make": runner.make_searcher, "progress": on_trial}), ("here", {})):
         replayed = ReplayRunner(DEVICE.key, computed(latency), VERSIONS)
         with open_db(tmp_path / f"{name}.db") as store:
-            tune([CONV, POINT], DEVICE, store, replayed, budget=Budget(trials=96), clock=replayed.clock, **options)
+            tune(
+                [CONV, POINT], DEVICE, store, runner=replayed, budget=Budget(trials=96), clock=replayed.clock, **options
+            )
             configs.append([t.config for t in store.trials()])
     assert configs[0] == configs[1]
     assert where(said) != killed[0]

@@ -73,7 +73,7 @@ def test_the_best_config_of_the_device_is_taken(
     slow, fast = configs(workload, device, 2)
     store.add(trial(workload, device.key, slow, 2e-3))
     store.add(trial(workload, device.key, fast, 1e-3))
-    manifest = build(graph, device, tmp_path / "m", store)
+    manifest = build(graph, device, tmp_path / "m", store=store)
     first = manifest.operators[0]
     assert (first.config, first.source, first.seconds, first.error) == (fast, "device", 1e-3, 1e-7)
     assert {o.source for o in manifest.operators[1:]} == {"default"}

@@ -22,8 +22,8 @@ CLASSES = 3
 def write_tiny_detector(path: Path) -> Path:
     """64 places in a picture of 32 by 32 pixels."""
     b = GraphBuilder("detector", np.random.default_rng(0))
-    x = b.conv_bn_relu(b.input("data", (1, 3, 32, 32)), "stem", 16, 3, 2, 1)
-    x = b.conv_bn_relu(x, "body", 24, 3, 2, 1)
+    x = b.conv_bn_relu(b.input("data", (1, 3, 32, 32)), "stem", 16, kernel=3, stride=2, padding=1)
+    x = b.conv_bn_relu(x, "body", 24, kernel=3, stride=2, padding=1)
     head = rows(b, b.conv(x, "head", 4 + CLASSES, 1, bias=True), 1, 4 + CLASSES)
     y, x = np.meshgrid(4 * np.arange(8), 4 * np.arange(8), indexing="ij")
     centre = b.node("Add", [columns(b, head, 0, 2), floats(b, np.stack([x, y], -1).reshape(1, -1, 2))])

@@ -67,7 +67,7 @@ def half(graph: FusedGraph, device: Device, tmp_path_factory: pytest.TempPathFac
     """The convolutions on the CPU, the rest on the GPU, where its dense layer has weights."""
     directory = tmp_path_factory.mktemp("half") / "tiny"
     placement = [int(i > 2) for i in range(len(graph.steps))]
-    build_placed(graph, [open_device("cpu", 1), device], Planned(placement), directory)
+    build_placed(graph, [open_device("cpu", 1), device], Planned(placement), directory=directory)
     return directory
 
 
@@ -104,7 +104,7 @@ def test_a_part_on_the_cpu_and_a_part_on_a_gpu(half: Path, model: Path, graph: F
 def test_the_gpu_first(graph: FusedGraph, model: Path, device: Device, tmp_path: Path) -> None:
     """The virtual machine's first device holds the constants: here the CPU's are parameters."""
     placement = [int(not isinstance(step, AnchorStep) or i > 2) for i, step in enumerate(graph.steps)]
-    manifest = build_placed(graph, [device, open_device("cpu", 1)], Planned(placement), tmp_path / "m")
+    manifest = build_placed(graph, [device, open_device("cpu", 1)], Planned(placement), directory=tmp_path / "m")
     assert manifest.constants[0] is None
     assert manifest.constants[1] is not None
     assert max(verify(load(tmp_path / "m"), OnnxReference(model)).values()) < 1e-5

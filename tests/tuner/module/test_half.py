@@ -96,7 +96,7 @@ def test_a_device_that_stores_no_halves(graph: FusedGraph, device: Device, tmp_p
     with pytest.raises(BadInput, match="halves are for GPU devices only"):
         build(graph, cpu, tmp_path / "m")
     with pytest.raises(BadInput, match="halves are for GPU devices only"):
-        build_placed(graph, [device, cpu], Planned([0] * len(graph.steps)), tmp_path / "m")
+        build_placed(graph, [device, cpu], Planned([0] * len(graph.steps)), directory=tmp_path / "m")
     with pytest.raises(BadInput, match="cannot store halves"):
         build(graph, open_device(f"opencl:{device_number('pocl')}"), tmp_path / "m")
     assert not (tmp_path / "m").exists()

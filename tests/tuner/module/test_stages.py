@@ -65,7 +65,7 @@ def built(graph: FusedGraph, device: Device, tmp_path_factory: pytest.TempPathFa
         return staged(placed, calls, with_threads(schedule, THREADS) if device.is_host else schedule)
 
     directory = tmp_path_factory.mktemp("built") / "staged"
-    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory, arrange=arrange)
+    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=directory, arrange=arrange)
     return directory
 
 
@@ -151,7 +151,7 @@ def merged(squeezed: Path, device: Device, tmp_path_factory: pytest.TempPathFact
         return staged(placed, calls, all_merged(merging), merging=merging)
 
     directory = tmp_path_factory.mktemp("built") / "merged"
-    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory, arrange=arrange)
+    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=directory, arrange=arrange)
     return graph, directory
 
 

@@ -35,10 +35,10 @@ def test_a_larger_step_takes_longer_in_any_layout(tmp_path: Path, device: Device
 
 
 def test_transforms_take_time_unless_memory_stays_the_same(device: Device) -> None:
-    module = lower_transform((1, 32, 28, 28), "float32", PLAIN, Layout(16), device.target)
+    module = lower_transform((1, 32, 28, 28), "float32", PLAIN, to=Layout(16), target=device.target)
     assert computes(module)
     assert min(time_module(module, device, runs=3)) > 0
-    assert not computes(lower_transform((1, 32, 1, 1), "float32", PLAIN, Layout(16), device.target))
+    assert not computes(lower_transform((1, 32, 1, 1), "float32", PLAIN, to=Layout(16), target=device.target))
 
 
 def test_copies_to_and_from_a_device(device: Device) -> None:

@@ -17,5 +17,5 @@ def untuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A module that was built without a database, for one thread of the CPU: not to be written to."""
     folder = tmp_path_factory.mktemp("untuned")
     graph = branches(folder)
-    build_placed(graph, [open_device("cpu", 1)], Planned([0] * len(graph.steps)), folder / "out")
+    build_placed(graph, [open_device("cpu", 1)], Planned([0] * len(graph.steps)), directory=folder / "out")
     return folder / "out"

@@ -33,7 +33,9 @@ def network(tmp_path_factory) -> tuple[Path, Path]:
 
 def _compare(network: tuple[Path, Path], peers: list[str], **options) -> Comparison:
     module, model = network
-    return compare(module, model, peers, INPUTS, 1, usable_cpus()[:1], rounds=2, block_seconds=0.01, **options)
+    return compare(
+        module, model, peers, inputs=INPUTS, threads=1, cpus=usable_cpus()[:1], rounds=2, block_seconds=0.01, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,9 @@ def test_a_peer_that_fails_is_skipped_with_the_reason(network, tmp_path):
     module, _ = network
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
-    comparison = compare(module, broken, ["default"], INPUTS, 1, usable_cpus()[:1], rounds=1, block_seconds=0.01)
+    comparison = compare(
+        module, broken, ["default"], inputs=INPUTS, threads=1, cpus=usable_cpus()[:1], rounds=1, block_seconds=0.01
+    )
     assert comparison.peers == ()
     assert "default on" in comparison.skipped["default"]
     assert "failed" in comparison.skipped["default"]

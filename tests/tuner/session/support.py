@@ -72,7 +72,7 @@ def replayed(
     **options: object,
 ) -> SessionReport:
     runner = ReplayRunner(device.key, computed(seconds), VERSIONS)
-    return tune(tasks, device, store, runner, budget=budget, clock=runner.clock, **options)  # type: ignore[arg-type]
+    return tune(tasks, device, store, runner=runner, budget=budget, clock=runner.clock, **options)  # type: ignore[arg-type]
 
 
 def records(store: Store) -> list[Trial]:

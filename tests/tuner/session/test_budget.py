@@ -122,7 +122,15 @@ def test_time_between_trials_counts_too(device: Device, store: Store, seconds: f
     the time ends, in a batch or between two of them. One config works, so there is nothing to compare."""
     times, ticks = chain([1e-3], repeat(math.inf)), count()
     runner, budget = ReplayRunner(device.key, computed(lambda _: next(times)), VERSIONS), Budget(seconds=seconds)
-    first = tune([CONV], device, store, runner, "random", budget, clock=lambda: runner.clock() + 0.3 * next(ticks))
+    first = tune(
+        [CONV],
+        device,
+        store,
+        runner=runner,
+        searcher="random",
+        budget=budget,
+        clock=lambda: runner.clock() + 0.3 * next(ticks),
+    )
     assert first.stopped is Stopped.TIME
     assert first.trials > FLOOR
     assert replayed(device, store, [CONV], budget, searcher="random").new_trials == 0

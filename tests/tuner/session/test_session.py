@@ -76,9 +76,9 @@ def test_what_an_earlier_session_measured_may_be_told_to_be_disturbed(device: De
             return [] if found is None else [found]
 
     runner = Late(device.key, computed(latency), VERSIONS)
-    tune([CONV], device, store, runner, budget=Budget(trials=8), clock=runner.clock)
+    tune([CONV], device, store, runner=runner, budget=Budget(trials=8), clock=runner.clock)
     runner.earlier = replace(records(store)[0], seed=None, searcher=None)
-    report = tune([POINT], device, store, runner, budget=Budget(trials=8), clock=runner.clock)
+    report = tune([POINT], device, store, runner=runner, budget=Budget(trials=8), clock=runner.clock)
     assert runner.earlier is None
     assert report.tasks[0].trials == 8
 
@@ -257,7 +257,7 @@ def test_what_a_killed_process_left_in_the_journal_is_measured_again(device: Dev
 def test_a_session_on_this_machine_finds_and_confirms_a_best(device: Device, store: Store) -> None:
     tasks = [CONV, POINT]
     with LocalRunner(device) as runner:
-        report = tune(tasks, device, store, runner, budget=Budget(trials=20))
+        report = tune(tasks, device, store, runner=runner, budget=Budget(trials=20))
         assert report.new_trials == 20
         assert not report.failures
         for task in report.tasks:
@@ -265,7 +265,7 @@ def test_a_session_on_this_machine_finds_and_confirms_a_best(device: Device, sto
             assert found is not None
             assert (found.config, found.seconds) == (task.best_config, task.best_seconds)
             assert task.confirmed
-        again = tune(tasks, device, store, runner, budget=Budget(trials=20))
+        again = tune(tasks, device, store, runner=runner, budget=Budget(trials=20))
     assert again.new_trials == 0
     assert again.stopped is Stopped.TRIALS
 

@@ -93,7 +93,7 @@ class Machine:
         """`around`: makes of the host's function that runs stages the one that the network calls."""
         if schedule is not None:
             calls = Calls.of(placed)
-            placed = staged(placed, calls, schedule, keep, Merging(placed, calls, device))
+            placed = staged(placed, calls, schedule, keep=keep, merging=Merging(placed, calls, device))
         self.executable = compile_module(placed.module, host_of([device.target]), 1)
         self._device = device.tvm_device()
         self._host = Host(device.threads) if device.is_host else None

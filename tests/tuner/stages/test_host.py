@@ -167,11 +167,11 @@ def test_more_groups_than_threads_are_refused(network: Placed) -> None:
 def test_more_groups_than_threads_are_not_searched(network: Placed, tmp_path: Path) -> None:
     device = host(2)
     with open_db(tmp_path / "stages.db") as store:
-        plan_stages(network, device, store, 600, options=Options(Limits(4, 3)))
+        plan_stages(network, device, store, seconds=600, options=Options(Limits(4, 3)))
         trials = list(store.trials())
         assert max(len(t.workload.attrs["groups"]) for t in trials if t.workload.op == "stage") == 2
         calls = Calls.of(network)
-        costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store)
+        costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store=store)
         assert costs.seconds(Stage(((0,), (1,), (2,)))) == float("inf")
         assert costs.measured == 0
 
@@ -187,10 +187,10 @@ def test_kernels_of_another_library_run_alone(network: Placed, tmp_path: Path) -
     module.update_func(module.get_global_var(calls.kernels[2].name), te.create_prim_func([data, out]))
     with open_db(tmp_path / "stages.db") as store:
         bench = StageBench(network, calls, device)
-        costs = MeasuredCosts(replace(calls, module=module), bench, device, store)
+        costs = MeasuredCosts(replace(calls, module=module), bench, device, store=store)
         assert costs.seconds(Stage(((1,), (2,)))) == float("inf")
         assert costs.seconds(Stage(((1, 2),))) < float("inf")
-        assert MeasuredCosts(calls, bench, device, store).seconds(Stage(((1,), (2,)))) < float("inf")
+        assert MeasuredCosts(calls, bench, device, store=store).seconds(Stage(((1,), (2,)))) < float("inf")
 
 
 def test_loops_are_shared_by_as_many_threads_as_are_asked_for() -> None:
@@ -222,7 +222,7 @@ def test_loops_are_shared_by_as_many_threads_as_are_asked_for() -> None:
 
 def built(graph: FusedGraph, folder: Path, arrange: Callable[[Placed], Placed] | None) -> Path:
     device = host(THREADS)
-    build_placed(graph, [device], Planned([0] * len(graph.steps)), folder, arrange=arrange)
+    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=folder, arrange=arrange)
     return folder
 
 
@@ -296,4 +296,4 @@ def test_without_the_pool_they_run_one_after_the_other(
 def test_without_a_compiler_there_are_none(network: Placed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with open_db(tmp_path / "stages.db") as store, pytest.raises(BadInput, match="thread pool"):
-        plan_stages(network, host(2), store, 1)
+        plan_stages(network, host(2), store, seconds=1)

@@ -281,9 +281,9 @@ def network(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Placed:
 
 def costs_of(network: Placed, device: Device, store: Store) -> tuple[MeasuredCosts, Merging, Calls]:
     calls = Calls.of(network)
-    merging = Merging(network, calls, device, store)
+    merging = Merging(network, calls, device, store=store)
     bench = StageBench(network, calls, device, merging=merging)
-    return MeasuredCosts(calls, bench, device, store, merging=merging), merging, calls
+    return MeasuredCosts(calls, bench, device, store=store, merging=merging), merging, calls
 
 
 def the_merged_stage(merging: Merging) -> Stage:
@@ -311,7 +311,7 @@ def test_a_merged_stage_is_measured_once_and_remembered(network: Placed, device:
 
 def test_without_merged_kernels_there_are_no_merged_stages(network: Placed, device: Device, store: Store) -> None:
     calls = Calls.of(network)
-    costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store)
+    costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store=store)
     stage = the_merged_stage(Merging(network, calls, device))
     assert costs.seconds(stage) == np.inf
     with pytest.raises(BadInput, match="no kernel"):
@@ -372,10 +372,10 @@ def test_plans_are_remembered_until_a_merged_kernel_is_tuned(tmp_path: Path, dev
     graph = three(tmp_path)
     network = lowered(graph, device)
     for _ in range(2):
-        assert plan_stages(network, device, store, 600).finished
+        assert plan_stages(network, device, store, seconds=600).finished
         assert len([t for t in store.trials() if t.workload.op == "schedule" and not t.config["stages"]]) == 1
     calls = Calls.of(network)
-    before = Merging(network, calls, device, store)
+    before = Merging(network, calls, device, store=store)
     known = before.kernel(the_merged_stage(before))
     assert known is not None
     assert known.choice.source == "default"
@@ -383,13 +383,13 @@ def test_plans_are_remembered_until_a_merged_kernel_is_tuned(tmp_path: Path, dev
     better = another_config(known.workload, known.choice.config, device)
     version = template_named(better.template).version
     store.add(Trial(known.workload, device.key, better, version, (1e-6,), error=0.0))
-    after = Merging(network, calls, device, store)
+    after = Merging(network, calls, device, store=store)
     kernel = after.kernel(the_merged_stage(after))
     assert kernel is not None
     assert (kernel.choice.config, kernel.choice.source) == (better, "device")
     network_staged = staged(network, calls, all_merged(after), merging=after)
     assert_equal(Machine(network_staged, device).run(arrays()), Machine(network, device).run(arrays()))
-    plan_stages(network, device, store, 600)
+    plan_stages(network, device, store, seconds=600)
     assert len({t.workload for t in store.trials() if t.workload.op == "schedule"}) == 2
 
 

@@ -78,7 +78,7 @@ def assert_the_same(network: Placed, plan: StagePlan, device: Device) -> None:
 @pytest.mark.sampled(2)
 def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) -> None:
     told: list[int] = []
-    first = plan_stages(network, device, store, 600, progress=told.append)
+    first = plan_stages(network, device, store, seconds=600, progress=told.append)
     assert first.finished
     assert first.measured == len(told) > 10
     assert first.seconds <= first.sequential_seconds
@@ -91,7 +91,7 @@ def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) 
     assert first.seconds == min(t.seconds for t in schedules.values())
     assert first.sequential_seconds == schedules[()].seconds
     assert list(verify(store)) == []
-    again = plan_stages(network, device, store, 600)
+    again = plan_stages(network, device, store, seconds=600)
     assert again.measured == 0
     assert (again.schedule, again.seconds) == (first.schedule, first.seconds)
     assert len(list(store.trials())) == len(trials)
@@ -100,13 +100,15 @@ def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) 
 @pytest.mark.sampled(2)
 def test_a_schedule_of_an_earlier_comparison_is_not_taken(network: Placed, device: Device, store: Store) -> None:
     """It was compared with another run of one kernel after the other, when the machine may have been faster."""
-    plan_stages(network, device, store, 600)
+    plan_stages(network, device, store, seconds=600)
     trials = compared(store)
     wide = trials[greedy_on(network, device)]
     store.add(replace(wide, times=(1e-9,), created=datetime.now(UTC)))
-    assert [s.text() for s in plan_stages(network, device, store, 600).schedule or ()] == list(wide.config["stages"])
+    assert [s.text() for s in plan_stages(network, device, store, seconds=600).schedule or ()] == list(
+        wide.config["stages"]
+    )
     store.add(replace(trials[()], times=(1.0,), created=datetime.now(UTC)))
-    plan = plan_stages(network, device, store, 600)
+    plan = plan_stages(network, device, store, seconds=600)
     assert (plan.schedule, plan.seconds, plan.measured) == (None, 1.0, 0)
 
 
@@ -146,22 +148,22 @@ def test_kernels_with_a_workspace_are_alone_on_cuda() -> None:
 
 @pytest.mark.sampled(4)
 def test_a_search_without_time_goes_on_the_next_time(network: Placed, device: Device, store: Store) -> None:
-    hurried = plan_stages(network, device, store, 1e-9)
+    hurried = plan_stages(network, device, store, seconds=1e-9)
     assert not hurried.finished
     assert_the_same(network, hurried, device)
-    rest = plan_stages(network, device, store, 600)
+    rest = plan_stages(network, device, store, seconds=600)
     assert rest.finished
     assert rest.measured > 0
-    assert plan_stages(network, device, store, 600).measured == 0
+    assert plan_stages(network, device, store, seconds=600).measured == 0
 
 
 def test_stages_have_keys_that_do_not_depend_on_their_place(network: Placed, device: Device, store: Store) -> None:
     calls = Calls.of(network)
     bench = StageBench(network, calls, device)
-    costs = MeasuredCosts(calls, bench, device, store)
+    costs = MeasuredCosts(calls, bench, device, store=store)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
     seconds = costs.seconds(wide)
-    other = MeasuredCosts(calls, bench, device, store)
+    other = MeasuredCosts(calls, bench, device, store=store)
     assert other.seconds(replace(wide, groups=wide.groups[::-1])) == seconds
     assert other.measured == 0
     schedule = [costs.divided(stage) for stage in (wide, *sequential(calls.graph()))]
@@ -170,7 +172,7 @@ def test_stages_have_keys_that_do_not_depend_on_their_place(network: Placed, dev
 
 def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device: Device, store: Store) -> None:
     calls = Calls.of(network)
-    costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store)
+    costs = MeasuredCosts(calls, StageBench(network, calls, device), device, store=store)
     chain = Stage(((0, 1, 2),))
     assert costs.seconds(chain) == pytest.approx(sum(costs.seconds(Stage(((i,),))) for i in range(3)))
     assert costs.measured == 3
@@ -190,7 +192,7 @@ def test_what_streams_hold_up_behind_them_is_known_once_for_a_network_and_a_numb
     calls = Calls.of(network)
     bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
-    seconds = MeasuredCosts(calls, bench, device, store).seconds(wide)
+    seconds = MeasuredCosts(calls, bench, device, store=store).seconds(wide)
     (own,) = [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
     behind = [t for t in store.trials() if "behind" in t.workload.attrs]
     if device.is_host:
@@ -199,7 +201,7 @@ def test_what_streams_hold_up_behind_them_is_known_once_for_a_network_and_a_numb
         return
     assert [t.workload.attrs["streams"] for t in behind] == [3]
     assert seconds == own.seconds + behind[0].seconds
-    costs = MeasuredCosts(calls, bench, device, store)
+    costs = MeasuredCosts(calls, bench, device, store=store)
     two = replace(wide, groups=wide.groups[:2])
     costs.prepare([two, wide])
     first, second = (t for t in store.trials() if "behind" in t.workload.attrs)
@@ -209,7 +211,7 @@ def test_what_streams_hold_up_behind_them_is_known_once_for_a_network_and_a_numb
     assert costs.seconds(two) == own.seconds + second.seconds
     assert [t for t in store.trials() if "behind" in t.workload.attrs] == [first, second]
     other = lowered(branches(tmp_path, 14), device)
-    MeasuredCosts(Calls.of(other), StageBench(other, Calls.of(other), device), device, store).prepare([wide])
+    MeasuredCosts(Calls.of(other), StageBench(other, Calls.of(other), device), device, store=store).prepare([wide])
     assert len([t for t in store.trials() if t.workload.attrs.get("streams") == 3]) == 2
 
 
@@ -220,12 +222,12 @@ def test_what_streams_hold_up_is_measured_with_stages_that_the_device_does_not_r
     calls = Calls.of(network)
     bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
-    MeasuredCosts(calls, bench, device, store).prepare([wide])
+    MeasuredCosts(calls, bench, device, store=store).prepare([wide])
     (trial,) = [t for t in store.trials() if len(t.workload.attrs.get("groups", ())) == 3]
     failed = replace(trial, times=(), failure=Failure(FailureKind.RUN, "out of resources"), created=datetime.now(UTC))
     with open_db(tmp_path / "other.db") as other:
         other.add(failed)
-        costs = MeasuredCosts(calls, bench, device, other)
+        costs = MeasuredCosts(calls, bench, device, store=other)
         costs.prepare([wide])
         assert costs.seconds(wide) == math.inf
         assert not [t for t in other.trials() if "behind" in t.workload.attrs]
@@ -235,11 +237,11 @@ def test_what_the_database_has_is_known(network: Placed, device: Device, store: 
     calls = Calls.of(network)
     bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
-    first = MeasuredCosts(calls, bench, device, store)
+    first = MeasuredCosts(calls, bench, device, store=store)
     assert not first.known(wide)
     assert not first.known(Stage(wide.groups[:1]))
     first.prepare([wide])
-    again = MeasuredCosts(calls, bench, device, store)
+    again = MeasuredCosts(calls, bench, device, store=store)
     assert again.known(replace(wide, groups=wide.groups[::-1]))
     assert again.known(Stage(wide.groups[:1]))
     assert not again.known(replace(wide, groups=wide.groups[:2]))
@@ -255,13 +257,13 @@ def test_a_stage_that_is_known_roughly_is_measured_well_when_it_is_asked_for_aga
     calls = Calls.of(network)
     bench = StageBench(network, calls, device)
     wide = next(stage for stage in greedy(calls.graph()) if len(stage.groups) == 3)
-    costs = MeasuredCosts(calls, bench, device, store)
+    costs = MeasuredCosts(calls, bench, device, store=store)
     costs.prepare([wide], roughly=True)
     (rough,) = of_three()
     assert len(rough.times) == 5
     before = costs.seconds(wide)
     assert costs.is_rough(wide)
-    again = MeasuredCosts(calls, bench, device, store)
+    again = MeasuredCosts(calls, bench, device, store=store)
     assert again.known(wide)
     again.prepare([wide], roughly=True)
     assert of_three() == [rough]
@@ -305,11 +307,11 @@ def test_a_kernel_that_cannot_be_timed_is_named(
     """As the database remembers it: the device refused it."""
     calls = Calls.of(network)
     bench = StageBench(network, calls, device)
-    MeasuredCosts(calls, bench, device, store).seconds(Stage(((0,),)))
+    MeasuredCosts(calls, bench, device, store=store).seconds(Stage(((0,),)))
     (trial,) = store.trials()
     store.add(replace(trial, times=(), failure=Failure(FailureKind.RUN, "out of resources"), created=datetime.now(UTC)))
     with pytest.raises(BadInput, match=f"{calls.kernels[0].name}.*cannot be timed"):
-        MeasuredCosts(calls, bench, device, store).seconds(Stage(((0,),)))
+        MeasuredCosts(calls, bench, device, store=store).seconds(Stage(((0,),)))
     assert Stager(device, store, 10, Output(as_json=False))(network) is network
     *progress, said = capfd.readouterr().err.strip().splitlines()
     assert said.startswith("no stages: ")
@@ -332,7 +334,7 @@ def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, devi
     stages: dict[int, str] = {}
     for batch, placed in ((8, eight), (1, network)):
         before = {t.workload.key for t in store.trials()}
-        assert plan_stages(placed, device, store, 600).measured > 0
+        assert plan_stages(placed, device, store, seconds=600).measured > 0
         added = {t.workload.key: t for t in store.trials() if t.workload.key not in before}
         assert {t.workload.op for t in added.values()} == {"stage", "schedule"}  # nothing was taken over
         (stages[batch],) = (key for key, t in added.items() if t.workload.op == "schedule")
@@ -344,8 +346,8 @@ def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, devi
     store.add(replace(trial, config=config, times=(1e-9,), created=datetime.now(UTC)))
     other = next(t for t in store.trials() if t.workload.key == stages[1] and not t.config["stages"])
     store.add(replace(other, times=(1e-9,), created=datetime.now(UTC)))
-    assert [s.text() for s in plan_stages(eight, device, store, 600).schedule or ()] == wide
-    assert plan_stages(network, device, store, 600).schedule is None
+    assert [s.text() for s in plan_stages(eight, device, store, seconds=600).schedule or ()] == wide
+    assert plan_stages(network, device, store, seconds=600).schedule is None
 
 
 def test_a_kernel_keeps_busy_what_its_groups_fill(network: Placed, device: Device) -> None:
@@ -357,7 +359,7 @@ def test_a_kernel_keeps_busy_what_its_groups_fill(network: Placed, device: Devic
 
 def test_one_thread_has_no_stages(network: Placed, store: Store) -> None:
     with pytest.raises(BadInput, match=r"a thread each.*--threads 2"):
-        plan_stages(network, host(1), store, 1)
+        plan_stages(network, host(1), store, seconds=1)
 
 
 def large(folder: Path, size: int) -> FusedGraph:

@@ -111,7 +111,7 @@ def test_real_trials_are_fitted(store: Store) -> None:
     tasks = [Task(w, 1, str(i)) for i, w in enumerate(convs)]
     with LocalRunner(device) as runner:
         for task in tasks:
-            tune([task], device, store, runner, "random", Budget(trials=3))
+            tune([task], device, store, runner=runner, searcher="random", budget=Budget(trials=3))
     samples = samples_of(store, device.key)
     assert len(samples) == len(tasks)
     found = fitted(store, device.key, DeviceSpec("cpu", "cpu", 1e11, 2e10, "cpu"))

@@ -32,7 +32,7 @@ def starts() -> dict[str, Strategy]:
 
 
 def test_chains_find_what_no_start_has_and_no_neighbour_betters() -> None:
-    found = search(simulator(), starts(), random.Random(0), Options(proposals=600))
+    found = search(simulator(), starts(), random.Random(0), options=Options(proposals=600))
     once_more = simulator()
     assert all(found.seconds < once_more.start(strategy) for strategy in starts().values())
     assert once_more.start(found.strategy) == found.seconds
@@ -45,7 +45,7 @@ def test_chains_find_what_no_start_has_and_no_neighbour_betters() -> None:
 def test_a_chain_from_a_random_strategy_finds_faster_ones() -> None:
     drawn = random_strategy(RNNLM, P100, random.Random(0))
     options = Options(proposals=600, descents=0)
-    found = search(simulator(), {"random": drawn}, random.Random(0), options)
+    found = search(simulator(), {"random": drawn}, random.Random(0), options=options)
     assert found.start == "random"
     assert found.seconds < 0.9 * simulator().start(drawn)
 
@@ -53,9 +53,9 @@ def test_a_chain_from_a_random_strategy_finds_faster_ones() -> None:
 @pytest.mark.parametrize("tempering", [1, 3])
 def test_the_same_seed_finds_the_same(tempering: int) -> None:
     options = Options(proposals=300, tempering=tempering, exchange=10, descents=0)
-    one, other = (search(simulator(), starts(), random.Random(3), options) for _ in range(2))
+    one, other = (search(simulator(), starts(), random.Random(3), options=options) for _ in range(2))
     assert (one.strategy, one.seconds, one.accepted) == (other.strategy, other.seconds, other.accepted)
-    different = search(simulator(), starts(), random.Random(4), options)
+    different = search(simulator(), starts(), random.Random(4), options=options)
     assert different.accepted != one.accepted
 
 
@@ -63,7 +63,7 @@ def test_of_several_descents_the_best_is_kept_and_a_local_optimum() -> None:
     nmt = network("nmt", steps=2)
     start = {"expert": strategy_of("expert", nmt, P100)}
     found = [
-        search(Simulator(nmt, P100, training=True), start, random.Random(4), Options(proposals=20, descents=n))
+        search(Simulator(nmt, P100, training=True), start, random.Random(4), options=Options(proposals=20, descents=n))
         for n in (1, 3, 6)
     ]
     assert found[0].seconds > found[1].seconds > found[2].seconds
@@ -80,7 +80,7 @@ def test_no_descent_is_begun_that_would_not_end_in_time() -> None:
     def found(seconds: float, descents: int) -> ChainResult:
         ticks: Iterator[int] = iter(range(10**9))
         options = Options(seconds=seconds, patience=1, descents=descents)
-        return search(simulator(), starts(), random.Random(0), options, clock=lambda: float(next(ticks)))
+        return search(simulator(), starts(), random.Random(0), options=options, clock=lambda: float(next(ticks)))
 
     assert found(4, 1).optimal
     assert found(4, 3).elapsed == found(4, 1).elapsed + 1  # asked once more
@@ -89,7 +89,7 @@ def test_no_descent_is_begun_that_would_not_end_in_time() -> None:
 
 def test_threads_find_what_one_finds() -> None:
     one, two, three = (
-        search(simulator(), starts(), random.Random(3), Options(proposals=300, threads=threads))
+        search(simulator(), starts(), random.Random(3), options=Options(proposals=300, threads=threads))
         for threads in (1, 2, 3)
     )
     for found in (two, three):
@@ -102,7 +102,7 @@ def test_a_warm_chain_accepts_what_is_slower_and_a_cold_one_does_not() -> None:
     accepted = {}
     for temperature in (1e-9, 1.0):
         options = Options(proposals=300, temperature=temperature, descents=0, patience=300)
-        accepted[temperature] = search(simulator(), starts(), random.Random(1), options).accepted
+        accepted[temperature] = search(simulator(), starts(), random.Random(1), options=options).accepted
     assert accepted[1.0] > 2 * accepted[1e-9]
 
 
@@ -110,7 +110,7 @@ def test_a_chain_ends_when_its_best_is_half_of_the_budget_old() -> None:
     """Nothing is faster than one device here: the chain gives up."""
     options = Options(proposals=2000, temperature=1e-9, together=0, patience=1, descents=0)
     found = search(Simulator(chain(), two(bandwidth=1.0)), {"one": strategy_of("single", chain(), two())},
-                   random.Random(0), options)  # fmt: skip
+                   random.Random(0), options=options)  # fmt: skip
     assert found.proposals < 2000
 
 
@@ -118,7 +118,7 @@ def test_a_budget_of_time_is_kept_to() -> None:
     """The clock is the test's: it counts how often it is asked."""
     ticks: Iterator[int] = iter(range(10**9))
     options = Options(seconds=500, patience=1)
-    found = search(simulator(), starts(), random.Random(0), options, clock=lambda: float(next(ticks)))
+    found = search(simulator(), starts(), random.Random(0), options=options, clock=lambda: float(next(ticks)))
     assert 100 < found.proposals < 1100
     assert found.elapsed < 5000
 
@@ -133,7 +133,13 @@ def test_progress_tells_of_each_new_best_and_may_end_the_search(threads: int) ->
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(simulator(), starts(), random.Random(0), Options(proposals=10**9, threads=threads), progress=progress)
+        search(
+            simulator(),
+            starts(),
+            random.Random(0),
+            options=Options(proposals=10**9, threads=threads),
+            progress=progress,
+        )
     assert told == sorted(told, reverse=True)
 
 
@@ -145,7 +151,7 @@ def test_a_start_that_does_not_fit_is_left_for_one_that_does() -> None:
         Simulator(net, tight),
         start,
         random.Random(0),
-        Options(proposals=200),
+        options=Options(proposals=200),
     )
     check = Simulator(net, tight)
     assert check.start(found.strategy) == found.seconds
@@ -160,7 +166,7 @@ def test_where_nothing_fits_that_is_said() -> None:
             Simulator(net, tight),
             {"one": strategy_of("single", net, tight)},
             random.Random(0),
-            Options(proposals=100),
+            options=Options(proposals=100),
         )
 
 
@@ -176,7 +182,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, float], messa
     with pytest.raises(BadInput, match=message):
         Options(**options)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="a strategy to start from"):
-        search(simulator(), {}, random.Random(0), Options(proposals=1))
+        search(simulator(), {}, random.Random(0), options=Options(proposals=1))
 
 
 def test_descent_ends_where_nothing_is_better() -> None:
@@ -201,7 +207,7 @@ def test_chains_find_the_global_optimum_of_small_spaces(name: str, devices: int)
     topology = topology_of(f"p100:{devices}")
     given = {s: strategy_of(s, net, topology) for s in ("data_parallel", "expert")}
     options = Options(proposals=12000, temperature=0.005, tempering=4)
-    found = search(Simulator(net, topology, training=True), given, random.Random(0), options)
+    found = search(Simulator(net, topology, training=True), given, random.Random(0), options=options)
     proof = fastest(Simulator(net, topology, training=True), given["data_parallel"])
     assert proof.complete
     assert proof.seconds == found.seconds

@@ -44,7 +44,16 @@ def simulated(
     nodes: tuple[Node, ...], chosen: tuple[int, ...], cores: tuple[str, ...] = ()
 ) -> tuple[Simulated, Simulator]:
     links = [(0, 1, LATENCY, RATE), (1, 0, LATENCY, RATE)]
-    found = measured_network("fork", nodes, moving(), chosen, SIZES[: len(nodes)], ["gpu", "cpu"], links, cores)
+    found = measured_network(
+        "fork",
+        nodes,
+        moving(),
+        states=chosen,
+        sizes=SIZES[: len(nodes)],
+        devices=["gpu", "cpu"],
+        links=links,
+        cores=cores,
+    )
     return found, Simulator(found.network, found.topology, found.cost)
 
 

@@ -62,7 +62,7 @@ def placed(
         for device, factor in zip(devices, (1.0, slow), strict=True):
             for w in convolutions():
                 store.add(Trial(w, device.key, Config("some", {}), 1, (factor * truth(w),), error=1e-6))
-        return place(way, graph, devices, here or topology(latency), store, seconds=limit)
+        return place(way, graph, devices, topology=here or topology(latency), store=store, seconds=limit)
 
 
 def simulator_of(graph: FusedGraph, devices: list[Device], folder: Path, here: Topology) -> Simulator:
@@ -154,7 +154,7 @@ def test_rows_are_split_all_together_where_copies_cost(devices: list[Device], tm
         for device in devices:
             for w in convolutions():
                 store.add(Trial(w, device.key, Config("some", {}), 1, (truth(w),), error=1e-6))
-        found = place("mcmc", graph, devices, slow, store, seconds=4.0)
+        found = place("mcmc", graph, devices, topology=slow, store=store, seconds=4.0)
     assert found.taken == "mcmc"
     assert found.in_parts == found.seconds < 0.9 * found.found
     parts = [step.node for step in found.split.graph.anchors if step.out in found.split.whole]

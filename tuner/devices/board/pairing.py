@@ -102,6 +102,7 @@ class Pairing:
         boards: Boards,
         name: str,
         address: str,
+        *,
         port: int = 0,
         seconds: float = 600.0,
         clock: Callable[[], float] = time.monotonic,

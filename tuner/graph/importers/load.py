@@ -66,7 +66,15 @@ def _loaded(
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]
     imported = import_onnx(proto, str(path))
-    model = _model(imported.module, path.stem, inputs, outputs, digest, str(path), imported.node_names)
+    model = _model(
+        imported.module,
+        path.stem,
+        inputs,
+        outputs=outputs,
+        digest=digest,
+        source=str(path),
+        node_names=imported.node_names,
+    )
     arguments = tuple(replace(i, below=below.get(i.name)) for i in model.inputs)
     results = tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs)
     return replace(model, inputs=arguments, outputs=results, remarks=bound.remarks, rounding=rounding)
@@ -90,13 +98,16 @@ def load_exported(program: Any, name: str = "exported") -> Model:
     for key, tensor in sorted(program.state_dict.items()):
         digest.update(key.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return _model(module, name, inputs, outputs, digest.hexdigest(), "torch.export", {})
+    return _model(
+        module, name, inputs, outputs=outputs, digest=digest.hexdigest(), source="torch.export", node_names={}
+    )
 
 
 def _model(
     module: tvm.IRModule,
     name: str,
     inputs: Iterable[str],
+    *,
     outputs: Iterable[str],
     digest: str,
     source: str,

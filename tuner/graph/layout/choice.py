@@ -55,7 +55,7 @@ def choose(
 
 
 def choose_among(
-    workload: Workload, layouts: Layouts, device: Device, store: Store | None, exact: bool = False
+    workload: Workload, layouts: Layouts, device: Device, *, store: Store | None, exact: bool = False
 ) -> Choice:
     """As `choose`, of the templates that read and write some layouts. Raises DatabaseError."""
     space = search_space(workload, device.target, exact=exact)
@@ -76,12 +76,15 @@ def rivals(
     for workload in dict.fromkeys(workloads):
         space = search_space(workload, device.target, exact=exact)
         first = _choice(workload, space, device, store)
-        found[workload] = (first, *(_others(workload, space, first.config, device, store) if space else ()))
+        found[workload] = (
+            first,
+            *(_others(workload, space, first.config, device=device, store=store) if space else ()),
+        )
     return found
 
 
 def _others(
-    workload: Workload, space: SearchSpace, first: Config | None, device: Device, store: Store
+    workload: Workload, space: SearchSpace, first: Config | None, *, device: Device, store: Store
 ) -> Iterator[Choice]:
     """The best of each layout, but of that which the config `first` has."""
     by_layouts: dict[Layouts, set[str]] = {}

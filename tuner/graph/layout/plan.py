@@ -163,7 +163,7 @@ def greedy(nodes: Sequence[Node], moving: Moving) -> tuple[int, ...]:
     return tuple(states)
 
 
-def plan_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int], bound: float, width: int) -> Plan:
+def plan_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int], *, bound: float, width: int) -> Plan:
     """The plan with those states, none taking less than `bound`."""
     moves = moves_of(nodes, moving, states)
     parts = computing(nodes, states)
@@ -172,7 +172,9 @@ def plan_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int], bound:
 
 
 def _planned(nodes: Sequence[Node], moving: Moving, found: Solution) -> Plan:
-    return plan_of(nodes, moving, found.states[: len(nodes)], math.inf if found.exact else found.bound, found.width)
+    return plan_of(
+        nodes, moving, found.states[: len(nodes)], bound=math.inf if found.exact else found.bound, width=found.width
+    )
 
 
 class _Problem:

@@ -48,19 +48,19 @@ def lower_alone(graph: FusedGraph, step: Step, device_plan: DevicePlan, block: i
     Raises BadInput if the device cannot compute it.
     """
     plain = dict.fromkeys(read_from_elsewhere((step,)), PLAIN)
-    wanted = _lowered(graph, step, device_plan, block, plain)
-    found = wanted if wanted.reads == plain else _lowered(graph, step, device_plan, block, wanted.reads)
+    wanted = _lowered(graph, step, device_plan, block=block, layouts=plain)
+    found = wanted if wanted.reads == plain else _lowered(graph, step, device_plan, block=block, layouts=wanted.reads)
     return Alone(finish(found.module, device_plan.target), found.reads, found.makes)
 
 
-def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, to: Layout, target: Target) -> IRModule:
+def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, *, to: Layout, target: Target) -> IRModule:
     """A change of layout of a value of plain shape (N, C, H, W): finished, with "main" from one tensor to a tuple of
     one. It has no function where memory stays the same."""
     builder = relax.BlockBuilder()
     data = relax.Var("data", relax.TensorType(before.shape(shape), dtype))
     with builder.function("main", [data]):
         with builder.dataflow():
-            converted = convert(Emitter(builder, target), data, shape, before, to)
+            converted = convert(Emitter(builder, target), data, shape, source=before, to=to)
             result = builder.emit_output(relax.Tuple([converted]))
         builder.emit_func_output(result)
     return finish(builder.get(), target)
@@ -76,7 +76,7 @@ def runs_on(graph: FusedGraph, step: Step, device_plan: DevicePlan) -> bool:
 
 
 def _lowered(
-    graph: FusedGraph, step: Step, device_plan: DevicePlan, block: int | None, layouts: Mapping[Var, Layout]
+    graph: FusedGraph, step: Step, device_plan: DevicePlan, *, block: int | None, layouts: Mapping[Var, Layout]
 ) -> Alone:
     """With values in some layouts, and what it asked for; not finished."""
     asked: dict[Var, Layout] = {}
@@ -91,5 +91,7 @@ def _lowered(
     kernels = kernels_of([step] if isinstance(step, TunedStep) else [], device_plan)
     blocks = {} if block is None else {step.out: block}
     given = [Given(v, parameter_for(v, layout), layout) for v, layout in layouts.items()]
-    lowered = lower_steps(graph, (step,), given, results, kernels, device_plan.target, blocks)
+    lowered = lower_steps(
+        graph, (step,), given, results=results, kernels=kernels, target=device_plan.target, blocks=blocks
+    )
     return Alone(lowered.module, {v: asked.get(v, PLAIN) for v in layouts}, made[0])

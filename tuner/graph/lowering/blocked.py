@@ -31,7 +31,7 @@ _TOTAL = {
 _PARTIAL = {"cos", "divide", "erf", "exp", "log", "power", "rsqrt", "sin", "sqrt", "square"}
 
 
-def emit_blocked(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None = None) -> Blocked | None:
+def emit_blocked(emitter: Emitter, forms: Forms, call: Any, *, out: Var, block: int | None = None) -> Blocked | None:
     """Emit an operator in blocked layout and return its result with the layout; None where it has to be plain.
 
     `block`: of its operands, whatever they have (0: none); where it is not given, that of the first that has one.
@@ -67,14 +67,14 @@ def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int |
     layout = Layout(block)
     if shape[1] % block and call.op.name.removeprefix("relax.") in _PARTIAL:
         return None
-    arguments = [_operand(emitter, forms, arg, shape, layout) for arg in call.args]
+    arguments = [_operand(emitter, forms, arg, shape=shape, layout=layout) for arg in call.args]
     if any(a is None for a in arguments):
         return None
     wide = [emitter.typed(a, "float32") for a in arguments]
     return emitter.builder.emit(Call(call.op, wide, call.attrs, call.ty_args)), layout
 
 
-def _operand(emitter: Emitter, forms: Forms, arg: Any, shape: tuple[int, ...], layout: Layout) -> Any:
+def _operand(emitter: Emitter, forms: Forms, arg: Any, *, shape: tuple[int, ...], layout: Layout) -> Any:
     """A tensor that broadcasts to `shape`, as it broadcasts to the blocked shape; None where it cannot."""
     if not isinstance(arg.ty, relax.TensorType):
         return arg
@@ -125,11 +125,13 @@ def _average_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: in
     layout, window = Layout(_block(forms, call.args[:1], block)), _window(call, out)
     if not layout.block or window is None:
         return None
-    return _emit_average(emitter, forms, call.args[0], window, layout, bool(call.attrs.count_include_pad))
+    return _emit_average(
+        emitter, forms, call.args[0], window=window, layout=layout, include_pad=bool(call.attrs.count_include_pad)
+    )
 
 
 def _emit_average(
-    emitter: Emitter, forms: Forms, data: Any, window: Window, layout: Layout, include_pad: bool
+    emitter: Emitter, forms: Forms, data: Any, *, window: Window, layout: Layout, include_pad: bool
 ) -> Blocked:
     dtype = str(data.ty.dtype)
     make: Callable[[], Any] = lambda: average_pool(window, layout, dtype)  # noqa: E731
@@ -147,12 +149,17 @@ def _adaptive_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: i
     if shape == result:
         return forms.get(data, layout), layout
     if result[2:] == (1, 1):
-        return _emit_global(emitter, forms, data, layout, "mean")
+        return _emit_global(emitter, forms, data, layout=layout, kind="mean")
     if shape[2] % result[2] or shape[3] % result[3]:
         return None
     size = (shape[2] // result[2], shape[3] // result[3])
     return _emit_average(
-        emitter, forms, data, Window(shape, result[2:], size, size, (0, 0, 0, 0), (1, 1)), layout, True
+        emitter,
+        forms,
+        data,
+        window=Window(shape, result[2:], size, size, (0, 0, 0, 0), (1, 1)),
+        layout=layout,
+        include_pad=True,
     )
 
 
@@ -163,14 +170,14 @@ def _global_pool(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: in
         return None
     if {int(a) % 4 for a in call.attrs.axis} != {2, 3}:
         return None
-    pooled, _ = _emit_global(emitter, forms, data, layout, call.op.name.removeprefix("relax."))
+    pooled, _ = _emit_global(emitter, forms, data, layout=layout, kind=call.op.name.removeprefix("relax."))
     if call.attrs.keepdims:
         return pooled, layout
-    plain = convert(emitter, pooled, (*shape[:2], 1, 1), layout, PLAIN)
+    plain = convert(emitter, pooled, (*shape[:2], 1, 1), source=layout, to=PLAIN)
     return emitter.builder.emit(relax.op.reshape(plain, shape[:2])), PLAIN
 
 
-def _emit_global(emitter: Emitter, forms: Forms, data: Any, layout: Layout, kind: str) -> Blocked:
+def _emit_global(emitter: Emitter, forms: Forms, data: Any, *, layout: Layout, kind: str) -> Blocked:
     shape, dtype = _image(data), str(data.ty.dtype)
     assert shape is not None
     key = ("global_pool", shape, layout, kind, dtype)
@@ -206,7 +213,7 @@ def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | No
     if not takes_one_pixel(attrs):
         held = emitter.typed(held, "float32")
     dtype = str(held.ty.dtype)
-    make: Callable[[], Any] = lambda: resize(attrs, shape, result[2:], layout, dtype)  # noqa: E731
+    make: Callable[[], Any] = lambda: resize(attrs, shape, result[2:], layout=layout, dtype=dtype)  # noqa: E731
     function = emitter.function(("resize", shape, result, layout, dtype, *key_of(attrs)), make, "resize", INJECTIVE)
     return emitter.call(function, [held], layout.shape(result), dtype), layout
 

@@ -57,9 +57,9 @@ class Joints:
         uses = _uses(graph)
         for step in steps:
             if isinstance(step, PlainStep) and is_call(step.value, "concat"):
-                self._add(step.value, step.out, uses, blocks, wanted.get(step.out))
+                self._add(step.value, step.out, uses, blocks=blocks, wanted=wanted.get(step.out))
 
-    def _add(self, call: Any, out: Var, uses: Counter[Var], blocks: Mapping[Var, int], wanted: int | None) -> None:
+    def _add(self, call: Any, out: Var, uses: Counter[Var], *, blocks: Mapping[Var, int], wanted: int | None) -> None:
         parts = tuple(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else ()
         shapes = [shape_of(part) for part in parts]
         shape = shape_of(out)
@@ -94,7 +94,7 @@ class Joints:
                 dtype = str(joint.out.ty.dtype)
                 copy = default.schedule(copied(shape, dtype), emitter.target)
                 source = [forms.get(part, joint.layout)]
-                write(emitter, Slot(joint, first), ("copy", shape, dtype), copy, source, "copy")
+                write(emitter, Slot(joint, first), ("copy", shape, dtype), func=copy, arguments=source, name="copy")
         forms.put(out, joint.held, joint.layout)
         return True
 
@@ -108,7 +108,7 @@ def _uses(graph: FusedGraph) -> Counter[Var]:
 
 
 def write(
-    emitter: Emitter, slot: Slot, key: Hashable, func: tirx.PrimFunc, arguments: Sequence[Any], name: str
+    emitter: Emitter, slot: Slot, key: Hashable, *, func: tirx.PrimFunc, arguments: Sequence[Any], name: str
 ) -> GlobalVar:
     """Emit a call of a scheduled function that writes its result into the slot; returns the function called."""
     joint = slot.joint

@@ -102,11 +102,11 @@ class Forms:
         self.asked.setdefault(expr, layout)
         if layout.block not in held:
             source = Layout(next(iter(held)))
-            held[layout.block] = convert(self._emitter, held[source.block], shape_of(expr), source, layout)
+            held[layout.block] = convert(self._emitter, held[source.block], shape_of(expr), source=source, to=layout)
         return held[layout.block]
 
 
-def convert(emitter: Emitter, expr: Any, shape: tuple[int, ...] | None, source: Layout, to: Layout) -> Any:
+def convert(emitter: Emitter, expr: Any, shape: tuple[int, ...] | None, *, source: Layout, to: Layout) -> Any:
     """Emit the conversion of a tensor of plain shape `shape` (N, C, H, W); free where memory stays the same."""
     assert shape is not None
     _, c, h, w = shape

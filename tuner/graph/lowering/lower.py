@@ -64,6 +64,7 @@ def lower_steps(
     graph: FusedGraph,
     steps: Sequence[Step],
     given: Sequence[Given],
+    *,
     results: Callable[[Forms], Sequence[Any]],
     kernels: Mapping[Var, Kernel | None],
     target: Target,
@@ -77,7 +78,9 @@ def lower_steps(
     """
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
-    lowering = _Lowering(graph, steps, given, kernels, Emitter(builder, target), blocks or {})
+    lowering = _Lowering(
+        graph, steps, given, kernels=kernels, emitter=Emitter(builder, target), plain_blocks=blocks or {}
+    )
     operators = []
     with builder.function("main", [g.parameter for g in given]):
         with builder.dataflow():
@@ -101,6 +104,7 @@ class _Lowering:
         graph: FusedGraph,
         steps: Sequence[Step],
         given: Sequence[Given],
+        *,
         kernels: Mapping[Var, Kernel | None],
         emitter: Emitter,
         plain_blocks: Mapping[Var, int],
@@ -118,7 +122,9 @@ class _Lowering:
     def other(self, step: PlainStep) -> None:
         if self._joints.emit(self._emitter, self.forms, step.out):
             return
-        blocked = emit_blocked(self._emitter, self.forms, step.value, step.out, self._plain_blocks.get(step.out))
+        blocked = emit_blocked(
+            self._emitter, self.forms, step.value, out=step.out, block=self._plain_blocks.get(step.out)
+        )
         if blocked is not None:
             self.forms.put(step.out, *blocked)
         else:
@@ -156,7 +162,7 @@ class _Lowering:
         name = kernel.name(step.workload)
         slot = self._joints.slot(step.out)
         if slot is not None:
-            function = write(self._emitter, slot, key, kernel.func, arguments, name)
+            function = write(self._emitter, slot, key, func=kernel.func, arguments=arguments, name=name)
             return LoweredOperator(step, kernel.config, function.name_hint, slot.first_block)
         function = self._emitter.function(key, lambda: kernel.func, name, OPAQUE)
         layout = kernel.layouts.out

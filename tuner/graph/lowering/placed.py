@@ -132,7 +132,9 @@ def lower_placed(
             return [expr for expr, _ in held]
 
         target = device_plans[segment.device].target
-        lowered = lower_steps(graph, segment.steps, given, results, kernels[segment.device], target, blocks)
+        lowered = lower_steps(
+            graph, segment.steps, given, results=results, kernels=kernels[segment.device], target=target, blocks=blocks
+        )
         pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
     return _Assembly(graph, [device_plan.target for device_plan in device_plans], pieces).assembled()
 

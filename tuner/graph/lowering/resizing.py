@@ -16,7 +16,7 @@ def takes_one_pixel(attrs: Any) -> bool:
     return str(attrs.method).startswith("nearest")
 
 
-def resize(attrs: Any, shape: Sequence[int], size: Sequence[int], layout: Layout, dtype: str) -> tirx.PrimFunc:
+def resize(attrs: Any, shape: Sequence[int], size: Sequence[int], *, layout: Layout, dtype: str) -> tirx.PrimFunc:
     """data -> resized to `size` (height, width), both blocked. `attrs`: of Relax's image.resize2d; `shape`: of the
     plain input."""
     data = te.placeholder(layout.shape(shape), name="data", dtype=dtype)

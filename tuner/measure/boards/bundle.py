@@ -127,6 +127,7 @@ def write_bundle(
     path: Path,
     device: Device,
     built: Sequence[tuple[Candidate, Path]],
+    *,
     preflight: Path,
     options: MeasureOptions,
     clock: Callable[[], float] = time.time,
@@ -228,7 +229,9 @@ def _read_results(bundle: Path, results: Path) -> Results:
             if said is None:
                 raise BadInput(f"{results}: {line['candidate'][:60]!r} is not in {bundle}")
             try:
-                found.append((_trial(line, said, manifest, key, workloads, outputs), drift.interval))
+                found.append(
+                    (_trial(line, said, manifest, key=key, workloads=workloads, outputs=outputs), drift.interval)
+                )
             except (KeyError, ValueError) as error:
                 raise BadInput(f"{results}: {line['candidate'][:60]!r}: not a result: {error}") from error
     return Results(tuple(_marked(trial, interval) for trial, interval in found), drift.summary)
@@ -238,6 +241,7 @@ def _trial(
     line: Mapping[str, Any],
     said: Mapping[str, Any],
     manifest: Mapping[str, Any],
+    *,
     key: DeviceKey,
     workloads: _Workloads,
     outputs: Mapping[str, bytes],

@@ -359,7 +359,8 @@ class BoardRunner(LocalRunner):
         assert job.candidate is not None
         library, failure = Path(job.library), building.failure(place)
         try:
-            return self._measure_one(job.candidate, library, failure, best.get(job.candidate.workload))
+            best_seconds = best.get(job.candidate.workload)
+            return self._measure_one(job.candidate, library, failure, best_seconds=best_seconds)
         finally:
             self._remove([library])
 

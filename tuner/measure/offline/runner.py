@@ -50,8 +50,8 @@ class OfflineRunner(Closing):
             self._server,
             OfflineSettings(profile.name, options.memory_bytes),
             options.builders or len(cpus),
-            cpus,
-            options.compile_seconds,
+            cpus=cpus,
+            compile_seconds=options.compile_seconds,
             entry=_ENTRY,
         )
         self._reports = 0

@@ -88,6 +88,7 @@ class RayBuilders(Closing):
         server: ProcessServer,
         local: BuilderPool,
         settings: BuilderSettings,
+        *,
         options: MeasureOptions,
         say: Say,
         alone: AbstractContextManager[Any],
@@ -191,7 +192,7 @@ class RayBuilders(Closing):
     # The link
 
     def _join(self) -> None:
-        self._link = self._server.spawn("tune-ray", _ENTRY, self._settings, usable_cpus())
+        self._link = self._server.spawn("tune-ray", _ENTRY, self._settings, cpus=usable_cpus())
         self._heard = time.monotonic()
         self._joining = True
 

@@ -156,7 +156,7 @@ class Cluster:
             if node.state == "lost" and node.retry_at <= now:
                 self._employ(node)
             elif node.state == "ready" and id(node) not in pinged:
-                self._ask(node, "ping", node.actor.ping.remote(), _PING_SECONDS)
+                self._ask(node, "ping", node.actor.ping.remote(), seconds=_PING_SECONDS)
 
     def _employ(self, node: _Node) -> None:
         """Start an actor there. It waits for the node's CPUs where another run has them."""
@@ -169,9 +169,9 @@ class Cluster:
             .options(num_cpus=node.slots, max_restarts=0, max_concurrency=node.slots + 2, scheduling_strategy=where)
             .remote()
         )
-        self._ask(node, "facts", node.actor.facts.remote(), float("inf"))
+        self._ask(node, "facts", node.actor.facts.remote(), seconds=float("inf"))
 
-    def _ask(self, node: _Node, what: Any, call: Any, seconds: float, order: Order | None = None) -> None:
+    def _ask(self, node: _Node, what: Any, call: Any, *, seconds: float, order: Order | None = None) -> None:
         self._asked[call] = _Asked(node, what, time.monotonic() + seconds, order)
 
     def _lose(self, node: _Node, why: str) -> None:
@@ -218,7 +218,7 @@ class Cluster:
                 continue
             # The node itself ends a build at its deadline, and gives some a second chance.
             seconds = 2 * self._settings.compile_seconds + _GRACE_SECONDS
-            self._ask(node, "build", node.actor.build.remote(order.candidate), seconds, order)
+            self._ask(node, "build", node.actor.build.remote(order.candidate), seconds=seconds, order=order)
 
     def _free(self, node: _Node) -> int:
         return node.slots - sum(asked.node is node and asked.what == "build" for asked in self._asked.values())
@@ -252,7 +252,7 @@ class Cluster:
                 self._refuse(node, problem)
                 return
             node.here = answer["boot"] == self._facts["boot"]
-            self._ask(node, "start", node.actor.start.remote(self._settings, node.slots), _START_SECONDS)
+            self._ask(node, "start", node.actor.start.remote(self._settings, node.slots), seconds=_START_SECONDS)
         elif asked.what == "start" and answer is not None:
             self._refuse(node, answer)
         elif asked.what == "start":

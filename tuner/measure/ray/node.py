@@ -67,7 +67,9 @@ class NodeBuilder:
         self._idle: queue.Queue[tuple[Path, BuilderPool]] = queue.Queue()
         for number in range(builders):
             # Not pinned: two nodes may be containers on one machine, and would take the same core.
-            pool = BuilderPool(server, own, 1, usable_cpus(), settings.compile_seconds, pinned=False)
+            pool = BuilderPool(
+                server, own, 1, cpus=usable_cpus(), compile_seconds=settings.compile_seconds, pinned=False
+            )
             self._idle.put((self._scratch.path / f"k{number}.so", pool))
         outcome = self._build(None)
         if isinstance(outcome, Failure):

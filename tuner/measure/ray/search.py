@@ -114,6 +114,7 @@ class RaySearchers(Closing):
         server: ProcessServer,
         address: str,
         plugins: tuple[str, ...],
+        *,
         nodes: Nodes,
         say: Callable[[str], object],
     ) -> None:
@@ -150,7 +151,10 @@ class RaySearchers(Closing):
             return Unanswered(f"its space cannot be sent: {last_meaningful_line(str(error))}")
         seconds = _SILENCE_SECONDS
         if self._link is None:
-            self._link, seconds = self._server.spawn("tune-ray", _ENTRY, self._settings, usable_cpus()), _JOIN_SECONDS
+            self._link, seconds = (
+                self._server.spawn("tune-ray", _ENTRY, self._settings, cpus=usable_cpus()),
+                _JOIN_SECONDS,
+            )
         self._link.send(Ask(searcher, before, data, nodes))
         return self._hear(seconds)
 

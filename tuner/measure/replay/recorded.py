@@ -205,7 +205,9 @@ def write(recorded: RecordedSpace, path: Path) -> None:
             names = sorted({name for c in configs for name in recorded.records[c.key].features})
             out.write(json.dumps(names) + "\n")
             for config in configs:
-                out.write(json.dumps(_line(number, space, config, recorded.records[config.key], names)) + "\n")
+                out.write(
+                    json.dumps(_line(number, space, config, record=recorded.records[config.key], names=names)) + "\n"
+                )
     partial.replace(path)
 
 
@@ -231,7 +233,7 @@ def decoded(value: Sequence[float] | str) -> tuple[float, ...] | Failure:
     return tuple(value)
 
 
-def _line(number: int, space: Space, config: Config, record: Record, names: Sequence[str]) -> list[Any]:
+def _line(number: int, space: Space, config: Config, *, record: Record, names: Sequence[str]) -> list[Any]:
     places = [k.values.index(config[k.name]) for k in space.knobs]
     features = [float(f"{record.features[name]:.6g}") if name in record.features else None for name in names]
     return [

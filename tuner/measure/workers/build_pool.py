@@ -69,6 +69,7 @@ class BuilderPool:
         server: ProcessServer,
         settings: Settings,
         builders: int,
+        *,
         cpus: Sequence[int],
         compile_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -109,7 +110,7 @@ class BuilderPool:
         if slot.worker is None:
             cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
             cpus = [cpu] if self._pinned else self._cpus
-            slot.worker = self._server.spawn("tune-build", self._entry, self._settings, cpus)
+            slot.worker = self._server.spawn("tune-build", self._entry, self._settings, cpus=cpus)
             slot.first_resident_bytes = 0
         slot.job = job
         slot.deadline = self._clock() + self._compile_seconds

@@ -31,7 +31,7 @@ class CrossBuilder(Closing):
             "cpu", str(device.target), linker, device.threads, memory, None, form_of(device.name)
         )
         builders = options.builders or len(cpus)
-        self._pool = BuilderPool(self._server, settings, builders, cpus, options.compile_seconds)
+        self._pool = BuilderPool(self._server, settings, builders, cpus=cpus, compile_seconds=options.compile_seconds)
         self._libraries = 0
 
     def build(self, candidates: Sequence[Candidate]) -> list[Path | Failure]:

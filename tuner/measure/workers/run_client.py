@@ -52,6 +52,7 @@ class MeasureClient:
         server: ProcessServer,
         settings: ExecutorSettings,
         run_seconds: float,
+        *,
         clock: Callable[[], float] = time.monotonic,
         waits: Callable[[Standing], object] = lambda _: None,
         notice: Callable[[str], object] = lambda _: None,
@@ -85,7 +86,7 @@ class MeasureClient:
         """Start a worker; one line if it cannot run the kernel, and then there is none."""
         env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
         settings = replace(self._settings, reference_seconds=self.drift.last)
-        self._worker = self._server.spawn("tune-measure", _ENTRY, settings, settings.cpus, env)
+        self._worker = self._server.spawn("tune-measure", _ENTRY, settings, cpus=settings.cpus, env=env)
         self._used = False
         try:
             prepared: Prepared = self._receive(_START_SECONDS)

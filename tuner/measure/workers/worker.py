@@ -147,7 +147,7 @@ class ProcessServer:
         return pickle.loads(data)
 
     def spawn(
-        self, name: str, entry: str, settings: Any, cpus: Sequence[int], env: dict[str, str] | None = None
+        self, name: str, entry: str, settings: Any, *, cpus: Sequence[int], env: dict[str, str] | None = None
     ) -> Worker:
         """Fork a worker that runs `entry` ("module:function") on `cpus`. See zygote.Spawn.
 
@@ -155,14 +155,14 @@ class ProcessServer:
         """
         with self._lock:
             try:
-                return self._spawn(name, entry, settings, cpus, env or {})
+                return self._spawn(name, entry, settings, cpus=cpus, env=env or {})
             except (ServerLost, OSError):
                 if self._closed:
                     raise TuneError("measuring has ended") from None
                 self._start()
-                return self._spawn(name, entry, settings, cpus, env or {})
+                return self._spawn(name, entry, settings, cpus=cpus, env=env or {})
 
-    def _spawn(self, name: str, entry: str, settings: Any, cpus: Sequence[int], env: dict[str, str]) -> Worker:
+    def _spawn(self, name: str, entry: str, settings: Any, *, cpus: Sequence[int], env: dict[str, str]) -> Worker:
         self._await_ready()
         self._spawned += 1
         log = self._scratch / f"worker-{self._spawned}.log"

@@ -47,7 +47,7 @@ def collect(
     place = {device: i for i, device in enumerate(devices)}
     of_task = {pair: i for i, pair in enumerate(pairs)}
     texts = distinct_texts(found.workloads[w] for w, _ in pairs)
-    tasks = [_task(store, found, pair, place, texts[found.workloads[pair[0]]]) for pair in pairs]
+    tasks = [_task(store, found, pair, place=place, text=texts[found.workloads[pair[0]]]) for pair in pairs]
     return {
         "format": FORMAT,
         "made": datetime.now(UTC).timestamp(),
@@ -61,12 +61,12 @@ def collect(
         "roofs": _roofs(keys, tasks, roofs or {}),
         "drift": [_drift(found, device, place) for device in devices if device in found.bins],
         "pieces": [_piece(found, pair, seconds, place) for pair, seconds in found.pieces.items()],
-        "reuse": _reuse(store, found, keys, place, modules),
+        "reuse": _reuse(store, found, keys, place=place, modules=modules),
         "modules": [module_view(store, folder, benches) for folder in modules],
     }
 
 
-def _task(store: Store, found: Pass, pair: Pair, place: Mapping[int, int], text: str) -> dict[str, Any]:
+def _task(store: Store, found: Pass, pair: Pair, *, place: Mapping[int, int], text: str) -> dict[str, Any]:
     workload, device = found.workloads[pair[0]], found.devices[pair[1]]
     best, effort = store.best(workload, device), found.efforts.get(pair)
     return {
@@ -207,7 +207,7 @@ def _drift(found: Pass, device: int, place: Mapping[int, int]) -> dict[str, Any]
 
 
 def _reuse(
-    store: Store, found: Pass, keys: Sequence[DeviceKey], place: Mapping[int, int], modules: Sequence[Path]
+    store: Store, found: Pass, keys: Sequence[DeviceKey], *, place: Mapping[int, int], modules: Sequence[Path]
 ) -> list[dict[str, Any]]:
     """Of the database's tasks, then of the modules' layers; none twice."""
     workloads = [found.workloads[w] for w in sorted({w for w, _ in found.trials})]

@@ -86,6 +86,7 @@ class _Reader:
         name: str,
         kind: str,
         device: int,
+        *,
         operator: int | None = None,
         turn: tuple[int | None, int | None] = (None, None),
     ) -> int:
@@ -141,7 +142,7 @@ class _Reader:
         device = self.devices.get(written[-1], 0) if written else 0
         place = None if operator is None else self._place[id(operator)]
         turn = next(self.turns) if self.manifest.stages else (None, None)
-        node = self._node(name if operator is None else operator.node, kind, device, place, turn)
+        node = self._node(name if operator is None else operator.node, kind, device, operator=place, turn=turn)
         for register in tensors:
             if register not in written:
                 self._connect(self.made[register], node)

@@ -40,7 +40,9 @@ def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]]
             for p, key in zip(manifest.devices, devices, strict=True)
         ],
         "vendors": vendors,
-        "layers": [_layer(store, manifest, operator, devices, vendors) for operator in manifest.operators],
+        "layers": [
+            _layer(store, manifest, operator, devices=devices, vendors=vendors) for operator in manifest.operators
+        ],
         "profile": bench and _profile(bench),
         "bench": bench and _bench(bench),
         "flow": flow_of(folder, manifest),
@@ -48,7 +50,7 @@ def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]]
 
 
 def _layer(
-    store: Store, manifest: Manifest, operator: OperatorEntry, devices: Sequence[DeviceKey], vendors: Sequence[str]
+    store: Store, manifest: Manifest, operator: OperatorEntry, *, devices: Sequence[DeviceKey], vendors: Sequence[str]
 ) -> dict[str, Any]:
     workload, device = operator.workload, devices[operator.device]
     return {

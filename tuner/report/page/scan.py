@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Row, func, select
 
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
@@ -138,51 +138,39 @@ class _Reader:
     def read(self, connection: Connection) -> None:
         t = schema.trials
         names = ("id", "workload_id", "device_id", "template", "searcher", "seed", "seconds", "failure_kind", "error")
-        columns = [*(t.c[name] for name in names), t.c.created, t.c.config_digest, is_throttled(t)]
+        columns = [*(t.c[name] for name in names), t.c.created, t.c.config_digest, is_throttled(t).label("throttled")]
         query = select(*columns).order_by(t.c.created, t.c.id)
         for row in connection.execution_options(yield_per=5000).execute(query):
             known = row.workload_id in self._found.workloads and row.device_id in self._found.spans
             if known and row.device_id in self._found.devices and is_sound(row):
-                self._add(*row)
+                self._add(row)
 
-    def _add(
-        self,
-        ident: int,
-        workload: int,
-        device: int,
-        template: str,
-        searcher: str | None,
-        seed: int | None,
-        seconds: float | None,
-        failure: str | None,
-        error: float | None,
-        created: int,
-        digest: int,
-        marked: Any,
-    ) -> None:
-        found, pair = self._found, (workload, device)
-        if template == PIECE:
-            if seconds is not None:
-                found.pieces[pair] = seconds
+    def _add(self, row: Row[Any]) -> None:
+        """Count one trial, a row of the columns that `_trials` selects."""
+        found, pair = self._found, (row.workload_id, row.device_id)
+        if row.template == PIECE:
+            if row.seconds is not None:
+                found.pieces[pair] = row.seconds
             return
         found.trials[pair] += 1
-        at = (created - found.began.setdefault(pair, created)) / 1e6
-        begin, end = found.spans[device]
-        slot = found.bins[device][min(BINS - 1, (created - begin) * BINS // max(1, end - begin))]
+        at = (row.created - found.began.setdefault(pair, row.created)) / 1e6
+        begin, end = found.spans[row.device_id]
+        slot = found.bins[row.device_id][min(BINS - 1, (row.created - begin) * BINS // max(1, end - begin))]
         slot[0] += 1
-        slot[1] += bool(marked)
-        if failure is not None:
-            self._failed(ident, pair, failure, template)
-        right = seconds is not None and error is not None and error <= self._tolerances[workload]
-        found.curves[pair, searcher or "", seed].add(at, seconds if right and seconds is not None else float("inf"))
-        if seconds is None:
+        slot[1] += bool(row.throttled)
+        if row.failure_kind is not None:
+            self._failed(row.id, pair, row.failure_kind, row.template)
+        right = row.seconds is not None and row.error is not None and row.error <= self._tolerances[row.workload_id]
+        seconds = row.seconds if right else float("inf")
+        found.curves[pair, row.searcher or "", row.seed].add(at, seconds)
+        if row.seconds is None:
             return
-        found.first.setdefault(pair, seconds)
-        self._sampled(ident, pair, template)
-        if digest in self._repeated:
-            known = self._known.setdefault((pair, digest), seconds)
-            if known != seconds:
-                found.repeats[device].append((created, seconds / known, bool(marked)))
+        found.first.setdefault(pair, row.seconds)
+        self._sampled(row.id, pair, row.template)
+        if row.config_digest in self._repeated:
+            known = self._known.setdefault((pair, row.config_digest), row.seconds)
+            if known != row.seconds:
+                found.repeats[row.device_id].append((row.created, row.seconds / known, bool(row.throttled)))
 
     def _failed(self, ident: int, pair: Pair, kind: str, template: str) -> None:
         found = self._found

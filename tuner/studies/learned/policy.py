@@ -13,7 +13,9 @@ class Policy(nn.Module):  # type: ignore[misc]
     with attention (additive, Bahdanau et al. 2015) over what the first made of them, decides one group a step; it reads
     the embedding of the device that it chose before. `width`: of both LSTMs; `attention`: of what they compare."""
 
-    def __init__(self, groups: Groups, devices: int, width: int = 64, embedding: int = 16, attention: int = 16) -> None:
+    def __init__(
+        self, groups: Groups, devices: int, width: int = 64, *, embedding: int = 16, attention: int = 16
+    ) -> None:
         super().__init__()
         self._kinds = torch.as_tensor(groups.kinds)
         self._features = torch.as_tensor(groups.features)

@@ -59,6 +59,7 @@ def learn(
     network: Network,
     topology: Topology,
     simulator: Simulator,
+    *,
     settings: Settings,
     rng: random.Random,
     clock: Callable[[], float] = time.monotonic,
@@ -87,13 +88,22 @@ def learn(
         for placement in placements.tolist():
             if found.strategy and clock() - began >= settings.seconds:
                 return found
-            seconds = _seconds(network, topology, simulator, groups, placement, reward)
+            seconds = _seconds(network, topology, simulator, groups=groups, placement=placement, reward=reward)
             fits.append(seconds < math.inf)
             found.samples, found.failed = found.samples + 1, found.failed + (not fits[-1])
             signals.append(math.sqrt(seconds) if fits[-1] else failing)
             if seconds < found.seconds:
                 found.strategy, found.seconds, found.elapsed = simulator.strategy, seconds, clock() - began
-        _step(policy, optimizer, logs, signals, fits, baseline, update >= settings.settled * settings.updates, settings)
+        _step(
+            policy,
+            optimizer,
+            logs,
+            signals=signals,
+            fits=fits,
+            baseline=baseline,
+            settled=update >= settings.settled * settings.updates,
+            settings=settings,
+        )
         baseline = settings.memory * baseline + (1 - settings.memory) * sum(signals) / len(signals)
         ran = [s * s for s, fit in zip(signals, fits, strict=True) if fit]
         found.history.append(sum(ran) / len(ran) if ran else math.inf)
@@ -107,6 +117,7 @@ def _step(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     logs: torch.Tensor,
+    *,
     signals: list[float],
     fits: list[bool],
     baseline: float,
@@ -128,6 +139,7 @@ def _seconds(
     network: Network,
     topology: Topology,
     simulator: Simulator,
+    *,
     groups: Groups,
     placement: list[int],
     reward: Callable[[Sequence[int]], float] | None,

@@ -197,7 +197,7 @@ class Builder:
             )
         )
 
-    def lstm(self, x: int, hidden: int, state: int | None, name: str = "", layer: str = "") -> int:
+    def lstm(self, x: int, hidden: int, state: int | None, *, name: str = "", layer: str = "") -> int:
         """One step of a layer: it reads what is below and its own state before; hidden units are parameters."""
         width = self.shape(x)[1] + hidden
         inputs = (x,) if state is None else (x, state)

@@ -14,7 +14,7 @@ def rnntc(batch: int = 64, steps: int = 40, layers: int = 4, hidden: int = 1024)
     """Text classification: one softmax, behind the last step."""
     b = Builder(batch)
     b.branch = "softmax"
-    last = _tower(b, steps, layers, hidden, 30_000, "")[-1]
+    last = _tower(b, steps, layers, hidden=hidden, words=30_000, prefix="")[-1]
     b.branch, b.depth = "softmax", layers - 1
     b.dense(last, 2, name="softmax", kind="softmax")
     return b.network("rnntc")
@@ -23,7 +23,7 @@ def rnntc(batch: int = 64, steps: int = 40, layers: int = 4, hidden: int = 1024)
 def rnnlm(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 2048) -> Network:
     """A language model: a softmax over all words at every step."""
     b = Builder(batch)
-    for t, top in enumerate(_tower(b, steps, layers, hidden, 10_000, "")):
+    for t, top in enumerate(_tower(b, steps, layers, hidden=hidden, words=10_000, prefix="")):
         b.branch, b.depth = f"softmax.{t}", layers - 1
         b.dense(top, 10_000, name=f"softmax.{t}", layer="softmax", kind="softmax")
     return b.network("rnnlm")
@@ -32,11 +32,11 @@ def rnnlm(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 2048)
 def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -> Network:
     """Translation: the decoder's states start from the encoder's last; attention on top of the decoder's last layer."""
     b = Builder(batch)
-    encoded = _tower(b, steps, layers, hidden, 32_000, "encoder.")
+    encoded = _tower(b, steps, layers, hidden=hidden, words=32_000, prefix="encoder.")
     ends = [i for i, o in enumerate(b.operators) if o.kind == "lstm" and o.name.endswith(f".{steps - 1}")]
     b.branch, b.depth = "states", layers - 1
     states = b.stack(encoded, name="states")
-    for t, top in enumerate(_tower(b, steps, layers, hidden, 32_000, "decoder.", ends)):
+    for t, top in enumerate(_tower(b, steps, layers, hidden=hidden, words=32_000, prefix="decoder.", states=ends)):
         b.branch, b.depth = f"attention.{t}", layers - 1
         seen = b.attention(top, states, name=f"attention.{t}", layer="attention")
         b.branch = f"softmax.{t}"
@@ -45,7 +45,7 @@ def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -
 
 
 def _tower(
-    b: Builder, steps: int, layers: int, hidden: int, words: int, prefix: str, states: list[int] | None = None
+    b: Builder, steps: int, layers: int, *, hidden: int, words: int, prefix: str, states: list[int] | None = None
 ) -> list[int]:
     """An embedding and LSTM layers for each step; the indices of the last layer's outputs."""
     before: list[int | None] = list(states) if states else [None] * layers

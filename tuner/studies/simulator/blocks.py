@@ -52,7 +52,10 @@ class Blocks:
         self._links = links = Links(topology)
         self._lane, self._latency, self._rate = links.lane, links.latency, links.rate
         self._memory_of = np.array(topology.memory_of)
-        self.layers = [Layer(name, tuple(m), operators[m[0]], links, cost, training) for name, m in layers.items()]
+        self.layers = [
+            Layer(name, tuple(m), operators[m[0]], links=links, cost=cost, training=training)
+            for name, m in layers.items()
+        ]
 
     def _class(self, i: int) -> tuple[object, ...]:
         """Equal for operators with equal blocks."""

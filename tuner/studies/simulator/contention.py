@@ -38,7 +38,7 @@ class _Task:
 
 
 def contended(
-    network: Network, topology: Topology, strategy: Strategy, cost: CostModel, reached: float = Roofline().memory
+    network: Network, topology: Topology, strategy: Strategy, *, cost: CostModel, reached: float = Roofline().memory
 ) -> float:
     """Seconds of an inference. A memory's rate is that of the fastest device on it, of which kernels get `reached`
     (0 to 1) at best. Lanes take their tasks in the order in which they became ready, as the simulator's do."""
@@ -48,7 +48,7 @@ def contended(
 
 
 def contended_timeline(
-    network: Network, topology: Topology, strategy: Strategy, cost: CostModel, reached: float = Roofline().memory
+    network: Network, topology: Topology, strategy: Strategy, *, cost: CostModel, reached: float = Roofline().memory
 ) -> Timeline:
     """As `contended`: when every task was ready, started and ended."""
     blocks = Blocks(network, topology, cost, training=False)

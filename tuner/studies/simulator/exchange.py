@@ -56,7 +56,14 @@ class Layer:
     """The operators `members`, all like `first`."""
 
     def __init__(
-        self, name: str, members: tuple[int, ...], first: NetworkOperator, links: Links, cost: CostModel, training: bool
+        self,
+        name: str,
+        members: tuple[int, ...],
+        first: NetworkOperator,
+        *,
+        links: Links,
+        cost: CostModel,
+        training: bool,
     ) -> None:
         self.name, self.members = name, members
         self._first, self._links, self._cost, self._training = first, links, cost, training

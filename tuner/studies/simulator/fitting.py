@@ -181,11 +181,11 @@ def _peaks(samples: Sequence[Sample], overhead: float, known: Peaks) -> tuple[fl
     flop, moved, times = (np.array(c) for c in zip(*((*s.work, s.seconds) for s in samples), strict=True))
     busy = times - overhead
     first = [_candidates(flop, busy, known.flops), _candidates(moved, busy, known.bandwidth)]
-    loss = _losses(flop, moved, times, overhead, first, known)
+    loss = _losses(flop, moved, times, overhead=overhead, rates=first, known=known)
     i, j = np.unravel_index(int(np.argmin(loss)), loss.shape)
     # The least is at a kink, where the model meets a sample, or between two of those that were tried.
     second = [_around(first[0], int(i)), _around(first[1], int(j))]
-    loss = _losses(flop, moved, times, overhead, second, known)
+    loss = _losses(flop, moved, times, overhead=overhead, rates=second, known=known)
     i, j = np.unravel_index(int(np.argmin(loss)), loss.shape)
     return float(loss[i, j]), Peaks(float(second[0][i]), float(second[1][j]))
 
@@ -207,7 +207,7 @@ def _around(rates: np.ndarray, at: int) -> np.ndarray:
 
 
 def _losses(
-    flop: np.ndarray, moved: np.ndarray, times: np.ndarray, overhead: float, rates: list[np.ndarray], known: Peaks
+    flop: np.ndarray, moved: np.ndarray, times: np.ndarray, *, overhead: float, rates: list[np.ndarray], known: Peaks
 ) -> np.ndarray:
     """For each pair of rates."""
     flops, bandwidths = rates

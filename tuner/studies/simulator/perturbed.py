@@ -69,6 +69,7 @@ def simulated_again(
     cases: Mapping[str, Case],
     topology: Topology,
     cost: CostModel,
+    *,
     ratios: Mapping[str, Ratios],
     draws: int,
     seed: int,
@@ -87,14 +88,14 @@ def simulated_again(
         raise BadInput(f"{topology.name}: no ratios of device {missing[0]!r}: there are some of {', '.join(ratios)}")
     found: dict[str, list[float]] = {name: [] for name in cases}
     for draw in range(draws):
-        drawn = drawn_cost(cost, ratios, seed, draw, together)
+        drawn = drawn_cost(cost, ratios, seed, draw=draw, together=together)
         for name, (network, strategy) in cases.items():
             module = random.Random(f"{seed} {draw} module {name}").choice(modules)
-            found[name].append(module * contended(network, topology, strategy, drawn))
+            found[name].append(module * contended(network, topology, strategy, cost=drawn))
     return {name: np.array(seconds) for name, seconds in found.items()}
 
 
-def drawn_cost(cost: CostModel, ratios: Mapping[str, Ratios], seed: int, draw: int, together: bool) -> CostModel:
+def drawn_cost(cost: CostModel, ratios: Mapping[str, Ratios], seed: int, *, draw: int, together: bool) -> CostModel:
     """What costs are in one of the draws of `simulated_again`: to search under them, as if they had been measured."""
     return _Drawn(cost, ratios, f"{seed} {draw}", together)
 

@@ -56,6 +56,7 @@ class Simulator:
         network: Network,
         topology: Topology,
         cost: CostModel | None = None,
+        *,
         training: bool = False,
         blocks: Blocks | None = None,
     ) -> None:

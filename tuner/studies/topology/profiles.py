@@ -41,7 +41,7 @@ def profile(text: str) -> Topology:
 
 
 def cluster(
-    name: str, gpu: DeviceSpec, count: int, memory: float, near: Callable[[int, int], Link], far: Link
+    name: str, gpu: DeviceSpec, count: int, *, memory: float, near: Callable[[int, int], Link], far: Link
 ) -> Topology:
     """`count` GPUs, four to a node. `near`: the link between two of a node; `far`: between nodes. What a node sends to
     others goes through its one adapter, one transfer at a time; a link has one bus, so that several nodes may send to
@@ -63,13 +63,15 @@ def cluster(
 def _p100(count: int | None) -> Topology:
     gpu = DeviceSpec("", "gpu", 10.6e12, 732e9, "", _LAUNCH)
     total = count or 4
-    return cluster(f"p100:{total}", gpu, total, 16e9, lambda *_: Link("", "", *_NVLINK), Link("", "", 12.5e9, 5e-6))
+    return cluster(
+        f"p100:{total}", gpu, total, memory=16e9, near=lambda *_: Link("", "", *_NVLINK), far=Link("", "", 12.5e9, 5e-6)
+    )
 
 
 def _k80(count: int | None) -> Topology:
     gpu = DeviceSpec("", "gpu", 4.1e12, 240e9, "", _LAUNCH)
     total = count or 64
-    return cluster(f"k80:{total}", gpu, total, 12e9, _k80_near, Link("", "", 7e9, 8e-6))
+    return cluster(f"k80:{total}", gpu, total, memory=12e9, near=_k80_near, far=Link("", "", 7e9, 8e-6))
 
 
 def _k80_near(i: int, j: int) -> Link:

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("staged")
     graph, device = branches(folder), open_device(f"opencl:{device_number('pocl')}")
     for name, arrange in (("staged", _in_stages), ("alone", None)):
-        build_placed(graph, [device], Planned([0] * len(graph.steps)), folder / name, arrange=arrange)
+        build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=folder / name, arrange=arrange)
         with open_db(folder / "t.db") as store:
             page = render(collect(store, [folder / name]))
         (folder / f"{name}.html").write_text(page, encoding="utf-8")

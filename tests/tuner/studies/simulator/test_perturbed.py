@@ -22,21 +22,21 @@ from tuner.studies.topology import topology_of
 
 NET, AISAGE = network("alexnet", batch=1), topology_of("aisage")
 CASES = {device: Case(NET, strategy_of(device, NET, AISAGE)) for device in ("cpu", "gpu")}
-SECONDS = {name: contended(NET, AISAGE, case.strategy, Roofline()) for name, case in CASES.items()}
+SECONDS = {name: contended(NET, AISAGE, case.strategy, cost=Roofline()) for name, case in CASES.items()}
 SPREAD = (0.5, 0.8, 1.0, 1.25, 2.0)
 
 
 @pytest.mark.parametrize("together", [False, True])
 def test_without_errors_nothing_changes_and_those_of_a_device_are_its_own(together: bool) -> None:
     ratios = {"cpu": Ratios({"conv2d": (1.0,)}), "gpu": Ratios({"conv2d": (1.5,)}, (2.0,))}
-    found = simulated_again(CASES, AISAGE, Roofline(), ratios, 3, 0, together)
+    found = simulated_again(CASES, AISAGE, Roofline(), ratios=ratios, draws=3, seed=0, together=together)
     assert found["cpu"] == pytest.approx([SECONDS["cpu"]] * 3)
     assert found["gpu"] == pytest.approx([3 * SECONDS["gpu"]] * 3)  # pooling and dense layers, too: nothing is known
 
 
 def test_a_kind_has_the_errors_of_its_own() -> None:
     ratios = {d: Ratios({"conv2d": (1.0,), "pool": (1.0,), "matmul": (3.0,)}) for d in ("cpu", "gpu")}
-    found = simulated_again(CASES, AISAGE, Roofline(), ratios, 1, 0, True)["cpu"]
+    found = simulated_again(CASES, AISAGE, Roofline(), ratios=ratios, draws=1, seed=0, together=True)["cpu"]
     dense = [o for o in NET.operators if o.kind == "matmul"]
     assert SECONDS["cpu"] < found[0] < 3 * SECONDS["cpu"]
     assert len(dense) == 3
@@ -46,15 +46,19 @@ def test_a_kind_has_the_errors_of_its_own() -> None:
 def test_the_seed_decides_and_cases_share_a_draw(together: bool) -> None:
     ratios = {device: Ratios({"conv2d": SPREAD}, SPREAD) for device in ("cpu", "gpu")}
     twice = CASES | {"again": CASES["cpu"]}
-    one, other = (simulated_again(twice, AISAGE, Roofline(), ratios, 20, 3, together) for _ in range(2))
-    different = simulated_again(twice, AISAGE, Roofline(), ratios, 20, 4, together)
+    one, other = (
+        simulated_again(twice, AISAGE, Roofline(), ratios=ratios, draws=20, seed=3, together=together) for _ in range(2)
+    )
+    different = simulated_again(twice, AISAGE, Roofline(), ratios=ratios, draws=20, seed=4, together=together)
     for name in twice:
         assert np.array_equal(one[name], other[name])
         assert not np.array_equal(one[name], different[name])
     assert np.array_equal(one["cpu"], one["again"])
-    costs = [drawn_cost(Roofline(), ratios, 3, draw, together) for draw in range(20)]
-    assert list(one["cpu"]) == [contended(NET, AISAGE, CASES["cpu"].strategy, cost) for cost in costs]
-    reordered = simulated_again(dict(reversed(twice.items())), AISAGE, Roofline(), ratios, 20, 3, together)
+    costs = [drawn_cost(Roofline(), ratios, 3, draw=draw, together=together) for draw in range(20)]
+    assert list(one["cpu"]) == [contended(NET, AISAGE, CASES["cpu"].strategy, cost=cost) for cost in costs]
+    reordered = simulated_again(
+        dict(reversed(twice.items())), AISAGE, Roofline(), ratios=ratios, draws=20, seed=3, together=together
+    )
     assert np.array_equal(one["gpu"], reordered["gpu"])
 
 
@@ -64,7 +68,9 @@ def test_errors_of_each_operator_cancel_out_and_those_of_all_do_not() -> None:
     case = {"gpu": Case(net, strategy_of("gpu", net, AISAGE))}
     widths = []
     for together in (False, True):
-        low, high = between(simulated_again(case, AISAGE, Roofline(), ratios, 60, 0, together)["gpu"])
+        low, high = between(
+            simulated_again(case, AISAGE, Roofline(), ratios=ratios, draws=60, seed=0, together=together)["gpu"]
+        )
         widths.append(high / low)
     assert 1 < widths[0] < 2
     assert widths[1] > 2.5
@@ -72,7 +78,9 @@ def test_errors_of_each_operator_cancel_out_and_those_of_all_do_not() -> None:
 
 def test_errors_of_modules_come_on_top() -> None:
     ratios = {device: Ratios({"conv2d": (1.0,)}) for device in ("cpu", "gpu")}
-    found = simulated_again(CASES, AISAGE, Roofline(), ratios, 40, 0, True, modules=(0.8, 1.2))
+    found = simulated_again(
+        CASES, AISAGE, Roofline(), ratios=ratios, draws=40, seed=0, together=True, modules=(0.8, 1.2)
+    )
     shares = {round(float(s), 6) for s in found["cpu"] / SECONDS["cpu"]}
     assert shares == {0.8, 1.2}
     assert not np.array_equal(found["cpu"] > SECONDS["cpu"], found["gpu"] > SECONDS["gpu"])
@@ -81,12 +89,14 @@ def test_errors_of_modules_come_on_top() -> None:
 def test_a_device_can_be_slowed_down() -> None:
     slowed = Slowed(Roofline(), {"gpu": 2.5})
     for name, factor in (("cpu", 1), ("gpu", 2.5)):
-        assert contended(NET, AISAGE, CASES[name].strategy, slowed) == pytest.approx(factor * SECONDS[name])
+        assert contended(NET, AISAGE, CASES[name].strategy, cost=slowed) == pytest.approx(factor * SECONDS[name])
 
 
 def test_what_cannot_be_drawn() -> None:
     with pytest.raises(BadInput, match="aisage: no ratios of device 'cpu': there are some of gpu"):
-        simulated_again(CASES, AISAGE, Roofline(), {"gpu": Ratios({"conv2d": (1.0,)})}, 1, 0, True)
+        simulated_again(
+            CASES, AISAGE, Roofline(), ratios={"gpu": Ratios({"conv2d": (1.0,)})}, draws=1, seed=0, together=True
+        )
     for kinds, whole in (({}, (1.0,)), ({"conv2d": (0.0,)}, (1.0,)), ({"conv2d": (1.0,)}, ())):
         with pytest.raises(BadInput, match="must be there and above 0"):
             Ratios(kinds, whole)

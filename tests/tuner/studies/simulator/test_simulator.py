@@ -151,7 +151,7 @@ def on(*devices: int, degrees: tuple[int, int] = (1, 1)) -> PartConfig:
 
 
 def seconds(net: Network, strategy: Sequence[PartConfig], training: bool = False) -> float:
-    return Simulator(net, two(), Roofline(1, 1), training).start(strategy)
+    return Simulator(net, two(), Roofline(1, 1), training=training).start(strategy)
 
 
 def test_a_chain_takes_the_sum_and_a_transfer_its_time() -> None:

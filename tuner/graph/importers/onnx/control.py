@@ -44,7 +44,7 @@ def _written_out(
     if node.op_type == "If" and node.input[0] in values:
         taken = bool(numpy_helper.to_array(values[node.input[0]]).reshape(-1)[0])
         branch = next(a.g for a in node.attribute if a.name == ("then_branch" if taken else "else_branch"))
-        return body_nodes(branch, model.graph, f"{_name(node)}/", [], node.output)
+        return body_nodes(branch, model.graph, f"{_name(node)}/", given=[], results=node.output)
     if node.op_type == "Loop":
         return _unrolled(node, model, values)
     return None
@@ -67,7 +67,7 @@ def _unrolled(
         graph.initializer.append(numpy_helper.from_array(np.array(turn, np.int64), at))
         graph.initializer.append(numpy_helper.from_array(np.array(True), condition))
         results = [f"{prefix}{i}" for i in range(len(body.output))]
-        nodes += body_nodes(body, graph, prefix, [at, condition, *carried], results)
+        nodes += body_nodes(body, graph, prefix, given=[at, condition, *carried], results=results)
         carried = results[1 : 1 + len(carried)]
         for parts, result in zip(put_out, results[1 + len(carried) :], strict=True):
             parts.append(result)
@@ -121,7 +121,7 @@ def stacked(
 
 
 def body_nodes(
-    body: onnx.GraphProto, graph: onnx.GraphProto, prefix: str, given: Iterable[str], results: Iterable[str]
+    body: onnx.GraphProto, graph: onnx.GraphProto, prefix: str, *, given: Iterable[str], results: Iterable[str]
 ) -> list[onnx.NodeProto]:
     """Copy the body's nodes with names of their own, which read what is `given` and write `results`; its weights
     become the graph's."""

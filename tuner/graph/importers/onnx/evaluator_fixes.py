@@ -101,7 +101,7 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
     def _run(self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, **attributes: Any) -> tuple[Any, ...]:
         rank = x.ndim - 2
         strides, dilations = (attributes.get(name) or (1,) * rank for name in ("strides", "dilations"))
-        whole = _scattered(x, w, attributes.get("group") or 1, strides, dilations)
+        whole = _scattered(x, w, attributes.get("group") or 1, strides=strides, dilations=dilations)
         begin, sizes = _window(x.shape[2:], whole.shape[2:], strides, attributes)
         out = np.zeros((*whole.shape[:2], *sizes))
         taken: list[Any] = [slice(f, min(f + s, e)) for f, s, e in zip(begin, sizes, whole.shape[2:], strict=True)]
@@ -130,7 +130,7 @@ def _window(
 
 
 def _scattered(
-    x: np.ndarray, w: np.ndarray, groups: int, strides: Sequence[int], dilations: Sequence[int]
+    x: np.ndarray, w: np.ndarray, groups: int, *, strides: Sequence[int], dilations: Sequence[int]
 ) -> np.ndarray:
     """Return all products where they belong, before anything is cut off, in float64."""
     images, channels, *sizes = x.shape

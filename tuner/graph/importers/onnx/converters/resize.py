@@ -42,7 +42,9 @@ def convert_resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Ma
     few = all(len(pixels) == MODES[sampling.mode] <= MOST_TAPS for pixels, _ in tables.values())
     if images and len(axes) == 2 and few and dtype_of(data) == "float32" and sampling.rule != "tf_crop_and_resize":
         return _by_template(builder, data, shape, tables)
-    return _by_taking(builder, data, axes, tables, sampling, float(attrs.get("extrapolation_value", 0.0)))
+    return _by_taking(
+        builder, data, axes, tables=tables, sampling=sampling, elsewhere=float(attrs.get("extrapolation_value", 0.0))
+    )
 
 
 def _sampling(attrs: Mapping[str, Any], old: bool) -> Sampling:
@@ -134,6 +136,7 @@ def _by_taking(
     builder: relax.BlockBuilder,
     data: Any,
     axes: Axes,
+    *,
     tables: Mapping[int, tuple[np.ndarray, np.ndarray]],
     sampling: Sampling,
     elsewhere: float,

@@ -103,12 +103,12 @@ def _skip_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[st
     total = writer.add("Add", total, bias) if bias else total
     kind = writer.dtype(node.input[0])
     assert kind is not None
-    results = _normalized(writer, total, (node.input[2], shift), (epsilon, not simplified), kind)
+    results = _normalized(writer, total, (node.input[2], shift), how=(epsilon, not simplified), kind=kind)
     return [*results, total]
 
 
 def _normalized(
-    writer: NodeWriter, x: str, weights: tuple[str, str], how: tuple[float, bool], kind: np.dtype
+    writer: NodeWriter, x: str, weights: tuple[str, str], *, how: tuple[float, bool], kind: np.dtype
 ) -> list[str]:
     """Normalise the last axis of a tensor of type `kind` by weights (scale, shift or empty), and how: epsilon, and
     whether the mean is taken away. The result, the mean (empty if it is not taken away), one over the deviation."""
@@ -129,7 +129,7 @@ def _simplified_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Seque
     if shape is None or kind is None or attrs.get("axis", -1) % len(shape) != len(shape) - 1:
         return None
     result, _, inverse = _normalized(
-        writer, node.input[0], (node.input[1], ""), (attrs.get("epsilon", 1e-5), False), kind
+        writer, node.input[0], (node.input[1], ""), how=(attrs.get("epsilon", 1e-5), False), kind=kind
     )
     return [result, inverse]
 

@@ -28,7 +28,7 @@ _RANGES = {
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-def _along(writer: NodeWriter, name: str, x: str, axis: int, block: int) -> str | None:
+def _along(writer: NodeWriter, name: str, x: str, *, axis: int, block: int) -> str | None:
     """A scale or a zero point as it is broadcast to `x`: of the whole, of each index of an axis, or of blocks of it."""
     shape, own = writer.shape(x), writer.shape(name)
     if own is not None and own in ((), (1,)):
@@ -50,32 +50,32 @@ def _along(writer: NodeWriter, name: str, x: str, axis: int, block: int) -> str 
     return spread
 
 
-def _real(writer: NodeWriter, x: str, zero: str, scale: str, axis: int = 1, block: int = 0) -> str | None:
+def _real(writer: NodeWriter, x: str, zero: str, *, scale: str, axis: int = 1, block: int = 0) -> str | None:
     """The real numbers, in float32, that quantised ones are; `zero` is empty where it is 0."""
-    scale_there = _along(writer, scale, x, axis, block)
-    difference = _difference(writer, x, zero, axis, block)
+    scale_there = _along(writer, scale, x, axis=axis, block=block)
+    difference = _difference(writer, x, zero, axis=axis, block=block)
     if scale_there is None or difference is None:
         return None
     return writer.add("Mul", difference, writer.cast(scale_there, TensorProto.FLOAT))
 
 
-def _difference(writer: NodeWriter, x: str, zero: str, axis: int = 1, block: int = 0) -> str | None:
+def _difference(writer: NodeWriter, x: str, zero: str, *, axis: int = 1, block: int = 0) -> str | None:
     """What quantised numbers differ from their zero point, in float32."""
     value = writer.cast(x, TensorProto.FLOAT)
     if not zero or ((known := writer.value(zero)) is not None and not known.any()):
         return value
-    there = _along(writer, zero, x, axis, block)
+    there = _along(writer, zero, x, axis=axis, block=block)
     return None if there is None else writer.add("Sub", value, writer.cast(there, TensorProto.FLOAT))
 
 
 def _quantized(
-    writer: NodeWriter, x: str, scale: str, zero: str, kind: int | None, axis: int = 1, block: int = 0
+    writer: NodeWriter, x: str, scale: str, *, zero: str, kind: int | None, axis: int = 1, block: int = 0
 ) -> str | None:
     """Real numbers, in float32, quantised: rounded to the nearest step, halves to the even one, and kept in range."""
-    there = _along(writer, scale, x, axis, block)
+    there = _along(writer, scale, x, axis=axis, block=block)
     if there is None:
         return None
-    return _kept(writer, _steps(writer, x, there), x, zero, kind, axis=axis, block=block)
+    return _kept(writer, _steps(writer, x, there), x, zero=zero, kind=kind, axis=axis, block=block)
 
 
 def _steps(writer: NodeWriter, x: str, scale: str) -> str:
@@ -84,13 +84,13 @@ def _steps(writer: NodeWriter, x: str, scale: str) -> str:
 
 
 def _kept(
-    writer: NodeWriter, steps: str, like: str, zero: str, kind: int | None, *, axis: int = 1, block: int = 0
+    writer: NodeWriter, steps: str, like: str, *, zero: str, kind: int | None, axis: int = 1, block: int = 0
 ) -> str | None:
     """Whole steps moved by the zero point and kept in the range of their type; None if that is none of integers."""
     if kind is None or kind not in _RANGES:
         return None
     if zero:
-        there = _along(writer, zero, like, axis, block)
+        there = _along(writer, zero, like, axis=axis, block=block)
         if there is None:
             return None
         steps = writer.add("Add", steps, writer.cast(there, TensorProto.FLOAT))
@@ -104,13 +104,15 @@ def _dequantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str
     if writer.elem_type(x) not in (*_RANGES, TensorProto.INT32):
         return None
     if writer.elem_type(x) == TensorProto.INT32:  # of biases: too many digits for a float32 before the scale
-        there = _along(writer, scale, x, attrs.get("axis", 1), attrs.get("block_size", 0))
+        there = _along(writer, scale, x, axis=attrs.get("axis", 1), block=attrs.get("block_size", 0))
         wide = writer.cast(x, TensorProto.DOUBLE)
         result = None if there is None else writer.cast(
             writer.add("Mul", wide, writer.cast(there, TensorProto.DOUBLE)), TensorProto.FLOAT
         )  # fmt: skip
     else:
-        result = _real(writer, x, operand(node, 2), scale, attrs.get("axis", 1), attrs.get("block_size", 0))
+        result = _real(
+            writer, x, operand(node, 2), scale=scale, axis=attrs.get("axis", 1), block=attrs.get("block_size", 0)
+        )
     kind = attrs.get("output_dtype") or kind
     return None if result is None or kind not in _FLOATS else [writer.cast(result, kind)]
 
@@ -121,11 +123,11 @@ def _quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
     if writer.shape(node.input[0]) is None:
         return None
     axis, block = attrs.get("axis", 1), attrs.get("block_size", 0)
-    there = _along(writer, node.input[1], node.input[0], axis, block)
+    there = _along(writer, node.input[1], node.input[0], axis=axis, block=block)
     if there is None:
         return None
     steps = _steps(writer, writer.cast(node.input[0], TensorProto.FLOAT), there)
-    result = _kept(writer, steps, node.input[0], zero, kind, axis=axis, block=block)
+    result = _kept(writer, steps, node.input[0], zero=zero, kind=kind, axis=axis, block=block)
     return None if result is None else [result]
 
 
@@ -137,11 +139,11 @@ def _qlinear_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | N
     reads = [data, weight, *([writer.cast(bias[0], TensorProto.FLOAT)] if bias and bias[0] else [])]
     sums = writer.add("Conv", *reads, **chosen_attributes(node, *WINDOW))
     rank = len(writer.shape(w) or ())
-    return _requantized(writer, sums, (x_scale, w_scale, y_scale), y_zero, [1, -1, *[1] * (rank - 2)])
+    return _requantized(writer, sums, (x_scale, w_scale, y_scale), zero=y_zero, channels=[1, -1, *[1] * (rank - 2)])
 
 
 def _requantized(
-    writer: NodeWriter, sums: str, scales: tuple[str, str, str], zero: str, channels: Sequence[int]
+    writer: NodeWriter, sums: str, scales: tuple[str, str, str], *, zero: str, channels: Sequence[int]
 ) -> Sequence[str] | None:
     """Sums of products in steps of the result; the second scale may be one for each channel."""
     a, b, y = (writer.cast(s, TensorProto.FLOAT) for s in scales)
@@ -150,7 +152,7 @@ def _requantized(
     factor = writer.add("Div", writer.add("Mul", a, b), y)
     kind = writer.elem_type(zero)
     steps = writer.add("Round", writer.add("Mul", sums, factor))
-    result = _kept(writer, steps, sums, zero, kind)
+    result = _kept(writer, steps, sums, zero=zero, kind=kind)
     return None if result is None else [result]
 
 
@@ -161,7 +163,9 @@ def _qlinear_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] |
     data, weight = _difference(writer, a, a_zero, axis=-2), _difference(writer, b, b_zero, axis=-1)
     if data is None or weight is None or len(writer.shape(a_scale) or ()) > 1:
         return None
-    return _requantized(writer, writer.add("MatMul", data, weight), (a_scale, b_scale, y_scale), y_zero, [-1])
+    return _requantized(
+        writer, writer.add("MatMul", data, weight), (a_scale, b_scale, y_scale), zero=y_zero, channels=[-1]
+    )
 
 
 def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
@@ -176,7 +180,7 @@ def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     reads = [data, weight, *([writer.cast(operand(node, 6), kind)] if operand(node, 6) else [])]
     sums = writer.add("Gemm", *reads, **chosen_attributes(node, "transA", "transB"))
     if operand(node, 7):
-        return _requantized(writer, sums, (a_scale, b_scale, node.input[7]), operand(node, 8), [-1])
+        return _requantized(writer, sums, (a_scale, b_scale, node.input[7]), zero=operand(node, 8), channels=[-1])
     return [writer.add("Mul", sums, writer.add("Mul", a_scale, b_scale))]
 
 
@@ -268,7 +272,7 @@ def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], 
         count = operands or (len(node.input) - 2) // 3
         first = 0 if operands else 2
         reads = [
-            _real(writer, node.input[i], operand(node, i + 2), node.input[i + 1])
+            _real(writer, node.input[i], operand(node, i + 2), scale=node.input[i + 1])
             for i in range(first, first + 3 * count, 3)
         ]
         at = 3 * count if operands else 0
@@ -277,7 +281,7 @@ def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], 
         if None in reads or kind is None:
             return None
         value = compute(writer, node, [str(read) for read in reads])
-        result = _quantized(writer, value, scale, zero, kind)
+        result = _quantized(writer, value, scale, zero=zero, kind=kind)
         return None if result is None else [result]
 
     return rewrite

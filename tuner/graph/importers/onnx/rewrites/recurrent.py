@@ -136,17 +136,21 @@ def _write_recurrent(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
     layers = _layers(writer, node, attrs)
     valid = _valid(writer, operand(node, 4), steps, batch)
     hidden, kind = layers[0].hidden, layers[0].w.dtype
-    states = [_initial(writer, operand(node, i), (len(layers), batch, hidden), by_batch, kind) for i in (5, 6)]
+    states = [
+        _initial(writer, operand(node, i), (len(layers), batch, hidden), by_batch=by_batch, dtype=kind) for i in (5, 6)
+    ]
     directions = attrs.get("direction", "forward")
     ends: list[_End] = []
     for i, layer in enumerate(layers):
         order = range(steps - 1, -1, -1) if directions == "reverse" or i == 1 else range(steps)
-        ends.append(_run(layer, layer.projected(x, steps, batch), (states[0][i], states[1][i]), valid, order))
+        ends.append(
+            _run(layer, layer.projected(x, steps, batch), (states[0][i], states[1][i]), valid=valid, order=order)
+        )
     return _results(writer, ends, (steps, len(layers), batch, hidden), by_batch)
 
 
 def _run(
-    layer: _Layer, given: Sequence[str], state: tuple[str, str], valid: Sequence[str] | None, order: Sequence[int]
+    layer: _Layer, given: Sequence[str], state: tuple[str, str], *, valid: Sequence[str] | None, order: Sequence[int]
 ) -> _End:
     """The states behind every step, in the order of the inputs, and the last state. Where a sequence has ended, its
     state stays, and what it gives is zero."""
@@ -271,7 +275,7 @@ def _valid(writer: NodeWriter, lengths: str, steps: int, batch: int) -> list[str
     return [writer.add("Less", writer.constant(t, np.int64), column) for t in range(steps)]
 
 
-def _initial(writer: NodeWriter, name: str, shape: tuple[int, int, int], by_batch: int, dtype: Any) -> list[str]:
+def _initial(writer: NodeWriter, name: str, shape: tuple[int, int, int], *, by_batch: int, dtype: Any) -> list[str]:
     """The first state of every direction, (batch, hidden); zeros where none is given."""
     if not name:
         return [writer.constant(np.zeros(shape[1:], dtype))] * shape[0]

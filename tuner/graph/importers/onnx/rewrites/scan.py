@@ -26,7 +26,7 @@ def _scan(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     prefix = node.name or node.output[0]
     for turn, given in enumerate(zip(*(parts for parts in slices if parts is not None), strict=True)):
         results = [f"{prefix}/{turn}/{i}" for i in range(len(body.output))]
-        writer.nodes += body_nodes(body, graph, f"{prefix}/{turn}/", [*state, *given], results)
+        writer.nodes += body_nodes(body, graph, f"{prefix}/{turn}/", given=[*state, *given], results=results)
         state = results[: len(state)]
         for parts, result in zip(put_out, results[len(state) :], strict=True):
             parts.append(result)

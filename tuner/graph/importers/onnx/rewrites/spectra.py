@@ -56,7 +56,7 @@ def _dft(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     order = [*(i for i in range(rank - 1) if i != axis), axis, rank - 1]
     rows = writer.add("Transpose", x, perm=order) if order != list(range(rank)) else x
-    rows = _resized(writer, rows, rank - 2, (shape[axis], read), [shape[i] for i in order], kind)
+    rows = _resized(writer, rows, rank - 2, sizes=(shape[axis], read), shape=[shape[i] for i in order], kind=kind)
     if inverse and onesided:
         matrix, parts = _real_inverse(length, read), 1
     else:
@@ -68,7 +68,7 @@ def _dft(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     return [writer.add("Transpose", result, perm=back) if back != list(range(rank)) else result]
 
 
-def _resized(writer: NodeWriter, x: str, axis: int, sizes: tuple[int, int], shape: list[int], kind: np.dtype) -> str:
+def _resized(writer: NodeWriter, x: str, axis: int, *, sizes: tuple[int, int], shape: list[int], kind: np.dtype) -> str:
     """Cut an axis from the first to the second size, or fill it with zeros."""
     old, new = sizes
     if old > new:
