@@ -1,23 +1,26 @@
-"""How a run grows with its boards: trials per second on 1 to 64 of them, and what the host spends.
+"""This benchmark measures how tuning scales with 1 to 64 boards: trials per second, and the load of the host.
 
     python benchmarks/boards.py [--boards 1 4 16 64] [--seconds 1.0] [--trials 60] [--json]
 
-Boards replay recorded spaces (benchmarks/spaces, eight workloads of a Zen 5 core; benchmarks/replayed_board.py): each
-answers a candidate with its recorded times, after as long as measuring it took when it was recorded, made longer by a
-factor that makes --seconds of the space's median, as on a slow board; one that takes too long is ended by the agent.
-Agents, TLS and what runs kernels are real processes, all on this machine.
+The boards replay recorded spaces (benchmarks/spaces, eight workloads of a Zen 5 core; see
+benchmarks/replayed_board.py). Each answers a candidate with its recorded times, after the time that measuring it took.
+That time is stretched so that the median of a space is --seconds, as on a slow board. A measurement that takes too long
+is ended by the agent. Agents, TLS and kernel processes are real, and all run on this machine.
 
-The host does what a tuning run does, by tuner.session.tune: a searcher (`auto`) proposes, candidates are noted in the
-journal of a new SQLite file, every board's worker makes the workload's operands and its float64 reference, packs
-weights, sends them and a library, fetches the output and checks it, and every trial is committed. Left out: building (a
-stand-in of a library's size is sent; builds grow with the host's cores or with Ray, not with boards), and the
-comparison of the best at the end, which is one board's.
+The host does what it does in a tuning run, by tuner.session.tune. The searcher `auto` proposes candidates, which are
+noted in the journal of a new SQLite file. Every board's worker makes the operands and the float64 reference, packs
+weights, sends them and a library, and fetches and checks the output. Every trial is committed. Two things are left out.
+Nothing is built: a stand-in of a library's size is sent, because builds scale with the host's cores or with Ray, not
+with boards. The final comparison of the best configs is left out too, because a single board does it.
 
-"scaling": trials per second over those of the first row's boards times their ratio; "alike": the same as if the first
-row's trials were measured as long as this row's (a search that has come further measures others); "busy": share of the
-boards' time in which they measured; "host cores": what the host's processes computed, per second of the search. Trials
-count from the call of `tune` until as few are left as there are boards: a search ends once, however long it is, with
-boards that have nothing to do while others measure what is slow.
+scaling     trials per second per board, divided by the same of the first row
+alike       the same, as if the first row's trials took as long to measure as this row's; a search that has got further
+            measures other configs
+busy        the share of the boards' time in which they measured
+host cores  the CPU seconds of the host's processes per second of the search
+
+The clock runs from the call of `tune` until as few trials are left as there are boards. At the very end some boards
+have nothing to do while others finish, and that would count too much in a short search.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ TASKS = [Task(known.workload, 1, f"task {i}") for i, known in enumerate(replayed
 
 
 def start_board(stack: ExitStack, folder: Path, name: str) -> None:
-    """Returns when it is paired and listens."""
+    """Start an agent as the board `name` and pair with it. Return when it listens."""
     with Pairing(Boards(), name, "127.0.0.1") as pairing:
         command = [sys.executable, AGENT, folder, "--port", "0", "--pair", str(pairing.code)]
         process = stack.enter_context(
@@ -69,7 +72,7 @@ def start_board(stack: ExitStack, folder: Path, name: str) -> None:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                start_new_session=True,  # another machine: it has its own share of the processor
+                start_new_session=True,  # like another machine, a session has its own share of the processor
             )
         )
         stack.callback(process.terminate)
@@ -84,7 +87,7 @@ def start_board(stack: ExitStack, folder: Path, name: str) -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of what it started for the runner: boards are processes of their own, and not counted."""
+    """Return the CPU seconds of this process and of those that it started for the runner, without the boards'."""
     own = psutil.Process()
     total = sum(own.cpu_times()[:2])
     for child in own.children(recursive=True):
@@ -101,8 +104,10 @@ def _of_a_board(process: psutil.Process) -> bool:
 
 
 class StandIns:
-    """In the place of builders: writes what stands for each candidate's library. `seconds`: of measuring a candidate,
-    by its key."""
+    """A replacement of the builders that writes a stand-in for each candidate's library.
+
+    `seconds` holds the time that measuring a candidate takes, by its key.
+    """
 
     def __init__(self, folder: Path, device: Device, seconds: float) -> None:
         self._device, self._folder = device, folder
@@ -142,7 +147,10 @@ class StandIns:
 
 
 class Watch:
-    """When the search measured, and what the host had computed when it ended: then it interrupts the run."""
+    """A watch that records when trials were measured and what the host computed, and interrupts the run at the end.
+
+    The end is where the final comparison would begin.
+    """
 
     def __init__(self) -> None:
         self.began, self._spent = time.perf_counter(), cpu_seconds()

@@ -1,10 +1,10 @@
-"""What it costs to check every candidate: seconds of checks beside those of a whole measurement.
+"""This benchmark compares the seconds of checking every candidate with those of the whole measurement.
 
     python benchmarks/check_cost.py [--device cpu] [--configs 24] [--json]
 
-Measures random configs of layers of ResNet-18, MobileNetV2 and VGG as a tuning run does, builds included. Checks are
-one call with operands of each kind (tuner/measure/targets/kinds.py), their comparison with the reference, and what is
-looked at afterwards; loading a candidate counts as well.
+It measures random configs of layers of ResNet-18, MobileNetV2 and VGG as a tuning run does, including builds. Checking
+consists of making the operands and references, one call with operands of each kind (tuner/measure/targets/kinds.py),
+the comparison with the reference, and the tests for damaged operands afterwards. It is counted for right candidates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""CLBlast's convolution through ctypes: enough of OpenCL and CLBlast's C interface to time it with device events."""
+"""This module calls CLBlast's convolution through ctypes, so that conv2d_opencl.py can time it. Start at `ClBlast`.
+
+It declares just enough of the C interfaces of OpenCL and CLBlast.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def available() -> bool:
 
 
 class ClBlast:
-    """A convolution on the first device of a driver. `driver`: the path of its library or of the ICD loader."""
+    """A convolution that runs on the first device of a driver.
+
+    `driver` is the path of the driver's library or of the ICD loader.
+    """
 
     def __init__(self, driver: str, conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> None:
         self._cl = ctypes.CDLL(driver, mode=ctypes.RTLD_GLOBAL)
@@ -55,7 +61,10 @@ class ClBlast:
         return self._created("clCreateBuffer", self._context, flags, c_size_t(array.nbytes), pointer)
 
     def seconds(self) -> float:
-        """One call (several kernels), by the host's clock: its event is that of the last kernel alone."""
+        """Return the seconds of one call by the host's clock.
+
+        A call launches several kernels, and the event that it returns belongs to the last one only.
+        """
 
         c, event = self._conv, c_void_p()
         sizes = (c.in_channels, c.height, c.width, *c.kernel, *c.padding[:2], *c.strides, *c.dilation)

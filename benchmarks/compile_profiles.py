@@ -1,11 +1,12 @@
-"""Every task of three networks compiled for every profile: what its kernels take of the device.
+"""This benchmark compiles every task of three networks for every profile and reports what the kernels need.
 
     python benchmarks/compile_profiles.py [--quick] [--json] [--configs 4] [--profile NAME ...] [--models M,...]
 
-The distinct tasks of ResNet50_v1, MobileNet1.0 and SqueezeNet1.0 are compiled for each device that is not here, a few
-configs of every template for each (see `tune model --compile-only`). One row a profile, for its tables of kernels see
-that command: how many tasks have a config that compiles, and of the kernels of all configs that do registers, spilled
-bytes and local memory (median, most). Nothing is installed: a profile whose compiler is missing is skipped and named.
+The distinct tasks of ResNet50_v1, MobileNet1.0 and SqueezeNet1.0 are compiled for devices that this machine does not
+have. A few configs of every template are compiled for each task, as by `tune model --compile-only`, which also prints
+tables of kernels. A row for each profile says how many tasks have a config that compiles. It also has the median and
+the largest number of registers, spilled bytes and local memory of all kernels that compile. Nothing is installed: a
+profile whose compiler is missing is skipped and named.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ assert vision_ops is not None  # imported for the templates and operators that i
 
 
 def tasks_of_models(models: Sequence[str]) -> list[Task]:
-    """Their distinct workloads."""
+    """Return the tasks of these models, one for each distinct workload."""
     found: dict[Any, Task] = {}
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
@@ -49,7 +50,10 @@ def _figures(values: Sequence[int | None]) -> dict[str, float] | None:
 
 
 def row_of(report: CompileReport) -> dict[str, Any]:
-    """What `compile_tasks` found for a profile, in figures of all kernels of the configs that compile."""
+    """Summarise the report of `compile_tasks` for a profile.
+
+    The figures are those of all kernels of the configs that compile.
+    """
     reports: list[CandidateReport] = [found for check in report.tasks for found in check.reports]
     kernels = [kernel for found in reports if found.verdict is Verdict.OK for kernel in found.kernels]
     taken = [kernel.resources for kernel in kernels if kernel.resources is not None]
@@ -73,7 +77,7 @@ def row_of(report: CompileReport) -> dict[str, Any]:
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown; figures are "median / most"."""
+    """Format the rows as a table in Markdown. Figures are "median / most"."""
     titles = ("registers", "spilled_bytes", "private_bytes", "local_bytes", "items")
     head = ["profile", "compiled by", "tasks", "configs that compile", "rejected", "kernels"]
     head += [title.replace("_", " ") for title in titles]
@@ -88,7 +92,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def check(profile: Profile, tasks: Sequence[Task], configs: int) -> dict[str, Any] | None:
-    """The row of a profile; None, with a line that says what to install, where a compiler is missing."""
+    """Return the row of a profile. If a compiler is missing, print a line that says what to install and return None."""
     try:
         with OfflineRunner(profile) as runner:
             return row_of(compile_tasks(tasks, profile, runner, configs=configs))

@@ -1,13 +1,12 @@
-"""Convolutions of real networks on one thread: our templates beside prepacked oneDNN (torch) and MetaSchedule.
+"""This benchmark compares our convolutions with those of oneDNN (torch, prepacked) and MetaSchedule on one CPU thread.
 
     python benchmarks/conv2d_cpu.py [--quick] [--json] [--set resnet18|depthwise|pointwise] [--trials 64] [--keep DIR]
 
-Every layer (bias and ReLU included) is tuned by us and by MetaSchedule with the same number of trials; then the best
-kernels and oneDNN's take turns, each in a process of its own, with weights that rotate through copies beyond the
-last-level cache, as they are cold in a network. Ratios are times better than: above 1 is ours ahead. Nothing is
-installed: a peer that is missing is skipped and named. MetaSchedule takes hours for all layers: --keep DIR keeps what
-was tuned, so that the same command goes on where it was stopped and times everything in one go at the end
-(--tune-only leaves that out).
+Every layer, with bias and ReLU, is tuned by us and by MetaSchedule with the same number of trials. Then the best
+kernels and oneDNN's take turns, each in its own process. Their weights rotate through copies that exceed the last-level
+cache, because weights are cold in a network too. Ratios are the peer's seconds over ours: above 1 ours is faster.
+Nothing is installed: a peer that is missing is skipped and named. MetaSchedule takes hours for all layers. With --keep
+DIR the same command goes on where it was stopped, and times everything at the end (--tune-only leaves the timing out).
 """
 
 from __future__ import annotations
@@ -99,7 +98,10 @@ QUICK = {"resnet18": [1, 4, 10], "depthwise": [2, 6], "pointwise": [2, 6]}
 
 @dataclass(frozen=True)
 class Row:
-    """One layer. Seconds are medians of the alternated blocks; None where a peer was skipped."""
+    """A row of the result, which holds one layer.
+
+    Seconds are medians of the alternated blocks. A peer that was skipped has no seconds, and its rate is None.
+    """
 
     name: str
     template: str
@@ -121,14 +123,20 @@ def layer_name(conv: Conv2d) -> str:
 def tune_layer(
     conv: Conv2d, workload: Workload, device: Device, store: Store, runner: LocalRunner, budget: Budget, **more: Any
 ) -> None:
-    """A session for one layer. An interrupt ends the benchmark: what was tuned so far is not taken for all."""
+    """Run a tuning session for one layer.
+
+    An interrupt ends the benchmark, so that an incomplete session is not taken for a complete one.
+    """
     report = tune([Task(workload, 1, layer_name(conv))], device, store, runner=runner, budget=budget, **more)
     if report.stopped is Stopped.INTERRUPTED:
         raise KeyboardInterrupt
 
 
 def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Path) -> tuple[Config, float, float]:
-    """The best config, its error, and trials per second of the whole session (start of the workers excluded)."""
+    """Tune a layer with our templates, unless `folder` has the result already.
+
+    Return the best config, its error, and the trials per second of the whole session without the start of the workers.
+    """
     workload, speed = conv.workload(EPILOGUE), folder / "ours.json"
     with open_db(f"{folder}/b.db") as store:
         if not speed.exists():
@@ -147,7 +155,7 @@ def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Pat
 def files_of(
     conv: Conv2d, device: Device, config: Config, folder: Path, name: str, dtype: str = "float32"
 ) -> dict[str, Any]:
-    """The files of one of our kernels: library, operands in its layouts."""
+    """Write the library of one of our kernels and its operands in its layouts, and return its specification."""
     workload, template = conv.workload(EPILOGUE, dtype), anchor_template(config.template)
     layouts = template.layouts(workload, device.target)
     build_shared(
@@ -176,8 +184,10 @@ def plain_operands(conv: Conv2d, folder: Path) -> str:
 def tune_metaschedule(
     conv: Conv2d, trials: int, folder: Path, seed: int, device: str = "cpu", helped: bool = False
 ) -> float | None:
-    """Leaves MetaSchedule's best kernel in ms.so; trials per second, or None if it found nothing. `helped`: its
-    processes start sooner (metaschedule_child)."""
+    """Tune with MetaSchedule, write its best kernel to ms.so, and return trials per second, or None if it failed.
+
+    With `helped`, its processes start sooner (metaschedule_child).
+    """
     kept = folder / "ms.json"
     if kept.exists():
         return json.loads(kept.read_text())
@@ -195,7 +205,7 @@ def tune_metaschedule(
 def time_all(
     specs: Mapping[str, Mapping[str, Any]], folder: Path, rounds: int, child: Path = CHILD
 ) -> dict[str, float]:
-    """Median seconds per call of each contender, alternated."""
+    """Time the contenders in turns and return the median seconds per call of each."""
     with contextlib.ExitStack() as stack:
         running = {
             name: stack.enter_context(
@@ -208,7 +218,7 @@ def time_all(
 
 
 def measure(conv: Conv2d, device: Device, options: argparse.Namespace, folder: Path) -> Row | None:
-    """Tune what is not in `folder` yet, then time all contenders; None where nothing is to be timed."""
+    """Tune what `folder` does not have yet, then time all contenders. Return None with --tune-only."""
     folder.mkdir(parents=True, exist_ok=True)
     config, error, speed = _tune_ours(conv, device, options.trials, options.seed, folder)
     ms_speed = None if options.no_metaschedule else tune_metaschedule(conv, options.trials, folder, options.seed)
@@ -232,7 +242,7 @@ def geomean(values: Sequence[float | None]) -> float | None:
 
 
 def _summary(rows: Mapping[str, list[Row]]) -> dict[str, float | None]:
-    """The ResNet-18 figures carry the plain names; the other sets are prefixed."""
+    """Return the summary. The figures of ResNet-18 have plain names; those of the other sets have a prefix."""
     summary: dict[str, float | None] = {}
     for name, found in rows.items():
         prefix = "" if name == "resnet18" else f"{name}_"

@@ -1,4 +1,7 @@
-"""One kernel of conv2d_cpu.py in a process of its own, called with cold weights: a TVM library, or oneDNN (torch)."""
+"""This program times one kernel for conv2d_cpu.py, which starts it, with cold weights.
+
+The kernel is a TVM library, or oneDNN's convolution through torch.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def _library(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable[[]
 
 
 def _onednn(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
-    """Channels-last data and prepacked weights: what torch's inductor calls for a frozen model."""
+    """Open oneDNN's convolution with channels-last data and prepacked weights. Exit if its result is wrong.
+
+    torch's inductor calls the same for a frozen model.
+    """
     import torch
 
     torch.set_num_threads(1)

@@ -1,14 +1,15 @@
-"""Convolutions on an Nvidia GPU: our templates beside cuDNN (through torch, in its benchmark mode), correctness first.
+"""This benchmark compares convolutions of our templates with cuDNN's on an Nvidia GPU (through torch, benchmark mode).
 
     python benchmarks/conv2d_cuda.py [--quick] [--json] [--device cuda:N] [--set resnet18|wpk]
                                      [--dtype float32|float16|tf32] [--trials 64] [--minutes M] [--keep DIR]
 
-ResNet-18's convolutions and those of Woodpecker-DL's Table 1, batch 1. Every layer (bias and ReLU included) is tuned by
-us, then takes turns with cuDNN's convolution alone (the faster of both memory formats) and with its fused convolution,
-bias and ReLU, all with cold weights and each checked against a float64 reference first. Tensor cores are ours and
-cuDNN's in float16, and in float32 only with `--dtype tf32`: then both may round operands to tf32, and the error allowed
-is that of our template for it. `--minutes` limits tuning, all layers together.
-Ratios are times better than: above 1 is ours ahead. torch with CUDA is needed. Exit status 1: a layer has no row.
+The layers are ResNet-18's convolutions and those of table 1 in Liu et al., "Woodpecker-DL: Accelerating Deep Neural
+Networks via Hardware-Aware Multifaceted Optimizations", at batch 1. Every layer, with bias and ReLU, is tuned by us. It
+then takes turns with cuDNN's convolution alone (in the faster of both memory formats), and with cuDNN's fused
+convolution, bias and ReLU. All have cold weights, and each is checked against a float64 reference first. Both sides use
+tensor cores in float16, and in float32 only with `--dtype tf32`. Then both may round operands to tf32, and the error
+allowed is that of our template for tf32. `--minutes` limits tuning, all layers together. Ratios are the peer's seconds
+over ours: above 1 ours is faster. torch with CUDA is needed. The exit status is 1 if a layer has no row.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tuning_db.store import open_db
 
 PEERS = ("cudnn", "cudnn_fused")
 TF32 = "gpu.conv2d_tensor_core_tf32"
-# Table 1 of "Woodpecker-DL": height, width, input and output channels, stride; 3x3, and nothing padded.
+# Liu et al., table 1: height, width, input and output channels, stride. All are 3x3 and without padding.
 WPK = [
     Conv2d(1, c, height, width, k, (3, 3), (stride, stride))
     for height, width, c, k, stride in [
@@ -51,7 +52,10 @@ WPK = [
 
 @dataclass(frozen=True)
 class Mode:
-    """How a layer is computed. `dtype`: of what is stored. `tolerance`: of the error (None: the dtype's)."""
+    """A mode in which a layer is computed.
+
+    `dtype` is the type of the stored tensors. `tolerance` is the largest relative error allowed (None: the dtype's).
+    """
 
     dtype: str
     tolerance: float | None = None
@@ -62,7 +66,7 @@ class Mode:
 
     @property
     def only(self) -> list[str] | None:
-        """The templates that may be used; None: all but those that must be asked for."""
+        """Return the templates that may be used; None means all except those that must be asked for."""
         return [template.name for template in all_templates()] if self.tf32 else None
 
 
@@ -75,7 +79,7 @@ MODES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One layer in one mode (`dtype`). Seconds are medians of the alternated blocks."""
+    """A row of the result, which holds one layer in one mode (`dtype`). Seconds are medians of alternated blocks."""
 
     set: str
     dtype: str
@@ -93,7 +97,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A layer and all of its trials, the best first. `folder`: its files."""
+    """A layer that was tuned, with all of its trials, the best first. `folder` holds its files."""
 
     set: str
     conv: Conv2d
@@ -103,8 +107,10 @@ class Tuned:
 
 
 def tuned(dtype: str, minutes: float | None, device: Device, options: argparse.Namespace, folder: Path) -> list[Tuned]:
-    """Every layer that has a config that computes it right; the others are told. Tuned in one session, so that all
-    cores build, for whichever layer promises most."""
+    """Tune all layers and return those that have a config with a correct result. The others are named.
+
+    They are tuned in one session, so that all cores build candidates for the layer that promises most.
+    """
     mode, layers = MODES[dtype], list(_layers(options))
     workloads = [conv.workload(EPILOGUE, mode.dtype) for _, conv in layers]
     tasks = [Task(w, 1, layer_name(conv)) for w, (_, conv) in zip(workloads, layers, strict=True)]
@@ -128,7 +134,7 @@ def tuned(dtype: str, minutes: float | None, device: Device, options: argparse.N
 
 
 def measure(layer: Tuned, device: Device, rounds: int) -> Row:
-    """Time ours beside cuDNN's, each of which may be left out. Raises WrongAnswer if ours is wrong."""
+    """Time our kernel in turns with cuDNN's, either of which may be left out. Raises WrongAnswer if ours is wrong."""
     mode, best = MODES[layer.dtype], layer.trials[0]
     tolerance = tolerance_of(mode.dtype) if mode.tolerance is None else mode.tolerance
     opened = Layer(layer.conv, mode.dtype, mode.tf32, tolerance, device)
@@ -136,7 +142,7 @@ def measure(layer: Tuned, device: Device, rounds: int) -> Row:
     for peer in PEERS:
         try:
             runs[peer] = opened.cudnn(peer == "cudnn_fused")
-        except (WrongAnswer, RuntimeError) as error:  # torch has no kernel for it, or no memory
+        except (WrongAnswer, RuntimeError) as error:  # torch has no kernel for this layer, or no memory
             _say(f"{layer.dtype} {layer_name(layer.conv)}: {peer} is left out: {error}")
     seconds = alternated(runs, rounds)
     torch.cuda.empty_cache()

@@ -1,5 +1,8 @@
-"""The kernels that conv2d_cuda.py compares, in its own process: ours from a library, and cuDNN's through torch. All run
-on the same stream, with cold weights, and every one is checked before it is timed. Start at `Layer`."""
+"""This module opens and times the kernels that conv2d_cuda.py compares, in its process. Start at `Layer`.
+
+Our kernels come from a built library, and cuDNN's run through torch. All run on the same stream with cold weights, and
+each is checked before it is timed.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,22 @@ from tuning_db.record import Config
 
 CALLS = 20  # between two events
 WARM_RUNS, BLOCK_RUNS = 10, 8
-_SLEEP_CYCLES = 4_000_000  # of the GPU's clock: until all calls are queued, so that no time of the host's counts
+_SLEEP_CYCLES = 4_000_000  # that the GPU waits until all calls are queued, so that the host's time does not count
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 
 Run = Callable[[], float]
 
 
 class WrongAnswer(Exception):
-    """A kernel computes something else than the float64 reference."""
+    """Raised when the result of a kernel differs from the float64 reference by more than the tolerance."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution with bias and ReLU, as it is computed. `tolerance`: of the error."""
+    """A convolution with bias and ReLU that is computed in one mode on one device.
+
+    `tolerance` is the largest relative error allowed.
+    """
 
     conv: Conv2d
     dtype: str
@@ -50,7 +56,7 @@ class Layer:
 
     @cached_property
     def expected(self) -> Mapping[bool, np.ndarray]:
-        """With the epilogue, and without."""
+        """Return the expected results with (True) and without (False) the epilogue."""
         plain = Operands(self.operands.data, self.operands.weight, ())
         return {
             True: reference(self.conv.workload(EPILOGUE, self.dtype), self.operands),
@@ -85,7 +91,7 @@ class Layer:
         return _seconds_of(call)
 
     def cudnn(self, fused: bool) -> Run:
-        """cuDNN's convolution alone, or with bias and ReLU fused; in the faster of torch's memory formats."""
+        """Return cuDNN's convolution alone, or with bias and ReLU fused, in the faster of torch's memory formats."""
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = self.tf32
         runs = [_seconds_of(self._cudnn(fused, layout)) for layout in _FORMATS]
@@ -114,8 +120,11 @@ class Layer:
 
 
 def _seconds_of(call: Callable[[], Any]) -> Run:
-    """Seconds of the GPU for one call, from events around several that follow each other without a gap. TVM and torch
-    launch on the same stream, the default one."""
+    """Return a function that measures the GPU's seconds for one call.
+
+    It takes them from events around several calls that follow each other without a gap. TVM and torch launch on the
+    same stream, the default one.
+    """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def run() -> float:
@@ -131,7 +140,10 @@ def _seconds_of(call: Callable[[], Any]) -> Run:
 
 
 def alternated(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
-    """Median seconds per call of each, in blocks that take turns; each round begins with another."""
+    """Measure the contenders in blocks that take turns, and return the median seconds per call of each.
+
+    Each round begins with a different contender.
+    """
     names, times = list(runs), {name: [] for name in runs}  # type: dict[str, list[float]]
     for run in runs.values():
         for _ in range(WARM_RUNS):

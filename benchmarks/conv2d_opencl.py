@@ -1,14 +1,15 @@
-"""ResNet-18's convolutions on OpenCL devices: our templates beside CLBlast, MetaSchedule and the default schedule.
+"""This benchmark compares our convolutions with CLBlast, MetaSchedule and TVM's default schedule on OpenCL devices.
 
     python benchmarks/conv2d_opencl.py [--quick] [--json] [--device opencl:N] [--layers N ...] [--trials N] [--keep DIR]
 
-Every layer (bias and ReLU included; CLBlast has neither) is tuned by us and by MetaSchedule, on the same device through
-our runtime and with the same number of trials; then the best kernels take turns, each in a process of its own, with
-cold weights and by the device's clock. "direct" is our best kernel that is not Winograd's; the peak that it is held
-to is a kernel of multiply-adds in registers that takes turns with it. That one reads nothing, so "warm" is the direct
-kernel once more with weights in the caches: what is lost between the two is the memory's. Ratios are times better
-than: above 1 is ours ahead. Nothing is installed: a peer that is missing is skipped and named. --keep DIR keeps what
-was tuned, so that the same command goes on where it was stopped; --tune-only leaves the timing out.
+The layers are ResNet-18's, with bias and ReLU (CLBlast has neither). Every layer is tuned by us and by MetaSchedule, on
+the same device through our runtime and with the same number of trials. Then the best kernels take turns, each in its
+own process, with cold weights and by the device's clock. "direct" is our best kernel that does not use Winograd's
+algorithm. It is compared with the peak, which is a kernel of multiply-adds in registers that takes turns with it. As
+that kernel reads nothing, "warm" is the direct kernel with its weights in the caches: the difference between direct and
+warm is due to the memory. Ratios are the peer's seconds over ours: above 1 ours is faster. Nothing is installed: a peer
+that is missing is skipped and named. With --keep DIR the same command goes on where it was stopped; --tune-only leaves
+the timing out.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ from tuning_db.record import Trial
 from tuning_db.store import open_db
 
 CHILD = Path(__file__).with_name("conv2d_opencl_child.py")
-PEAK_SECONDS = 1.5e-3  # as long as the kernels that are held to it
+PEAK_SECONDS = 1.5e-3  # of a call of the peak kernel, about as long as the kernels that are compared with it
 
 
 @dataclass(frozen=True)
 class Row:
-    """One layer on one device. Seconds are medians of the alternated blocks; a peer that was skipped is missing."""
+    """A row of the result, which holds one layer on one device.
+
+    Seconds are medians of the alternated blocks. A peer that was skipped has none.
+    """
 
     device: str
     driver: str
@@ -80,8 +84,11 @@ def held_to_peak(conv: Conv2d) -> bool:
 
 
 def _tune(conv: Conv2d, device: Device, trials: int, seed: int, folder: Path) -> tuple[Trial, Trial | None]:
-    """The best trial, and the best of a template that is exact. Direct kernels that are held to the peak are searched
-    for with as many trials again: among all templates few go to them, where Winograd's are faster."""
+    """Tune a layer and return the best trial, and the best of a template that is exact.
+
+    Direct kernels that are compared with the peak get as many trials again in a search of their own. In the search
+    among all templates they get few trials where Winograd's kernels are faster.
+    """
     workload = conv.workload(EPILOGUE)
     with open_db(f"{folder}/b.db") as store:
         with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
@@ -109,7 +116,7 @@ def _peak(multiplier: Multiplier, device: Device, folder: Path) -> dict[str, str
 
 
 def measure(conv: Conv2d, device: Device, peak: Multiplier, options: argparse.Namespace, folder: Path) -> Row | None:
-    """Tune what is not in `folder` yet, then time all contenders; None where nothing is to be timed."""
+    """Tune what `folder` does not have yet, then time all contenders. Return None with --tune-only."""
     folder.mkdir(parents=True, exist_ok=True)
     best, exact = _tune(conv, device, options.trials, options.seed, folder)
     with_ms = not options.no_metaschedule

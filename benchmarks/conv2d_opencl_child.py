@@ -1,5 +1,7 @@
-"""One kernel of conv2d_opencl.py in a process of its own, called with cold weights: a TVM library, or CLBlast; or one
-of nothing but multiply-adds."""
+"""This program times one kernel for conv2d_opencl.py, which starts it, with cold weights.
+
+The kernel is a TVM library, CLBlast's convolution, or a kernel of nothing but multiply-adds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def _multiplier(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Callable
 
 
 def _clblast(spec: dict[str, Any], conv: Conv2d, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
-    """Without bias and ReLU, which CLBlast has not."""
+    """Open CLBlast's convolution, without bias and ReLU, which CLBlast does not have. Exit if its result is wrong."""
     from clblast import ClBlast
 
     blast = ClBlast(spec["driver"], conv, arrays["data"], arrays["weight"])

@@ -1,12 +1,12 @@
-"""What the cost model should see and learn: objectives and features judged on recorded spaces.
+"""This benchmark compares objectives and features of the cost model on recorded spaces.
 
     python benchmarks/cost_model.py [--spaces FILE ...] [--seeds 10] [--train 32 64 128] [--per-store] [--json]
 
-A model learns from some random trials of a space and ranks all others. "found": the best throughput among the sixteen
-that it ranks first, in relation to the best there is among all others; "order": Spearman's correlation. Objectives are
-regression of the throughput (what CostModel does) and rank:pairwise. --per-store adds the features of TVM's own
-extractor (Zheng et al., "Ansor", OSDI 2020, section 5.2), one vector a store, pooled by maximum and sum; they cost a
-lowered kernel each, 20 to 150 ms, so spaces are thinned to --configs for all.
+A model learns from some random trials of a space and ranks all other configs. "found" is the best throughput among the
+sixteen that it ranks first, divided by the best throughput among all others. "order" is Spearman's correlation. The
+objectives are regression of the throughput, which CostModel uses, and rank:pairwise. --per-store adds the features of
+TVM's own extractor (Zheng et al., "Ansor", OSDI 2020, section 5.2): one vector for each store, pooled by maximum and
+sum. They need the lowered kernel, which takes 20 to 150 ms per config, so all spaces are thinned to --configs configs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIRST = 16
 
 
 def per_store(path: Path, configs: Sequence[Config]) -> tuple[list[list[float]], float]:
-    """Pooled features of every config, and the seconds that one took (median)."""
+    """Return the pooled per-store features of every config, and the median seconds that a config took."""
     from tvm import IRModule, s_tir
     from tvm.s_tir import meta_schedule as ms
 
@@ -58,7 +58,7 @@ def per_store(path: Path, configs: Sequence[Config]) -> tuple[list[list[float]],
 
 
 def chosen(space: RecordedSpace, most: int) -> list[Config]:
-    """Configs that were built, thinned at random; the fastest sixty-four are among them."""
+    """Return configs that ran, thinned at random to about `most`. The fastest sixty-four are among them."""
     timed = sorted((s, key) for key, s in space.medians.items() if math.isfinite(s))
     fastest = {key for _, key in timed[:64]}
     others = [key for _, key in timed if key not in fastest]

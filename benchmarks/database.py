@@ -1,11 +1,11 @@
-"""How fast the tuning database is with a million trials: importing, finding a best, adding one, against a log's scan.
-And whether it loses anything: exported and merged again, and with 32 processes writing at the same time.
+"""This benchmark compares the tuning database, filled with a million trials, with a scan of a log of JSON lines.
 
     python benchmarks/database.py [--quick] [--records N] [--database postgresql://...] [--json]
 
-The trials are made up (seeded), the database is a real SQLite file in a temporary folder, or the PostgreSQL database
-that --database names, which has to be empty and is left full. The peer is what a log of JSON lines offers: to find a
-best, read it all, as AutoTVM's apply_history_best did.
+It times importing, looking up a best and adding a trial. The peer finds a best by reading the whole log, as AutoTVM's
+apply_history_best did. The benchmark also checks that nothing is lost when the trials are exported and merged, and when
+32 processes write at the same time. The trials are made up from a seed. The database is an SQLite file in a temporary
+folder, or the PostgreSQL database that --database names, which must be empty and stays filled.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def devices() -> list[DeviceKey]:
 
 
 def trials(count: int, seed: int) -> Iterator[Trial]:
-    """`count` trials spread over all workloads and devices; one in ten failed, few configs occur twice."""
+    """Yield `count` trials spread over all workloads and devices. One in ten failed, and few configs occur twice."""
     rng = random.Random(seed)
     works, devs = workloads(), devices()
     versions = {"edgetune": "0.1.0", "apache-tvm": "0.27.0.post1"}
@@ -84,7 +84,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def scan_best(log: Path, workload: Workload, device: DeviceKey) -> float:
-    """The seconds of the best trial of a pair, found by reading the whole log."""
+    """Find the best trial of a workload on a device by reading the whole log, and return its seconds."""
     best = float("inf")
     with log.open("rb") as lines:
         for line in lines:
@@ -96,14 +96,14 @@ def scan_best(log: Path, workload: Workload, device: DeviceKey) -> float:
 
 
 def measure_best(store: Store, seed: int) -> list[float]:
-    """Seconds of 200 look-ups of random pairs."""
+    """Return the seconds of each of 200 look-ups of random pairs of workload and device."""
     rng = random.Random(seed)
     pairs = [(rng.choice(workloads()), rng.choice(devices())) for _ in range(200)]
     return [seconds_of(lambda pair=pair: lookup.best(store, *pair)) for pair in pairs]
 
 
 def measure_add(store: Store, seed: int) -> list[float]:
-    """Seconds of 200 single trials, each noted in the journal and committed to the disk."""
+    """Add 200 single trials, each noted in the journal and committed to the disk, and return the seconds of each."""
 
     def journalled(trial: Trial) -> None:
         store.begin(trial.workload, trial.device, [trial.config])
@@ -113,7 +113,7 @@ def measure_add(store: Store, seed: int) -> list[float]:
 
 
 def _write(url: str, number: int) -> int:
-    """One of many writers: WRITES trials of its own, each journalled and committed."""
+    """Add WRITES trials as one of many writers, each noted in the journal and committed. Return their number."""
     with open_db(url) as store:
         for trial in trials(WRITES, 1000 + number):
             store.begin(trial.workload, trial.device, [trial.config])
@@ -122,7 +122,7 @@ def _write(url: str, number: int) -> int:
 
 
 def measure_writers(url: str, store: Store) -> float:
-    """Seconds that WRITERS processes take for all their trials. Raises AssertionError if one was lost."""
+    """Return the seconds that WRITERS processes take for all their trials. Raises AssertionError if one was lost."""
     before = store.stats().trials
     with ProcessPoolExecutor(WRITERS, multiprocessing.get_context("forkserver")) as pool:
         for done in [pool.submit(os.getpid) for _ in range(WRITERS)]:  # until they have started
@@ -137,8 +137,10 @@ def measure_writers(url: str, store: Store) -> float:
 
 
 def check_round_trip(store: Store, log: Path, folder: Path) -> tuple[float, float]:
-    """Seconds of exporting all and of merging all into another database. Raises AssertionError unless the exports of
-    both are the imported log, byte by byte."""
+    """Export all trials and merge them into another database, and return the seconds of both.
+
+    Raises AssertionError unless the exports of both databases equal the imported log byte by byte.
+    """
     exported, merged = folder / "exported.jsonl", folder / "merged.jsonl"
     export_seconds = seconds_of(lambda: logs.write_file(store.trials(), exported))
     assert filecmp.cmp(log, exported, shallow=False), "the export is not what was imported"

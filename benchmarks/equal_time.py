@@ -1,11 +1,11 @@
-"""Ours against MetaSchedule at equal wall time: three of ResNet-18's convolutions, one thread of a CPU.
+"""This benchmark compares our tuner with MetaSchedule at equal wall time, on convolutions on one thread of a CPU.
 
     python benchmarks/equal_time.py [--trials 64] [--keep DIR] [--json]
 
-MetaSchedule tunes with its own defaults for so many trials; whatever wall time that takes, ours gets the same ("equal")
-and, from an empty database again, a tenth of it ("tenth"), the start of its worker processes included. Then the three
-best kernels take turns, with cold weights, as in conv2d_cpu.py. Ratios are times faster than MetaSchedule's kernel.
---keep DIR keeps what was tuned, so that the same command goes on where it was stopped.
+The layers are three of ResNet-18's. MetaSchedule tunes each with its own defaults for --trials trials. Ours gets the
+same wall time ("equal") and, again from an empty database, a tenth of it ("tenth"). That includes the start of its
+worker processes. Then the three best kernels take turns with cold weights, as in conv2d_cpu.py. Ratios are the seconds
+of MetaSchedule's kernel over ours. With --keep DIR the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ from tuner.session import Budget
 from tuning_db.record import Config
 from tuning_db.store import open_db
 
-# A Winograd one, a strided one, and a pointwise one.
+# A layer that Winograd's algorithm can compute, a strided one, and a pointwise one.
 LAYERS = (1, 5, 6)
 SHARES = {"equal": 1.0, "tenth": 0.1}
 
 
 def tune_ours(conv: Conv2d, device: Device, seconds: float, file: Path) -> tuple[Config, int, float]:
-    """The best config after so many seconds, trials, and the seconds that it took after all."""
+    """Tune a layer for `seconds`, unless `file` has the result already.
+
+    Return the best config, the number of configs tried, and the seconds that the tuning took.
+    """
     workload = conv.workload(EPILOGUE)
     took = file.with_suffix(".json")
     with open_db(str(file)) as store:

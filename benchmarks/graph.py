@@ -1,14 +1,20 @@
-"""The graph tuner: plans against simpler ways of choosing layouts and devices, and against what is then measured.
+"""This benchmark compares the graph tuner's plans with simpler choices, and planned times with measured times.
 
     python benchmarks/graph.py [--devices cpu --devices opencl:0,cpu ...] [--models resnet50_v1 ...] [--minutes 5]
                                [--vendor onnxruntime] [--folder DIR] [--rounds 8] [--json]
 
-Each network of the zoo is tuned on each device for the minutes, planned on all of them, and built as it is planned and
-as the others say: "greedy" takes step after step what is fastest so far, "plain" and "blocked" one kind of layout
-wherever there is a choice, "ours" and "vendors" one kind of kernel, "fallback" puts on the CPU only what the GPU cannot
-compute (paper 003, section 3.1.2). Modules take turns in one run, each in a process of its own, with all threads. "by
-costs" is what a plan takes by its costs, "took" what it took; ratios are over the plan's: above 1 is the plan ahead.
-With --folder what was written stays, and a second run goes on.
+Each network of the zoo is tuned on each device for --minutes and planned on all devices together. It is built by the
+plan and by simpler choices:
+
+greedy           takes, step after step, the choice that is fastest so far
+plain, blocked   use one kind of layout wherever there is a choice
+ours, vendors    use one kind of kernel wherever there is a choice
+fallback         puts on the CPU only the steps that the GPU cannot compute (Wang et al., "A Unified Optimization
+                 Approach for CNN Model Inference on Integrated GPUs", section 3.1.2)
+
+The modules take turns in one run, each in its own process with all threads. "by costs" is the time that the costs
+predict, and "took" the measured time. Ratios are over the plan's: above 1 the plan is faster. With --folder the files
+are kept, and a second run goes on.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ DEVICES = ("cpu", "opencl:0", "opencl:0,cpu")
 
 
 def restricted(nodes: tuple[Node, ...], keep: Callable[[int, State], bool]) -> tuple[Node, ...]:
-    """With those states alone that are to be kept, at nodes that have one."""
+    """Restrict nodes to the states that `keep` accepts. A node without such a state keeps all of its states."""
     kept = [tuple(s for s in node.states if keep(i, s)) for i, node in enumerate(nodes)]
     return tuple(replace(n, states=s or n.states) for n, s in zip(nodes, kept, strict=True))
 
@@ -61,7 +67,7 @@ def is_vendors(state: State) -> bool:
 
 
 def ways(graph: FusedGraph, devices: list[Device], found: NetworkPlan) -> Iterator[tuple[str, float, Planned]]:
-    """Names, seconds by the costs, and what to build."""
+    """Yield the plan and the simpler choices: the name, the seconds by the costs, and the plan to build."""
     yield "planned", found.plan.seconds, found.planned
     nodes, moving = found.nodes, found.moving
     states = greedy(nodes, moving)
@@ -133,7 +139,7 @@ def compared(
     options: argparse.Namespace,
     folder: Path,
 ) -> dict[str, dict[str, float]]:
-    """Every way built, verified and timed; ways that build the same are timed once."""
+    """Build, verify and time the plan and the simpler choices. Choices that build the same module are timed once."""
     built: dict[str, tuple[Planned, Path]] = {}
     rows: dict[str, dict[str, Any]] = {}
     for way, seconds, planned in ways(graph, devices, found):
@@ -142,7 +148,8 @@ def compared(
         if like is None:
             to = folder / f"{name}-{'-'.join(d.name.replace(':', '') for d in devices)}-{way}"
             build_placed(graph, devices, planned, directory=to, store=store)
-            if name not in DETECTORS:  # whose boxes may come in another order: benchmarks/paper003.py compares them
+            # The boxes of detectors may come in another order; benchmarks/paper003.py compares them.
+            if name not in DETECTORS:
                 verify(load(to), OnnxReference(folder / f"{name}.onnx"), seeds=[0], tolerance=TOLERANCE)
             built[way] = planned, to
     sources = {way: (OURS, to) for way, (_, to) in built.items()}

@@ -1,4 +1,4 @@
-"""What the processes of the convolution benchmarks share. Start at `serve_kernel`."""
+"""This module holds the code that the child processes of the convolution benchmarks share. Start at `serve_kernel`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ Open = Callable[[dict[str, Any], Conv2d, dict[str, np.ndarray]], Callable[[], fl
 
 
 def serve_kernel(opened: Open) -> None:
-    """Time a kernel as the parent asks. `opened(spec, conv, arrays)` returns a function that makes one call and gives
-    its seconds; the specification is the process's argument."""
+    """Time a kernel as the parent process asks.
+
+    `opened(spec, conv, arrays)` returns a function that makes one call and returns its seconds. The specification is
+    the argument of this process.
+    """
     spec = json.loads(sys.argv[1])
     replies = isolate(spec["cpus"])
     conv = Conv2d(**spec["conv"])

@@ -1,9 +1,10 @@
-"""Tunes one convolution with TVM's MetaSchedule and leaves its best kernel in ms.so; prints trials per second.
+"""This program tunes one convolution with TVM's MetaSchedule for the convolution benchmarks, which start it.
 
-MetaSchedule starts its building processes anew for every 16 candidates, and each spends 38 s (56 s where torch is
-installed) on an import: TVM asks `inspect` for the whole stack at every kernel that it defines, which searches all
-modules for every frame. "helped" in the specification answers that search at once: its kernels are the same, found
-sooner. Without it the speed is TVM's as it is installed.
+It writes the best kernel to ms.so and prints trials per second. MetaSchedule restarts its building processes for every
+16 candidates, and each of them spends 38 s (56 s where torch is installed) on an import. The reason is that TVM asks
+`inspect` for the whole stack at every kernel that it defines, and `inspect` searches all modules for every frame.
+"helped" in the specification answers that search at once, so the same kernels are found sooner. Without it the speed is
+that of TVM as it is installed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tuner.devices import open_device
 
 
 def prim_func(conv: Conv2d) -> tirx.PrimFunc:
-    """Convolution, bias and ReLU in NCHW, as a network without layout changes has it."""
+    """Return the function of convolution, bias and ReLU in NCHW, as a network without layout changes has it."""
     data = te.placeholder(conv.data_shape, name="data")
     weight = te.placeholder(conv.weight_shape, name="weight")
     bias = te.placeholder((conv.out_channels,), name="bias")
@@ -72,7 +73,7 @@ def main() -> None:
         max_trials_global=trials,
         num_trials_per_iter=min(trials, 16),
         runner=ms.runner.LocalRunner(evaluator_config=evaluator),
-        # The default of 30 s loses the first layer of a network.
+        # With the default of 30 s, the builds of a network's first layer time out.
         builder=ms.builder.LocalBuilder(max_workers=2, timeout_sec=120.0, initializer=initializer),
         seed=spec["seed"] + 1,
     )

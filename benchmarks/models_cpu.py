@@ -1,11 +1,12 @@
-"""Whole networks on the CPU against onnxruntime: each is tuned, built and compared by the `tune` command.
+"""This benchmark compares whole networks on the CPU with onnxruntime, tuned and built by the `tune` command.
 
     python benchmarks/models_cpu.py [--quick] [--json] [--models resnet18,...] [--minutes 9] [--folder DIR]
 
-For every model and thread count: `tune model` with a budget of minutes, `tune build`, `tune bench --against ort`, where
-the two alternate in one run. Ratios are "times better than": above 1 is ours ahead. For ResNet-18 on one thread the
-budget is spent in slices with a comparison after each, which shows after how many minutes of tuning the latency is
-0.60 of onnxruntime's. With --folder the models, the database and the built modules stay, and a second run goes on.
+For every model and thread count it runs `tune model` with a budget of --minutes, `tune build`, and `tune bench
+--against ort`, in which the two alternate. Ratios are onnxruntime's latency over ours: above 1 ours is faster. For
+ResNet-18 on one thread the budget is spent in slices with a comparison after each. They show after how many minutes of
+tuning the latency is 0.60 of onnxruntime's. With --folder the models, the database and the built modules are kept, and
+a second run goes on.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from typing import Any
 
 MODELS = ("resnet18", "resnet50_v1", "squeezenet1.0", "mobilenet1.0")
 PEER = "ort"
-GOAL = 0.60  # of the peer's latency, for minutes_to_060_ort_resnet18
+GOAL = 0.60  # share of the peer's latency that minutes_to_060_ort_resnet18 waits for
 SLICE_MINUTES = 1.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """One network at one thread count, in one folder."""
+    """A job that tunes and compares one network at one thread count, in one folder."""
 
     folder: Path
     model: str
@@ -48,7 +49,7 @@ class Job:
         return self.folder / f"{self.model}-{self.threads}t"
 
     def tune(self, minutes: float) -> dict[str, Any]:
-        """Tune until the database has had `minutes` for this model in all."""
+        """Tune until the database has spent `minutes` on this model in total."""
         return tune("model", self.onnx, *self._common(), "--minutes", minutes)
 
     def compare(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Job:
 
 
 def tune(*arguments: Any) -> dict[str, Any]:
-    """Run one `tune` command and return its JSON object; ends this script with its message if it fails."""
+    """Run one `tune` command and return its JSON object. End this script with a message if it fails."""
     command = [sys.executable, "-m", "tuner.cli.main", *map(str, arguments), "--json"]
     print("+ tune", *command[3:], file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -75,14 +76,18 @@ def tune(*arguments: Any) -> dict[str, Any]:
 
 
 def measure(job: Job, minutes: float) -> dict[str, Any]:
-    """One row: the comparison after all minutes of tuning."""
+    """Tune for all minutes, compare, and return the row."""
     started = datetime.now(UTC)
     job.tune(minutes)
     return row(job, job.compare(), minutes, started)
 
 
 def measure_in_slices(job: Job, minutes: float) -> tuple[dict[str, Any], float | None]:
-    """The same, and the minutes of tuning after which the latency was GOAL of the peer's, if it ever was."""
+    """Tune in slices with a comparison after each.
+
+    Return the row, and the minutes of tuning after which the latency was at most GOAL of the peer's (None if it never
+    was).
+    """
     started = datetime.now(UTC)
     spent, reached = 0.0, None
     while True:

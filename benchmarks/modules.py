@@ -1,9 +1,9 @@
-"""Built modules of one network side by side: what the same model takes on another device of the same machine.
+"""This benchmark compares the latencies of built modules of one network, such as those for different devices.
 
     python benchmarks/modules.py [--json] [--rounds 12] DIR DIR...
 
-DIR: folders that `tune build` wrote from one model. Every module runs in a process of its own, with all threads; their
-blocks of runs alternate in one run. Ratios are latencies over the first module's: above 1 is slower than it.
+DIR are folders that `tune build` wrote from one model on this machine. Every module runs in its own process with all
+threads, and their blocks of runs alternate. Ratios are latencies over the first module's: above 1 is slower.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def inputs_of(module: Path, seed: int) -> dict[str, np.ndarray]:
 def alternated(
     sources: Mapping[str, tuple[str, Path]], inputs: Mapping[str, np.ndarray], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, dict[str, np.ndarray]]]:
-    """Medians of every contender's blocks of runs, in seconds, and its outputs, as `runs_of` has them."""
+    """Return the medians of every contender's blocks of runs in seconds, and its outputs. See `runs_of`."""
     times, outputs = runs_of(sources, inputs, rounds)
     return {name: [median(block) for block in blocks] for name, blocks in times.items()}, outputs
 
@@ -50,9 +50,12 @@ def runs_of(
     first: Callable[[str], None] = lambda _: None,
     block_seconds: float = BLOCK_SECONDS,
 ) -> tuple[dict[str, list[list[float]]], dict[str, dict[str, np.ndarray]]]:
-    """Every contender's blocks of runs, in seconds, and its outputs. `sources`: by the contender's name, the peer and
-    what it opens; each runs in a process of its own, with all threads. `first` is called before each round (with a text
-    of its number), when all of them are stopped."""
+    """Run the contenders in turns and return every contender's blocks of runs in seconds, and its outputs.
+
+    `sources` holds, by the contender's name, the peer and the file or folder that it opens. Each contender runs in its
+    own process with all threads. `first` is called before each round, when all of them are stopped, with a text that
+    has the number of the round.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         np.savez(folder / "inputs.npz", allow_pickle=False, **inputs)

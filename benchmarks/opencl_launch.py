@@ -1,11 +1,12 @@
-"""What our OpenCL runtime adds to a kernel launch, and whether many launches from many threads leave anything behind.
+"""This benchmark measures what our OpenCL runtime adds to a kernel launch, and looks for leaks under many threads.
 
     python benchmarks/opencl_launch.py [--quick] [--json] [--launches N]
 
-The runtime's own cost is the time per launch on a driver that does nothing (compiled here from
-noop_opencl_driver.cc), TVM's compiled host code included. Then, on every driver that this machine has: the time per
-launch of an empty kernel (to enqueue it, and until it is done), and 8 threads that launch together, by how much the
-process grows meanwhile (a driver's own pools move by some MiB; a leak grows with --launches), and what we allocate.
+The runtime's own cost is the time per launch on a driver that does nothing, including TVM's compiled host code. That
+driver is compiled here from noop_opencl_driver.cc. Then every driver of this machine is measured: the time per launch
+of a tiny kernel, until it is enqueued and until it is done. At last 8 threads launch together, and the benchmark
+reports by how much the process grows and what we allocate. A driver's own pools change by some MiB; a leak grows with
+--launches.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TARGET = {"kind": "opencl", "max_num_threads": 64, "max_threads_per_block": 64, 
 
 
 def host_function(kernels: int, size: int) -> Any:
-    """A compiled host function that launches so many kernels, each adding 1 to a vector."""
+    """Compile a host function that launches `kernels` kernels, each of which adds 1 to a vector."""
 
     def add_one(vector: te.Tensor, name: str) -> te.Tensor:
         return te.compute((size,), lambda i: vector[i] + 1.0, name=name)
@@ -58,7 +59,7 @@ def host_function(kernels: int, size: int) -> Any:
 
 
 def launch_times(index: int, calls: int) -> tuple[float, float]:
-    """Microseconds per launch, medians over the calls: until it is enqueued, and until it is done."""
+    """Return the microseconds per launch until it is enqueued, and until it is done, as medians over the calls."""
     device, function = tvm.runtime.device("opencl", index), host_function(KERNELS, 64)
     data, out = (tvm.runtime.tensor(np.zeros(64, np.float32), device) for _ in range(2))
     enqueued, done = [], []
@@ -72,7 +73,10 @@ def launch_times(index: int, calls: int) -> tuple[float, float]:
 
 
 def launch_from_threads(index: int, launches: int) -> dict[str, int]:
-    """Errors, and by how many bytes the process grew, while threads shared so many launches of one module."""
+    """Launch one module `launches` times from several threads together.
+
+    Return the numbers of errors and wrong results, by how many bytes the process grew, and what was allocated.
+    """
     device, function = tvm.runtime.device("opencl", index), host_function(1, 64)
     data = [[tvm.runtime.tensor(np.zeros(64, np.float32), device) for _ in range(2)] for _ in range(THREADS)]
     errors: list[str] = []
@@ -105,7 +109,7 @@ def launch_from_threads(index: int, launches: int) -> dict[str, int]:
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each device that this process sees."""
+    """Measure each device that this process sees, and return a row for each."""
     rows = []
     opencl.set_binary_cache(None)
     for info in opencl.devices():
@@ -117,7 +121,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def in_child(options: argparse.Namespace, env: dict[str, str]) -> list[dict[str, Any]]:
-    """The rows of a process that has these drivers."""
+    """Measure in a process that has these drivers, and return its rows."""
     command = [sys.executable, __file__, "--child", "--launches", str(options.launches)]
     command += ["--quick"] if options.quick else []
     done = subprocess.run(command, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True, check=True)

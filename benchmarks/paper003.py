@@ -1,15 +1,19 @@
-"""The tables of paper 003 for the devices at hand, of its six networks.
+"""This benchmark repeats the tables of Wang et al. on the devices at hand, with the six networks of their paper.
 
     python benchmarks/paper003.py [--device cpu ...] [--models ssd_512_mobilenet1.0 ...] [--minutes 5] [--folder DIR]
                                   [--rounds 8] [--json]
 
-Each network of the zoo is tuned for the minutes and built, and takes turns in one run, each in a process of its own,
-with: "ort", onnxruntime on all cores of the CPU, in place of the vendors' libraries (tables 1 to 3); "untuned", the
-same without a database (table 5); and, of detectors, "before", where sorting, suppression and compaction are done by
-one work-item for each class (benchmarks/serial_vision.py; table 4), and "fallback", where a GPU leaves suppression to
-the CPU (section 3.1.2: 1010.23 against 1015.14 ms). Detections are held against onnxruntime's: the same boxes with the
-same labels, scores within 1e-4. Ratios are latencies over ours: above 1 is ours ahead. With --folder what was written
-stays, and a second run goes on.
+The paper is Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs". Each network of
+the zoo is tuned for --minutes and built. Its module takes turns in one run with others, each in its own process:
+
+ort       onnxruntime on all cores of the CPU, instead of the vendors' libraries (tables 1 to 3)
+untuned   the same network built without a database (table 5)
+before    detectors only: one work-item for each class does sorting, suppression and compaction (table 4; see
+          benchmarks/serial_vision.py)
+fallback  detectors only: the GPU leaves suppression to the CPU (section 3.1.2: 1010.23 against 1015.14 ms)
+
+Detections are compared with onnxruntime's: the boxes and labels must be the same, and the scores within 1e-4. Ratios
+are latencies over ours: above 1 ours is faster. With --folder the files are kept, and a second run goes on.
 """
 
 from __future__ import annotations
@@ -37,11 +41,11 @@ from tuning_db.store import open_db
 
 DETECTORS = ("ssd_512_mobilenet1.0", "ssd_512_resnet50_v1", "yolo3_416")
 MODELS = ("resnet50_v1", "mobilenet1.0", "squeezenet1.0", *DETECTORS)
-TOLERANCE = 1e-4  # of scores; of boxes relative to the image
+TOLERANCE = 1e-4  # for scores, and for boxes relative to the size of the image
 
 
 def build_before(model: Path, device: str, database: Path, folder: Path) -> Path:
-    """As the database says, but for the vision operators."""
+    """Build a network by the database, but with serial vision operators."""
     graph = fuse(load_onnx(model))
     workloads = {step.workload for step in graph.steps if isinstance(step, TunedStep)}
     serial = {w: Choice(config, "default") for w in workloads if (config := serial_config(w)) is not None}
@@ -51,8 +55,10 @@ def build_before(model: Path, device: str, database: Path, folder: Path) -> Path
 
 
 def check(ours: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[str, float]:
-    """How far boxes and scores are from each other, every box beside the nearest of its image and class. Ends the
-    script where the boxes are not the same."""
+    """Return the largest differences of boxes and scores, and the number of boxes.
+
+    Every box is compared with the nearest one of its image and class. End the script if the boxes are not the same.
+    """
     boxes, scores, labels = ours.values()
     other_boxes, other_scores, other_labels = wanted.values()
     extent, worst = np.abs(other_boxes).max(initial=1.0), {"boxes": 0.0, "scores": 0.0}
@@ -74,7 +80,7 @@ def check(ours: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[st
 
 
 def check_whole(ours: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[str, float]:
-    """Ends the script where a classifier's outputs differ from onnxruntime's."""
+    """End the script if a classifier's outputs differ from onnxruntime's. Return the largest difference otherwise."""
     worst = max(float(np.abs(ours[k] - wanted[k]).max() / np.abs(wanted[k]).max()) for k in wanted)
     if worst > TOLERANCE:
         sys.exit(f"outputs differ from onnxruntime's by {worst:.1e}")
@@ -82,7 +88,7 @@ def check_whole(ours: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> d
 
 
 def overhead_of(whole: Path, fallen: Path, seconds: dict[str, float], inputs: dict[str, np.ndarray]) -> float:
-    """What leaving suppression to the CPU costs beyond the CPU's own time for it, as a share of the latency."""
+    """Return what leaving suppression to the CPU costs beyond the CPU's own time for it, as a share of the latency."""
 
     def suppressing(module: Path) -> float:
         calls = load(module).profile(inputs)
@@ -93,7 +99,7 @@ def overhead_of(whole: Path, fallen: Path, seconds: dict[str, float], inputs: di
 
 
 def build_all(name: str, device: str, options: argparse.Namespace, folder: Path) -> dict[str, Path]:
-    """The network tuned and built, and as it is without what the tables are about."""
+    """Tune and build a network, and build the variants that the tables compare it with. Return the folders by name."""
     model, database = folder / f"{name}.onnx", folder / "tuning.db"
     if not model.exists():
         tune("zoo", name, "-o", model)

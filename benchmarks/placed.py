@@ -1,18 +1,25 @@
-"""Simulated against measured: random placements of a zoo network on devices that are here. `placement.py --parts
-measured` runs it.
+"""This module compares simulated with measured times of random placements of a network on devices of this machine.
 
-Every step is sent to a device by a chain that changes it now and then, layouts and kernels are the best for that
-placement by the costs (the database's, what it lacks measured now), and the module is built, verified and timed, all
-placements in turns in one run. The simulator has what kernels take in the network where one device computes all of it,
-and what crossings take, both timed before each round of the modules, and devices on the same cores as one processor;
-"sum" is the additive model of `tune plan` with the same costs. "quiet" is the first quartile of medians of blocks of
-runs (see `quiet`; of kernels and crossings, too), "took" the median of them, and "fastest" the one fastest run. How
-often the blocks of one half of the run order two placements as those of the other half (by their first quartiles, or by
-their fastest runs) is what any model can reach.
+    python benchmarks/placement.py --parts measured
 
-With --splits, as many placements are made besides in which a fifth of the convolutions and dense layers are in two
-parts, one on each device, along their channels or rows: what is built of these (slices, parts, concatenations) is
-planned, timed and simulated as any other network. Parts are not tuned.
+A placement is random: the device of a step is mostly that of the step before, and changes now and then. Layouts and
+kernels are the best for the placement by the costs; costs that the database lacks are measured now. Each placement is
+built as a module and verified. All modules are timed in turns in one run.
+
+The simulator gets the times of kernels in networks that one device computes alone, and the times of crossings between
+devices. Both are measured before each round of the modules. Devices on the same cores count as one processor. "sum" is
+the additive model of `tune plan` with the same costs. There are three figures for the measured time of a module:
+
+quiet    the first quartile of the medians of its blocks of runs; `quiet` is used for kernels and crossings too
+took     the median of these medians
+fastest  the fastest single run
+
+The benchmark also reports how often one half of the run orders two placements as the other half does, by first
+quartiles and by fastest runs. That is the order accuracy that any model can reach.
+
+With --splits, that many more placements are made, in which a fifth of the convolutions and dense layers are in two
+parts, one on each device, along their channels or rows. What is built of them (slices, parts, concatenations) is
+planned, timed and simulated like any other network. The parts are not tuned.
 """
 
 from __future__ import annotations
@@ -56,25 +63,31 @@ from tuner.studies.soap import PartConfig
 from tuner.studies.topology.here import HOST
 from tuning_db.store import Store, open_db
 
-CHANGES = (0.02, 0.1, 0.4)  # how often a step is elsewhere than the one before it
-IN_PARTS = 0.2  # how often a step is split that can be
-QUARTERS = 4  # a part has one, two or three
-# Of a network to time its kernels, and of crossings, before each round of the modules: a neighbour may be at work, and
-# a machine may go on at another speed.
+CHANGES = (0.02, 0.1, 0.4)  # probabilities that a step is on another device than the step before
+IN_PARTS = 0.2  # probability that a step which can be split is split
+QUARTERS = 4  # of which a part has one, two or three
+# Runs of a network to time its kernels, and runs of crossings. They are repeated before each round of the modules,
+# because other work may disturb the machine and its speed may change.
 RUNS, CROSSED = 4, 4
 BLOCK_SECONDS = 0.2
-WITHIN = 0.15
-TRUTHS = ("quiet", "took", "fastest")
+WITHIN = 0.15  # relative error that counts as close
+TRUTHS = ("quiet", "took", "fastest")  # the measured times that simulated ones are compared with
 
 
 def quiet(times: Sequence[float]) -> float:
-    """What something takes while nothing else runs: the first quartile of windows, or of blocks, as other work on the
-    machine comes and goes. Of a lower quantile, and of the median, two halves of a run agree less."""
+    """Estimate the time of something while nothing else runs on the machine.
+
+    It is the first quartile of windows, or of blocks of runs, because other work comes and goes. With a lower quantile,
+    or with the median, two halves of a run agree less.
+    """
     return float(np.quantile(times, 0.25))
 
 
 def placements(graph: FusedGraph, nodes: Sequence[Node], count: int, rng: random.Random) -> Iterator[dict[int, int]]:
-    """For each, the device of every step, by its node's index, among those that can compute it; all different."""
+    """Yield `count` different random placements: the device of every step by its node's index.
+
+    A step is only placed on a device that can compute it.
+    """
     seen: set[tuple[int, ...]] = set()
     steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
     for i in itertools.count():
@@ -91,7 +104,7 @@ def placements(graph: FusedGraph, nodes: Sequence[Node], count: int, rng: random
 
 
 def divided(graph: FusedGraph, where: Sequence[int], rng: random.Random, host: int) -> Split:
-    """A placement of steps on two devices, with some of them in parts."""
+    """Split some steps of a placement on two devices into parts, at random."""
     network, _ = network_of(graph)
     strategy = []
     for operator, device in zip(network.operators, where, strict=True):
@@ -106,13 +119,13 @@ def divided(graph: FusedGraph, where: Sequence[int], rng: random.Random, host: i
 
 
 def placed(nodes: Sequence[Node], where: dict[int, int]) -> tuple[Node, ...]:
-    """With those states alone that are where they are to be."""
+    """Restrict nodes to the states on the devices of a placement."""
     kept = [tuple(s for s in n.states if s.makes.device == where.get(i, s.makes.device)) for i, n in enumerate(nodes)]
     return tuple(replace(n, states=s) for n, s in zip(nodes, kept, strict=True))
 
 
 def simulated(name: str, graph: FusedGraph, devices: list[Device], found: NetworkPlan, costs: Costs) -> float:
-    """Seconds of a plan."""
+    """Return the simulated seconds of a plan."""
     results = [v for v in dict.fromkeys(graph.outputs) if hasattr(v, "ty")]
     sizes = [bytes_of(v.ty) for v in (*graph.parameters, *(s.out for s in graph.steps), *results)]
     links = [(a, b, *costs.link(a, b)) for a, b in itertools.permutations(range(len(devices)), 2)]
@@ -124,14 +137,14 @@ def simulated(name: str, graph: FusedGraph, devices: list[Device], found: Networ
 
 
 def planned(graph: FusedGraph, devices: list[Device], store: Store, **given: Any) -> tuple[NetworkPlan, Costs]:
-    """The best plan, and its costs, which were measured where the store lacked them. `given`: see `Costs`."""
+    """Return the best plan and its costs, which are measured where the store lacks them. For `given` see `Costs`."""
     costs = Costs(devices, store, **given)
     choices = [rivals((s.workload for s in graph.tuned), d, store) for d in devices]
     return plan_network(graph, devices, choices, costs), costs
 
 
 def timed_anew(found: NetworkPlan, nodes: tuple[Node, ...]) -> NetworkPlan:
-    """A plan in the same states, of which `nodes` have other seconds."""
+    """Return a plan with the same states, whose seconds are those of `nodes`."""
     took = computing(nodes, found.plan.states)
     seconds = found.plan.seconds + sum(took) - sum(found.plan.computing)
     return replace(found, nodes=nodes, plan=replace(found.plan, computing=took, seconds=seconds))
@@ -139,7 +152,11 @@ def timed_anew(found: NetworkPlan, nodes: tuple[Node, ...]) -> NetworkPlan:
 
 @dataclass(eq=False)
 class Case:
-    """A placement: its graph, the device of every node's step, the best plan wherever steps are, and this one's."""
+    """A case, which is one placement.
+
+    `graph` is its graph, and `where` holds the device of the step of every node. `best` is the best plan without a
+    given placement, and `found` is the best plan for this placement.
+    """
 
     graph: FusedGraph
     where: dict[int, int]
@@ -148,11 +165,14 @@ class Case:
 
 
 class Windows:
-    """Seconds of kernels in networks that one device computes, of all graphs, and of crossings, in turns."""
+    """A collection that times windows of kernels and of crossings between devices.
+
+    Kernels are timed in networks that one device computes alone, for all graphs.
+    """
 
     def __init__(self, devices: list[Device], cases: Sequence[Case]) -> None:
         self._devices = devices
-        best = {case.graph: case.best for case in cases}  # once each: whole placements share a graph
+        best = {case.graph: case.best for case in cases}  # placements without splits share one graph
         self._kernels = {graph: self._on_each(graph, found) for graph, found in best.items()}
         self._found = {(graph, d): [] for graph in best for d in range(len(devices))}
         ways = itertools.permutations(range(len(devices)), 2)
@@ -160,7 +180,7 @@ class Windows:
         self._crossed = {way: [] for way in self._crossings}
 
     def _on_each(self, graph: FusedGraph, best: NetworkPlan) -> list[NetworkKernels]:
-        """Of each device: the kernels by which the plan would compute all of the network there."""
+        """Return, for each device, the kernels with which the plan would compute the whole network there."""
         made = []
         for d, device in enumerate(self._devices):
             steps = range(len(graph.parameters), len(graph.parameters) + len(graph.steps))
@@ -177,7 +197,7 @@ class Windows:
         return self._kernels.keys()
 
     def open(self) -> None:
-        """One window of each."""
+        """Time one more window of all kernels and crossings."""
         for (graph, d), found in self._found.items():
             found.append(self._kernels[graph][d].seconds(RUNS))
         for way, found in self._crossed.items():
@@ -186,14 +206,14 @@ class Windows:
 
     @property
     def links(self) -> dict[tuple[int, int], tuple[float, float]]:
-        """See `Costs`."""
+        """Return the latency and the seconds per byte between devices, as `Costs` takes them."""
         return {
             way: fitted_link(COPIES, [quiet([w[size] for w in windows]) for size in COPIES])
             for way, windows in self._crossed.items()
         }
 
     def seconds(self, graph: FusedGraph) -> list[dict[str, float]]:
-        """Of each device, of every kernel."""
+        """Return the seconds of every kernel in a graph, for each device."""
         each = [self._found[graph, d] for d in range(len(self._devices))]
         return [{kernel: quiet([w[kernel] for w in windows]) for kernel in windows[0]} for windows in each]
 
@@ -201,7 +221,7 @@ class Windows:
 def cases(
     graph: FusedGraph, devices: list[Device], store: Store, given: argparse.Namespace, rng: random.Random
 ) -> Iterator[Case]:
-    """Whole steps first, then with some of them in parts."""
+    """Yield the placements to measure: first those of whole steps, then those with some steps in parts."""
     (best, _), first = planned(graph, devices, store), len(graph.parameters)
 
     def case(graph: FusedGraph, where: dict[int, int], best: NetworkPlan) -> Case:
@@ -218,7 +238,7 @@ def cases(
 
 
 def timed(given: argparse.Namespace, devices: list[Device], store: Store, model: Path) -> Iterator[dict[str, Any]]:
-    """Builds, then times kernels and modules, then simulates."""
+    """Build all placements, then time kernels and modules, then simulate. Yield a row for each placement."""
     graph, folder = fuse(load_onnx(model)), model.parent
     every, sources = [], {}
     for i, case in enumerate(cases(graph, devices, store, given, random.Random(given.seed))):
@@ -246,7 +266,7 @@ def timed(given: argparse.Namespace, devices: list[Device], store: Store, model:
 
 
 def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each placement."""
+    """Tune the network, measure and simulate its placements, and yield a row for each."""
     devices = open_devices(given.on.split(","))
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
@@ -274,7 +294,7 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How far the simulator, and the sum, are off, and how often they order two placements as measuring does."""
+    """Summarise the errors of the simulator and of the sum, and how often they order two placements as measured."""
     found: dict[str, Any] = {"measured_load_max": max(r["load"] for r in rows)}
     for name, halves in (("repeated", "halves"), ("fastest_repeated", "fastest_halves")):
         found[f"{name}_order_accuracy"] = _agreement([r[halves][0] for r in rows], [r[halves][1] for r in rows])
@@ -288,6 +308,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _agreement(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """In what share of pairs both say which is less; None if there are no pairs."""
+    """Return the share of pairs that both lists order the same way, or None if there are no pairs."""
     pairs = list(itertools.combinations(range(len(one)), 2))
     return sum((one[i] - one[j]) * (other[i] - other[j]) > 0 for i, j in pairs) / len(pairs) if pairs else None

@@ -1,4 +1,4 @@
-"""Placement on simulated devices: the tables of papers 002 and 004, made again.
+"""This benchmark repeats the tables of two papers on placement with simulated devices, and checks the simulator.
 
     python benchmarks/placement.py [--quick] [--parts table search optimum learned] [--networks nmt ...]
                                    [--devices 4 8 ...] [--seconds 12.5] [--json]
@@ -7,28 +7,30 @@
     python benchmarks/placement.py --parts measured [--model squeezenet1.0] [--on opencl:0,cpu] [--placements 12]
                                    [--splits 0] [--minutes 1] [--rounds 6] [--seed 0] [--folder DIR] [--json]
 
-table    the delta algorithm against the full one (paper 002, table 4): a chain of proposals from a random strategy,
-         milliseconds of CPU per proposal. "full" is algorithm 1, which builds the task graph from the strategy, from
-         nothing but cached times of operators (as the paper's); "cached" is the same with cached blocks of the graph,
-         which the delta algorithm has too; "simulate" is algorithm 1 on a graph that is there. The full algorithm is
-         timed at every tenth proposal; both have to give the same timeline there.
-search   strategies by Markov chains from data parallelism and from the expert's (a random start takes time from
-         these), then made locally optimal; against the baselines (paper 002, section 8.2). "optimal": every neighbour
-         was tried and none is faster.
-optimum  LeNet and two steps of RNNLM on 4 devices: chains against an exhaustive search (paper 002, section 8.4).
-learned  REINFORCE (paper 004, table 2) against its expert's placement, METIS on all devices and on GPUs alone (there
-         Scotch and MinCut) and chains, on 2 and 4 K80 with a CPU (needs the extras `rl` and `metis`). Batches:
-         Inception-v3's 32 as in section 4.2 there, RNNLM's and NMT's 64, of which the text that we have lacks the
-         number.
-soc      inference at batch 1 on simulated chips whose GPU and CPU share a memory: how many times faster both are
-         together than the better one alone, with bounds from errors that were measured (socs.py). Only if it is asked
-         for.
-measured random placements of a network of the zoo on devices that are here: the simulator's seconds against what the
-         built modules take (placed.py), after --minutes of tuning for each device. Only if it is asked for.
+The papers are Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", and Mirhoseini et
+al., "Device Placement Optimization with Reinforcement Learning". The parts compare:
 
-Searches count the seconds of one core that they have, not the clock's: the machine may do other things too. Nothing
-here was run on GPUs: but for "measured", times are what the simulator says of devices with the peaks of their data
-sheets.
+table    the delta simulation algorithm with the full one (Jia et al., table 4). A chain of proposals starts from a
+         random strategy, and the result is milliseconds of CPU time per proposal. "full" is algorithm 1, which builds
+         the task graph from the strategy and has only cached times of operators, like the paper's. "cached" also has
+         cached blocks of the graph, which the delta algorithm has too. "simulate" is algorithm 1 on a finished graph.
+         The full algorithm is timed at every tenth proposal, where both must give the same timeline.
+search   strategies found by Markov chains with the baselines (Jia et al., section 8.2). The chains start from data
+         parallelism and from the expert's strategy, as a random start would take time from these. The result is then
+         made locally optimal. "optimal" says that every neighbour was tried and none is faster.
+optimum  Markov chains with an exhaustive search, for LeNet and two steps of RNNLM on 4 devices (Jia et al., section
+         8.4).
+learned  REINFORCE (Mirhoseini et al., table 2) with the expert's placement, with METIS on all devices and on GPUs only
+         (the paper has Scotch and MinCut), and with Markov chains, on 2 and 4 K80 with a CPU. It needs the extras `rl`
+         and `metis`. The batch of Inception-v3 is 32, as in section 4.2 of the paper. Those of RNNLM and NMT are 64,
+         because the number is missing in the text that we have.
+soc      both devices of a simulated chip, whose GPU and CPU share a memory, with the better one alone, for inference at
+         batch 1. The bounds come from measured errors (socs.py). This part runs only if --parts names it.
+measured simulated seconds with those of built modules, for random placements of a network of the zoo on devices of this
+         machine (placed.py), after --minutes of tuning for each device. This part runs only if --parts names it.
+
+The time limits of searches count CPU seconds of one core, not the clock, because the machine may have other work. No
+GPU was used here: except for "measured", times are those that the simulator predicts from the peaks in data sheets.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from tuner.studies.soap import random_config, random_strategy
 from tuner.studies.topology import topology_of
 
 SIX = ("alexnet", "resnet101", "inception_v3", "rnntc", "rnnlm", "nmt")
-# Paper 002, table 4: full over delta, for 4, 8, 16, 32 and 64 GPUs.
+# Jia et al., table 4: time of the full algorithm over that of the delta algorithm, for 4, 8, 16, 32 and 64 GPUs.
 PAPER = {
     "alexnet": (2.9, 3.0, 2.9, 3.0, 3.0),
     "resnet101": (3.2, 3.2, 3.1, 3.2, 3.3),
@@ -66,8 +68,8 @@ PAPER = {
 }
 CHIPS = ("deeplens", "aisage", "jetson-nano")
 STARTS = ("data_parallel", "expert")
-PLACEMENTS = ("cpu", "gpu", "metis_all", "metis", "expert_placement")  # of paper 004, table 2
-# Its networks; Inception-v3 has another batch there than in paper 002.
+PLACEMENTS = ("cpu", "gpu", "metis_all", "metis", "expert_placement")  # baselines of Mirhoseini et al., table 2
+# The networks of Mirhoseini et al. Their Inception-v3 has another batch than that of Jia et al.
 LEARNED: dict[str, dict[str, int]] = {"rnnlm": {}, "nmt": {}, "inception_v3": {"batch": 32}}
 Row = dict[str, Any]
 
@@ -90,7 +92,10 @@ def table(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def one_cell(net: Network, count: int, proposals: int) -> Row:
-    """A chain of proposals as the search makes it; some are also simulated in full, as a chain without delta would."""
+    """Time a chain of proposals as the search makes it.
+
+    Every tenth proposal is also simulated in full, as a chain without the delta algorithm would do it.
+    """
     topology, rng, clock = topology_of(f"p100:{count}"), random.Random(0), time.thread_time
     chain, whole = (Simulator(net, topology, training=True) for _ in range(2))
     chain.start(random_strategy(net, topology, rng))
@@ -104,7 +109,7 @@ def one_cell(net: Network, count: int, proposals: int) -> Row:
         began = clock()
         found = chain.propose(change)
         spent["delta"] += clock() - began
-        if found == math.inf:  # it does not fit into the memories: neither algorithm simulates it
+        if found == math.inf:  # the strategy does not fit into the memories, so neither algorithm simulates it
             continue
         done += 1
         if done % 10 == 0:
@@ -167,7 +172,7 @@ def optimum(given: argparse.Namespace) -> Iterator[Row]:
                 say(f"{name}: {proof.nodes} beginnings, {proof.leaves} strategies, {1e6 * proof.seconds:.3f} us")
             return True
 
-        # It starts from data parallelism, not from what the chains found: the two know nothing of each other.
+        # The exhaustive search starts from data parallelism and not from the chains' result, to be independent of it.
         proof = fastest(Simulator(net, topology, training=True), starts["data_parallel"], tell)
         row = {"network": name, "space": proof.space, "found": found.seconds, "least": proof.seconds, "chains_s": took}
         row |= {"proof_s": time.monotonic() - began, "simulated": proof.leaves, "same": found.seconds == proof.seconds}
@@ -214,13 +219,13 @@ def learned(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def soc(given: argparse.Namespace) -> Iterator[Row]:
-    import socs  # which needs TVM
+    import socs  # imported here, because it needs TVM
 
     yield from socs.socs(given)
 
 
 def measured(given: argparse.Namespace) -> Iterator[Row]:
-    import placed  # which needs TVM, and devices
+    import placed  # imported here, because it needs TVM and devices
 
     yield from placed.measured(given)
 
@@ -238,7 +243,7 @@ def summary(rows: dict[str, list[Row]]) -> dict[str, Any]:
         found["mcmc_seconds_max"] = max(r["seconds"] for r in rows["search"])
         found["all_locally_optimal"] = all(r["optimal"] for r in rows["search"])
         for row in rows["search"]:
-            found[f"vs_expert_{row['network']}"] = row["vs_expert"]  # of the largest number of devices
+            found[f"vs_expert_{row['network']}"] = row["vs_expert"]  # the last is that of the most devices
     if rows.get("optimum"):
         found["global_optima"] = all(r["same"] for r in rows["optimum"])
     for row in rows.get("learned", ()):

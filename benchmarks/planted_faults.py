@@ -1,11 +1,11 @@
-"""What the test suite finds of faults that somebody plants: mistakes of one line, one in every part of the project.
+"""This benchmark plants faults, one-line mistakes in every part of the project, and counts how many the tests find.
 
     python benchmarks/planted_faults.py [--only NAME ...] [--first-only] [--no-night] [--jobs N] [--check] [--json]
 
-Every fault is planted in a clone of HEAD of its own. The tests that are the most likely to find it run first, then the
-others that a change has to pass (as they are chosen for HEAD: tests/selection.py), then those that only a night runs.
-A fault is found if a test fails, fails once more alone, and passes without the fault. What is planted is chosen as a
-mutation tester would choose it, whether tests find it or not: planted_list.py.
+Every fault is planted in its own clone of HEAD. The tests that are the most likely to find it run first. Then the other
+tests that a change has to pass run (as tests/selection.py chooses them for HEAD), and then those that only run at
+night. A fault counts as found if a test fails, fails once more alone, and passes without the fault. The faults are in
+planted_list.py. They were chosen as a mutation tester would choose them, whether or not tests find them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from models_cpu import machine
 from planted_list import FAULTS, Fault
 
 ROOT = Path(__file__).parent.parent
-OWN_TEST = "tests/benchmarks/test_planted_faults.py"  # it misses the old text of whatever is planted
-CHANGE, NIGHT = "not night", "night"  # what the marks of a run's tests say: together they are all tests
-FAILED, INTERRUPTED, NO_TESTS = 1, 2, 5  # of pytest; xdist ends with the second after a failure, too
+OWN_TEST = "tests/benchmarks/test_planted_faults.py"  # left out: it fails for any fault, as it looks for the old text
+CHANGE, NIGHT = "not night", "night"  # expressions that select the tests of a run by marks; together they are all tests
+FAILED, INTERRUPTED, NO_TESTS = 1, 2, 5  # exit statuses of pytest; xdist ends with the second after a failure too
 _LAST_FAILED = ".pytest_cache/v/cache/lastfailed"
-_GROUP = re.compile(r"@[^\]@]+$")  # xdist writes a test's group behind its name
+_GROUP = re.compile(r"@[^\]@]+$")  # xdist appends the group to the name of a test
 
 
 class Broken(Exception):
-    """Raised where the script can say nothing about a fault; its one line says why."""
+    """Raised where the script cannot say whether a fault is found. Its one line says why."""
 
 
 class Endless(Exception):
@@ -45,7 +45,7 @@ class Endless(Exception):
 
 
 def planted(fault: Fault, text: str) -> str:
-    """The file's text with the fault in it. Raises Broken unless the old text occurs once."""
+    """Return the file's text with the fault in it. Raises Broken unless the old text occurs exactly once."""
     if (count := text.count(fault.old)) != 1:
         raise Broken(f"{fault.name}: {fault.file} has {count} times, not once: {fault.old}")
     return text.replace(fault.old, fault.new)
@@ -58,7 +58,7 @@ def last_word(output: str) -> str:
 
 @dataclass(frozen=True)
 class Tree:
-    """Holds a clone of HEAD and runs pytest in it; a run may take `seconds`."""
+    """A clone of HEAD, in which pytest runs. A run may take `seconds`."""
 
     folder: Path
     commit: str
@@ -66,7 +66,7 @@ class Tree:
     seconds: float
 
     def run(self, *options: str) -> int:
-        """Run pytest; return its exit status. Raises Endless, and Broken for a status that tells nothing."""
+        """Run pytest and return its exit status. Raises Endless, and Broken for a status that says nothing."""
         (self.folder / _LAST_FAILED).unlink(missing_ok=True)
         jobs = [] if self.jobs is None else ["-n", str(self.jobs)]
         status, output = self._ran("-m", "pytest", "-x", "-q", *jobs, *options)
@@ -82,14 +82,14 @@ class Tree:
         return [_GROUP.sub("", name) for name in json.loads(path.read_text())] if path.exists() else []
 
     def check_path(self) -> None:
-        """Raises Broken unless processes import the clone's packages, wherever they are started."""
+        """Raise Broken unless processes import the clone's packages, wherever they are started."""
         _, output = self._ran("-c", "import tuner; print(tuner.__file__)", cwd=self.folder.parent)
         if not output.startswith(str(self.folder)):
             raise Broken(f"tests would not run the clone: they import {output.strip()}")
 
     def _ran(self, *arguments: str, cwd: Path | None = None) -> tuple[int, str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "EDGETUNE_TEST_COMMIT": self.commit}
-        # A file: a pipe would stay open for as long as anything that a test has left behind.
+        # The output goes to a file, because a pipe would stay open as long as a process that a test left behind.
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -113,7 +113,7 @@ class Tree:
 
 @contextlib.contextmanager
 def clone(jobs: int | None, seconds: float) -> Iterator[Tree]:
-    """Make a clone of HEAD in a temporary folder that boards' unprivileged processes may read, too."""
+    """Make a clone of HEAD in a temporary folder that the unprivileged processes of boards may read too."""
     with tempfile.TemporaryDirectory(prefix="edgetune-fault-") as name:
         folder = Path(name).resolve() / "tree"
         folder.parent.chmod(0o755)
@@ -129,7 +129,7 @@ def clone(jobs: int | None, seconds: float) -> Iterator[Tree]:
 
 
 def git(*arguments: str) -> str:
-    """Return what git says. Raises Broken with git's last word."""
+    """Return the output of a git command. Raises Broken with the last line of its errors."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Broken(f"git {arguments[0]} failed: {last_word(done.stderr)}")
@@ -138,8 +138,12 @@ def git(*arguments: str) -> str:
 
 @dataclass
 class Row:
-    """Says what became of a fault. `found`: "change" or "night", by the run that found it; `test`: which failed first;
-    `unsure`: what failed, but not again or also without the fault; `endless`: a run was ended for taking too long."""
+    """A row of the result, which says what became of a fault.
+
+    `found` is "change" or "night", by the run that found it, and `test` is the test that failed first. `unsure` lists
+    tests that failed, but did not fail again or also failed without the fault. `endless` says that a run was ended
+    because it took too long.
+    """
 
     name: str
     place: str
@@ -160,7 +164,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Hunt:
-    """Searches for one fault in its clone."""
+    """A hunt that runs the tests in the clone of one fault until one finds it."""
 
     fault: Fault
     tree: Tree
@@ -168,7 +172,7 @@ class Hunt:
     row: Row
 
     def search(self, first_only: bool, night: bool) -> None:
-        """Plant the fault and run tests until one finds it; the row says what came out."""
+        """Plant the fault and run tests until one finds it. The result is stored in the row."""
         self._write(planted(self.fault, self.original))
         others = [f"--ignore={path}" for path in self.fault.first]
         runs = [("change", CHANGE, list(self.fault.first))]
@@ -181,7 +185,7 @@ class Hunt:
                 return
 
     def _finder(self, options: Sequence[str]) -> str | None:
-        """Return the first test of a run that finds the fault."""
+        """Return the first test of a run that finds the fault, or None."""
         while True:
             left_out = [f"--deselect={name}" if "::" in name else f"--ignore={name}" for name in self.row.unsure]
             self.tree.run(*options, *left_out)
@@ -222,7 +226,7 @@ def measure(fault: Fault, given: argparse.Namespace) -> Row:
 
 
 def check() -> None:
-    """Raises Broken for a fault that cannot be planted in the checked-out files."""
+    """List the faults. Raises Broken for one that cannot be planted in the checked-out files."""
     for fault in FAULTS:
         compile(planted(fault, (ROOT / fault.file).read_text()), fault.file, "exec")
         print(f"{fault.name} ({fault.file}): {fault.wrong}")
@@ -270,7 +274,7 @@ def run(given: argparse.Namespace) -> None:
 
 def main() -> None:
     given = parsed()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the clone goes, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the clone is removed too
     try:
         check() if given.check else run(given)
     except Broken as error:

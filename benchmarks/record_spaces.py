@@ -1,10 +1,11 @@
-"""Record whole search spaces, so that searchers can be compared without a device (benchmarks/search.py).
+"""This script records whole search spaces, so that benchmarks/search.py can compare searchers without a device.
 
     python benchmarks/record_spaces.py --device cpu|opencl:N [--only NAME ...] [--configs 2000] [--quick] [--out DIR]
 
-Every space is thinned to about so many valid configs, every one of which is built, checked and timed as the tuner does.
-The fastest are timed again, alternately: the best of thousands is partly luck, and searchers are judged by it.
-What was measured is kept after every batch: the same command goes on where it was stopped. Names: see WORKLOADS.
+Every space is thinned to about --configs valid configs, each of which is built, checked and timed as the tuner does it.
+The fastest are timed again in turns, because the best of thousands is partly luck, and searchers are judged by it. The
+measurements are saved after every batch, so that the same command goes on where it was stopped. The names for --only
+are those of WORKLOADS.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tuning_db.record import Config, Failure, Workload
 
 FOLDER = Path(__file__).with_name("spaces")
 BATCH = 32
-# Of the fastest: so many are compared, until these first ones all have been.
+# The fastest COMPARED configs are compared, again and again until each of the fastest SETTLED has been compared.
 COMPARED, SETTLED = 16, 4
 
 
@@ -41,7 +42,8 @@ def _conv(c: int, h: int, w: int, k: int, kernel: int, stride: int = 1, *, group
     return conv.workload(("bias", "relu"))
 
 
-# Of ResNet-18 and MobileNet, and Woodpecker-DL's Table 1 (wpk_*).
+# Layers of ResNet-18 and MobileNet. Those named wpk_* are from table 1 of Liu et al., "Woodpecker-DL: Accelerating Deep
+# Neural Networks via Hardware-Aware Multifaceted Optimizations".
 WORKLOADS = {
     "conv_64x56": _conv(64, 56, 56, 64, 3),
     "conv_64x56_s2": _conv(64, 56, 56, 128, 3, 2),
@@ -58,7 +60,7 @@ WORKLOADS = {
 
 
 def _label(device: Device) -> str:
-    """Names what a space was recorded on: "cpu1.znver5", "opencl.pocl"."""
+    """Return a name for the device that a space is recorded on, such as "cpu1.znver5" or "opencl.pocl"."""
     if device.is_host:
         return f"cpu{device.threads}.{device.key.model}"
     platform = str(device.key.attrs.get("platform", device.key.model))
@@ -67,7 +69,10 @@ def _label(device: Device) -> str:
 
 
 class Recorder:
-    """One workload on one device; `journal` has a line for every config measured so far."""
+    """A recorder that measures the space of one workload on one device.
+
+    `journal` is a file with a line for every config that was measured so far.
+    """
 
     def __init__(self, name: str, device: Device, most: int, folder: Path) -> None:
         self.workload, self.device = WORKLOADS[name], device
@@ -87,7 +92,7 @@ class Recorder:
             return
         self._resume()
         todo = [c for c in self.configs if c.key not in self.known]
-        random.Random(0).shuffle(todo)  # a machine that drifts then does so along no knob
+        random.Random(0).shuffle(todo)  # so that a drift of the machine correlates with no knob
         with LocalRunner(self.device, MeasureOptions()) as runner, self.journal.open("a") as out:
             best = min((r.result[0] for r in self.known.values() if isinstance(r.result, tuple)), default=None)
             for start in range(0, len(todo), BATCH):

@@ -1,9 +1,10 @@
-"""What a search itself costs: recorded spaces searched again and again in one process, without a device.
+"""This benchmark measures the time and memory of a search itself, on recorded spaces, without a device.
 
     python benchmarks/replay_speed.py [--searcher model_guided] [--trials 50000] [--spaces FILE ...] [--json]
 
-Prints, after every 10,000 trials, the seconds that they took and the memory of the process. Every search takes a whole
-recorded space, whose last configs are the dearest to find: what a session does costs less a trial.
+One process searches the recorded spaces again and again. After every 10,000 trials it prints the seconds that they took
+and the memory of the process. Every search goes through a whole recorded space, and its last configs are the most
+expensive to find. So a trial of a session costs less than a trial here.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An agent that replays recorded spaces, for benchmarks/boards.py: it answers a candidate with the times that were
-recorded of it, after the time that measuring them takes. Connections, TLS, turns, processes and frames are real.
+"""This program is an agent that replays recorded spaces for benchmarks/boards.py.
 
     python benchmarks/replayed_board.py FOLDER [options of the agent]
 
-FOLDER: what `write` left there. The process that runs kernels is this file too, without TVM: what a candidate computes
-is its workload's reference, read from a file; what it takes is slept, and a kernel that is known to be good (the
-reference of the device's speed) always takes the same.
+It answers a candidate with its recorded times, after as long as measuring them takes. Connections, TLS, turns,
+processes and frames are real. FOLDER holds the files that `write` made. This file is also the process that runs
+kernels, without TVM. The result of a candidate is its workload's reference, read from a file, and its time is slept.
+The reference kernel, by which the device's speed is watched, always takes the same time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from board_agent import kernel_server as bench
 
 MARK = b"replayed "
 _KNOWN_GOOD_SECONDS = 2e-5
-_SUMS = 1 << 14  # of tuner.measure.codegen.toolchain's preflight kernel
+_SUMS = 1 << 14  # the factor by which tuner.measure.codegen.toolchain's preflight kernel multiplies
 
 
 def write(folder: Path, answers: Iterable[tuple[str, float, Sequence[float]]]) -> None:
-    """`answers`: of every candidate its key, the seconds that measuring takes, and its times."""
+    """Write the answers into FOLDER: for every candidate its key, the seconds that measuring takes, and its times."""
     with sqlite3.connect(folder / "answers.db") as db:
         db.execute("create table answers (key text primary key, seconds real, times text) without rowid")
         db.executemany("insert into answers values (?, ?, ?)", ((k, s, json.dumps(t)) for k, s, t in answers))
@@ -39,8 +39,10 @@ def write(folder: Path, answers: Iterable[tuple[str, float, Sequence[float]]]) -
 
 
 def stand_in(key: str, output: str, size: int) -> bytes:
-    """`size` bytes that are sent in the place of a built library. `output`: the name of the file (.npy) in FOLDER with
-    what it computes."""
+    """Return `size` bytes that are sent instead of a built library.
+
+    `output` is the name of the .npy file in FOLDER that holds what the candidate computes.
+    """
     return (MARK + json.dumps([key, output]).encode() + b"\n").ljust(size, b"\0")
 
 
@@ -50,10 +52,13 @@ class _Candidate:
 
 
 class ReplayedBackend(backend.Backend):
-    """Tensors are arrays; a weight is kept once, as there are many boards on this machine."""
+    """A backend that replays candidates.
+
+    Its tensors are arrays. It keeps only one copy of a weight, because many boards run on this machine.
+    """
 
     def __init__(self, folder: Path) -> None:
-        # Before the process is confined; many read it at once, and nobody writes.
+        # The files are opened before the process is confined. Many processes read them at once, and none writes.
         self._answers = sqlite3.connect(f"file:{folder / 'answers.db'}?mode=ro&immutable=1", uri=True)
         self._outputs = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
 
@@ -69,13 +74,13 @@ class ReplayedBackend(backend.Backend):
     def load(self, path: Path) -> _Candidate | None:
         data = path.read_bytes()
         if not data.startswith(MARK):
-            return None  # the kernel that is known to be good
+            return None  # the reference kernel, which is known to be good
         key, output = json.loads(data[len(MARK) : data.index(b"\n")])
         row = self._answers.execute("select seconds, times from answers where key = ?", (key,)).fetchone()
         return _Candidate(row[0], json.loads(row[1]), self._outputs[output])
 
     def use_pool(self, path: Path) -> None:
-        """It has no use for one, and says nothing."""
+        """Ignore the thread pool, because nothing runs in parallel here."""
 
     def call(self, function: _Candidate | None, arguments: Sequence[np.ndarray]) -> float:
         if function is None:

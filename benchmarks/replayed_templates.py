@@ -1,5 +1,6 @@
-"""Templates whose spaces are recorded, a plug-in of benchmarks/boards.py: `recorded/NAME` for the template NAME, which
-still says how operands are laid out and weights are packed.
+"""This plug-in of benchmarks/boards.py registers templates whose spaces are recorded ones.
+
+`recorded/NAME` stands for the template NAME, which still defines the layouts of operands and the packing of weights.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ PREFIX = "recorded/"
 
 
 def names() -> list[str]:
-    """Of the templates that are registered here."""
+    """Return the names of the templates that are registered here."""
     return sorted({PREFIX + space.template for known in SPACES for space in known.spaces})
 
 
 def original(config: Config) -> Config:
-    """As it was recorded."""
+    """Return the config with the name of the template that it was recorded with."""
     return Config(config.template.removeprefix(PREFIX), config.knobs)
 
 

@@ -1,7 +1,9 @@
-"""The report's page over a database of a million trials: how large it is, how long a browser takes to open it, how long
-it takes to make. Needs chromium (Debian's) and playwright (the extra `dev`); without them opening is skipped.
+"""This benchmark measures the report's page for a database of a million trials.
 
     python benchmarks/report.py [--quick] [--json]
+
+It measures the size of the page, the seconds to make it, and the seconds until a browser has opened it. Opening needs
+chromium (Debian's) and playwright (the extra `dev`), and is skipped without them.
 """
 
 from __future__ import annotations
@@ -27,16 +29,19 @@ from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Wor
 from tuning_db.store import open_db
 
 TASKS = 60  # on each of two devices
-AGAIN = 0.02  # of the trials measure a config again,
-PIECE = 0.01  # and are of pieces of plans
+AGAIN = 0.02  # share of the trials that measure a config again
+PIECE = 0.01  # share of the trials that measure pieces of plans
 OPENINGS = 5
-# Since the navigation began: the page is drawn when its own script has ended.
+# Seconds since the navigation began. The page is drawn when its own script has ended.
 _OPENED = "performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
 
 
 def trials(count: int, tasks: int = TASKS, again: float = AGAIN) -> Iterator[Trial]:
-    """As a few searchers would leave them: every task gets faster and slower configs, one trial in twenty fails, some
-    are measured again, some are of pieces of plans."""
+    """Yield made-up trials such as a few searchers would leave.
+
+    Every task has faster and slower configs, and one trial in twenty fails. Some trials measure a config again, and
+    some measure pieces of plans.
+    """
     rng = random.Random(0)
     devices = [DeviceKey("cpu", "x86_64-avx512", "made-up", {"threads": n}) for n in (1, 2)]
     convs = [Conv2d(1, 8 + i, 14, 14, 16 + i, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("bias",)) for i in range(tasks)]
@@ -67,7 +72,10 @@ def trials(count: int, tasks: int = TASKS, again: float = AGAIN) -> Iterator[Tri
 
 
 def opening_seconds(page: Path) -> list[float] | None:
-    """Until the page is drawn, each time in a new browser context; None where no browser is here."""
+    """Return the seconds until the page is drawn, each time in a new browser context.
+
+    Return None where this machine has no browser.
+    """
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None or find_spec("playwright") is None:
         return None

@@ -1,16 +1,21 @@
-"""Searchers on recorded spaces: trials and simulated seconds to 90, 95 and 99 % of the best, and the score P.
+"""This benchmark compares searchers with each other and with random search, on recorded spaces.
 
     python benchmarks/search.py [--quick] [--json] [--seeds 20] [--trials 400] [--searchers NAME ...]
                                 [--spaces FILE ...] [--plots DIR]
 
-Every searcher runs on every space with every seed; measurements are drawn anew from the recorded times. A search has
-what a session that ended there would deliver: the best of the few that it measured fastest, since it measures those
-against each other at the end. "bare" has no
-seeds of the templates' authors and no suggestions: what the search itself is worth. "transfer" and "bare transfer" are
-`auto` that knows what it found in earlier searches of other workloads (on the same device, by the same template;
-nothing of its own). P compares what random search has found after t trials, P(t) = (random(t) - found(t)) /
-(random(t) - optimum), as a mean over trial counts that double: 1 is perfect, 0 as good as random. A searcher whose
-extra is missing is skipped and named.
+It reports the trials and simulated seconds until a search reaches 90, 95 and 99 % of the best throughput, and the score
+P. Every searcher runs on every space with every seed. Measurements are drawn from the recorded times. The result of a
+search after t trials is what a session that ended then would deliver: the best of the few fastest configs, which a
+session compares at its end. There are four modes:
+
+seeds          the search begins with the templates' seed configs
+bare           it has no seed configs and no suggestions, which shows what the search itself is worth
+transfer       `auto` knows the trials of earlier searches of other workloads, on the same device and of the same
+               template, but none of its own workload
+bare transfer  the same without seed configs
+
+P compares a search with random search: P(t) = (random(t) - found(t)) / (random(t) - optimum), averaged over trial
+counts that double. 1 is perfect, and 0 is as good as random. A searcher whose extra is missing is skipped and named.
 """
 
 from __future__ import annotations
@@ -40,8 +45,8 @@ from tuner.session.replaying import replay as run_replay
 
 FOLDER = Path(__file__).with_name("spaces")
 MODES = ("seeds", "bare")
-UNSEEDED = ("random", "autotvm_ga", "autotvm_xgb")  # take no seeds: they only run "bare"
-EARLIER = 1_000_003  # the seed of the sessions that left what a transfer starts from
+UNSEEDED = ("random", "autotvm_ga", "autotvm_xgb")  # take no seed configs, so they only run "bare"
+EARLIER = 1_000_003  # the random seed of the earlier searches that a transfer starts from
 TRANSFER = {"seeds": "transfer", "bare": "bare transfer"}
 
 
@@ -63,7 +68,7 @@ def _space(path: Path, bare: bool) -> RecordedSpace:
 
 @cache
 def _experience(path: Path, bare: bool) -> Experience:
-    """What a session with `auto` would have left of one space."""
+    """Return the experience that an earlier search with `auto` would have left of one space."""
     space = _space(path, bare)
     return Experience(space.space, run_replay(space, "auto", seed=EARLIER, trials=TRIALS).trials)
 
@@ -77,7 +82,7 @@ def _run(job: Job) -> tuple[Job, Replayed]:
     ]
     known.sort(key=lambda e: e.distance)
     found = run_replay(space, job.searcher, job.seed, job.trials, experience=known[:NEAREST])
-    return job, replace(found, trials=())  # what travels between processes
+    return job, replace(found, trials=())  # without the trials, which need not travel between processes
 
 
 def _jobs(given: argparse.Namespace, searchers: Sequence[str]) -> list[Job]:
@@ -99,7 +104,7 @@ def _related(a: Path, b: Path) -> bool:
 
 
 def _usable(names: Sequence[str], path: Path) -> tuple[list[str], dict[str, str]]:
-    """Those that can be made here, and why the others cannot."""
+    """Return the searchers that can be made here, and the reasons why the others cannot."""
     good, skipped = [], {}
     for name in names:
         try:
@@ -111,7 +116,7 @@ def _usable(names: Sequence[str], path: Path) -> tuple[list[str], dict[str, str]
 
 
 def _score(found: Sequence[Replayed], chance: Sequence[Replayed], trials: int, worst: float) -> float:
-    """P of the module's docstring; a search that has found nothing yet has found the `worst`."""
+    """Return P, as the module's docstring defines it. A search that has found nothing yet counts as `worst`."""
     points = [2**i for i in range(3, trials.bit_length()) if 2**i <= trials]
 
     def at(runs: Sequence[Replayed], t: int) -> float:
@@ -147,8 +152,11 @@ def _rows(results: Mapping[tuple[Path, str, str], list[Replayed]], trials: int) 
 def _ratio(
     rows: list[dict[str, Any]], ours: tuple[str, str], base: tuple[str, str], share: float = 0.95
 ) -> float | None:
-    """Geometric mean over spaces of ours' trials to a share of the best in relation to base's: below 1 ours needs
-    fewer. A search that never got there counts as one more than all trials."""
+    """Return how many trials `ours` needs to a share of the best throughput, divided by those of `base`.
+
+    It is the geometric mean over the spaces: below 1 `ours` needs fewer. A search that never got there counts as one
+    trial more than all.
+    """
     found: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     for row in rows:
         value = row["trials_to"][str(share)]
@@ -178,7 +186,7 @@ def _summary(rows: list[dict[str, Any]], searchers: Sequence[str]) -> dict[str, 
 
 
 def _plot(results: Mapping[tuple[Path, str, str], list[Replayed]], folder: Path) -> None:
-    """One picture a space and mode: the median share of the best over trials, with the quartiles."""
+    """Draw a picture for each space and mode: the median share of the best throughput over trials, with quartiles."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,5 +1,8 @@
-"""Vision operators as a port of a processor's code is: one work-item goes through a whole row. What paper 003 (table 4)
-calls "before", as templates of the same operators, which a benchmark can choose. Importing this registers them."""
+"""This module registers serial templates of vision operators, in which one work-item processes a whole row.
+
+A direct port of a processor's code would look like that. Wang et al., "A Unified Optimization Approach for CNN Model
+Inference on Integrated GPUs", table 4, call it "before". vision.py and paper003.py compare our templates with these.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ PREFIX = "serial."
 
 
 class _Serial(Template):
-    """One config: an item for every row."""
+    """A template that has one config, with one work-item for every row."""
 
     dtypes = ("float32", "int32")
 
@@ -47,7 +50,7 @@ def _number(value: int) -> Any:
 
 
 def _argsort(workload: Workload, emitter: Emitter) -> Callable[..., None]:
-    """Merges of neighbours, from single values on."""
+    """Return the body of a merge sort, which starts with single values."""
     sort = Argsort.of(workload)
 
     def body(data: Cells, *rest: Cells) -> None:
@@ -85,7 +88,7 @@ def _merge(keys: Cells, row: Any, source: int, width: int, most: int, length: An
 
 
 def _nms(workload: Workload, emitter: Emitter) -> Callable[..., None]:
-    """Every box against all behind it."""
+    """Return the body that compares every kept box with all boxes after it."""
     nms = Nms.of(workload)
 
     def body(boxes: Cells, scores: Cells, order: Cells, kept: Cells, count: Cells) -> None:
@@ -132,6 +135,9 @@ SERIAL = {op: register(_Serial(op, body)) for op, body in (("argsort", _argsort)
 
 
 def serial_config(workload: Workload) -> Config | None:
-    """What computes a workload with an item for every row; None for operators that are none of these."""
+    """Return the config that computes a workload with one work-item for every row.
+
+    It is None for operators that have no serial template.
+    """
     template = SERIAL.get(workload.op)
     return None if template is None else Config(template.name, {"items": 1})

@@ -1,9 +1,9 @@
-"""An agent whose measurements take as long as recorded ones, for benchmarks/boards.py: everything else is real.
+"""This program is an agent whose measurements take a given time, while everything else is real.
 
     python benchmarks/simulated_board.py SECONDS[,FACTOR,COUNT] [options of the agent]
 
-The process that runs kernels is this file too: it runs the candidate, and then sleeps. A board of FACTOR becomes slower
-by that after COUNT measurements: all times that it tells are multiplied.
+This file is also the process that runs kernels: it runs the candidate and then sleeps for SECONDS. With FACTOR and
+COUNT, the board becomes slower after COUNT measurements: all times that it reports are multiplied by FACTOR.
 """
 
 from __future__ import annotations

@@ -1,27 +1,36 @@
-"""Networks shared out between the GPU and the CPU of one chip, simulated: `placement.py --parts soc` runs it. Nothing
-is measured, no device is needed, and every row is a simulation of an inference at batch 1.
+"""This module simulates networks that are shared between the GPU and the CPU of one chip, and compares strategies.
 
-Each network is placed on the CPU alone, the GPU alone, by fallback (detectors' vision operators go to the CPU), by the
-exact sum, and by Markov chains that may split convolutions and dense layers by their channels ("split"). Networks of
-the zoo are simulated as they would be built, with the slices and the concatenation of steps in parts; of paper 002's,
-which are shapes alone, every part is a launch and every piece a copy of its own. Two costs:
+    python benchmarks/placement.py --parts soc
 
-sheet    the roofline of the profile's data sheet, of which kernels reach the shares that `Roofline` supposes.
-board    the same, slowed down for each device by the median of what other networks took on such a chip over what the
-         sheet says of them: the GPUs in tables 1 to 3 of paper 003, the RK3399's CPU in TVM's list. A device of which
-         nobody published any time is slowed down by the median of all. The network itself is left out: what it took is
-         beside what is said of it.
+Nothing is measured and no device is needed: every row is a simulation of an inference at batch 1. Each network is
+placed in five ways: on the CPU alone, on the GPU alone, by fallback, by the exact sum, and by Markov chains. Fallback
+puts the vision operators of detectors on the CPU. The chains may split convolutions and dense layers by their channels
+("split"). Networks of the zoo are simulated as they would be built, with the slices and concatenations that steps in
+parts need. The networks of Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", are
+only shapes here. In them every part is a launch and every piece is a copy. There are two cost models:
 
-The bounds are the 5th and 95th percentiles of draws under which the same strategies are simulated again
-(tuner/studies/simulator/perturbed.py). What is drawn: for every operator on a device ("each"), or once for all of a
-kind on it ("alike"), measured over modelled of shipped bests of that kind that were left out of the fit (CPUs' for the
-CPU, OpenCL drivers' for the GPU); with "board" for each device one of the ratios whose median slows it down, over that;
-for each strategy one of the simulator's errors against modules. "faster": in what share of draws the split is faster
-than the better of the two devices in that draw. "anew" (of "board" and "alike"): the median and the range of gains
-where the split is searched for under the costs of a draw, as on a board where they were measured first; not of "each",
-where a search finds those parts that a draw was kind to. While both devices work they share the memory's rate
-(tuner/studies/simulator/contention.py), which the search itself does not see. Vision operators are told by their
-bytes alone on both devices, which is too little.
+sheet    the roofline of the profile's data sheet, of which kernels reach the shares that `Roofline` assumes.
+board    the same, slowed down by a factor for each device. The factor is the median, over other networks, of their
+         published time on such a chip divided by the sheet's. Times of GPUs are from tables 1 to 3 of Wang et al., "A
+         Unified Optimization Approach for CNN Model Inference on Integrated GPUs", and those of the RK3399's CPU from
+         TVM's list. A device without published times gets the median of all. The network itself is left out, so that
+         its published time can be compared with the prediction.
+
+The bounds are the 5th and 95th percentiles of draws, under which the same strategies are simulated again
+(tuner/studies/simulator/perturbed.py). A draw consists of three kinds of ratios:
+
+- measured over modelled seconds of shipped bests of the kind of operator, which were left out of the fit (CPUs' for the
+  CPU, OpenCL drivers' for the GPU). "each" draws one for every operator on a device, "alike" one for all operators of a
+  kind on it.
+- with "board", for each device, one of the ratios whose median slows it down, divided by that median.
+- for each strategy, one of the simulator's errors against built modules.
+
+"faster" is the share of draws in which the split is faster than the better of the two devices in that draw. "anew"
+repeats the search for the split under the costs of a draw, as on a board where they were measured before. It gives the
+median and the range of the gains, for "board" and "alike" only: with "each", a search would find the parts that a draw
+happens to make cheap. While both devices work they share the memory's rate (tuner/studies/simulator/contention.py),
+which the search itself does not see. The costs of vision operators are based only on their bytes, on both devices,
+which is too low.
 """
 
 from __future__ import annotations
@@ -60,12 +69,12 @@ from tuning_db import shipped
 from tuning_db.store import open_db
 
 PROFILES = ("deeplens", "aisage", "jetson-nano")
-SHAPES = ("alexnet", "resnet101", "inception_v3")  # of tuner.studies.networks
+SHAPES = ("alexnet", "resnet101", "inception_v3")  # networks of tuner.studies.networks
 ZOO = ("squeezenet1.0", "mobilenet1.0", "resnet50_v1", "ssd_mobilenet1.0")
-SSD_PIXELS = {"aisage": 300}  # paper 003, section 4.2; 512 elsewhere
+SSD_PIXELS = {"aisage": 300}  # rows and columns (Wang et al., section 4.2); 512 elsewhere
 VISION = frozenset({"argsort", "nms", "compact"})
-# Milliseconds. GPUs: paper 003, tables 1 to 3, "Ours". RK3399's CPU (its two A72 alone, tuned by AutoTVM):
-# github.com/dmlc/tvm/wiki/Benchmark.
+# Milliseconds. Those of GPUs are from Wang et al., tables 1 to 3, "Ours". Those of the RK3399's CPU (only its two A72,
+# tuned by AutoTVM) are from github.com/dmlc/tvm/wiki/Benchmark.
 PUBLISHED: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("deeplens", "gpu"): {
         "resnet50_v1": 186.15, "mobilenet1.0": 85.58, "squeezenet1.0": 52.10, "ssd_mobilenet1.0": 398.48,
@@ -78,22 +87,22 @@ PUBLISHED: Mapping[tuple[str, str], Mapping[str, float]] = {
     },
     ("aisage", "cpu"): {"resnet50_v1": 403.2, "mobilenet1.0": 77.9, "squeezenet1.0": 94.3, "inception_v3": 1304.4},
 }  # fmt: skip
-# RESULTS.md, "Simulated against measured": the simulator's error, of half of the modules at most and of all at most.
+# The largest error of the simulator for half of the modules, and for all (RESULTS.md, "Simulated against measured").
 MODULES = (0.07, 0.20)
-READINGS = ("each", "alike")  # how operators of a kind are off: each by itself, or all alike
-WORTH = 1.02  # a gain
+READINGS = ("each", "alike")  # whether the costs of operators of a kind are off independently, or all alike
+WORTH = 1.02  # the least gain that counts as one
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A network, and its graph if it can be built."""
+    """A network that is simulated, with its graph if it can be built."""
 
     network: Network
     graph: FusedGraph | None = None
 
     def built(self, strategy: Strategy) -> Case:
-        """As it would be built where that is known, else as the strategy says."""
+        """Return the network and strategy as they would be built. Without a graph, they are those of the strategy."""
         if self.graph is None or all(len(config.devices) == 1 for config in strategy):
             return Case(self.network, strategy)
         split = built(self.graph, strategy, CPU)
@@ -101,13 +110,13 @@ class Subject:
         return Case(net, tuple(whole(o, d) for o, d in zip(net.operators, split.placement, strict=True)))
 
     def seconds(self, strategy: Strategy, topology: Topology, cost: CostModel) -> float:
-        """The two devices share the memory's rate."""
+        """Return the simulated seconds of a strategy, where both devices share the memory's rate."""
         case = self.built(strategy)
         return contended(case.network, topology, case.strategy, cost=cost)
 
 
 class Subjects:
-    """By profile and name, each made once."""
+    """A collection that makes each subject once, by profile and name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._made = folder, dict[str, Subject]()
@@ -127,15 +136,17 @@ class Subjects:
 
 
 def kernel_ratios() -> dict[str, dict[str, tuple[float, ...]]]:
-    """Measured over modelled of shipped bests, by kind of device and of operators; "matmul" is what shapes call a dense
-    layer. Not of vision operators: they are no flop and few bytes, a roofline says nothing of them, and only CPUs have
-    any."""
+    """Return the ratios of measured to modelled seconds of shipped bests, by kind of device and kind of operator.
+
+    "matmul" is the name of a dense layer in the networks of SHAPES. Vision operators are left out: they have no flop
+    and few bytes, so a roofline says nothing about them, and bests of them exist only for CPUs.
+    """
     found: dict[str, dict[str, tuple[float, ...]]] = {"cpu": {}, "gpu": {}}
     with tempfile.TemporaryDirectory() as folder, open_db(str(Path(folder) / "shipped.db")) as store:
         store.add_many(shipped.trials())
         for key in dict.fromkeys(t.device for t in shipped.trials()):
             samples = samples_of(store, key)
-            # Nobody's data sheet: the peaks are the most that any of them reached.
+            # The peaks are not from a data sheet: they are the highest rates that any sample reached.
             flops = max(s.work.flop / s.seconds for s in samples)
             bandwidth = max(s.work.bytes / s.seconds for s in samples)
             of_kind = found["cpu" if key.kind == "cpu" else "gpu"]
@@ -147,7 +158,10 @@ def kernel_ratios() -> dict[str, dict[str, tuple[float, ...]]]:
 
 
 def published_ratios(subjects: Subjects) -> dict[tuple[str, str], dict[str, float]]:
-    """Published over simulated (by the sheet) of a device alone, by profile and device, then by network."""
+    """Return the ratios of published seconds to those simulated by the sheet, for one device alone.
+
+    The keys are profile and device, then the network.
+    """
     found: dict[tuple[str, str], dict[str, float]] = {}
     for (profile, device), times in PUBLISHED.items():
         topology = topology_of(profile)
@@ -162,13 +176,16 @@ def published_ratios(subjects: Subjects) -> dict[tuple[str, str], dict[str, floa
 def others_ratios(
     published: Mapping[tuple[str, str], Mapping[str, float]], profile: str, device: str, name: str
 ) -> tuple[float, ...]:
-    """Of other networks on this device; on all devices where there are none."""
+    """Return the ratios of other networks on this device, or on all devices if this one has no published times."""
     own = [published[profile, device]] if (profile, device) in published else list(published.values())
     return tuple(ratio for ratios in own for other, ratio in ratios.items() if other != name)
 
 
 def module_ratios() -> tuple[float, ...]:
-    """Measured over simulated: half of them off by the first of `MODULES` at most, all by the second."""
+    """Return ratios of measured to simulated seconds of modules.
+
+    Half of them are off by the first of `MODULES` at most, and all by the second.
+    """
     half, most = MODULES
     errors = [half * (i + 0.5) / 10 for i in range(10)] + [half + (most - half) * (i + 0.5) / 10 for i in range(10)]
     return tuple(1 + sign * error for error in errors for sign in (-1, 1))
@@ -176,7 +193,7 @@ def module_ratios() -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a network's costs are, and how far off they may be."""
+    """A basis of a simulation, which has the costs of a network and the ratios by which they may be off."""
 
     name: str
     slower: Mapping[str, float]
@@ -201,7 +218,7 @@ def bases(
 
 
 def fallen_back(net: Network, topology: Topology) -> Strategy:
-    """The GPU alone but for vision operators (paper 003, section 3.1.2)."""
+    """Return the strategy that puts all but vision operators on the GPU (Wang et al., section 3.1.2)."""
     devices = list(topology.devices)
     devices[GPU] = replace(devices[GPU], lacks=VISION)
     return strategy_of("fallback", net, replace(topology, devices=tuple(devices)))
@@ -210,8 +227,10 @@ def fallen_back(net: Network, topology: Topology) -> Strategy:
 def strategies_of(
     subject: Subject, topology: Topology, cost: CostModel, given: argparse.Namespace, proposals: int
 ) -> dict[str, Strategy]:
-    """All that are compared; "split" is the fastest that was found under the costs as they are, one of the others if
-    nothing is faster."""
+    """Return all strategies that are compared.
+
+    "split" is the fastest strategy found under the given costs. It is one of the others if none is faster.
+    """
     net = subject.network
     simple: dict[str, Strategy] = {device: strategy_of(device, net, topology) for device in ("cpu", "gpu")}
     simple |= {"fallback": fallen_back(net, topology), "exact": additive(net, topology, cost, training=False)}
@@ -260,8 +279,11 @@ def one_row(
 
 
 def searched_anew(subject: Subject, topology: Topology, basis: Basis, given: argparse.Namespace) -> list[float]:
-    """How many times faster the split is than the better device alone in the first draws, sorted, if it is searched for
-    under the costs of each draw: as on a board on which they were measured before."""
+    """Search for the split under the costs of each of the first draws, and return the gains, sorted.
+
+    A gain says how many times faster the split is than the better device alone. The result is what a board would show
+    on which the costs were measured before.
+    """
     gains = []
     for draw in range(3 if given.quick else 10):
         cost = drawn_cost(basis.cost, basis.ratios, given.seed, draw=draw, together=True)
@@ -272,7 +294,7 @@ def searched_anew(subject: Subject, topology: Topology, basis: Basis, given: arg
 
 
 def told(row: Row) -> str:
-    """For a person, in one line. Bounds are those of operators that are off each by itself, then of all alike."""
+    """Describe a row in one line. The bounds are those of "each", then those of "alike"."""
     found = "simulation: {network} on {profile}, costs by {costs}:".format(**row)
     for key in ("cpu", "gpu", "fallback", "exact", "split"):
         found += f" {key} {1e3 * row[key]:.1f} ms"
@@ -295,7 +317,7 @@ def told(row: Row) -> str:
 
 
 def socs(given: argparse.Namespace) -> Iterator[Row]:
-    """A row for each profile, network and costs."""
+    """Simulate all networks, and yield a row for each profile, network and cost model."""
     models = given.models or (("squeezenet1.0", "alexnet") if given.quick else (*ZOO, *SHAPES))
     profiles = given.profiles or (PROFILES[:2] if given.quick else PROFILES)
     unknown = [name for name in models if name not in ZOO + SHAPES]
@@ -314,7 +336,10 @@ def socs(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Gains, and how far from the simulation the published times are: over it, and how many are within its bounds."""
+    """Summarise the gains, and compare the published times with the simulation.
+
+    The figures are ratios of published to simulated times, and the share of published times within the bounds.
+    """
     found: dict[str, Any] = {}
     for row in rows:
         found["simulated_gain_{costs}_{profile}_{network}".format(**row)] = row["gain"]

@@ -1,4 +1,7 @@
-"""How well sums of stages order whole schedules (paper 000, section 5.7), for stages.py. Start at `order`."""
+"""This module measures for stages.py how well sums of stages order whole schedules. Start at `order`.
+
+The question is that of the paper on inter-operator parallelism (ICLR 2020 submission), section 5.7.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,17 @@ from tuner.stages.bench import StageBench
 from tuner.stages.costs import MeasuredCosts
 from tuner.stages.schedule import can_merge
 
-RUNS = 3  # of a schedule, in a turn
+RUNS = 3  # of a schedule in a turn
 
 
 def random_schedule(
     graph: OperatorGraph, random: Random, widest: int, merges: Callable[[Stage], bool] = lambda _stage: False
 ) -> Schedule:
-    """Stages of a few operators that can run, each followed by some that only needed it; those that `merges` allows are
-    merged by the flip of a coin."""
+    """Make a random schedule.
+
+    The groups of a stage begin with operators that can run, and are extended by operators that only waited for them.
+    Half of the stages that can be merged and that `merges` allows are merged.
+    """
     done: set[int] = set()
     stages = []
     width, growth = random.randint(1, widest), random.random()
@@ -51,7 +57,10 @@ def random_schedule(
 
 
 def different(made: Iterable[Schedule], count: int) -> list[Schedule]:
-    """The first of those that differ in stages of several groups: all else is one kernel after the other."""
+    """Return the first `count` schedules that differ in their stages of several groups.
+
+    Other stages do not distinguish schedules, because their kernels run one after the other.
+    """
     found: dict[frozenset[Stage], Schedule] = {}
     for schedule in made:
         found.setdefault(frozenset(s for s in schedule if len(s.groups) > 1), schedule)
@@ -61,8 +70,11 @@ def different(made: Iterable[Schedule], count: int) -> list[Schedule]:
 
 
 def pair_order(one: Sequence[float], other: Sequence[float], apart: float = 0.0) -> tuple[float | None, float]:
-    """Of the pairs that differ in the second list by more than a share `apart`: the share that both lists have in the
-    same order (None: there are none), and how many of all pairs they are."""
+    """Compare the order of pairs in two lists, for the pairs that differ in the second list by more than `apart`.
+
+    `apart` is a share of the smaller value. Return the share of these pairs that both lists have in the same order
+    (None if there are no such pairs), and their share of all pairs.
+    """
     pairs = [
         (a, b)
         for a, b in combinations(range(len(one)), 2)
@@ -73,20 +85,24 @@ def pair_order(one: Sequence[float], other: Sequence[float], apart: float = 0.0)
 
 
 def ceiling(one: Sequence[float], other: Sequence[float]) -> float:
-    """The share of pairs that whoever knows what schedules really take would order as they were measured: from what one
-    half of the turns and the other have in common. What all turns have of the truth is 2r / (1 + r), r being the
-    halves' correlation (Spearman and Brown, 1910); of two normal variables that correlate by its root so many pairs
-    are in the same order."""
+    """Return the share of pairs that a perfect prediction would put in the measured order.
+
+    It is estimated from the correlation r of the two halves of the turns. The reliability of all turns together is
+    2r / (1 + r) (Spearman and Brown, 1910), and its root is their correlation with the true times. For two normal
+    variables the share of pairs in the same order follows from their correlation.
+    """
     try:
         halves = max(0.0, correlation(one, other))
-    except StatisticsError:  # all take the same
+    except StatisticsError:  # all schedules take the same time
         halves = 0.0
     return 0.5 + math.asin(math.sqrt(2 * halves / (1 + halves))) / math.pi
 
 
 def in_turns(run: Callable[[int], Sequence[float]], count: int, turns: int, random: Random) -> list[list[list[float]]]:
-    """Of every turn, what each of so many things took: in a new order every time, for what comes earlier in a turn may
-    be faster in all of them."""
+    """Measure `count` schedules in several turns and return, for every turn, the times of each.
+
+    Every turn has a new order, because a fixed order might always favour the schedules that come first.
+    """
     found = []
     for _ in range(turns):
         times: dict[int, list[float]] = {i: list(run(i)) for i in random.sample(range(count), count)}
@@ -101,8 +117,11 @@ def order(
     turns: int,
     random: Random,
 ) -> dict[str, Any]:
-    """Random schedules: what their stages take together, and what they take, in turns; without those that cannot be on
-    the device (CUDA has kernels that must be alone)."""
+    """Compare the predicted and the measured times of random schedules, and return the figures of stages.py.
+
+    The prediction is the sum of the times of the stages. Schedules are measured in turns. Those that cannot run on the
+    device are left out (on CUDA some kernels must be alone in a stage).
+    """
     costs.prepare([stage for schedule in made for stage in schedule])
     made = [schedule for schedule in made if math.isfinite(total(costs, schedule))]
     predicted = [total(costs, schedule) for schedule in made]

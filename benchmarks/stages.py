@@ -1,26 +1,35 @@
-"""Networks in stages: one kernel after the other, greedy stages and ours, and how well sums of stages predict.
+"""This benchmark compares our stages with greedy stages and with sequential kernels, and how well stage sums predict.
 
     python benchmarks/stages.py [--device opencl:0] [--models squeezenet1.0 inception_v3 ...] [--batch 1 8 16]
                                 [--size 64] [--minutes 0] [--search-minutes 5] [--schedules 200] [--turns 8]
                                 [--rounds 25] [--folder DIR] [--quick] [--json]
 
-Each network of the zoo (any: paper 000, table 5, has nasnet_a_large and randwire, not their small variants) is tuned
-for the minutes (0: its kernels are the templates' first), its stages are searched for, and once more with nothing
-measured but what the database has by then (`search_seconds_from_database`), and the three ways are run as modules, in
-turns, with whole inferences timed; above 1 is ours ahead. On an Nvidia GPU torch runs the same file, too, eager,
-compiled and captured into a CUDA graph (stages_child.py); where torch or CUDA is missing, a line says so.
+The method is that of the paper on inter-operator parallelism (ICLR 2020 submission). --models takes any networks of the
+zoo; table 5 of the paper has nasnet_a_large and randwire, not the small variants that are the default here.
 
-Random schedules that differ in stages of several groups, merged ones by the flip of a coin (all else is one kernel
-after the other; `_unmerged`: others, without merging), are then launched whole, each on the same memory, and compared
-with the sums of what their stages take: `order_accuracy` is the share of pairs of which the one that should be faster
-is (paper 000, section 5.7, has 0.937). All take several turns, in a new order each, of which the median counts:
-`ceiling` is what a perfect prediction would have, given how well one half of the turns repeats the other (more turns
-raise it), and `repeatability` the share of pairs that both halves have in the same order. `spread`: the schedules'
-standard deviation, as a share of their mean. `noise`: nine of ten schedules differ by less, as a share, between the
-two; the same shares are counted over those pairs alone that differ by more (`_clear`). On the CPU (TVM_NUM_THREADS
-threads, two at least) no stage, a greedy one neither, has more groups than there are threads. --size has the networks
-read images of so many rows and columns: on small ones, kernels no longer fill a device. With --folder what was measured
-stays, and a second run goes on.
+Each network is tuned for --minutes (with 0 it uses the templates' default configs). Then its stages are searched for.
+The search is repeated with only the measurements that the database has by then (`search_seconds_from_database`). The
+three schedules are built as modules, which take turns in whole inferences. Ratios are their latencies over ours: above
+1 ours is faster. On an Nvidia GPU torch runs the same file too: eagerly, compiled, and captured into a CUDA graph
+(stages_child.py). Where torch or CUDA is missing, a line says so.
+
+Random schedules test the prediction. They differ in their stages of several groups, half of which are merged where that
+is possible (`_unmerged`: a second set without merging); all other kernels run one after the other. Each schedule is
+launched as a whole, on the same memory, and compared with the sum of the times of its stages:
+
+order_accuracy  the share of pairs in which the schedule that is predicted to be faster is faster; section 5.7 of the
+                paper has 0.937
+ceiling         the order accuracy that a perfect prediction would reach. It is derived from how well one half of the
+                turns repeats the other, so more turns raise it
+repeatability   the share of pairs that both halves of the turns put in the same order
+spread          the standard deviation of the schedules' times as a share of their mean
+noise           nine of ten schedules differ by less than this share between the two halves
+_clear          the same shares for only those pairs that differ by more than the noise
+
+All schedules take several turns, each turn in a new order, and the median of the turns counts. On the CPU, which uses
+TVM_NUM_THREADS threads (at least two), no stage has more groups than there are threads; that holds for greedy stages
+too. --size sets the rows and columns of the images: on small images a kernel no longer fills a device. With --folder
+the measurements are kept, and a second run goes on.
 """
 
 from __future__ import annotations
@@ -61,7 +70,7 @@ from tuning_db.store import Store, open_db
 
 MODELS = ("squeezenet1.0", "inception_v3", "nasnet_a_mobile", "randwire_small")
 CHILD = Path(__file__).with_name("stages_child.py")
-WIDEST = 4  # groups of a stage of a random schedule
+WIDEST = 4  # most groups in a stage of a random schedule
 
 
 def orders(
@@ -72,8 +81,10 @@ def orders(
     options: argparse.Namespace,
     widest: int,
 ) -> dict[str, Any]:
-    """Of random schedules that merge by the flip of a coin; where the network has stages that may, also of some that do
-    not (`unmerged`)."""
+    """Return how well sums of stages order random schedules, half of whose mergeable stages are merged.
+
+    Where the network has such stages, the result has the same figures for schedules without merging (`unmerged`).
+    """
 
     def drawn(merges: Callable[[Stage], bool]) -> list[Schedule]:
         random = Random(options.seed)
@@ -92,7 +103,10 @@ def orders(
 def ways(
     placed: Placed, calls: Calls, merging: Merging, schedules: dict[str, Schedule], device: Device, rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of whole inferences as modules; on CUDA also as captured graphs, where they can be."""
+    """Return the milliseconds of whole inferences of modules, by the name of the schedule.
+
+    On CUDA, modules that can be captured are also timed as captured graphs.
+    """
     networks = {name: staged(placed, calls, schedule, merging=merging) for name, schedule in schedules.items()}
     graphs = {name: n for name, n in networks.items() if why_not_captured(n.module, device.target) is None}
     networks |= {f"{name}_captured": replace(network, captured=True) for name, network in graphs.items()}
@@ -101,7 +115,10 @@ def ways(
 
 
 def torch_ways(model: Path, device: Device, rounds: int) -> dict[str, float]:
-    """Milliseconds of the same file in torch, on a GPU of Nvidia's; none where that cannot be, which a line says."""
+    """Return the milliseconds of the same file in torch on an Nvidia GPU.
+
+    Where that is not possible, print a line that says why and return an empty dictionary.
+    """
     if not device.name.startswith("cuda"):
         print(f"torch is skipped: it is compared with on CUDA alone, not on {device.name}", file=sys.stderr)
         return {}
@@ -115,8 +132,11 @@ def torch_ways(model: Path, device: Device, rounds: int) -> dict[str, float]:
 
 
 def written(name: str, batch: int, size: int | None, folder: Path) -> Path:
-    """The network's file; with `size`, of images of so many rows and columns (of NasNet-A, whose padding depends on
-    whether sizes are odd, a multiple of 32)."""
+    """Write the network's file and return its path.
+
+    With `size`, its images have that many rows and columns. For NasNet-A, whose padding depends on whether sizes are
+    odd, it must be a multiple of 32.
+    """
     path = folder / f"{name}-{batch}{f'-{size}' if size else ''}.onnx"
     if not path.exists():
         tune("zoo", name, "-o", path, "--batch", batch)
@@ -162,7 +182,7 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
     _, from_database = searched(graph, again, asked, lambda: False)
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph, widest), "ours": found.schedule}
     costs.prepare(list(chain.from_iterable(schedules.values())))
-    schedules = {way: s for way, s in schedules.items() if math.isfinite(total(costs, s))}  # greedy may not be there
+    schedules = {way: s for way, s in schedules.items() if math.isfinite(total(costs, s))}  # greedy may be impossible
     divided = {way: tuple(map(costs.divided, schedule)) for way, schedule in schedules.items()}
     return {
         "operators": len(graph),
@@ -188,7 +208,7 @@ def measured(placed: Placed, device: Device, store: Store, options: argparse.Nam
 def searched(
     graph: OperatorGraph, costs: MeasuredCosts, options: Options, may_go_on: Callable[[], bool]
 ) -> tuple[StageSearchResult, float]:
-    """What the search finds, and in how many seconds."""
+    """Search for stages and return the result and the seconds that the search took."""
     began = time.perf_counter()
     found = search(graph, costs, options, may_go_on)
     return found, time.perf_counter() - began

@@ -1,10 +1,11 @@
-"""A network of the zoo in torch, for stages.py, in a process of its own (TVM imports torch where it finds it loaded):
+"""This program times a network of the zoo in torch, for stages.py, which starts it.
 
     python benchmarks/stages_child.py MODEL.onnx [--device cuda:0] [--rounds 25]
 
-One JSON object on standard output: milliseconds of whole inferences, the median, run eagerly, compiled
-(`torch.compile`) and captured into a CUDA graph; or why there are none ("skipped"). On the CPU, which is there to be
-checked on: eagerly and compiled. Sums are float32, without tensor cores (TF32), as ours are.
+It is another process because TVM imports torch if torch is loaded. It prints one JSON object: the median milliseconds
+of whole inferences that run eagerly, compiled (`torch.compile`), and captured into a CUDA graph, or the reason why
+there are none ("skipped"). On the CPU, which serves for tests, inferences run eagerly and compiled. Sums are float32
+without tensor cores (TF32), as ours are.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-INNER = 3  # inferences before the first that counts
+INNER = 3  # warm-up inferences
 
 
 def network(model: onnx.ModelProto, device: Any) -> Callable[[Any], list[Any]]:
-    """The model as a function of its one input, a tensor. Raises NotImplementedError for other operators than those of
-    the networks that are scheduled."""
+    """Return the model as a function of its only input, a tensor.
+
+    Raises NotImplementedError for an operator that none of the networks of stages.py has.
+    """
     import torch
 
     weights = {w.name: torch.from_numpy(np.array(numpy_helper.to_array(w))).to(device) for w in model.graph.initializer}
@@ -37,7 +40,7 @@ def network(model: onnx.ModelProto, device: Any) -> Callable[[Any], list[Any]]:
         if node.op_type not in OPERATORS:
             raise NotImplementedError(f"{node.name}: {node.op_type}")
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        # Where to slice and how far to pad are numbers, not tensors that a compiler would have to look into.
+        # Slice positions and paddings become numbers here, because a compiler cannot see the values of tensors.
         known = [weights[n].tolist() for n in node.input[1:]] if node.op_type in ("Slice", "Pad") else None
         steps.append((OPERATORS[node.op_type], attributes, list(node.input), node.output[0], known))
 
@@ -79,7 +82,7 @@ def _average_pool(a: dict[str, Any], x: Any) -> Any:
 
 
 def _padded(x: Any, pads: list[int] | None, value: float) -> tuple[Any, list[int]]:
-    """With padding that is not the same on both sides put in place, and the padding that is left."""
+    """Pad `x` if its padding differs between the two sides, and return it with the padding that is left to do."""
     from torch.nn import functional
 
     top, left, bottom, right = pads or (0, 0, 0, 0)
@@ -138,7 +141,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def captured(run: Callable[[Any], list[Any]], data: Any) -> Callable[[Any], list[Any]]:
-    """The network as one CUDA graph, of this very input."""
+    """Capture the network as one CUDA graph, which always reads this input."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -159,7 +162,7 @@ def captured(run: Callable[[Any], list[Any]], data: Any) -> Callable[[Any], list
 
 
 def milliseconds(ways: dict[str, Callable[[Any], list[Any]]], data: Any, rounds: int) -> dict[str, float]:
-    """Of whole inferences, in turns."""
+    """Time whole inferences in turns and return the median milliseconds of each."""
     import torch
 
     wait = torch.cuda.synchronize if data.is_cuda else lambda: None

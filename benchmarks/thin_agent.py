@@ -1,10 +1,10 @@
-"""Whether a board that has no TVM measures what this machine's own OpenCL runtime measures, on the same device.
+"""This benchmark compares times measured by an agent without TVM with those of our own OpenCL runtime, on one device.
 
     python benchmarks/thin_agent.py --python PYTHON [--device opencl:0] [--rounds 5] [--json]
 
-PYTHON is one with NumPy and pyopencl and without TVM: the agent runs there (real pairing, TLS, sandbox), as on a board.
-The configs that templates begin with are measured by both in turn, every round anew; shown are the medians and their
-ratio, how far each one's own rounds are apart, and whether both computed the same error.
+PYTHON is an interpreter that has NumPy and pyopencl but no TVM. The agent runs in it as on a board, with real pairing,
+TLS and sandbox. Both measure the seed configs of the templates in turn, in every round. The benchmark prints both
+medians and their ratio, how far the rounds of each differ among themselves, and whether both computed the same error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WORKLOADS = {
 
 
 def start_agent(python: str, folder: Path) -> subprocess.Popen[str]:
-    """Returns when it is paired and listens."""
+    """Start an agent and pair with it. Return when it listens."""
     with Pairing(Boards(), "thin", "127.0.0.1") as pairing:
         command = [python, "-W", "ignore", "-m", "board_agent.serve", "--port", "0", "--pair", str(pairing.code)]
         agent = subprocess.Popen([*command, "--folder", str(folder)], stdout=subprocess.PIPE, text=True)

@@ -1,13 +1,14 @@
-"""Vision operators beside what else there is: TVM's own kernels and a serial one on the same device, NumPy, onnxruntime
-and torchvision on the same cores.
+"""This benchmark compares our vision operators with kernels of TVM, NumPy, onnxruntime and torchvision.
 
     python benchmarks/vision.py [--device opencl:0] [--trials 24] [--rounds 30] [--db FILE] [--json]
 
-Prefix sums and stable argsorts of 1e5 and 1e6 float32 values, suppression among 8000 boxes. Ours is tuned first; then
-all take turns, in one process. "topi" is topi.gpu's sort and its exclusive scan (the inclusive one leaves a stage on
-the host); "serial" is one work-item that does what the paper (003, table 3) calls "before"; onnxruntime and torchvision
-sort the scores, too; a peer that is not installed is left out. Every result of ours is compared with the reference.
-Ratios are times better than: above 1 is ours ahead.
+The operators are prefix sums and stable argsorts of 1e5 and 1e6 float32 values, and the suppression of 8000 boxes. Ours
+are tuned first. Then all contenders take turns in one process. TVM's kernels ("topi") and a serial kernel run on the
+same device, the others on the cores of this machine. "topi" is topi.gpu's sort and its exclusive scan, as the inclusive
+one leaves a stage on the host. "serial" is one work-item, like the kernels that Wang et al., "A Unified Optimization
+Approach for CNN Model Inference on Integrated GPUs", table 4, call "before". onnxruntime and torchvision sort the
+scores too. A peer that is not installed is left out. Our results are compared with the reference. Ratios are the peer's
+seconds over ours: above 1 ours is faster.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))  # TVM starts one for two cores
+os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))  # TVM's default is half as many
 
 import numpy as np
 import tvm
@@ -58,7 +59,7 @@ Contender = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """`seconds`: medians; `error`: of ours, against the reference."""
+    """A row of the result, in which `seconds` are medians and `error` is our error against the reference."""
 
     device: str
     model: str
@@ -99,11 +100,11 @@ def _called(func: tirx.PrimFunc, device: Device, inputs: list[Any], outputs: lis
 
 
 def _topi(workload: Workload, device: Device, inputs: list[Any], outputs: list[Any]) -> Contender | None:
-    """None where TVM has no kernel for the device."""
+    """Return TVM's kernel, or None where TVM has no kernel for the operator on the device."""
     if device.is_host or workload.op == "nms":
         return None
     data = te.placeholder(tuple(inputs[0].shape)[:2], name="data")
-    # Its scan writes outside its buffers where groups may be larger than a GPU's.
+    # TVM's scan writes outside its buffers where the device allows larger groups than GPUs do.
     limits = gpu_limits_of(device.target)
     usual = replace(limits, max_threads=min(1024, limits.max_threads))
     device = replace(device, target=gpu_target(usual, device.target.host))
@@ -166,7 +167,7 @@ def _onnxruntime_nms(nms: Nms, arrays: tuple[np.ndarray, ...]) -> Contender:
 
 
 def _alternated(contenders: Mapping[str, Contender], rounds: int) -> dict[str, float]:
-    """Medians of seconds; every contender runs once before it is timed in a round."""
+    """Time the contenders in turns and return medians of seconds. In a round each runs once before it is timed."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for i in range(rounds):
         names = list(contenders)
@@ -204,7 +205,7 @@ def measure(name: str, device: Device, store: Store, options: argparse.Namespace
 
 
 def _summary(rows: list[Row]) -> dict[str, float]:
-    """Of every operator, size and peer: how many times better ours is ("argsort_vs_topi_1e6")."""
+    """Return how many times faster ours is, by operator, peer and size ("argsort_vs_topi_1e6")."""
     found = {}
     for row in rows:
         op, size = row.name.split()

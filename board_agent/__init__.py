@@ -1,7 +1,8 @@
-"""What runs on a board: Python 3.8, NumPy, and TVM's runtime or pyopencl. Nothing of the tuner is imported here.
+"""This package is the agent, which runs on a board with Python 3.8, NumPy, and TVM's runtime, pyopencl or pycuda.
 
-Start at `serve`, or at `bundle` where there is no host. The parts: `wire` (frames), `pairing` (who may connect), `line`
-(whose turn it is), `session` (one connection), `bench` (the process that runs kernels), `sandbox` (what that process
-may do), `facts` (what the board is), `condition` (how it feels), `pace` (whether it keeps its speed), `journal` (what a
-bundle has come to so far), `disk` (one that is full, and files that are whole).
+It imports nothing of the tuner. Start at `serve`, or at `bundle` where no host can reach the board. The other parts:
+`wire` (frames), `pairing` and `keys` (which hosts may connect), `turn_queue` (which host measures), `session` (one
+connection), `kernel_server` (the process that runs kernels), `sandbox` (what that process may do), `facts` (constant
+properties of the board), `condition` (clocks and temperature), `clock_monitor` (whether the board keeps its speed),
+`journal` (results of a bundle so far), `disk` (full disks, and files that are written whole or not at all).
 """

@@ -1,7 +1,7 @@
-"""Where kernels run on this board. Start at `open_backend`; `tvm_cpu` is the first there is.
+"""This module defines the backends that run kernels on this board. Start at `open_backend`; `tvm_cpu` is an example.
 
-A backend has tensors on a device, and functions (of a kind of its own) that take them; `call` returns the seconds that
-one call took there.
+A backend makes tensors on a device and loads functions that take them. Their types are its own. `call` returns the
+seconds that one call took on the device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-# Kind of device, how candidates come, and the module with its `open_backend(number, threads, cpus)`.
+# By the kind of device and the form of candidates: the module that has `open_backend(number, threads, cpus)`.
 BACKENDS: dict[tuple[str, str], str] = {
     ("cpu", "library"): "board_agent.tvm_cpu",
     ("opencl", "launches"): "board_agent.opencl",
@@ -23,62 +23,70 @@ _MOST_COPIES = 1024
 
 
 class Unusable(Exception):
-    """The device, or what drives it, is not here; one line says what is missing."""
+    """Raised when the device or its driver is missing on this board. One line says what is missing."""
 
 
 class NotCompiled(Exception):
-    """The device's own compiler refused a kernel; one line says why."""
+    """Raised when the device's own compiler refused a kernel. One line says why."""
 
 
 class Backend:
-    """What a worker needs of a device; see the module's docstring. Methods raise whatever the device raises."""
+    """The interface through which a kernel server uses a device; see the module's docstring.
+
+    Methods raise whatever the device raises.
+    """
 
     def start(self, folder: Path, settings: dict[str, Any]) -> None:
-        """Open the device; `folder`: the one that may be written. To be called when the process is confined, as drivers
-        start threads. Raises Unusable."""
+        """Open the device. `folder` is the only one that may be written to.
+
+        Call it after the process has been confined, because drivers start threads. Raises Unusable.
+        """
 
     def describe(self) -> dict[str, Any]:
-        """What the device's driver says of it."""
+        """Return the properties of the device that its driver reports."""
         return {}
 
     def tensor(self, array: np.ndarray) -> Any:
-        """A copy of an array on the device, with a guard around or behind it (see board_agent.guards)."""
+        """Copy an array to the device, with guards around it or one behind it (see board_agent.guards)."""
         raise NotImplementedError
 
     def is_whole(self, tensor: Any) -> bool:
-        """Whether nobody wrote into a tensor's guard."""
+        """Tell whether the guards of a tensor are unchanged."""
         raise NotImplementedError
 
     def fill(self, tensor: Any, value: float) -> None:
-        """Give a tensor a value everywhere."""
+        """Set all elements of a tensor to a value."""
         raise NotImplementedError
 
     def array(self, tensor: Any) -> np.ndarray:
-        """What a tensor holds now."""
+        """Return the current content of a tensor."""
         raise NotImplementedError
 
     def cold(self, array: np.ndarray, cold_bytes: int) -> list[Any]:
-        """Copies of an array that exceed `cold_bytes` together: calls that take them in turn find them in no cache."""
+        """Make copies of an array that together exceed `cold_bytes`, so that calls in turn find none in a cache."""
         copies = min(_MOST_COPIES, max(1, -(-cold_bytes // max(1, array.nbytes))))
         return [self.tensor(array) for _ in range(copies)]
 
     def load(self, path: Path) -> Any:
-        """The function of a built candidate. Raises NotCompiled where that is done here."""
+        """Load a built candidate and return its function.
+
+        Raises NotCompiled if the device's own compiler translates it here and refuses it.
+        """
         raise NotImplementedError
 
     def use_pool(self, path: Path) -> None:
-        """Let a library of the host's run parallel loops."""
+        """Use a thread pool that the host compiled for parallel loops. Raises Unusable if that is not possible."""
         raise Unusable("this device has no use for a thread pool")
 
     def ready(self) -> None:
-        """The first kernel has run: threads are there."""
+        """Be told that the first kernel has run, so that all threads have been started."""
 
     def call(self, function: Any, arguments: Sequence[Any]) -> float:
         raise NotImplementedError
 
 
 def open_backend(device: str, form: str, threads: int, cpus: Sequence[int] | None = None) -> Backend:
-    """The backend for a device's name ("cpu", "opencl:0") and a form that candidates come in. Raises Unusable."""
+    """Open the backend for a device's name ("cpu", "opencl:0") and a form of candidates. Raises Unusable."""
     kind, _, number = device.partition(":")
     module = BACKENDS.get((kind, form))
     if module is None:

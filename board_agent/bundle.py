@@ -1,8 +1,8 @@
-"""Measures what a bundle holds, on a device that no host can reach: `python3 BUNDLE -o RESULTS`.
+"""This program measures the candidates of a bundle on a device that no host can reach: `python3 BUNDLE -o RESULTS`.
 
-A bundle (`tune bundle make`) is this package with candidates in it: a manifest, and blobs by their digests. Results are
-one ZIP archive: a line for each candidate, and what it computed, which the host checks at `tune bundle import`. It goes
-on where it was interrupted.
+A bundle (`tune bundle make`) is this package together with candidates: a manifest, and blobs named by their digests.
+The results are one ZIP archive with a line for each candidate and with what it computed. The host checks them at
+`tune bundle import`. An interrupted run is continued by the same command. Start at `main` and `Run`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from board_agent.topology import usable_cpus
 from board_agent.turn_queue import Alone
 from board_agent.wire import receive, send
 
-FORMAT = 3  # of a bundle and its results
+FORMAT = 3  # version of the format of bundles and their results
 MANIFEST = "bundle/manifest.json"
 BLOBS = "bundle/blobs/"
 _MOST_BYTES = 1 << 30
 _PREPARE_SECONDS = 300.0
-_MOST_BEGUN = 2  # times, none of which came to a result
+_MOST_BEGUN = 2  # times that a candidate may be begun without a result
 _FAILED = ("died", "failed", "refused", "unfit", "late", "not_compiled")
 _LOST = f"the device went down each time it ran, {_MOST_BEGUN} times"
 
 
 class Failed(Exception):
-    """What a candidate, or the device, answered instead of a result."""
+    """Raised when a candidate or the device answered with an error instead of a result; `answer` is the answer."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__(str(next(iter(answer.values()))))
@@ -53,25 +53,25 @@ class Failed(Exception):
 
 
 class Stopped(Exception):
-    """Measuring cannot go on, and no candidate is to blame; one line says why."""
+    """Raised with one line when measuring cannot go on and no candidate is to blame."""
 
 
 class Device:
-    """A session of this very machine. A context manager."""
+    """A session with this machine itself, which a thread serves. It is a context manager that ends the session."""
 
     def __init__(self, scratch: str) -> None:
         self._ours, theirs = socket.socketpair()
         self._theirs, self._left = theirs, False
         self._thread = threading.Thread(target=self._serve, args=(scratch,), daemon=True)
         self._thread.start()
-        receive(self._ours, _MOST_BYTES)  # its greeting
+        receive(self._ours, _MOST_BYTES)  # the session's greeting
 
     def _serve(self, scratch: str) -> None:
         with self._theirs:
             try:
                 Session(self._theirs, scratch, Alone()).serve()
             except Exception:
-                if not self._left:  # in which case it had nobody to serve any more
+                if not self._left:  # after this object has left, an error of the session does not matter
                     raise
 
     def __enter__(self) -> Device:
@@ -83,7 +83,7 @@ class Device:
         self._thread.join()
 
     def ask(self, message: dict[str, Any], parts: Any = (), seconds: float = _PREPARE_SECONDS) -> Any:
-        """Raises Failed."""
+        """Send a request and return the answer with its parts. Raises Failed if the answer is an error."""
         send(self._ours, {**message, "seconds": seconds}, parts)
         answer, more = receive(self._ours, _MOST_BYTES)
         while answer.get("alive"):
@@ -94,37 +94,48 @@ class Device:
 
 
 class _Call:
-    """A call of a candidate: the request for it, the numbers of the tensors that it writes, and what fills them."""
+    """A call of a candidate.
+
+    `asked` is the request, `outputs` are the numbers of the tensors that the call writes, and `fill` says with what
+    they are filled before.
+    """
 
     def __init__(self, asked: dict[str, Any], outputs: list[int], fill: list[list[Any]]) -> None:
         self.asked, self.outputs, self.fill = asked, outputs, fill
 
 
 class Run:
-    """One bundle on one device. What candidates in a row read is sent once for each process that runs kernels.
-    `seconds`: what the reference kernel took when it was last measured. Methods raise Stopped."""
+    """A run that measures the candidates of one bundle on one device.
+
+    Operands that successive candidates read are sent once to each kernel process. `seconds` is what the reference
+    kernel took when it was last measured. Methods raise Stopped.
+    """
 
     def __init__(
         self, bundle: zipfile.ZipFile, manifest: dict[str, Any], device: Device, seconds: float | None
     ) -> None:
         self._bundle, self._device, self._manifest = bundle, device, manifest
-        self._sent: dict[str, int] = {}  # numbers of the tensors that are there
+        self._sent: dict[str, int] = {}  # numbers of the tensors that the kernel process has
         self._last = 0
         self._started = False
-        self._reference: dict[str, Any] = {}  # its call,
-        self._kept: set[str] = set()  # and its tensors
+        self._reference: dict[str, Any] = {}  # the call of the reference kernel
+        self._kept: set[str] = set()  # the tensors of the reference kernel
         self._pace = ClockMonitor(self._reference_times, seconds)
-        settings = manifest["settings"]  # which cores measure: none, where it is a GPU
+        settings = manifest["settings"]
+        # The cores that candidates are measured on, or None for a GPU.
         self._cores = usable_cpus()[: settings["threads"]] if settings["device"] == "cpu" else None
-        self.described: dict[str, Any] = {}  # what the device's driver says of it
+        self.described: dict[str, Any] = {}  # the properties that the device's driver reports
 
     def ready(self, measure: bool = False) -> float | None:
-        """See that there is a process that runs kernels; seconds of the reference kernel where it was measured: if that
-        was due, or is asked for."""
+        """Make sure that there is a kernel process.
+
+        Return the seconds of the reference kernel if it was measured, which happens when it is due, when the process
+        was started, or on request (`measure`).
+        """
         if self._started and not (measure or self._pace.is_due()):
             return None
         if self._started:
-            with contextlib.suppress(Failed):  # a candidate may have written where it should not
+            with contextlib.suppress(Failed):  # a candidate may have damaged the process by a stray write
                 return self._pace.measure()
         self._start()
         try:
@@ -133,7 +144,7 @@ class Run:
             raise _unfit(failed) from failed
 
     def _start(self) -> None:
-        """Open the device and see that it can run a kernel that is known to be good."""
+        """Open the device and check that it runs the reference kernel, which is known to be good, correctly."""
         preflight = self._manifest["preflight"]
         try:
             self._device.ask({"do": "start", "settings": self._manifest["settings"]})
@@ -158,8 +169,11 @@ class Run:
         return self._device.ask({"do": "repeat", **self._reference, **how}, seconds=seconds)[0]["times"]
 
     def _numbers(self, candidate: dict[str, Any]) -> list[list[int]]:
-        """A candidate's tensors, those of each of its calls, in place of those of the candidate before. Those that it
-        writes to are its own."""
+        """Send the tensors of a candidate and return their numbers, a list for each of its calls.
+
+        Tensors of the previous candidate that are not needed any more are dropped. Tensors that the candidate writes
+        are not shared with others.
+        """
         written = [i in candidate["outputs"] for i, _ in enumerate(candidate["calls"][0])]
         calls = [
             [(json.dumps([t, w], sort_keys=True), t, w) for t, w in zip(call, written)] for call in candidate["calls"]
@@ -178,7 +192,7 @@ class Run:
         return [[self._sent[key] for key, _, _ in call] for call in calls]
 
     def _loaded(self, candidate: dict[str, Any], function: int) -> list[_Call]:
-        """Loads a candidate as `function`; its calls. Raises Failed."""
+        """Load a candidate as `function` and return its calls. Raises Failed."""
         self._device.ask({"do": "load", "id": function}, [self._bundle.read(BLOBS + candidate["library"])])
         return [
             _Call(
@@ -190,7 +204,10 @@ class Run:
         ]
 
     def _called(self, call: _Call, poisoned: bool = True) -> list[bytes]:
-        """Calls a candidate once; what it computed. `poisoned`: its outputs are filled before. Raises Failed."""
+        """Call a candidate once and return what it computed. Raises Failed.
+
+        With `poisoned`, its outputs are filled before, so that values of an earlier call cannot pass for results.
+        """
         fill = call.fill if poisoned else []
         self._device.ask({"do": "call", **call.asked, "fill": fill}, seconds=self._manifest["seconds"])
         return self._found(call)
@@ -199,7 +216,7 @@ class Run:
         return [self._device.ask({"do": "get", "tensor": number})[1][0] for number in call.outputs]
 
     def _damage(self, candidate: dict[str, Any], calls: list[_Call]) -> str | None:
-        """How a candidate spoiled its operands, if it did. Raises Failed."""
+        """Return how a candidate damaged its operands, or None if it did not. Raises Failed."""
         places = {
             number: place
             for call, given in zip(calls, candidate["calls"])
@@ -210,8 +227,11 @@ class Run:
         return None if found["tensor"] is None else f"operand {places[found['tensor']]}: {found['how']}"
 
     def measure(self, candidate: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-        """The result of a candidate, and what it computed: in a call of its own, when it was timed, and with the
-        operands of each further call. Timed once more where the device slowed down meanwhile."""
+        """Measure a candidate and return its result and what it computed.
+
+        It is called once for checking, then timed, and then called with the operands of each further call. The outputs
+        of all of these are returned. The timing is repeated if the device slowed down meanwhile.
+        """
         outputs: list[bytes] = []
         try:
             timed, *others = self._loaded(candidate, 1)
@@ -223,14 +243,15 @@ class Run:
                 lambda: self._device.ask(asked, seconds=seconds)[0], self._cores
             )
             outputs += self._found(timed)
-            for call in others:  # the last over the results of the one before, see tuner/measure/targets/kinds.py
+            # The last call writes over the results of the one before, see tuner/measure/targets/kinds.py.
+            for call in others:
                 outputs += self._called(call, poisoned=call is not others[-1])
             damage = self._damage(candidate, [timed, *others])
             if damage is not None:
-                self._started = False  # what it spoiled is sent anew
+                self._started = False  # a new process gets undamaged operands
                 return {"failed": {"damaged": damage}}, outputs
         except Failed as failed:
-            self._started = False  # the next one gets a process of its own
+            self._started = False  # the next candidate gets a new process
             if "unfit" in failed.answer or full_disk(str(failed)):
                 raise Stopped(str(failed)) from failed
             return {"failed": failed.answer}, outputs
@@ -242,7 +263,7 @@ def _unfit(failed: Failed) -> Stopped:
 
 
 class Outcome(NamedTuple):
-    """How many candidates have a result, how many of them failed, and how many were measured by this very run."""
+    """Numbers of candidates: those that have a result, those of them that failed, and those that this run measured."""
 
     candidates: int
     failed: int
@@ -250,8 +271,10 @@ class Outcome(NamedTuple):
 
 
 def carry_out(bundle: str, results: str, say: Callable[[str], object]) -> Outcome:
-    """Measure what a bundle holds and has no result yet, and write the archive of all results. `say` is told how it
-    goes, a line each. Raises Stopped; after that, or an interrupt, the next call goes on."""
+    """Measure the candidates of a bundle that have no result yet, and write the archive of all results.
+
+    `say` gets one line of progress at a time. Raises Stopped. After that, or after an interrupt, the next call goes on.
+    """
     with _opened(bundle) as archive:
         manifest = parse_json(archive.read(MANIFEST))
         if manifest["format"] != FORMAT:
@@ -275,7 +298,7 @@ def _outcome(results: Iterable[dict[str, Any]], measured: int) -> Outcome:
 
 
 def end_by_interrupt() -> None:
-    """Being asked to end, as when the system goes down, is an interrupt: no candidate is to blame for it."""
+    """Treat SIGTERM and SIGHUP, such as at a shutdown, as interrupts, so that no candidate is blamed for them."""
     for asked in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(asked) == signal.SIG_DFL:
             signal.signal(asked, signal.default_int_handler)
@@ -300,7 +323,7 @@ def _carried_out(
 
 
 def _measure(run: Run, candidates: list[dict[str, Any]], journal: Journal, say: Callable[[str], object]) -> None:
-    """Every candidate that has no result; at the end the reference kernel, which ends the last interval of it."""
+    """Measure every candidate that has no result, and then the reference kernel, which ends its last interval."""
     known, begun = journal.results, journal.begun
     for place, candidate in enumerate(candidates, 1):
         name = candidate["name"]
@@ -321,7 +344,7 @@ def _measure(run: Run, candidates: list[dict[str, Any]], journal: Journal, say: 
 
 
 def _look(run: Run, journal: Journal, measure: bool = False) -> None:
-    """Whether the device keeps its speed."""
+    """Start a kernel process if needed, and record the time of the reference kernel if it was measured."""
     seconds = run.ready(measure)
     if seconds is not None:
         journal.add_reference(seconds)
@@ -339,7 +362,7 @@ def _opened(bundle: str) -> zipfile.ZipFile:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what the bundle holds, those left over from before alone, and pack the results; the exit status."""
+    """Measure the candidates that have no result yet, pack all results, and return the exit status."""
     parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", default="results.zip", metavar="RESULTS")
     given = parser.parse_args(arguments)
@@ -354,7 +377,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run() -> None:
-    """`main` as a program of its own."""
+    """Run `main` as a program and exit with its status."""
     end_by_interrupt()
     try:
         sys.exit(main())

@@ -1,4 +1,4 @@
-"""When a kernel that is known to be good is measured again, and what it takes: how fast the device is now."""
+"""This module watches the speed of a device by measuring a reference kernel repeatedly: start at `ClockMonitor`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from statistics import median
 
 from board_agent.timing import Repetition
 
-CHANGE = 0.1  # of its time, beyond which measurements before and after do not compare
+CHANGE = 0.1  # of the reference time; measurements before and after a larger change cannot be compared
 WARM_CALLS = 5
 WINDOW = Repetition(least=40, most=200, seconds=0.005, precision=0.01)
-_SECONDS = 5.0  # between measurements of the kernel,
-_SHARE = 0.005  # or more, so that they take no more than this of the time
-_TRIES, _PAUSE = 4, 0.02  # of a measurement that tells of a change: others' short work is none
+_SECONDS = 5.0  # least time between measurements of the kernel
+_SHARE = 0.005  # largest share of the time that these measurements may take; it lengthens the pauses if needed
+# Attempts and the seconds between them, where a measurement shows a change. A short disturbance is no change.
+_TRIES, _PAUSE = 4, 0.02
 
 
 def is_change(ratio: float) -> bool:
-    """Of a time to an earlier one."""
+    """Tell whether the ratio of a time to an earlier one means that the device's speed changed."""
     return not 1 / (1 + CHANGE) <= ratio <= 1 + CHANGE
 
 
 class ClockMonitor:
-    """Of one device. `times` gives the seconds of some calls of the kernel, after WARM_CALLS, as WINDOW says; `seconds`
-    is what one took when it was last measured."""
+    """A monitor that measures the speed of one device by a reference kernel.
+
+    `times` returns the seconds of calls of the kernel, repeated as WINDOW says after WARM_CALLS warm-up calls.
+    `seconds` is what a call took when the kernel was last measured.
+    """
 
     def __init__(
         self,
@@ -37,15 +41,18 @@ class ClockMonitor:
 
     @property
     def age(self) -> float:
-        """Seconds since the last measurement."""
+        """Return the seconds since the last measurement."""
         return self._clock() - self._measured
 
     def is_due(self) -> bool:
         return self._clock() >= self._due
 
     def measure(self) -> float:
-        """Seconds per call: as last time, or the least of a few measurements that all say otherwise. Raises what
-        `times` raises."""
+        """Measure the kernel and return its seconds per call.
+
+        A time that differs from the last one is measured again a few times. If all of them differ, the least counts.
+        Raises what `times` raises.
+        """
         found: list[float] = []
         for attempt in range(_TRIES):
             if attempt:

@@ -1,8 +1,8 @@
-"""How the board feels: clocks, temperature, memory, and whether its system slows it down. Start at `condition` and
-`why_throttled`.
+"""This module reads the condition of the board and finds out whether its system slowed it down.
 
-A core that has nothing to do is slow too, and so is one that was slowed down all the time: what tells is not that a
-clock fell, but that something keeps it low. Readers take the roots they read from.
+Start at `condition`, which reads clocks, temperatures and memory, and at `why_throttled`. A low clock alone proves
+nothing: an idle core is slow too. A steady clock proves nothing either: a core may be slowed down all the time. So the
+functions look for something that keeps a clock low. They take the roots of the file systems that they read.
 """
 
 from __future__ import annotations
@@ -14,30 +14,34 @@ from board_agent.facts import PROCFS
 from board_agent.topology import SYSFS
 
 _CPUS = "devices/system/cpu"
-# What slows a processor down, by its type; fans and screens are cooling devices too. Those of Jetsons are named after
-# the GPU's generation.
+# Words in the types of cooling devices that slow a processor down. Fans and screens are cooling devices too, but do not
+# matter. Those of Jetsons are named after the GPU's generation.
 _CPU_COOLERS = ("cpu", "processor", "powerclamp")
 _GPUS = ("gpu", "mali", "ga10b", "gv11b", "gp10b", "gm20b")
 _GPU_COOLERS = (*_GPUS, "devfreq")
-_GPU_REASONS = (  # Intel's drivers, i915 and xe: 1 while it is so
+_GPU_REASONS = (  # files of Intel's drivers i915 and xe; they hold 1 while the GPU is throttled for this reason
     "card[0-9]*/gt/gt*/throttle_reason_thermal",
     "card[0-9]*/gt/gt*/throttle_reason_prochot",
     "card[0-9]*/device/tile*/gt*/freq*/throttle/reason_thermal",
     "card[0-9]*/device/tile*/gt*/freq*/throttle/reason_prochot",
 )
-_PI = "devices/platform/soc*/soc*firmware/get_throttled"  # what a Raspberry Pi's firmware does on its own
+_PI = "devices/platform/soc*/soc*firmware/get_throttled"  # a Raspberry Pi's firmware throttles by itself
 _PI_NOW, _PI_EVER = 0xF, 0xF0000
-_TRIES = 3  # of a measurement or comparison in which the device slowed down
-_HELD_SHARE = 0.9  # of its limit, which a clock that is held there keeps at least
-_TURBO = ("intel", "amd", "acpi", "pcc")  # drivers whose limit is that of one core alone
+_TRIES = 3  # attempts of a measurement or comparison in which the device slows down
+_HELD_SHARE = 0.9  # of its limit, which a clock that is meant to stay at the limit reaches at least
+_TURBO = ("intel", "amd", "acpi", "pcc")  # drivers whose limit is reached only while a single core is busy
 
 
 def condition(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
-    """What changes, as far as the system tells it. Of cores and of GPUs: "mhz" and "gpu_mhz" (kernel's word), and in
-    "limits" and "gpu_limits" the highest that is allowed now, and ever; "held": cores whose clock is to stay at its
-    limit. "degrees" Celsius by sensor; "hot": one is where the system begins to slow down. "cooling": state of what
-    slows cores or GPUs down now, and whom; "throttled": how often cores were since boot, "firmware": a Raspberry Pi's
-    flags. "free_bytes" is always there."""
+    """Return the condition of the board now. An entry is missing where the system does not report it.
+
+    "mhz" and "gpu_mhz" are clocks of cores and GPUs as the kernel reports them. "limits" and "gpu_limits" hold for each
+    the highest clock that is allowed now, and the highest that is possible. "held" lists the cores whose clock should
+    stay at its limit. "degrees" holds Celsius by sensor, and "hot" is True if a sensor is at a temperature where the
+    system begins to slow down. "cooling" holds the states of the cooling devices that slow down cores or GPUs, see
+    `_cooling`. "throttled" counts how often cores were throttled since boot. "firmware" holds the flags of a Raspberry
+    Pi. "free_bytes" is always present.
+    """
     cores = sysfs / _CPUS
     counts = [value for _, value in _numbers(cores, "cpu[0-9]*/thermal_throttle/*_throttle_count")]
     found: dict[str, Any] = {
@@ -56,8 +60,10 @@ def condition(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
 
 
 def why_throttled(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int] | None) -> str:
-    """What slowed down, between two conditions, what measured: these cores, or the GPU (None). Empty: nothing did, that
-    the system tells."""
+    """Say why the given cores, or the GPU (None), were slowed down between two conditions.
+
+    Return "" if the system reports no reason.
+    """
     grew = after.get("throttled", 0) - before.get("throttled", 0)
     if grew > 0:
         return f"cores were throttled {grew} times"
@@ -72,9 +78,11 @@ def why_throttled(before: dict[str, Any], after: dict[str, Any], cores: Sequence
 
 
 def steady_answer(ask: Callable[[], dict[str, Any]], cores: Sequence[int] | None) -> tuple[dict[str, Any], str, str]:
-    """The answer to a measurement, which has the conditions before and after it; asked again, a few times, where these
-    cores or the GPU (None) slowed down meanwhile. With why they did so the last time, too, and those conditions in
-    short."""
+    """Ask for a measurement, and ask again a few times if these cores, or the GPU (None), slowed down meanwhile.
+
+    An answer has the conditions before and after the measurement. Return the last answer, the reason of its slowdown
+    ("" if there was none), and its conditions in short.
+    """
     for _ in range(_TRIES):
         answer = ask()
         before, after = answer["conditions"]
@@ -85,8 +93,11 @@ def steady_answer(ask: Callable[[], dict[str, Any]], cores: Sequence[int] | None
 
 
 def in_short(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int] | None) -> str:
-    """Clocks of what measured (the slowest), and the highest temperature: before, and after where it differs, such as
-    "1416 MHz, 51>58 C". Empty where the system does not tell."""
+    """Summarise two conditions, such as "1416 MHz, 51>58 C".
+
+    The text has the lowest clock of these cores, or of the GPUs (None), and the highest temperature. A second value is
+    given where it changed. The text is empty where the system reports neither.
+    """
     parts = []
     for unit, name in (("MHz", "gpu_mhz" if cores is None else "mhz"), ("C", "degrees")):
         values = []
@@ -102,8 +113,11 @@ def in_short(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int]
 
 
 def _why_limited(before: dict[str, Any], after: dict[str, Any], cores: Sequence[int] | None) -> str:
-    """Somebody may want a low limit, for clocks that do not change; the system's own comes and goes, or comes with
-    heat."""
+    """Say which limit on a clock slowed down these cores or the GPU (None), or return "".
+
+    A user may set a low limit to keep the clock constant, and that does not count. A limit of the system changes during
+    the measurement, or comes with heat.
+    """
     of = "gpu_limits" if cores is None else "limits"
     for name, (allowed, most) in after.get(of, {}).items():
         if cores is not None and name not in _names(cores):
@@ -142,7 +156,7 @@ def _is_held(cpufreq: Path) -> bool:
 
 
 def _is_hot(zone: Path) -> bool:
-    """At a trip point where the system slows something down."""
+    """Tell whether a zone has reached a trip point at which the system slows something down."""
     now = [v for _, v in _numbers(zone, "temp")]
     passive = [p for p in zone.glob("trip_point_*_type") if _text(p) == "passive"]
     trips = [v for p in passive for _, v in _numbers(zone, p.name.replace("_type", "_temp"))]
@@ -150,12 +164,15 @@ def _is_hot(zone: Path) -> bool:
 
 
 def _cooling(sysfs: Path) -> dict[str, tuple[int, str, list[int]]]:
-    """State, whether it is the cores' or the GPU's, and which cores' (none: it does not say)."""
+    """Return the cooling devices of cores and GPUs by name.
+
+    Each has its state, "cpu" or "gpu", and the cores that it slows down (empty where the system does not say).
+    """
     found: dict[str, tuple[int, str, list[int]]] = {}
     for path, state in _numbers(sysfs / "class/thermal", "cooling_device*/cur_state"):
         name = _text(path.parent / "type")
         if any(word in name.lower() for word in _CPU_COOLERS):
-            one = name.rpartition("cpufreq-")[2]  # of the first core of those with that clock
+            one = name.rpartition("cpufreq-")[2]  # the first of the cores that share the clock
             found[f"{name} ({path.parent.name})"] = state, "cpu", _related(sysfs, one) if one.startswith("cpu") else []
         elif any(word in name.lower() for word in _GPU_COOLERS):
             found[f"{name} ({path.parent.name})"] = state, "gpu", []
@@ -174,7 +191,7 @@ def _gpus(sysfs: Path) -> dict[str, dict[str, Any]]:
     limits: dict[str, Any] = {}
     for device in sorted(sysfs.glob("class/devfreq/*")):
         if not any(word in device.name for word in _GPUS):
-            continue  # memory has a clock too
+            continue  # memory and buses have clocks there too
         for _, hertz in _numbers(device, "cur_freq"):
             mhz[device.name] = hertz / 1e6
         steps = [int(n) for n in _text(device / "available_frequencies").split()]
@@ -189,7 +206,7 @@ def _numbers(folder: Path, pattern: str) -> list[tuple[Path, int]]:
 
 
 def _text(path: Path) -> str:
-    """Empty where it is not there, or a sensor is asleep."""
+    """Read a file, and return "" if it does not exist or a sensor is asleep."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,7 +1,8 @@
-"""The board's CUDA devices through pycuda: kernels come as source and a list of launches
-(tuner/measure/codegen/launches.py writes it), and the board's own nvcc compiles them. TVM is not needed here.
+"""This module runs kernels on the board's CUDA devices through pycuda: start at `Cuda`.
 
-Nobody has run this on a device yet; what the host sends is compiled and checked by the tests.
+Kernels come as source and a list of launches, which tuner/measure/codegen/launches.py writes. The board's own nvcc
+compiles them. TVM is not needed here. This module has not been run on a device yet; the tests compile and check what
+the host sends.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ import pycuda.driver as cuda
 from board_agent.backend import Backend, NotCompiled, Unusable
 from board_agent.guards import GUARD_BYTES, guard, is_whole
 
-_STATIC_BYTES = 48 << 10  # of a group's shared memory, that a kernel has without asking for it
+_STATIC_BYTES = 48 << 10  # shared memory of a group that a kernel may use without setting an attribute
 
 
 class Tensor:
-    """Memory of the device and what it holds."""
+    """Memory of the device, together with the shape and type of the array that it holds."""
 
     def __init__(self, memory: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.memory, self.shape, self.dtype = memory, shape, dtype
 
 
 class Launches:
-    """The kernels of a candidate in the order in which they run: each with its grid, its block, its shared memory and
-    its arguments, those of the caller by their number."""
+    """The kernels of a candidate, in the order in which they run.
+
+    Each has its grid, its block, its bytes of shared memory and its arguments. An argument that the caller passes is
+    given by its number.
+    """
 
     def __init__(self, module: Any, described: dict[str, Any]) -> None:
         self._workspaces = [cuda.mem_alloc(max(1, size)) for size in described["workspaces"]]
@@ -40,7 +44,7 @@ class Launches:
         for launch in described["launches"]:
             grid, block = tuple(launch["groups"]), tuple(launch["items"])
             if 0 in grid or 0 in block:
-                continue  # of an empty tensor
+                continue  # the launch works on an empty tensor
             kernel, shared = module.get_function(launch["kernel"]), int(launch["local_bytes"])
             if shared > _STATIC_BYTES:
                 kernel.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
@@ -62,7 +66,7 @@ class Launches:
 
 
 class Cuda(Backend):
-    """Devices have the driver's numbers."""
+    """A backend that runs kernels on one CUDA device. Devices have the driver's numbers."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -75,7 +79,7 @@ class Cuda(Backend):
             raise Unusable(f"there is no device cuda:{self._number} here: {named}")
         self._device = devices[self._number]
         context = self._device.make_context()
-        atexit.register(context.pop)  # pycuda aborts a process that ends with one
+        atexit.register(context.pop)  # pycuda aborts a process that ends with an active context
         self._stream = cuda.Stream()
         self._before, self._after = cuda.Event(), cuda.Event()
 
@@ -117,7 +121,7 @@ class Cuda(Backend):
             raise NotCompiled(_reason(error)) from error
 
     def call(self, function: Launches, arguments: Sequence[Tensor]) -> float:
-        """Between two events of the device, around all of its launches."""
+        """Return the seconds between two events of the device, one before and one after all launches."""
         self._before.record(self._stream)
         function.launch(self._stream, arguments)
         self._after.record(self._stream)
@@ -134,12 +138,12 @@ def _devices() -> list[Any]:
 
 
 def describe_all() -> list[dict[str, Any]]:
-    """Every device of this machine; see Cuda.describe. Raises Unusable."""
+    """Describe every CUDA device of this machine; see Cuda.describe. Raises Unusable."""
     return [_described(device) for device in _devices()]
 
 
 def _described(device: Any) -> dict[str, Any]:
-    """The fields of tuner.devices.gpu.CudaInfo."""
+    """Return the fields of tuner.devices.gpu.CudaInfo."""
     asked = {
         "compute_units": "MULTIPROCESSOR_COUNT",
         "max_threads": "MAX_THREADS_PER_BLOCK",
@@ -154,18 +158,18 @@ def _described(device: Any) -> dict[str, Any]:
 
 
 def _arch(device: Any) -> str:
-    """As tuner.devices.gpu.CudaInfo.arch."""
+    """Return the architecture name, as tuner.devices.gpu.CudaInfo.arch does."""
     major, minor = device.compute_capability()
     return f"sm_{major}{minor}{'a' if major == 9 else ''}"
 
 
 def _reason(error: Exception) -> str:
-    """The first line in which nvcc complains, else the first."""
+    """Return the first line of a message with an error of nvcc, or else its first line."""
     text = getattr(error, "stderr", None) or str(error)
     lines = [line.strip() for line in str(text).splitlines() if line.strip()]
     return next((line for line in lines if "error" in line), lines[0] if lines else type(error).__name__)
 
 
 def open_backend(number: int, _threads: int, _cpus: Sequence[int] | None) -> Cuda:
-    """The `number`-th CUDA device; threads and CPUs are another backend's."""
+    """Make the backend of the `number`-th CUDA device. Threads and CPUs are not used."""
     return Cuda(number)

@@ -1,4 +1,7 @@
-"""What the board is. Readers take the roots they read from."""
+"""This module reads the constant properties of the board: start at `facts`.
+
+The functions take the roots of the file systems that they read, so that tests can use the trees of other machines.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ PROCFS = Path("/proc")
 
 
 def facts(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
-    """What does not change while the agent runs. "cpu_ids": implementer and part of ARM cores, "cpu_name" of x86's."""
+    """Return the properties of the board that do not change while the agent runs.
+
+    "cpu_ids" holds the implementer and the part of ARM cores. "cpu_name" is the name of x86 processors.
+    """
     cpus = usable_cpus(sysfs=sysfs)
     described = _cpuinfo(procfs)
     return {
@@ -33,7 +39,7 @@ def facts(sysfs: Path = SYSFS, procfs: Path = PROCFS) -> dict[str, Any]:
 
 
 def tvm_version() -> str:
-    """Of what runs libraries here; empty where TVM is not installed. It is not imported for that."""
+    """Return the version of the installed TVM, or "" where there is none. TVM is not imported for that."""
     try:
         return version("apache-tvm")
     except PackageNotFoundError:
@@ -41,7 +47,7 @@ def tvm_version() -> str:
 
 
 def _cpuinfo(procfs: Path) -> dict[str, str]:
-    """The first value of each name."""
+    """Read /proc/cpuinfo and return the first value of each name."""
     found: dict[str, str] = {}
     for line in (procfs / "cpuinfo").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
@@ -50,8 +56,10 @@ def _cpuinfo(procfs: Path) -> dict[str, str]:
 
 
 def emulated(procfs: Path = PROCFS) -> bool:
-    """Whether qemu's user mode runs this process: its times mean nothing. The kernel of the machine below shows through
-    where the emulated one would have other fields."""
+    """Tell whether qemu's user mode runs this process, so that its times mean nothing.
+
+    Under qemu, /proc/cpuinfo is that of the real machine and lacks a field that the emulated architecture would have.
+    """
     described = (procfs / "cpuinfo").read_text(errors="replace")
     marks = {"aarch64": "CPU implementer", "x86_64": "vendor_id"}
     mark = marks.get(platform.machine())

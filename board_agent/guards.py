@@ -1,7 +1,7 @@
-"""Memory around operands that tells whether a kernel wrote, or used what it read, where nothing of it lies.
+"""This module puts guards around operands, which show whether a kernel accessed memory outside its operands.
 
-Every byte of a guard is 0xFF: a NaN of any floating-point type, -1 of any integer. What a kernel reads there spoils its
-result, and what it writes there is found afterwards.
+Every byte of a guard is 0xFF, which is a NaN of any floating-point type and -1 of any signed integer. A value that a
+kernel reads from a guard spoils its result. A value that it writes there is found afterwards.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _ALIGN = 64  # like TVM's own allocations
 
 
 def guard() -> np.ndarray:
-    """The bytes that lie behind a tensor of a device."""
+    """Return the bytes of the guard that is placed behind a tensor on a device."""
     return np.full(GUARD_BYTES, _BYTE, np.uint8)
 
 
 def is_whole(found: np.ndarray) -> bool:
-    """Whether the bytes of a guard are as they were."""
+    """Tell whether the bytes of a guard are unchanged."""
     return bool((found == _BYTE).all())
 
 
 def digest(array: np.ndarray) -> int:
-    """A checksum of what an array holds."""
+    """Return a checksum of the content of an array."""
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 class Guarded:
-    """A copy of an array in host memory between two guards; `array` is the copy, aligned as TVM aligns."""
+    """A copy of an array that lies between two guards in host memory. `array` is the copy, aligned as TVM aligns."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._memory = np.full(array.nbytes + 2 * (GUARD_BYTES + _ALIGN), _BYTE, np.uint8)
@@ -43,5 +43,5 @@ class Guarded:
         self.array[...] = array
 
     def is_whole(self) -> bool:
-        """Whether nobody wrote into the guards."""
+        """Tell whether both guards are unchanged."""
         return is_whole(self._memory[: self._start]) and is_whole(self._memory[self._end :])

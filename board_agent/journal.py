@@ -1,7 +1,8 @@
-"""The results of a bundle as they grow: a folder that a power cut or a full disk leaves whole. Start at `Journal`.
+"""This module keeps the results of a bundle while it is measured, in a folder. Start at `Journal`.
 
-Lines of JSON, each on the disk before the next is written: {"begun": candidate}, {"candidate": ..., a result}, and
-{"reference": seconds} of the kernel that never changes. What candidates computed lies beside, by its digest.
+A power cut or a full disk leaves the folder consistent. It has a file with lines of JSON, each of which is on the disk
+before the next is written: {"begun": candidate}, {"candidate": ..., a result}, and {"reference": seconds} of the
+reference kernel. The outputs of candidates are files beside it, named by their digests.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ FACTS = "facts.json"
 
 
 class Journal:
-    """Kept in `folder`, which goes if there is nothing to keep; a line that was not written to its end is dropped. A
-    context manager. Methods raise OSError."""
+    """A journal that is kept in `folder`, and a context manager that closes it.
+
+    The folder is removed at the end if there is nothing to keep. A line that was not written completely is dropped.
+    Methods raise OSError.
+    """
 
     def __init__(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         self._folder = folder
-        # Unbuffered: what a full disk did not take is not tried again when the file is closed.
+        # The file is unbuffered, so that closing it does not write again what a full disk refused.
         self._file = open(os.path.join(folder, LINES), "a+b", buffering=0)  # noqa: SIM115
         self._file.seek(0)
         there = self._file.readall()
@@ -50,17 +54,17 @@ class Journal:
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
-        """The lines of candidates that have a result, by name."""
+        """Return the lines of candidates that have a result, by name."""
         return {line["candidate"]: line for line in self._lines if "candidate" in line}
 
     @property
     def begun(self) -> Counter[str]:
-        """How often each candidate was begun."""
+        """Count how often each candidate was begun."""
         return Counter(line["begun"] for line in self._lines if "begun" in line)
 
     @property
     def reference(self) -> float | None:
-        """Seconds of the reference kernel when it was last measured."""
+        """Return the seconds of the reference kernel when it was last measured, or None."""
         return next((line["reference"] for line in reversed(self._lines) if "reference" in line), None)
 
     def _add(self, line: dict[str, Any]) -> None:
@@ -72,8 +76,11 @@ class Journal:
 
     @contextlib.contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """While a candidate runs. It counts as begun only if the machine goes down in it: an error or an interrupt is
-        not the candidate's doing."""
+        """Note that a candidate runs in this block.
+
+        An error or an interrupt is not the candidate's fault and removes the note. So it stays without a result only if
+        the machine goes down.
+        """
         size, count = os.fstat(self._file.fileno()).st_size, len(self._lines)
         try:
             self._add({"begun": name})
@@ -87,7 +94,7 @@ class Journal:
         self._add({"reference": seconds})
 
     def add_result(self, name: str, result: dict[str, Any], outputs: Sequence[bytes]) -> None:
-        """`outputs`: what the candidate computed."""
+        """Store the result of a candidate, and `outputs`, which it computed."""
         digests = [hashlib.sha256(data).hexdigest() for data in outputs]
         for digest, data in zip(digests, outputs):
             path = os.path.join(self._folder, digest)
@@ -97,7 +104,7 @@ class Journal:
         self._add({"candidate": name, **result, "outputs": digests})
 
     def pack(self, archive: str, bundle: str, facts: dict[str, Any]) -> None:
-        """Write all to an archive. `bundle`: what the candidates came in."""
+        """Write everything to an archive. `bundle` is the name of the bundle that the candidates came in."""
         outputs = {digest for line in self.results.values() for digest in line["outputs"]}
         with whole_file(archive) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr(BUNDLE, bundle)
@@ -108,7 +115,7 @@ class Journal:
 
 
 def packed_results(archive: str, bundle: str) -> list[dict[str, Any]] | None:
-    """The lines of candidates in the archive of a bundle's results; None where a file is no such archive."""
+    """Return the lines of candidates from the archive of a bundle's results, or None if the file is no such archive."""
     try:
         with zipfile.ZipFile(archive) as packed:
             lines = [parse_json(line) for line in packed.read(LINES).splitlines()]

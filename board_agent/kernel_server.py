@@ -1,6 +1,7 @@
-"""The process that runs kernels: it does what frames on a socket say, confined. `main` is what a session starts.
+"""This is the process that runs kernels: confined, it answers the requests that come as frames on a socket.
 
-It may die of a candidate at any time; the session above it says so to the host and starts another.
+A session starts `main`. A candidate may crash this process at any time; then the session tells the host and starts
+another one. Start at `KernelServer`.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbe
 from board_agent.topology import memory_bytes
 from board_agent.wire import Frame, Gone, receive, send
 
-_MEMORY_SHARE = 0.75  # of the board's, that one request may take, whatever the host says
+_MEMORY_SHARE = 0.75  # of the board's memory, which one request may take at most, whatever the host says
 _DTYPES = frozenset(
     ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 )
 
 
 class Refused(Exception):
-    """A request that makes no sense; one line says why."""
+    """Raised with one line for a request that makes no sense."""
 
 
 class _Rotation:
-    """Copies that calls take in turn."""
+    """Copies of one array that calls use in turn."""
 
     def __init__(self, copies: list[Any]) -> None:
         self._copies, self._at = copies, 0
@@ -46,7 +47,7 @@ class _Rotation:
 
 
 class KernelServer:
-    """Tensors and functions by the numbers that the host gives them."""
+    """A server that keeps tensors and functions by the numbers that the host gives them, and answers requests."""
 
     def __init__(self, backend: Backend, folder: Path) -> None:
         self._backend, self._folder = backend, folder
@@ -70,7 +71,11 @@ class KernelServer:
         }
 
     def answer(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
-        """What a request gives; {"refused": why} where it makes no sense, {"failed": why} where the device says so."""
+        """Carry out a request and return the answer.
+
+        The answer is {"refused": why} for a request that makes no sense, {"failed": why} for an error of the device,
+        {"not_compiled": why} for a kernel that the device's compiler refuses, and {"unfit": why} for a full disk.
+        """
         try:
             return self._do[message["do"]](message, parts)
         except (Refused, KeyError, TypeError, ValueError, IndexError) as error:
@@ -80,14 +85,17 @@ class KernelServer:
         except MemoryError:
             return {"failed": "out of memory"}, []
         except OSError as error:
-            if error.errno in FULL:  # no candidate's fault
+            if error.errno in FULL:  # a full disk is no candidate's fault
                 return {"unfit": f"{self._folder.parent}: {error.strerror}: free some space there"}, []
             return {"failed": _line(error)}, []
         except Exception as error:
             return {"failed": _line(error)}, []
 
     def _put(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
-        """Arrays, or as many zeros; with "cold", in copies that exceed so many bytes together."""
+        """Store arrays, or zeros where no data is sent.
+
+        With "cold", store several copies that together exceed that many bytes.
+        """
         for given in message["tensors"]:
             array, number, cold = _array(given, parts), int(given["id"]), int(given.get("cold", 0))
             self._kept.pop(number, None)
@@ -99,7 +107,10 @@ class KernelServer:
         return {}, []
 
     def _damage(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
-        """The first of some tensors that a kernel wrote to, though it is only read, or around it, and how."""
+        """Find the first tensor that a kernel damaged, and say how.
+
+        It is damaged if a kernel wrote outside of it, or wrote to it although kernels only read it.
+        """
         for number in message["tensors"]:
             held, kept = self._held[number], self._kept[number]
             if not self._backend.is_whole(held):
@@ -121,12 +132,12 @@ class KernelServer:
         return {}, []
 
     def _load(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
-        self._loaded += 1  # a library of a name that was loaded before would be taken for that
+        self._loaded += 1  # each library gets a new name, because the loader would take a known name for the old one
         path = self._written(f"k{self._loaded}.so", parts)
         try:
             self._functions[int(message["id"])] = self._backend.load(path)
         finally:
-            path.unlink()  # whoever has it open keeps it
+            path.unlink()  # a library that is loaded stays usable
         return {}, []
 
     def _pool(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
@@ -145,17 +156,17 @@ class KernelServer:
         try:
             path.write_bytes(parts[0])
         except OSError:
-            path.unlink()  # what fitted would only keep the disk full
+            path.unlink()  # the incomplete file would only keep the disk full
             raise
         return path
 
     def _call(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
-        """One call; before it tensors of "fill" get a value everywhere."""
+        """Fill the tensors of "fill", and then call a function once and return its seconds."""
         self._fill(message, parts)
         return {"seconds": self._run(message["function"], message["arguments"])()}, []
 
     def _fill(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
-        """Tensors of "fill" get a value everywhere, in the memory that they have: its guards stay as they are."""
+        """Set all elements of the tensors of "fill" to a value. Their memory and guards stay as they are."""
         for number, value in message.get("fill", []):
             self._backend.fill(self._held[number], value)
         return {}, []
@@ -168,7 +179,7 @@ class KernelServer:
         return {"times": in_repeats(times)}, []
 
     def _compare(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
-        """Turns of several candidates; "order": which is next."""
+        """Time several candidates in turns. "order" lists which candidate each turn belongs to."""
         runs = [self._run(number, arguments) for number, arguments in message["runs"]]
         times: list[list[float]] = [[] for _ in runs]
         for turn in message["order"]:
@@ -200,11 +211,14 @@ def _line(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Arguments: the socket's number, the folder to write in, and the settings as JSON."""
+    """Serve requests until the session ends.
+
+    The program's arguments are the number of the socket, the folder to write in, and the settings as JSON.
+    """
     connection = socket.socket(fileno=int(sys.argv[1]))
     folder, settings = Path(sys.argv[2]), json.loads(sys.argv[3])
     held = leave_shared()
-    gc.disable()  # what is imported stays
+    gc.disable()  # nothing that imports create needs to be collected
     try:
         backend = open_backend(settings["device"], settings["form"], settings["threads"], settings.get("cpus"))
         end_first()
@@ -221,11 +235,12 @@ def main() -> None:
         return
     send(connection, {"contained": held, "pid": os.getpid()})
     bench = KernelServer(backend, folder)
-    gc.collect()  # and there is none within a measurement; requests leave no cycles behind
+    gc.collect()  # the last collection: none disturbs a measurement, as requests leave no reference cycles behind
     try:
         while True:
             message, parts = receive(connection, most)
-            # Operands are not what a candidate allocates: in copies they exceed a cache, however large that is.
+            # The limit is meant for what a candidate allocates. Operands may need more, because their copies exceed the
+            # cache, however large that is.
             limit_memory(installed if message.get("do") == "put" else most)
             send(connection, *bench.answer(message, parts))
             del message, parts

@@ -1,8 +1,8 @@
-"""Whom the board knows, and TLS with them. Start at `Hosts`.
+"""This module stores the hosts that the board is paired with, and opens TLS connections with them. Start at `Hosts`.
 
-Every pairing has two certificates of its own, made by the host (tuner/devices/board/pairing.py): the board's, with its
-key, and the host's. A host says whose it is by the name it asks for (SNI); the board shows the certificate of that
-pairing, and takes none but that host's. TLS 1.3 only.
+Every pairing has its own two certificates, made by the host (tuner/devices/board/pairing.py): the board's, with its
+key, and the host's. A connecting host names its pairing by the server name that it asks for (SNI). The board shows the
+certificate of that pairing and accepts only the certificate of that host. Only TLS 1.3 is allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HANDSHAKE_SECONDS = 10.0
 
 
 class Hosts:
-    """The pairings in a folder: `NAME/board.pem` (certificate and key) and `NAME/host.pem`."""
+    """A folder that holds the pairings: `NAME/board.pem` (certificate and key) and `NAME/host.pem` for each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,7 +29,7 @@ class Hosts:
         return sorted(p.parent.name for p in self._folder.glob("*/host.pem") if NAME.fullmatch(p.parent.name))
 
     def add(self, name: str, board: bytes, host: bytes) -> None:
-        """Keep a pairing, in the place of an earlier one with that host. Raises ValueError for a name that is none."""
+        """Store a pairing and replace an earlier one with that host. Raises ValueError for a name that is not valid."""
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a name")
         place = self._folder / name
@@ -39,7 +39,10 @@ class Hosts:
                 file.write(content)
 
     def accept(self, connection: Any) -> tuple[str, Any]:
-        """The host's name and the encrypted connection. Raises OSError (ssl.SSLError) for anyone that is not paired."""
+        """Do the TLS handshake and return the host's name and the encrypted connection.
+
+        Raises OSError (ssl.SSLError) for a host that is not paired.
+        """
         contexts = {name: self._context(name) for name in self.names()}
         if not contexts:
             raise OSError("this board is not paired with any host")
@@ -54,7 +57,7 @@ class Hosts:
 
         first = server_context()
         first.sni_callback = choose
-        # Whether a certificate is asked for is a matter of the first context, whose it must be of the chosen one.
+        # The first context decides whether a certificate is asked for. The chosen one decides which is accepted.
         first.verify_mode = ssl.CERT_REQUIRED
         first.load_cert_chain(str(self._folder / next(iter(contexts)) / "board.pem"))
         connection.settimeout(HANDSHAKE_SECONDS)
@@ -76,7 +79,7 @@ class Hosts:
 
 
 def server_context() -> ssl.SSLContext:
-    """TLS 1.3 and nothing older, without certificates yet."""
+    """Make a server's TLS context for TLS 1.3 and nothing older, without certificates yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context

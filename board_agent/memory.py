@@ -1,4 +1,4 @@
-"""Host memory in large pages, for what is read once from end to end in every inference."""
+"""This module allocates host memory in large pages, for data such as weights that every inference reads once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import mmap
 
 import numpy as np
 
-_LARGE_PAGE = 2 << 20  # of x86-64, and of aarch64 with pages of 4 KiB
+_LARGE_PAGE = 2 << 20  # bytes, on x86-64, and on aarch64 with pages of 4 KiB
 _ALIGN = 64  # of every copy, like TVM's own allocations
-_MADV_HUGEPAGE = 14  # mmap has the name since Python 3.8, where the system had it when Python was built
+_MADV_HUGEPAGE = 14  # Python's mmap has this constant only if the system had it when Python was built
 
 
 def large_pages(nbytes: int) -> np.ndarray:
-    """So many zero bytes, from the start of a large page, where the system has them. A network's weights are in more
-    small pages than a processor keeps the addresses of, and in a virtual machine it looks up two tables for each that
-    it does not know. Raises MemoryError if there is not so much."""
+    """Allocate zero bytes that start on a large page, where the system supports large pages.
+
+    A network's weights fill more small pages than a processor's TLB has entries for. In a virtual machine every miss
+    walks two page tables. Raises MemoryError if the memory is not available.
+    """
     try:
         memory = mmap.mmap(-1, nbytes + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -28,10 +30,13 @@ def large_pages(nbytes: int) -> np.ndarray:
 
 
 def cold_copies(array: np.ndarray, cold_bytes: int) -> list[np.ndarray]:
-    """Copies of an array in one piece of memory, which together exceed `cold_bytes`: calls that read them in turn find
-    them in main memory, as a network's weights are found, whose last use is an inference ago."""
+    """Make copies of an array in one piece of memory that together exceed `cold_bytes`.
+
+    Calls that read them in turn find them in main memory, not in a cache. The weights of a network are in the same
+    state, because they were last used one inference ago.
+    """
     stride = max(1, -(-array.nbytes // _ALIGN)) * _ALIGN
     count = max(1, -(-cold_bytes // max(1, array.nbytes)))
-    rows = large_pages(count * stride).reshape(count, stride)  # as a module's weights are
+    rows = large_pages(count * stride).reshape(count, stride)  # a built module keeps its weights in large pages too
     rows[:, : array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return [row[: array.nbytes].view(array.dtype).reshape(array.shape) for row in rows]

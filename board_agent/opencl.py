@@ -1,5 +1,7 @@
-"""The board's OpenCL devices through pyopencl: kernels come as source and a list of launches
-(tuner/measure/codegen/launches.py writes it), and the board's own driver compiles them. TVM is not needed here.
+"""This module runs kernels on the board's OpenCL devices through pyopencl: start at `OpenCL`.
+
+Kernels come as source and a list of launches, which tuner/measure/codegen/launches.py writes. The board's own driver
+compiles them. TVM is not needed here.
 """
 
 from __future__ import annotations
@@ -24,37 +26,40 @@ os.environ.pop("PYOPENCL_COMPILER_OUTPUT", None)
 
 import pyopencl as cl
 
-# What it imports when it is first used: a process that is confined may not get to where Python lies.
+# pyopencl imports these modules when it is first used. By then the process is confined and may not read them any more.
 for _later in ("pyopencl.characterize", "pyopencl.invoker", "shlex"):
-    with contextlib.suppress(ModuleNotFoundError):  # of another version
+    with contextlib.suppress(ModuleNotFoundError):  # another version of pyopencl lacks it
         importlib.import_module(_later)
 
 _POCL = "Portable Computing Language"
-_OPTIONS = "// edgetune-build-options:"  # in a kernel's source
-_KEPT_SECONDS = 600.0  # of what PoCL compiled: by then it is loaded, or was dropped
+_OPTIONS = "// edgetune-build-options:"  # begins the comment with build options in a kernel's source
+_KEPT_SECONDS = 600.0  # for which files that PoCL compiled are kept; by then they are loaded or no longer needed
 
 
 class Tensor:
-    """A buffer and what it holds."""
+    """A buffer of the device, together with the shape and type of the array that it holds."""
 
     def __init__(self, buffer: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.buffer, self.shape, self.dtype = buffer, shape, dtype
 
 
 class Launches:
-    """The kernels of a candidate in the order in which they run. `slots`: the places of a kernel's arguments that the
-    caller gives, by launch: (launch, place, number of the caller's argument)."""
+    """The kernels of a candidate, in the order in which they run.
+
+    `calls` holds each kernel with its global and its local size. `slots` lists the kernel arguments that the caller
+    passes: (kernel, position of the argument, number of the caller's argument).
+    """
 
     def __init__(self, context: Any, program: Any, described: dict[str, Any]) -> None:
         flags = cl.mem_flags.READ_WRITE
-        # A kernel does not hold on to its arguments.
+        # The list keeps the buffers alive, because a kernel does not hold references to its arguments.
         self._workspaces = [cl.Buffer(context, flags, max(1, size)) for size in described["workspaces"]]
         self.calls: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] = []
         self.slots: list[tuple[Any, int, int]] = []
         for launch in described["launches"]:
             if 0 in launch["groups"] or 0 in launch["items"]:
-                continue  # of an empty tensor
-            kernel = cl.Kernel(program, launch["kernel"])  # one for each launch: it keeps its arguments
+                continue  # the launch works on an empty tensor
+            kernel = cl.Kernel(program, launch["kernel"])  # a new one for each launch, because it stores its arguments
             for place, (kind, value) in enumerate(launch["arguments"]):
                 if kind == "argument":
                     self.slots.append((kernel, place, value))
@@ -75,8 +80,11 @@ class Launches:
 
 
 class OpenCL(Backend):
-    """Numbers count GPUs first, then what else the drivers offer. `flush_every`: launches after which a queue is
-    flushed (0: as the driver decides); drivers of Mali hang on long ones."""
+    """A backend that runs kernels on one OpenCL device.
+
+    Device numbers count GPUs first, then the other devices. `flush_every` is the number of launches after which the
+    queue is flushed; with 0 the driver decides. Mali drivers hang on long queues.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -134,18 +142,18 @@ class OpenCL(Backend):
             made = Launches(self._context, cl.Program(self._context, source).build(options=options), described)
         except cl.Error as error:
             raise NotCompiled(_reason(error)) from error
-        if self._device.platform.name == _POCL:  # it compiles a kernel when that is first launched
+        if self._device.platform.name == _POCL:  # PoCL compiles a kernel at its first launch
             self.call(made, [self.tensor(np.zeros(size, np.uint8)) for size in described["arguments"]])
         return made
 
     def _forget_compiled(self) -> None:
-        """What PoCL compiled long ago."""
+        """Delete the files that PoCL compiled long ago."""
         for path in self._cache.glob("*/*") if self._cache.exists() else ():
             if path.is_dir() and time.time() - path.stat().st_mtime > _KEPT_SECONDS:
                 shutil.rmtree(str(path), ignore_errors=True)
 
     def call(self, function: Launches, arguments: Sequence[Tensor]) -> float:
-        """Between two events of the device, around all of its launches."""
+        """Return the seconds between two events of the device, one before and one after all launches."""
         function.give(arguments)
         events = [cl.enqueue_marker(self._queue)]
         for number, (kernel, extents, items) in enumerate(function.calls, 1):
@@ -166,7 +174,7 @@ def _devices() -> list[Any]:
 
 
 def describe_all() -> list[dict[str, Any]]:
-    """Every device of this machine; see OpenCL.describe. Raises Unusable."""
+    """Describe every OpenCL device of this machine; see OpenCL.describe. Raises Unusable."""
     return [_described(device) for device in _devices()]
 
 
@@ -175,7 +183,7 @@ def _named(devices: Sequence[Any]) -> str:
 
 
 def _described(device: Any) -> dict[str, Any]:
-    """What the host's own runtime would report of it: the fields of tuner.devices.opencl.DeviceInfo."""
+    """Return the fields of tuner.devices.opencl.DeviceInfo, as the host's own OpenCL runtime would report them."""
     extensions = tuple(sorted(device.extensions.split()))
     kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"), (cl.device_type.ACCELERATOR, "accelerator"))
     subgroups = "cl_intel_required_subgroup_size" in extensions
@@ -212,11 +220,11 @@ def _subgroup_sizes(device: Any) -> list[int]:
 
 
 def _reason(error: Exception) -> str:
-    """The first line in which a driver's compiler complains, else the first."""
+    """Return the first line of a message with an error of the driver's compiler, or else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if "error:" in line), lines[0] if lines else type(error).__name__)
 
 
 def open_backend(number: int, _threads: int, _cpus: Sequence[int] | None) -> OpenCL:
-    """The `number`-th OpenCL device, GPUs first; threads and CPUs are another backend's."""
+    """Make the backend of the `number`-th OpenCL device, GPUs first. Threads and CPUs are not used."""
     return OpenCL(number)

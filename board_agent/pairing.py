@@ -1,7 +1,8 @@
-"""The board's side of becoming known to a host: with the code that `tune board pair` printed there, once.
+"""This module is the board's side of pairing with a host: start at `pair`.
 
-A code is the host's address, and a secret and a fingerprint in base 32. The board connects, sees by the fingerprint
-that it talks to that host and nobody in between, shows the secret, and is given both certificates.
+A pairing is made once, with the code that `tune board pair` prints on the host. The code holds the host's address, and
+a secret and a fingerprint in base 32. The board connects, and the fingerprint proves that it talks to that host and to
+nobody in between. The board then sends the secret, and receives both certificates.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ _MOST_BYTES = 1 << 16
 
 
 class PairingError(Exception):
-    """One line: what is wrong, and what to do."""
+    """An error that says in one line what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Where a host waits to be paired, its secret, and the first bytes of its certificate's SHA-256."""
+    """A pairing code, which holds the address of the waiting host, its secret and its fingerprint.
+
+    The fingerprint is the first bytes of the SHA-256 of the host's certificate.
+    """
 
     address: str
     port: int
@@ -40,7 +44,7 @@ class Code:
 
     @classmethod
     def parse(cls, text: str) -> Code:
-        """Raises PairingError for what is no code."""
+        """Parse a code. Raises PairingError for a text that is no code."""
         place, _, letters = text.strip().partition("/")
         address, _, port = place.rpartition(":")
         try:
@@ -53,15 +57,15 @@ class Code:
 
 
 def fingerprint(certificate: bytes) -> bytes:
-    """Of a certificate in DER."""
+    """Return the fingerprint of a certificate in DER."""
     return hashlib.sha256(certificate).digest()[:FINGERPRINT_BYTES]
 
 
 def pair(code: Code, hosts: Hosts) -> str:
-    """Become known to the host that made the code; its name. Raises PairingError."""
+    """Pair this board with the host that made the code, and return the host's name. Raises PairingError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint says who it is
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint proves its identity
     try:
         with socket.create_connection((code.address, code.port), _SECONDS) as plain, context.wrap_socket(plain) as host:
             shown = host.getpeercert(binary_form=True)

@@ -1,4 +1,4 @@
-"""Reading what others have written."""
+"""This module parses data that other programs have written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value as json.loads does, and raise ValueError also where it nests deeper than Python can read."""
+    """Parse JSON as json.loads does, and raise ValueError also for a text that is nested too deeply for Python."""
     try:
         return json.loads(text)
     except RecursionError:

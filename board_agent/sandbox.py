@@ -1,9 +1,10 @@
-"""What the process that runs kernels may still do. Start at `confine`.
+"""This module restricts what the process that runs kernels may do. Start at `confine`.
 
-A kernel is machine code from a host that this board trusts to use it, not to own it. Layers, each as far as the system
-has it: no network and no shared memory of others (namespaces of its own, and no further ones), an unprivileged user,
-files by Landlock (Linux 5.13; TCP from 6.7, signals and abstract sockets from 6.12), limits on processes, memory and
-sizes of files. `confine` says which hold; the host sees that list.
+A kernel is machine code from a host that may use this board, but must not take it over. There are several layers, each
+used as far as the system supports it. Namespaces keep the process away from the network and from the shared memory of
+others, and it may create no further ones. It runs as an unprivileged user. Landlock limits access to files (Linux
+5.13), TCP (6.7), signals and abstract sockets (6.12). Resource limits bound processes, memory and file sizes. `confine`
+returns the layers that hold, and the host gets that list.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from board_agent.seccomp import refuse_namespaces
 
 NOBODY = 65534
 FILE_BYTES = 1 << 30
-_PROCESSES = 64  # beyond those that the user has now
+_PROCESSES = 64  # more processes and threads than the user has now
 _SHARED_BYTES = 256 << 20
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # of every architecture
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls; the numbers hold on every architecture
 _RULE_PATH = 1
-# Of linux/landlock.h, by the version that brought them.
+# Access rights from linux/landlock.h. The keys of _FILES are the versions of Landlock that introduced the bits.
 _EXECUTE, _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 0, 1 << 2, 1 << 3, 1 << 1
 _FILES = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14}
 _TCP_SINCE, _TCP = 4, 3  # bind and connect
 _SCOPES_SINCE, _SCOPES = 6, 3  # abstract Unix sockets, and signals
-# Libraries, the interpreter, what drivers and NumPy look up; nothing of a user's.
+# Folders with libraries, the interpreter, and the files that drivers and NumPy read. They hold no user's files.
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/etc", "/proc", "/sys", "/dev", "/run")
 
 # Device files of GPUs' drivers.
@@ -44,24 +45,27 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def private() -> None:
-    """Nobody of the same user may look into this process: it has the agent's key in its memory."""
+    """Forbid other processes of the same user to inspect this one, which has the agent's key in its memory."""
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def end_with(parent: int, how: int = signal.SIGKILL) -> None:
-    """Get a signal when the parent process ends, however that happens. A change of user undoes it."""
+    """Make the kernel send this process a signal when its parent ends, however that happens.
+
+    A change of user cancels this.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
     if os.getppid() != parent:  # it ended before
         os.kill(os.getpid(), how)
 
 
 def adopt_orphans() -> None:
-    """Whatever a child leaves behind when it ends becomes a child of this process, not of init."""
+    """Make processes that a child leaves behind when it ends children of this process rather than of init."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_children() -> None:
-    """Kill every child of this process and what they leave behind, until nothing is left."""
+    """Kill every child of this process, and the children that those leave behind, until none is left."""
     while children := _children():
         for child in children:
             with contextlib.suppress(ProcessLookupError):
@@ -72,7 +76,7 @@ def end_children() -> None:
 
 def _children() -> list[int]:
     path = Path(f"/proc/self/task/{os.getpid()}/children")
-    if path.exists():  # a system may be built without
+    if path.exists():  # a kernel may be built without it
         return [int(pid) for pid in path.read_text().split()]
     own = str(os.getpid())
     return [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if _parent(p) == own]
@@ -86,8 +90,11 @@ def _parent(stat: Path) -> str:
 
 
 def leave_shared() -> list[str]:
-    """Into a network of its own, without a device that is up ("network"), and away from the shared memory of others
-    ("memory"): what is made of it ends with the process. To be called before anything starts a thread."""
+    """Move this process into its own namespaces and return which of the two layers hold.
+
+    "network" means a network without an active device. "memory" means shared memory that other processes do not see and
+    that ends with this process. Call this before anything starts a thread.
+    """
     own = 0 if os.geteuid() == 0 else _CLONE_NEWUSER
     if _libc.unshare(own | _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWNS) == 0:
         return ["network", *(["memory"] if _own_shared_memory() else [])]
@@ -95,7 +102,7 @@ def leave_shared() -> list[str]:
 
 
 def _own_shared_memory() -> bool:
-    """An empty /dev/shm that this process and its children alone see."""
+    """Mount an empty /dev/shm that only this process and its children see. Return whether that succeeded."""
     if not os.path.isdir("/dev/shm"):
         return True
     if _libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None) != 0:
@@ -106,8 +113,11 @@ def _own_shared_memory() -> bool:
 
 
 def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
-    """Give up all that a kernel does not need; `folder` stays writable and `readable` may be read. Which layers hold:
-    "user", "files", "tcp", "scope", "processes", "namespaces" (it makes none). There is no way back."""
+    """Give up every right that a kernel does not need. This cannot be undone.
+
+    `folder` stays writable, and the paths in `readable` may be read. Return the layers that hold: "user", "files",
+    "tcp", "scope", "processes" and "namespaces" (the process can create none).
+    """
     held, parent = [], os.getppid()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
@@ -130,7 +140,7 @@ def confine(folder: str, readable: Sequence[str] = ()) -> list[str]:
 
 
 def _driver_groups() -> list[int]:
-    """The groups that may use the board's accelerators."""
+    """Return the groups that may use the board's accelerators."""
     found = {path.stat().st_gid for pattern in _ACCELERATORS for path in Path("/dev").glob(pattern)}
     return sorted(found - {0})
 
@@ -142,7 +152,7 @@ def _tasks_of(user: int) -> int:
             if process.stat().st_uid == user:
                 count += len(os.listdir(str(process / "task")))
         except OSError:
-            continue  # it ended, or is hidden
+            continue  # the process ended, or is hidden
     return count
 
 
@@ -183,7 +193,10 @@ def _allow(ruleset: int, path: str, access: int) -> None:
 
 
 def cap_memory(installed_bytes: int) -> None:
-    """Never let this process map more than the board's memory beyond what it has mapped now. There is no way back."""
+    """Never let this process map more than `installed_bytes`, the board's memory, beyond what it has mapped now.
+
+    This cannot be undone.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _mapped_bytes() + installed_bytes
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -191,7 +204,7 @@ def cap_memory(installed_bytes: int) -> None:
 
 
 def end_first() -> None:
-    """Where memory runs out, let the system end this process and what it starts before all others."""
+    """Make the system kill this process and its children before all others when memory runs out."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
@@ -209,6 +222,6 @@ def _mapped_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now."""
+    """Return the bytes of memory that this process holds now."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,7 +1,7 @@
-"""Folders for temporary files, each of which lives as long as a lock on it is held. Start at `Scratch`.
+"""This module makes folders for temporary files that live as long as a lock on them is held. Start at `Scratch`.
 
-Those whose holder has died are swept away. What proves that a folder is one of them is the lock file in it, of a name
-that nothing else has, and its owner; the folder's own name proves nothing by itself.
+A folder whose holder has died is removed by the next `sweep`. Such a folder is recognised by the lock file in it, whose
+name nothing else uses, and by its owner. The name of the folder alone proves nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ import tempfile
 from typing import Any
 
 _NAMED = "edgetune-"  # so that a sweep does not look into every folder there is
-MARKER = ".edgetune-deletes-this-folder"  # it stays empty: a full disk has room for it
+MARKER = ".edgetune-deletes-this-folder"  # the lock file; it stays empty, so that even a full disk has room for it
 
 
 class Scratch:
-    """A new folder. The lock, which the kernel releases when its holder dies however that happens, tells other
-    processes, also those in other containers that have the same disk, that it is in use."""
+    """A new folder that is locked as long as it is in use.
+
+    The kernel releases the lock however its holder dies. Other processes see the lock, even those in other containers
+    that use the same disk.
+    """
 
     def __init__(self, base: str, prefix: str = f"{_NAMED}scratch-", mode: int = 0o700) -> None:
-        """Make it in `base`, where dead ones are swept away first. Raises OSError where that cannot be done."""
+        """Remove dead folders from `base` and make a new one there. Raises OSError if that is not possible."""
         sweep(base)
         self.path = tempfile.mkdtemp(prefix=prefix, dir=base)
-        # Locked before it gets its name: nobody can see a marker that is not locked by a live process.
+        # The marker is locked before it gets its name, so that a sweep never sees it unlocked while its holder lives.
         unnamed = os.path.join(self.path, MARKER + ".new")
         self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -40,7 +43,7 @@ class Scratch:
         self.close()
 
     def close(self) -> None:
-        """Remove the folder and all in it. More calls do nothing."""
+        """Remove the folder and its content. Further calls do nothing."""
         if self._lock >= 0:
             _remove(self.path)
             os.close(self._lock)
@@ -48,15 +51,15 @@ class Scratch:
 
 
 def sweep(base: str) -> None:
-    """Remove this user's folders whose processes have died. Raises OSError where `base` cannot be read."""
+    """Remove this user's folders whose processes have died. Raises OSError if `base` cannot be read."""
     for entry in os.scandir(base):
-        with contextlib.suppress(OSError):  # it went away meanwhile, or is another user's
+        with contextlib.suppress(OSError):  # it was removed meanwhile, or belongs to another user
             if entry.name.startswith(_NAMED) and entry.is_dir(follow_symlinks=False) and _is_dead(entry.path):
                 _remove(entry.path)
 
 
 def _remove(folder: str) -> None:
-    """Delete a folder, its marker last: whoever is killed meanwhile leaves what the next one knows."""
+    """Delete a folder, its marker last, so that the next sweep recognises the rest if this process is killed."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             if entry.is_dir(follow_symlinks=False):
@@ -67,8 +70,10 @@ def _remove(folder: str) -> None:
 
 
 def _is_dead(folder: str) -> bool:
-    """Whether a folder of this user has a marker of this user, which nobody has locked. Raises OSError where it has
-    none."""
+    """Tell whether a folder and its marker belong to this user and no process holds the lock.
+
+    Raises OSError if the folder has no marker.
+    """
     if os.lstat(folder).st_uid != os.getuid():
         return False
     marker = os.open(os.path.join(folder, MARKER), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)

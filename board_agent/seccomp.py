@@ -1,7 +1,7 @@
-"""Keeps a process, and what it starts, from making namespaces. Start at `refuse_namespaces`.
+"""This module keeps a process and its children from creating namespaces. Start at `refuse_namespaces`.
 
-In a user namespace of its own a process has all capabilities there, and with them parts of the system that an
-unprivileged user never reaches. No limit of a single process forbids it; a filter of system calls does.
+Inside its own user namespace a process has all capabilities, and so it reaches parts of the kernel that an unprivileged
+user never reaches. No resource limit of a single process forbids that, but a filter of system calls does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import struct
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _EQUALS, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # instructions of the kernel's packet filters
 _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # where they lie in what a filter sees
-# Of all kinds of namespaces but those of time, whose bit is part of a signal's number for clone.
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # byte offsets in the struct seccomp_data that a filter reads
+# The CLONE_NEW* flags of all namespaces except time. For clone, the bit of time is part of a signal's number.
 _NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 
-# By machine: the architecture as audit names it, and the numbers of clone, unshare, setns and clone3.
+# By machine: its AUDIT_ARCH constant, and the numbers of the system calls clone, unshare, setns and clone3.
 _CALLS: dict[str, tuple[int, int, int, int, int]] = {
     "x86_64": (0xC000003E, 56, 272, 308, 435),
     "aarch64": (0xC00000B7, 220, 97, 268, 435),
@@ -30,8 +30,11 @@ class _Program(ctypes.Structure):
 
 
 def refuse_namespaces() -> bool:
-    """From now on; there is no way back. False where the system has no filters, or is of a kind that is not known here.
-    The process must not be able to get privileges any more."""
+    """Forbid this process to create or enter namespaces from now on. This cannot be undone.
+
+    Return False where the system has no filters, or the machine is not in the table. The process must have set
+    "no new privileges" before.
+    """
     calls = _CALLS.get(os.uname().machine)
     if calls is None:
         return False
@@ -42,9 +45,12 @@ def refuse_namespaces() -> bool:
 
 
 def _filter(architecture: int, clone: int, unshare: int, setns: int, clone3: int) -> bytes:
-    """clone3 has its flags in memory, where no filter sees them: it is not there, and C libraries use clone then. A
-    call of another architecture, which has other numbers, ends the process; so do x86-64's calls with 32-bit pointers,
-    which have numbers of their own."""
+    """Return the filter program that refuses these system calls.
+
+    clone3 passes its flags in memory, where no filter can read them. So it fails with ENOSYS, and C libraries fall back
+    to clone. A call of another architecture kills the process, because its numbers differ. Calls of the x32 ABI of
+    x86-64 kill it too, because they have their own numbers.
+    """
     return b"".join(
         struct.pack("=HBBI", code, yes, no, value)
         for code, yes, no, value in (

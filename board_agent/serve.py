@@ -1,7 +1,7 @@
-"""The agent: listens, and gives every connection a process of its own. `main` is `tune board serve`.
+"""This is the board's agent, which listens and gives every connection its own process (`tune board serve`).
 
-Only what is paired is served, and one host measures at a time: two would disturb each other's measurements. The others
-wait in line (board_agent/turn_queue.py).
+Start at `main` and `Agent`. The agent serves only paired hosts. One host measures at a time, because two would disturb
+each other's measurements. The others wait in the turn queue (board_agent/turn_queue.py).
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from board_agent.session import serve_host
 from board_agent.turn_queue import MOST, Full, TurnQueue
 from board_agent.wire import Gone, WireError, send
 
-_STRANGERS = 8  # connections for which there is always room: each is a small process for ten seconds
+_STRANGERS = 8  # connections, beyond those of paired hosts, that may be in the handshake: ten seconds at most each
 _MOST_CHILDREN = MOST + _STRANGERS
-_PAUSE = 0.5  # seconds, where the system has no room for another connection
-_IDLE, _INTERVAL, _PROBES = 2, 1, 3  # in signs of life: a host that is gone is noticed after five, ten seconds
+_PAUSE = 0.5  # seconds before the next attempt where the system has no room for another connection
+# TCP keepalive in units of `alive_seconds`: a host that is gone is noticed after five of them (ten seconds by default).
+_IDLE, _INTERVAL, _PROBES = 2, 1, 3
 
 
 class Agent:
-    """Listens on an address; port 0: any that is free, see `port`."""
+    """A server that listens on an address. Port 0 chooses a free port; `port` is the actual one.
+
+    Raises OSError if it cannot listen there, and PermissionError as `check_scratch` does.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class Agent:
         sweep(scratch)
 
     def serve(self) -> None:
-        """For ever, until an interrupt."""
+        """Serve connections until an interrupt."""
         self._listener.settimeout(1.0)
         try:
             while True:
@@ -73,7 +77,7 @@ class Agent:
                     connection, peer = self._listener.accept()
                 except socket.timeout:
                     continue
-                except OSError as error:  # no memory, too many files: connections end, and there is room again
+                except OSError as error:  # no memory or too many open files: there is room again when connections end
                     _complain("a connection could not be taken", error)
                     time.sleep(_PAUSE)
                     continue
@@ -144,7 +148,7 @@ def _complain(what: str, error: OSError) -> None:
 
 
 def check_scratch(folder: str) -> None:
-    """Raises PermissionError where the unprivileged user that candidates run as cannot get to a folder."""
+    """Raise PermissionError if the unprivileged user that candidates run as cannot reach a folder."""
     if os.geteuid() != 0:
         return
     for place in (Path(folder).resolve(), *Path(folder).resolve().parents):
@@ -155,8 +159,10 @@ def check_scratch(folder: str) -> None:
 
 
 def watch(connection: Any, alive_seconds: float = ALIVE_SECONDS) -> None:
-    """Let the system notice that the other end is gone, within the time of five signs of life: whether we wait for it
-    or send to it."""
+    """Make the system notice within five times `alive_seconds` that the peer is gone.
+
+    This works while the connection is idle as well as while data is being sent.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
@@ -169,7 +175,7 @@ def watch(connection: Any, alive_seconds: float = ALIVE_SECONDS) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve hosts until interrupted, or print this machine's facts; the exit status."""
+    """Serve hosts until interrupted, or print this machine's facts. Return the exit status."""
     parser = argparse.ArgumentParser(prog="tune board serve", description=__doc__.splitlines()[0])
     parser.add_argument("--address", default="127.0.0.1", help="to listen on (default: this machine alone can connect)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0: any (default: {PORT})")
@@ -201,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({**facts(), **{kind: _devices_of(kind) for kind in ("opencl", "cuda")}}))
         return 0
     try:
-        # First, so that a port which is taken does not use up the code.
+        # The agent is made first, so that a port which is in use does not use up the pairing code.
         agent = Agent(
             given.folder,
             given.address,
@@ -222,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _devices_of(kind: str) -> list[dict[str, Any]]:
-    """What this machine's devices of a kind say of themselves; none where nothing here drives them."""
+    """Describe this machine's devices of a kind. The list is empty where no usable driver is installed."""
     try:
         found: list[dict[str, Any]] = importlib.import_module(BACKENDS[kind, "launches"]).describe_all()
     except (ImportError, Unusable):
@@ -231,7 +237,7 @@ def _devices_of(kind: str) -> list[dict[str, Any]]:
 
 
 def run() -> None:
-    """`main` as a program of its own."""
+    """Run `main` as a program and exit with its status."""
     sys.exit(main())
 
 

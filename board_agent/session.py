@@ -1,8 +1,9 @@
-"""One host's connection: its requests go to a process that runs kernels, with a limit on time. Start at `serve_host`.
+"""This module serves one host's connection: a session forwards requests to a process that runs kernels.
 
-The session sees to what that process cannot: it waits for its host's turn and ends it, says how the process died and
-starts another, tells the host that it is alive while a kernel runs or others measure, and reads the board's clocks and
-temperature around each measurement.
+Start at `serve_host`. The session limits the time of each request and does what the kernel process cannot do itself.
+It waits for its host's turn and ends the turn. It reports how the process died and starts another. It sends the host
+signs of life while a kernel runs or other hosts measure. It reads the board's clocks and temperature around each
+measurement.
 """
 
 from __future__ import annotations
@@ -30,25 +31,27 @@ from board_agent.scratch import Scratch
 from board_agent.turn_queue import Alone, QueueEntry
 from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 
-_LOOK_SECONDS = 0.25  # between looks whether the process still runs: what it started may keep its socket open
-_LINE_SECONDS = 0.5  # between looks whose turn it is: each takes others' cores for a tenth of a millisecond
-_MOMENT = 2.0  # seconds that a session which just ended may need to clear up
-_MOST_TURNS = 5  # that a host is given which has not come to measuring
+# Seconds between checks whether the process still runs. The socket alone does not show its end: a process that it
+# started may keep the socket open.
+_LOOK_SECONDS = 0.25
+_LINE_SECONDS = 0.5  # between looks at the turn queue: each takes cores from a measurement for a tenth of a millisecond
+_MOMENT = 2.0  # seconds that a session which just ended may need to clean up
+_MOST_TURNS = 5  # turns' time after which a host that has measured nothing must give up the board
 MOST_BYTES = 1 << 30  # of one message from a host
-_SAID_BYTES = 4096  # of what the process said last: a candidate may have said a lot
-BENCH = ["-m", "board_agent.kernel_server"]  # what Python runs for kernels; a simulated board has another
-_ENDS = ("damage", "compare")  # the last of a candidate's requests: before it, a turn's end would lose what was done
+_SAID_BYTES = 4096  # of the end of the process's log that are read: a candidate may print a lot
+BENCH = ["-m", "board_agent.kernel_server"]  # Python's arguments for the kernel process; a simulated board has others
+_ENDS = ("damage", "compare")  # the last request of a candidate: a turn that ends before it loses the measurement
 _MEASURES = ("call", "repeat", "compare")
-# Names of variables of the agent's that a candidate's process gets.
+# Names of the agent's environment variables that a kernel process gets.
 _PASSED = re.compile(
     r"(PATH|LANG|LANGUAGE|LC_\w+|TZ|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|PYTHON(HOME|HASHSEED|PYCACHEPREFIX|UTF8)"
     r"|(OCL_ICD|OPENCL|POCL|PYOPENCL|CUDA|NVIDIA|TVM|OMP|MALI|INTEL|SYCL|NEO|MESA|RUSTICL|EDGETUNE)_\w+|CL_CONFIG_\w+)$"
 )
-_FREE = ("condition", "start")  # what needs no turn
+_FREE = ("condition", "start")  # requests that a host may make without having the turn
 
 
 class KernelProcess:
-    """The process that runs kernels, and the socket to it."""
+    """A handle that starts the process which runs kernels, and holds the socket to it."""
 
     def __init__(self, settings: dict[str, Any], scratch: str) -> None:
         self.folder = tempfile.mkdtemp(dir=scratch)
@@ -71,12 +74,12 @@ class KernelProcess:
         return self._process.poll() is not None
 
     def kill(self) -> str:
-        """End it and all that it started; how it ended, in a few words."""
+        """End the process and everything that it started. Return in a few words how it ended."""
         early = self._process.poll()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        end_children()  # what it started and put into groups of their own is ours by now
+        end_children()  # processes that it moved to other groups are children of this process by now
         self.socket.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         status = self._process.returncode if early is None else early
@@ -90,28 +93,33 @@ class KernelProcess:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """Return what drivers, libraries and Python go by, and nothing else of the agent's. NumPy's threads would start
-    before a process is confined, and stay outside."""
+    """Return the variables that drivers, libraries and Python use, and no others of the agent's.
+
+    NumPy gets one thread: its threads would start before the process is confined, and would stay unconfined.
+    """
     return {
         **{name: value for name, value in os.environ.items() if _PASSED.match(name)},
         "HOME": folder,
         "TMPDIR": folder,
         "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # Python 3.8 has archives as they were named
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # Python 3.8 keeps relative paths of archives
     }
 
 
 class _HostLeft(Exception):
-    """It was told that the board is alive, and is not there."""
+    """Raised when the host left while the board was busy with its request."""
 
 
 class _Late(Exception):
-    """The process did not do its part within the limit."""
+    """Raised when the kernel process did not read or answer a request within the time limit."""
 
 
 class _Timed:
-    """A bench's socket, as frames are sent and received through one: not longer than `limit` seconds, whatever the
-    process does with its end. Meanwhile the host hears that the board is alive, and is looked after."""
+    """The socket to a kernel process, with a deadline that holds whatever the process does.
+
+    It has the methods through which frames are sent and received. They raise _Late after `limit` seconds. While they
+    wait, they send the host signs of life, and raise _HostLeft if it has left.
+    """
 
     def __init__(self, bench: KernelProcess, host: Any, limit: float, alive_seconds: float) -> None:
         self._bench, self._host = bench, host
@@ -130,12 +138,15 @@ class _Timed:
         return self._bench.socket.recv(size)
 
     def _wait(self, sending: bool) -> None:
-        """Until the process has read, or written, something."""
+        """Wait until the process has read or written something.
+
+        Raises Gone if the process ended, _HostLeft if the host left, and _Late at the deadline.
+        """
         ours = [self._bench.socket]
         while (now := time.monotonic()) < self._end:
             pause = min(self._end - now, _LOOK_SECONDS)
             readable, writable, _ = select.select([self._host, *ours[sending:]], ours if sending else [], [], pause)
-            if self._host in readable:  # it has nothing to say now: it left
+            if self._host in readable:  # a host sends nothing while it waits, so this means that it left
                 raise _HostLeft
             self._signs.give()
             if writable or self._bench.socket in readable:
@@ -146,8 +157,10 @@ class _Timed:
 
 
 class _Coming:
-    """A host's connection, while a request comes from there: the host hears that it does, or it would take a board for
-    gone to which it has sent much through a slow link."""
+    """A host's connection that sends signs of life while a request is being received.
+
+    Without them a host that sends a large request through a slow link would take the board for gone.
+    """
 
     def __init__(self, host: Any, alive_seconds: float) -> None:
         self._host, self._signs = host, _Signs(host, alive_seconds)
@@ -159,14 +172,14 @@ class _Coming:
 
 
 class _Signs:
-    """Tells a host every `seconds`, from now on, that the board is alive."""
+    """A sender that tells a host every `seconds`, from its creation on, that the board is alive."""
 
     def __init__(self, host: Any, seconds: float) -> None:
         self._host, self._seconds = host, seconds
         self._due = time.monotonic() + seconds
 
     def give(self) -> None:
-        """Send a sign of life if one is due. Raises _HostLeft."""
+        """Send a sign of life if one is due. Raises _HostLeft if the host is gone."""
         if time.monotonic() < self._due:
             return
         try:
@@ -177,8 +190,11 @@ class _Signs:
 
 
 class Turn:
-    """A host's time on the board. While others wait it is over after `seconds`, and something was measured; sooner or
-    later in any case, or the board would be theirs that never measure."""
+    """A host's time on the board, which ends only while other hosts wait.
+
+    It is over after `seconds` if the host has measured something. A host that has measured nothing loses it after
+    `seconds` without a request, or after _MOST_TURNS times `seconds`. Otherwise it could keep the board for ever.
+    """
 
     def __init__(self, visitor: QueueEntry | Alone, seconds: float) -> None:
         self._visitor, self._seconds = visitor, seconds
@@ -186,7 +202,7 @@ class Turn:
         self._measured = False
 
     def answered(self, message: dict[str, Any]) -> None:
-        if message.get("do") == "condition":  # as a host asks that has nothing else to ask
+        if message.get("do") == "condition":  # an idle host asks for this too, so it is no sign of work
             return
         self._asked = time.monotonic()
         self._measured |= message.get("do") in _ENDS
@@ -203,7 +219,7 @@ class Turn:
 
 
 class Session:
-    """Answers one host until it is gone, which hears every `alive_seconds` that the board is alive."""
+    """A server that answers one host until the host leaves, and sends it a sign of life every `alive_seconds`."""
 
     def __init__(
         self,
@@ -217,10 +233,13 @@ class Session:
         self._turn_seconds, self._alive_seconds = turn_seconds, alive_seconds
         self._bench: KernelProcess | None = None
         self._turn: Turn | None = None
-        self._over = False  # a turn ended, and the host was not told yet
+        self._over = False  # whether a turn has ended and the host has not been told yet
 
     def serve(self) -> None:
-        """Raises Gone or _HostLeft when the host leaves, WireError if it does not keep to the protocol."""
+        """Greet the host and answer its requests.
+
+        Raises Gone or _HostLeft when the host leaves, and WireError if it violates the protocol.
+        """
         try:
             line = self._visitor.look()._asdict()
             send(self._host, {"agent": VERSION, "facts": facts(), "line": line, "alive": self._alive_seconds})
@@ -236,13 +255,13 @@ class Session:
                 self._bench.kill()
 
     def _request(self) -> Frame:
-        """The next one. A host that has no request when its turn is over loses the board too."""
+        """Wait for the next request and return it. A host that sends none loses the board too when its turn is over."""
         while not _decrypted(self._host) and not select.select([self._host], [], [], 1.0)[0]:
             self._end_turn()
         return receive(_Coming(self._host, self._alive_seconds), MOST_BYTES)
 
     def _end_turn(self) -> None:
-        """If it is over."""
+        """End the host's turn if its time is over."""
         if self._turn is None or not self._turn.is_over():
             return
         if self._bench is not None:
@@ -287,7 +306,12 @@ class Session:
         return self._awaited(limit)
 
     def _await_turn(self, wait: bool) -> dict[str, Any]:
-        """Empty when it has come. Else whoever does not `wait` is told how things stand: it takes nobody's turn."""
+        """Get the turn for the host and return an empty answer.
+
+        With `wait` this waits in the turn queue and reports the host's position meanwhile. Without it, the turn is
+        taken only if no other host measures or waits; otherwise the answer tells the state of the queue. Raises Gone
+        if the host leaves.
+        """
         began = alive = time.monotonic()
         if wait:
             self._visitor.wait()
@@ -299,20 +323,23 @@ class Session:
                 send(self._host, {"waiting": standing._asdict()})
                 alive = now + self._alive_seconds
             pause = min(_LINE_SECONDS, self._alive_seconds)
-            if select.select([self._host], [], [], pause)[0]:  # it has nothing to say now: it left
+            if select.select([self._host], [], [], pause)[0]:  # a waiting host sends nothing, so it left
                 raise Gone("the host went away while it waited")
         self._turn, self._over = Turn(self._visitor, self._turn_seconds), False
         self._visitor.log("turn begins")
         return {}
 
     def _awaited(self, limit: float, message: dict[str, Any] | None = None, parts: Sequence[bytes] = ()) -> Frame:
-        """What the process answers, to a message if there is one, all of it within the limit; meanwhile the host hears
-        that the board is alive."""
+        """Send the process a message, if there is one, and return its answer.
+
+        Both must be done within `limit` seconds; otherwise the process is killed and the answer says so. The host gets
+        signs of life meanwhile.
+        """
         assert self._bench is not None
         bench = _Timed(self._bench, self._host, limit, self._alive_seconds)
         try:
             if message is not None:
-                with contextlib.suppress(Gone):  # noticed when its answer is read
+                with contextlib.suppress(Gone):  # `receive` below notices it too
                     send(bench, message, parts)
             return receive(bench, MOST_BYTES)
         except (Gone, WireError):
@@ -328,12 +355,15 @@ class Session:
 
 
 def scratch_for_candidates(base: str) -> Scratch:
-    """A folder in which unprivileged processes find folders of their own. Raises OSError."""
+    """Make a scratch folder that unprivileged processes may enter, so that they can use folders inside it.
+
+    Raises OSError if it cannot be made.
+    """
     return Scratch(base, prefix="edgetune-board-", mode=0o711)
 
 
 def serve_host(host: Any, base: str, visitor: QueueEntry, *, turn_seconds: float, alive_seconds: float) -> None:
-    """Serve one connected host, in a scratch folder of its own that goes with it."""
+    """Serve one connected host in its own scratch folder, which is removed at the end."""
     adopt_orphans()
     scratch = scratch_for_candidates(base)
     try:
@@ -348,5 +378,5 @@ def serve_host(host: Any, base: str, visitor: QueueEntry, *, turn_seconds: float
 
 
 def _decrypted(host: Any) -> bool:
-    """Whether there is something to read that no longer shows at the socket."""
+    """Tell whether TLS has already decrypted data that `select` does not show at the socket any more."""
     return isinstance(host, ssl.SSLSocket) and host.pending() > 0

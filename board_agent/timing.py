@@ -1,6 +1,7 @@
-"""How often to repeat a call: a few times when it is clearly worse than the best, until the median is sure when close.
+"""This module decides how often a call is repeated: start at `repeat`.
 
-`repeat` asks a function for the seconds of one more call and decides when to stop; nothing here reads a clock.
+A call that is clearly slower than the best so far is repeated only a few times. One that is close to the best is
+repeated until its median is precise. `repeat` gets the seconds of each call from a function and reads no clock itself.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-BURST_SECONDS = 0.006  # of one candidate's turn in a comparison
-BURST_CALLS = 3
-BURST_MOST = 300  # calls: of a kernel that takes a microsecond the seconds alone would ask for thousands
+BURST_SECONDS = 0.006  # least time of one candidate's turn in a comparison
+BURST_CALLS = 3  # least calls in a turn
+BURST_MOST = 300  # most calls in a turn; a kernel that takes a microsecond would otherwise need thousands
 _TRIES = 2
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """When to stop repeating. Ratios are of seconds per call.
+    """The rules that say when repeating stops. Ratios compare seconds per call.
 
-    `least`/`most`: calls at least and at most; `seconds`: no more calls once they took this long in total.
-    `give_up`: a candidate whose fastest call is this much slower than the best is not repeated beyond `least`.
-    `near`: within this ratio of the best the median's interval must be within `precision`, else within `coarse`
-    (half its width over the median).
+    `least` and `most` bound the number of calls. No call follows once the calls took `seconds` in total. A candidate
+    whose fastest call is slower than the best by the factor `give_up` is not repeated beyond `least`. Where the median
+    is within the factor `near` of the best, half the width of its confidence interval over the median must be at most
+    `precision`; elsewhere at most `coarse`.
     """
 
     least: int = 3
@@ -37,8 +38,11 @@ class Repetition:
 
 
 def median_interval(times: Sequence[float]) -> tuple[float, float]:
-    """An interval that holds the true median with about 95 % confidence, from order statistics: no assumption on
-    the distribution (timings have a long tail). Needs at least one time; few times give their whole range."""
+    """Return an interval that holds the true median with about 95 % confidence.
+
+    It is computed from order statistics and assumes nothing about the distribution, because timings have a long tail.
+    At least one time is needed; for few times the interval is their whole range.
+    """
     ordered = sorted(times)
     n = len(ordered)
     half = 0.98 * math.sqrt(n)
@@ -54,7 +58,10 @@ def _sure(times: Sequence[float], policy: Repetition, best_seconds: float | None
 
 
 def repeat(call: Callable[[], float], policy: Repetition, best_seconds: float | None = None) -> list[float]:
-    """The seconds of every call made. `call()` makes one call and returns its seconds."""
+    """Repeat a call by the rules of `policy` and return the seconds of every call.
+
+    `call()` makes one call and returns its seconds.
+    """
     times: list[float] = []
     total = 0.0
     while len(times) < policy.most:
@@ -65,22 +72,26 @@ def repeat(call: Callable[[], float], policy: Repetition, best_seconds: float | 
             break
         if total >= policy.seconds and len(times) >= 2:
             break
-        # The interval's rank formula means nothing below six values; checking it every time would cost n log n.
+        # The interval's rank formula means nothing for fewer than six values. It is checked only at every fourth call,
+        # because a check sorts all times.
         if len(times) >= max(6, policy.least) and len(times) % 4 == 0 and _sure(times, policy, best_seconds):
             break
     return times
 
 
 def in_repeats(times: Sequence[float], repeats: int = 10) -> list[float]:
-    """At most `repeats` values that stand for `times`: the medians of consecutive blocks of nearly equal length."""
+    """Summarise `times` by at most `repeats` values: the medians of consecutive blocks of nearly equal length."""
     count = min(repeats, len(times))
     edges = [round(i * len(times) / count) for i in range(count + 1)]
     return [median(times[a:b]) for a, b in zip(edges, edges[1:])]
 
 
 def undisturbed(once: Callable[[], float]) -> float:
-    """The seconds of a call that nothing else interrupted. Where other work keeps taking the cores away, the fastest
-    of two calls: a preempted one tells about the scheduler's time slices, not about the kernel."""
+    """Return the seconds of a call that no other process interrupted.
+
+    A call that was preempted measures the scheduler's time slices rather than the kernel, so it is repeated once. If
+    that is preempted too, the faster of the two counts.
+    """
     fastest = float("inf")
     for _ in range(_TRIES):
         before = _preemptions()
@@ -91,12 +102,15 @@ def undisturbed(once: Callable[[], float]) -> float:
 
 
 def _preemptions() -> int:
-    """How often any thread of this process lost its core to another process."""
+    """Count how often a thread of this process lost its core to another process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def burst(run: Callable[[], float]) -> float:
-    """The median of a few calls; one before them brings code and data back after the other candidates' turns."""
+    """Return the median seconds of a few calls.
+
+    One call before them brings code and data back into the caches after the turns of other candidates.
+    """
     run()
     times: list[float] = []
     total = 0.0

@@ -1,7 +1,7 @@
-"""The host's cores and caches from sysfs, and pinning. Start at `usable_cpus` and `pin_threads`.
+"""This module reads cores and caches from sysfs and pins threads. Start at `usable_cpus` and `pin_threads`.
 
-Cores are named by their logical CPU numbers. All functions that read the machine take the roots they read from, so
-that they can be tested on trees of other machines.
+Cores are named by their logical CPU numbers. The functions take the roots of the file systems that they read, so that
+tests can use the trees of other machines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SYSFS = Path("/sys")
-FALLBACK_CACHE_BYTES = 32 << 20  # where sysfs does not tell, as on many boards: enough for every one of them
+FALLBACK_CACHE_BYTES = 32 << 20  # used where sysfs has no cache sizes, as on many boards; it is enough for all of them
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -26,7 +26,7 @@ def _read(path: Path) -> str | None:
 
 
 def _cpu_list(text: str) -> list[int]:
-    """The numbers of a kernel CPU list such as "0-3,8"."""
+    """Parse a kernel's CPU list such as "0-3,8" into numbers."""
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -35,16 +35,16 @@ def _cpu_list(text: str) -> list[int]:
 
 
 def _quota_cpus(sysfs: Path) -> int | None:
-    """Whole CPUs' worth of time that the control group allows (cgroup v2), or None without a limit."""
+    """Return how many CPUs' time the control group allows (cgroup v2), rounded up, or None without a limit."""
     quota, _, period = (_read(sysfs / "fs/cgroup/cpu.max") or "max").partition(" ")
     return None if quota == "max" else max(1, math.ceil(int(quota) / int(period)))
 
 
 def usable_cpus(allowed: Iterable[int] | None = None, sysfs: Path = SYSFS) -> list[int]:
-    """Logical CPUs to compute on: one for each physical core that this process may use, fastest cores first.
+    """Return the logical CPUs to compute on: one for each physical core that this process may use, fastest first.
 
-    `allowed`: the affinity mask (default: this process's). A control group's CPU quota shortens the list. Among equal
-    cores the higher numbers come first: interrupts are mostly served by the lowest.
+    `allowed` is the affinity mask (by default that of this process). A control group's CPU quota shortens the list.
+    Among equal cores the higher numbers come first, because interrupts are mostly served by the lowest.
     """
     left = set(os.sched_getaffinity(0) if allowed is None else allowed)
     cpus = sysfs / "devices/system/cpu"
@@ -59,14 +59,14 @@ def usable_cpus(allowed: Iterable[int] | None = None, sysfs: Path = SYSFS) -> li
 
 
 def memory_bytes(sysfs: Path = SYSFS) -> int:
-    """Of the machine's main memory, what this process may use: all, or what its control group allows (cgroup v2)."""
+    """Return the bytes of main memory that this process may use: all, or what its control group allows (cgroup v2)."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     allowed = _read(sysfs / "fs/cgroup/memory.max") or "max"
     return whole if allowed == "max" else min(whole, int(allowed))
 
 
 def last_level_cache_bytes(sysfs: Path = SYSFS) -> int:
-    """Size of the last cache level that holds data; `FALLBACK_CACHE_BYTES` where sysfs does not say."""
+    """Return the size of the last cache level that holds data, or `FALLBACK_CACHE_BYTES` where sysfs does not say."""
     sizes: dict[int, int] = {}
     for index in (sysfs / "devices/system/cpu").glob("cpu*/cache/index*"):
         level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
@@ -84,13 +84,15 @@ def pin_current_process(cpus: Iterable[int]) -> None:
 
 
 def threads() -> set[int]:
-    """The threads of this process."""
+    """Return the thread ids of this process."""
     return set(map(int, os.listdir("/proc/self/task")))
 
 
 def spread(workers: Iterable[int]) -> None:
-    """Give each of a driver's threads its own core, if it has as many as there are cores: two of them otherwise share
-    one for seconds at a time, as with `pin_threads`."""
+    """Pin each of a driver's threads to its own core, if there are as many threads as cores.
+
+    Otherwise two of them share a core for seconds at a time, see `pin_threads`.
+    """
     found, cpus = sorted(workers), sorted(os.sched_getaffinity(0))
     if len(found) == len(cpus):
         for worker, cpu in zip(found, cpus):
@@ -98,10 +100,10 @@ def spread(workers: Iterable[int]) -> None:
 
 
 def pin_threads(cpus: Sequence[int]) -> None:
-    """Give the main thread the first of `cpus` and every other thread its own of the rest, in turn.
+    """Pin the main thread to the first of `cpus` and every other thread to one of the rest, in turn.
 
-    TVM's pool starts its threads at the first parallel call, so call this after one; two of them otherwise share a
-    core for seconds at a time while another core idles.
+    TVM's pool starts its threads at the first parallel call, so call this after one. Without pinning, two of them share
+    a core for seconds at a time while another core idles.
     """
     rest = cpus[1:] or cpus[:1]
     others = sorted(threads() - {os.getpid()})
@@ -111,6 +113,6 @@ def pin_threads(cpus: Sequence[int]) -> None:
 
 
 def _hold(thread: int, cpu: int) -> None:
-    # It may have ended meanwhile, or be an emulator's own, which stayed root when the process became nobody.
+    # The thread may have ended, or belong to an emulator and have stayed root when the process became nobody.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.sched_setaffinity(thread, {cpu})

@@ -1,8 +1,8 @@
-"""The turns of a board: one file for each connection of a paired host, in a folder. Start at `TurnQueue.enter`.
+"""This module keeps the turn queue of a board: a folder with one file per connection. Start at `TurnQueue.enter`.
 
-Files are empty and named NUMBER.STATE.PAIRING. Numbers only grow, so that no clock matters; whoever made a file holds a
-lock on it, so that whoever dies, however, is out of the line. Pairings take turns: one that waits in several places has
-one place before another's first, and goes behind all that wait when its turn ends.
+Files are empty and named NUMBER.STATE.PAIRING. Numbers only grow, so the order depends on no clock. The process that
+made a file holds a lock on it, so a process that dies leaves the queue. Pairings take turns: a pairing with several
+waiting connections gets one turn a round. When its turn ends, it goes behind all pairings that wait.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Iterator, NamedTuple
 
 MOST = 24  # connections of paired hosts at a time
-MOST_OF_ONE = 4  # of one pairing
+MOST_OF_ONE = 4  # connections of one pairing at a time
 _IDLE, _WAITS, _MEASURES, _SERVED = "idle", "waits", "measures", "served"
 
 
 class Full(Exception):
-    """One line: too many connections are open already."""
+    """Raised with one line when too many connections are open already."""
 
 
 class QueuePosition(NamedTuple):
-    """`place`: 0 for whose turn it is and for who does not wait, else how many turns away. `measures`: the pairing
-    whose turn it is, if any; `waiting`: how many wait."""
+    """The state of the queue as one connection sees it.
+
+    `place` is the number of turns until its own. It is 0 for the connection that has the turn, and for one that does
+    not wait. `measures` is the pairing that has the turn, or "". `waiting` is the number of waiting connections.
+    """
 
     place: int
     measures: str
@@ -44,14 +47,17 @@ class _Entry(NamedTuple):
 
 
 class TurnQueue:
-    """Kept in `folder`, which agents of one board share. Methods raise OSError where files cannot be made there."""
+    """A queue that is kept in `folder`, which all agents of one board share.
+
+    Methods raise OSError where files cannot be made there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(0o700, parents=True, exist_ok=True)
 
     def enter(self, pairing: str) -> QueueEntry:
-        """A connection that does not wait yet. Raises Full."""
+        """Add a connection that does not wait yet. Raises Full if there are too many."""
         with self.locked():
             entries = self.entries()
             present = [e.pairing for e in entries if e.state != _SERVED]
@@ -66,7 +72,7 @@ class TurnQueue:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes anything meanwhile."""
+        """Hold the queue's lock for the block, so that no other process changes the queue."""
         lock = os.open(str(self._folder / "lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -75,7 +81,10 @@ class TurnQueue:
             os.close(lock)
 
     def entries(self) -> list[_Entry]:
-        """Who is there, and when pairings were served last. Whoever is gone is taken out first."""
+        """Return the entries of all connections, and an entry for the last turn of each pairing.
+
+        Entries of processes that have died are removed first. Call it with the lock held.
+        """
         found = [_parsed(name) for name in os.listdir(str(self._folder)) if name.count(".") == 2]
         for entry in [e for e in found if e.state != _SERVED and self._is_gone(e)]:
             found.remove(entry)
@@ -89,7 +98,7 @@ class TurnQueue:
         return found
 
     def change(self, entry: _Entry, state: str, entries: list[_Entry]) -> _Entry:
-        """Give an entry another state, and the next number."""
+        """Give an entry another state and the next number."""
         made = _Entry(_next_number([*entries, entry]), state, entry.pairing)
         os.rename(str(self._folder / entry.file), str(self._folder / made.file))
         return made
@@ -110,7 +119,10 @@ class TurnQueue:
 
 
 class QueueEntry:
-    """One connection's place. A context manager: it leaves at the end, as it does when its process dies."""
+    """An entry that one connection holds in the queue.
+
+    It is a context manager that leaves the queue at the end. The entry also leaves when its process dies.
+    """
 
     def __init__(self, line: TurnQueue, entry: _Entry, lock: int) -> None:
         self._line, self._entry, self._lock = line, entry, lock
@@ -120,25 +132,25 @@ class QueueEntry:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock)  # whoever looks next takes it out
+        os.close(self._lock)  # the next process that reads the queue removes the entry
 
     def log(self, text: str) -> None:
         print(f"{self.pairing}'s {text}", file=sys.stderr, flush=True)
 
     def wait(self) -> None:
-        """Behind all that wait now."""
+        """Start to wait, behind all connections that wait now."""
         with self._line.locked():
             self._entry = self._line.change(self._entry, _WAITS, self._line.entries())
 
     def rest(self) -> None:
-        """Neither wait nor measure any more."""
+        """Stop waiting or measuring."""
         with self._line.locked():
             if self._entry.state == _MEASURES:
                 self._line.note_served(self.pairing, self._line.entries())
             self._entry = self._line.change(self._entry, _IDLE, self._line.entries())
 
     def look(self) -> QueuePosition:
-        """How things stand. Who waits, is first and finds the board free has the turn from then on."""
+        """Return the state of the queue. If this connection is next and the board is free, it gets the turn."""
         with self._line.locked():
             entries = self._line.entries()
             measures = next((e.pairing for e in entries if e.state == _MEASURES), "")
@@ -150,7 +162,7 @@ class QueueEntry:
             return QueuePosition(place, measures, len(waiting))
 
     def take(self) -> bool:
-        """Have the turn without waiting for it, if nobody else does either."""
+        """Take the turn at once, unless another connection waits or measures. Return whether it was taken."""
         with self._line.locked():
             entries = self._line.entries()
             if any(e.state in (_WAITS, _MEASURES) for e in entries):
@@ -160,16 +172,16 @@ class QueueEntry:
 
 
 class Alone:
-    """In the place of a Visitor where nobody else can come."""
+    """A stand-in for QueueEntry that is used where no other host can come."""
 
     def log(self, text: str) -> None:
-        """Nothing: nobody else would read it."""
+        """Do nothing, because nobody would read the log."""
 
     def wait(self) -> None:
-        """Nothing to do."""
+        """Do nothing, because there is no queue."""
 
     def rest(self) -> None:
-        """Nothing to do."""
+        """Do nothing, because there is no queue."""
 
     def take(self) -> bool:
         return True
@@ -193,7 +205,12 @@ def _outdated(entries: list[_Entry]) -> list[_Entry]:
 
 
 def _in_order(entries: list[_Entry]) -> list[_Entry]:
-    """Who waits, by round, then by the later of when it came and when its pairing was served."""
+    """Return the waiting connections in the order of their turns.
+
+    The order is by rounds: a pairing has one connection in each round, its oldest first. A pairing that measures now
+    starts one round later. Within a round the order is by the later of two numbers: when the connection began to wait,
+    and when its pairing was served last.
+    """
     served = {e.pairing: e.number for e in entries if e.state == _SERVED}
     rounds = Counter(e.pairing for e in entries if e.state == _MEASURES)
     keyed = []

@@ -1,4 +1,7 @@
-"""The board's CPU through TVM's runtime library alone: no compiler is needed or loaded here."""
+"""This module runs kernels on the board's CPU with only TVM's runtime library: start at `TvmCpu`.
+
+No compiler is needed or loaded here.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ from board_agent.memory import cold_copies
 from board_agent.pool import Pool
 from board_agent.topology import pin_threads, usable_cpus
 
-ENTRY = "main"  # of every library that is built for measuring
+ENTRY = "main"  # the function of every library that is built for measuring
 
 
 class Copy:
-    """One of the copies of a weight."""
+    """A copy of a weight, of which a candidate gets several (see `Backend.cold`)."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
 
 
 class Tensor(Copy):
-    """TVM's tensor over an array between two guards."""
+    """A TVM tensor that refers to an array between two guards."""
 
     def __init__(self, guarded: Guarded) -> None:
         super().__init__(tvm.runtime.from_dlpack(guarded.array))
@@ -37,7 +40,7 @@ class Tensor(Copy):
 
 
 class TvmCpu(Backend):
-    """Kernels on the processors `cpus`, one thread on each; tensors are TVM's."""
+    """A backend that runs kernels on the processors `cpus`, with one thread on each. Its tensors are TVM's."""
 
     def __init__(self, cpus: Sequence[int]) -> None:
         self._cpus = cpus
@@ -67,7 +70,7 @@ class TvmCpu(Backend):
     def use_pool(self, path: Path) -> None:
         try:
             self._pool = Pool(path)
-        except OSError as error:  # made for another system: kernels use TVM's
+        except OSError as error:  # the pool was compiled for another system, so kernels use TVM's
             raise Unusable(str(error)) from error
         self._pool.threads(len(self._cpus))
 
@@ -82,7 +85,7 @@ class TvmCpu(Backend):
 
 
 def open_backend(_number: int, threads: int, cpus: Sequence[int] | None) -> TvmCpu:
-    """The CPU with `threads` threads, on these processors or the first usable ones."""
+    """Make the backend of the CPU with `threads` threads, on the given processors or the first usable ones."""
     found = list(usable_cpus()[:threads] if cpus is None else cpus)
     os.environ["TVM_NUM_THREADS"], os.environ["TVM_BIND_THREADS"] = str(threads), "0"
     return TvmCpu(found)

@@ -1,7 +1,8 @@
-"""Frames of the protocol between host and board: a JSON object, and binary parts that it describes.
+"""This module sends and receives the frames of the protocol between host and board: start at `send` and `receive`.
 
-A frame is MAGIC, the length of the object, the number of parts, the length of each part, the object, the parts; all
-numbers are big-endian. Whatever does not fit that, or the limits, is refused before memory is taken for it.
+A frame carries a JSON object and binary parts that the object describes. It consists of MAGIC, the length of the
+object, the number of parts, the length of each part, the object, and the parts. All numbers are big-endian. A frame
+that does not have this form, or exceeds the limits, is refused before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from typing import Any, Dict, List, Tuple
 from board_agent.parsing import parse_json
 
 MAGIC = b"edt1"
-VERSION = 3  # of the requests, which a board says first
+VERSION = 3  # of the requests; a board's first frame tells it
 OBJECT_BYTES = 1 << 20
 PARTS = 256
 _HEAD = struct.Struct(">4sII")
 _LENGTH = struct.Struct(">Q")
-_PIECE = 1 << 16  # at a time: what a peer waits for, as long as it waits, comes through a slow link too
+_PIECE = 1 << 16  # bytes sent or received at a time, so that a time limit applies to a piece, not to a whole frame
 
 Frame = Tuple[Dict[str, Any], List[bytes]]
 
 
 class WireError(Exception):
-    """The peer sent something that is no frame, or one beyond the limits."""
+    """Raised when the peer sent something that is no frame, or when a frame exceeds the limits."""
 
 
 class Gone(Exception):
-    """The peer closed the connection, or it was cut."""
+    """Raised when the peer closed the connection, or the connection was cut."""
 
 
 def send(connection: Any, message: dict[str, Any], parts: Sequence[Any] = ()) -> None:
-    """Send one frame through a connected socket. `parts`: bytes, or arrays that are contiguous.
+    """Send one frame through a connected socket. `parts` are bytes or contiguous arrays.
 
-    Raises Gone if the peer is not there any more, WireError if the frame is beyond what a peer accepts.
+    Raises Gone if the connection is closed, and WireError if the frame exceeds what a peer accepts.
     """
     text = json.dumps(message, allow_nan=True).encode()
     views = [memoryview(part).cast("B") if len(memoryview(part)) else memoryview(b"") for part in parts]
@@ -52,8 +53,11 @@ def send(connection: Any, message: dict[str, Any], parts: Sequence[Any] = ()) ->
 
 
 def receive(connection: Any, most_bytes: int) -> Frame:
-    """The next frame; its parts may have `most_bytes` together. Raises Gone at the end of the stream and WireError for
-    what is no frame; after either, nothing more can be read."""
+    """Return the next frame, whose parts together may have up to `most_bytes`.
+
+    Raises Gone at the end of the stream, and WireError for data that is no frame. After either error nothing more can
+    be read from the connection.
+    """
     magic, length, count = _HEAD.unpack(_exactly(connection, _HEAD.size))
     if magic != MAGIC:
         raise WireError("this is not the protocol of a board's agent, or another version of it")

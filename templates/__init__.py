@@ -1,4 +1,7 @@
-"""The ways an operator can be computed and scheduled. Start at `template.Template`; built-in ones are listed here."""
+"""Schedule templates: each says how one operator can be computed and scheduled on one kind of device.
+
+Start at `template.Template`. The built-in templates are listed and registered here.
+"""
 
 from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise

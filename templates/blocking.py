@@ -1,7 +1,8 @@
-"""How a convolution's channels fall into vector blocks: merged groups, block counts, packed weights.
+"""The division of a convolution's channels into vector blocks, and weights packed accordingly. Start at `blocking`.
 
-Groups whose channels do not fill whole vectors are merged until they do (in the limit into one dense convolution);
-the packed weight holds zeros where a merged group has no connection, so every group count vectorises the same way.
+Groups whose channels do not fill whole vectors are merged until they do, in the extreme into one dense convolution.
+The packed weight holds zeros where channels of a merged group are not connected, so that convolutions with any number
+of groups are vectorised alike.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from templates.workloads import Conv2d
 
 @dataclass(frozen=True)
 class Blocking:
-    """`groups` after merging; per group `in_blocks` and `out_blocks` blocks; input blocks hold `in_lanes` channels
-    (fewer than a vector where a first layer reads its few channels as they are), output blocks `lanes`."""
+    """The block counts of a convolution whose channels are cut into blocks.
+
+    `groups` is the number of groups after merging. Each group has `in_blocks` input blocks and `out_blocks` output
+    blocks. An output block holds `lanes` channels. An input block holds `in_lanes`, which are fewer than a vector where
+    a group has fewer input channels than that (as in a network's first layer).
+    """
 
     groups: int
     in_blocks: int
@@ -30,16 +35,21 @@ class Blocking:
         return self.groups * self.out_blocks
 
     def padded(self, ob: int) -> Blocking:
-        """With as many (zero) output blocks more as register tiles of `ob` blocks need."""
+        """Return a blocking with enough additional output blocks, of zeros, for whole register tiles of `ob` blocks."""
         return replace(self, out_blocks=-(-self.out_blocks // ob) * ob)
 
     def out_tiles(self, limit: int) -> tuple[int, ...]:
-        """How many output blocks a register tile may take: padding is for convolutions without groups only."""
+        """Return the numbers of output blocks, up to `limit`, that a register tile may have.
+
+        Only convolutions without groups may be padded with further blocks. With groups a number has to divide.
+        """
         return tile_sizes(self.out_blocks, limit) if self.groups == 1 else divisors(self.out_blocks, limit)
 
     def register_tiles(self, extent: int, registers: int) -> list[tuple[int, int]]:
-        """Tiles of (output blocks, positions out of `extent`) that fit into `registers` vectors, those with the
-        fewest loads per useful multiply-add first."""
+        """Return the register tiles, (output blocks, positions out of `extent`), that fit into `registers` vectors.
+
+        Tiles with the fewest loads per useful multiply-add come first.
+        """
 
         def loads(tile: tuple[int, int]) -> int:
             return -(-self.out_blocks // tile[0]) * -(-extent // tile[1]) * sum(tile)
@@ -48,12 +58,12 @@ class Blocking:
         return sorted(tiles, key=loads)
 
     def first_input(self, out_block: Any) -> Any:
-        """The first input block of an output block's group (an int or a TVM expression)."""
+        """Return the index of the first input block that an output block reads, as an int or a TVM expression."""
         return 0 if self.groups == 1 else out_block // self.out_blocks * self.in_blocks
 
 
 def blocking(conv: Conv2d, lanes: int) -> Blocking:
-    """Block counts of a convolution for vectors of `lanes` channels."""
+    """Compute the block counts of a convolution for vectors of `lanes` channels."""
     per_in, per_out = conv.in_channels // conv.groups, conv.out_channels // conv.groups
     merge = next(
         t
@@ -66,9 +76,9 @@ def blocking(conv: Conv2d, lanes: int) -> Blocking:
 
 
 def dense_groups(conv: Conv2d, weight: np.ndarray, groups: int) -> np.ndarray:
-    """The weight of the same convolution with only `groups` groups: block-diagonal, zeros elsewhere.
+    """Return a weight for the same convolution with only `groups` groups: block-diagonal, and zero elsewhere.
 
-    weight: (K, C / conv.groups, R, S); returns (K, C / groups, R, S).
+    `weight` is (K, C / conv.groups, R, S), the result (K, C / groups, R, S).
     """
     merge = conv.groups // groups
     if merge == 1:
@@ -83,23 +93,26 @@ def dense_groups(conv: Conv2d, weight: np.ndarray, groups: int) -> np.ndarray:
 
 
 def pack_oihw(conv: Conv2d, blocks: Blocking, weight: np.ndarray) -> np.ndarray:
-    """(K, C/groups, R, S) to (all out blocks, in blocks, R, S, in lanes, lanes), zero-filled."""
+    """Pack a weight (K, C/groups, R, S) as (all out blocks, in blocks, R, S, in lanes, lanes), filled up with zeros."""
     w = dense_groups(conv, weight, blocks.groups)
     k, c, r, s = w.shape
     pad_in = blocks.in_blocks * blocks.in_lanes - c
-    pad_out = blocks.all_out_blocks * blocks.lanes - k  # only without groups: merged groups fill their blocks
+    pad_out = blocks.all_out_blocks * blocks.lanes - k  # 0 where there are groups: merged groups fill their blocks
     w = np.pad(w, ((0, pad_out), (0, pad_in), (0, 0), (0, 0)))
     w = w.reshape(blocks.all_out_blocks, blocks.lanes, blocks.in_blocks, blocks.in_lanes, r, s)
     return np.ascontiguousarray(w.transpose(0, 2, 4, 5, 3, 1))
 
 
 def divisors(number: int, limit: int) -> tuple[int, ...]:
-    """The divisors of `number` up to `limit`, ascending."""
+    """Return the divisors of `number` up to `limit`, in ascending order."""
     return tuple(d for d in range(1, min(number, limit) + 1) if number % d == 0)
 
 
 def tile_sizes(extent: int, limit: int, waste: float = 0.13) -> tuple[int, ...]:
-    """Tile lengths up to `limit` that cover `extent` with at most `waste` of it computed in vain, divisors included."""
+    """Return the tile lengths up to `limit` that divide `extent`, or whose whole tiles exceed it by at most `waste`.
+
+    `waste` is a share of `extent`.
+    """
     return tuple(
         t
         for t in range(1, min(extent, limit) + 1)

@@ -1,4 +1,4 @@
-"""What default schedules ask of and do to the blocks of any function, whatever the target."""
+"""Queries about the blocks of a function, and changes to them, that the default schedules of all targets share."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ SCHEDULED = "tirx.is_scheduled"
 
 
 def is_scheduled(func: tirx.PrimFunc) -> bool:
-    """Whether a function is marked as scheduled (`mark_scheduled`)."""
+    """Tell whether a function is marked as scheduled (by `mark_scheduled`)."""
     return func.attrs is not None and SCHEDULED in func.attrs
 
 
 def mark_scheduled(func: tirx.PrimFunc, original: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with the attributes of the one that it was made from, and the mark."""
+    """Mark a function as scheduled, and give it the attributes of the `original` that it was made from."""
     return func.with_attrs(dict(original.attrs or {})).with_attr(SCHEDULED, True)
 
 
 def attempt(sch: Schedule, change: Callable[[Schedule], None]) -> Schedule:
-    """The schedule after `change`, or as it was if a primitive does not apply: refusing is TVM's way of answering."""
+    """Return the schedule after `change`, or the unchanged one if a primitive does not apply.
+
+    TVM cannot be asked whether a primitive applies: it raises ScheduleError if not.
+    """
     trial = sch.copy()
     try:
         change(trial)
@@ -39,7 +42,7 @@ def attempt(sch: Schedule, change: Callable[[Schedule], None]) -> Schedule:
 
 
 def block_names(sch: Schedule) -> list[str]:
-    """The names of the blocks; none where a function has no root block or only hand-written loops."""
+    """Return the names of the blocks: none if a function has no root block or only hand-written loops."""
     try:
         root = sch.get_sblock("root")
     except ScheduleError:
@@ -48,7 +51,10 @@ def block_names(sch: Schedule) -> list[str]:
 
 
 def kinds_of(sch: Schedule, block: Any) -> list[str]:
-    """ "S" or "R" per loop of a block whose loops map one to one to its iterators; [] otherwise."""
+    """Return the kind of each loop of a block, "S" (spatial), "R" (reduction) or "?" (anything else).
+
+    The list is empty unless the loops map one to one to the block's iterators.
+    """
     node = sch.get(block)
     loops = sch.get_loops(block)
     if len(node.iter_vars) != len(loops):
@@ -58,7 +64,7 @@ def kinds_of(sch: Schedule, block: Any) -> list[str]:
 
 
 def extents_of(sch: Schedule, loops: list[Any]) -> list[int]:
-    """Loop extents; -1 where one is not a constant."""
+    """Return the extents of loops, with -1 for one that is not a constant."""
     found = []
     for loop in loops:
         extent = sch.get(loop).extent
@@ -67,8 +73,11 @@ def extents_of(sch: Schedule, loops: list[Any]) -> list[int]:
 
 
 def inlined(func: tirx.PrimFunc, into_reduction: Callable[[Schedule, Any, Any], bool]) -> Schedule:
-    """Inline element-wise stages into their only consumer; into a reduction, which would repeat them, only where
-    into_reduction(schedule, stage, reduction) says so."""
+    """Inline element-wise stages into their only consumer.
+
+    A reduction would compute the stage again for each of its terms. A stage is inlined into a reduction only if
+    into_reduction(schedule, stage, reduction) is true.
+    """
     sch = new_schedule(func.without_attr("global_symbol"))
     for name in block_names(sch):
         block = sch.get_sblock(name)
@@ -85,36 +94,39 @@ def _inline(sch: Schedule, name: str) -> None:
 
 
 def fold_consumer(sch: Schedule, write: Any) -> None:
-    """Compute what follows a reduction element by element where its sums are written, if it has one such consumer."""
+    """Inline an element-wise stage that follows a reduction into `write`, the stage that writes the sums.
+
+    Nothing changes unless the reduction has exactly one consumer, and this is element-wise.
+    """
     consumers = sch.get_consumers(write)
     if len(consumers) != 1 or set(kinds_of(sch, consumers[0])) != {"S"}:
         return
     values, results = (_iterations(sch, block) for block in (write, consumers[0]))
-    if values != results:  # a broadcast: TVM fails on some of them
+    if values != results:  # the consumer broadcasts: TVM fails on some of these
         return
     try:
         sch.reverse_compute_inline(consumers[0])
     except ScheduleError:
-        return  # it stays a stage of its own
+        return  # the consumer stays a stage of its own
 
 
 def _iterations(sch: Schedule, block: Any) -> int:
-    """How many values a stage without reduction computes."""
+    """Return how many values a stage without reduction computes."""
     return prod(int(v.dom.extent) for v in sch.get(block).iter_vars)
 
 
 def loads_of(sch: Schedule, block: Any) -> list[Any]:
-    """The buffer loads in a block's body."""
+    """Return the buffer loads in a block's body."""
     found: list[Any] = []
     tvm_ffi.structural_walk(sch.get(block).body, [(tvm.ir.TensorLoad, lambda node: found.append(node))])
     return found
 
 
 def is_contiguous(sch: Schedule, block: Any, loop: int) -> bool:
-    """Whether neighbouring iterations of a loop touch neighbouring (or the same) elements."""
+    """Tell whether neighbouring iterations of a loop load neighbouring elements, or the same ones."""
     var = sch.get(block).iter_vars[loop].var
-    for access in loads_of(sch, block):  # the store goes to the block's own iterators
-        if not access.indices:  # of no axes: one element
+    for access in loads_of(sch, block):  # stores need no check: they are indexed by the block's own iterators
+        if not access.indices:  # a buffer without axes has one element
             continue
         *leading, last = access.indices
         if any(_stride(index, var) != 0 for index in leading) or _stride(last, var) not in (0, 1):
@@ -123,7 +135,7 @@ def is_contiguous(sch: Schedule, block: Any, loop: int) -> bool:
 
 
 def _stride(index: Any, var: Any) -> int | None:
-    """The coefficient of `var` in an index; None where the index is not linear in it."""
+    """Return the coefficient of `var` in an index, or None if the index is not linear in `var`."""
     found = detect_linear_equation(index, [var])
     coefficient = found[0] if found else None
     return int(coefficient) if isinstance(coefficient, int | tirx.IntImm) else None

@@ -1,4 +1,7 @@
-"""A valid schedule for any other function, so that nothing in a network runs unscheduled. Start at `schedule`."""
+"""The default schedule, for functions that no template computes: nothing in a network runs unscheduled.
+
+Start at `schedule`.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from templates.gpu.limits import gpu_limits
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """A parallel and vectorised version of an unscheduled function for a target (llvm, OpenCL or CUDA), marked as
-    scheduled. A function that carries the mark comes back as it is.
+    """Return a parallel and vectorised version of a function for a target (llvm, OpenCL or CUDA), marked as scheduled.
 
-    Raises ScheduleError where a function cannot run on a GPU (it calls the host).
+    A function that is already marked as scheduled is returned unchanged. Raises ScheduleError if the function cannot
+    run on a GPU because it calls functions of the host.
     """
     if is_scheduled(func):
         return func

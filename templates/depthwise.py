@@ -1,6 +1,7 @@
-"""What every depthwise template computes: in blocked layout every lane is its own channel.
+"""The depthwise convolution as tensor expressions, which every depthwise template schedules.
 
-Data (N, C/v, H, W, v), weights (C/v, R, S, v), output (N, C/v, OH, OW, v).
+Start at `depthwise_compute`. Layouts are blocked, and every lane of a block is a channel of its own: data (N, C/v, H,
+W, v), weights (C/v, R, S, v), output (N, C/v, OH, OW, v).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from templates.workloads import Conv2d
 
 
 def reach(conv: Conv2d, rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of the padded input that so many rows and columns of the output read."""
+    """Return how many rows and columns of the padded input are read for `rows` x `columns` output pixels."""
     return (
         (rows - 1) * conv.strides[0] + (conv.kernel[0] - 1) * conv.dilation[0] + 1,
         (columns - 1) * conv.strides[1] + (conv.kernel[1] - 1) * conv.dilation[1] + 1,
@@ -23,7 +24,10 @@ def reach(conv: Conv2d, rows: int, columns: int) -> tuple[int, int]:
 
 
 def reads_outside(conv: Conv2d, rows: int, columns: int) -> bool:
-    """Whether computing so many rows and columns (at least the output's) reads pixels outside the image."""
+    """Tell whether computing `rows` x `columns` output pixels reads pixels outside the image.
+
+    `rows` and `columns` are at least those of the output: tiles may stick out.
+    """
     high, wide = reach(conv, rows, columns)
     return any(conv.padding) or high > conv.height or wide > conv.width
 
@@ -38,9 +42,11 @@ def depthwise_compute(
     staged: bool = False,
     dtype: str = "float32",
 ) -> tirx.PrimFunc:
-    """pad (where pixels outside the image are read, or `staged`) -> conv on whole tiles of th x tw -> out.
+    """Build the unscheduled function with the stages "pad", "conv" and "out".
 
-    All that is stored is a `dtype`; sums are float32.
+    "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `th` x `tw`
+    pixels, "out" applies the epilogue to those inside the output. Operands, weights and results are of `dtype`, sums
+    are float32.
     """
     blocks = -(-conv.in_channels // lanes)
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
@@ -78,7 +84,7 @@ def depthwise_compute(
 
 
 def pack_depthwise(weight: np.ndarray, lanes: int) -> np.ndarray:
-    """(C, 1, R, S) to (C/v, R, S, v), zero-filled."""
+    """Pack a weight (C, 1, R, S) as (C/v, R, S, v). The last block is filled up with zeros."""
     c, _, r, s = weight.shape
     blocks = -(-c // lanes)
     padded = np.pad(weight[:, 0], ((0, blocks * lanes - c), (0, 0), (0, 0)))

@@ -1,8 +1,9 @@
-"""Direct convolution in blocked layout as tensor expressions, for every kind of device; `cpu.direct` and `gpu.direct`
-schedule it.
+"""This module describes the direct convolution as tensor expressions, for every kind of device.
 
-Data (N, C/v, H, W, v) or plain NCHW, weights (K/v, C/v, R, S, v in, v out), output (N, K/v, OH, OW, v) or plain NCHW.
-Rows and columns that a tile does not divide are computed on a padded image and cut off when the tile is written.
+Start at `direct_compute`; `cpu.direct`, `gpu.direct` and `mali.spatial_pack` schedule its functions.
+Data is (N, C/v, H, W, v) or plain NCHW, weights are (K/v, C/v, R, S, v in, v out), and the output is
+(N, K/v, OH, OW, v) or plain NCHW. Tiles that stick out of the output are computed whole, on a padded image, and what is
+too much is cut off when they are written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from templates.blocking import Blocking
 from templates.stages import as_float32, epilogue_operands, epilogue_value, zero, zero_padded
 from templates.workloads import Conv2d
 
-# Orders of the reduction: input blocks, kernel rows, kernel columns, input lanes (outer, unrolled).
+# Orders of the reduction's loops: input blocks (ic), kernel rows (kh), kernel columns (kw), and the lanes of an input
+# block, which are split into an outer loop (io) and an unrolled one (iu).
 ORDERS = {
     "c.kh.kw.i": ("ic", "kh", "kw", "io", "iu"),
     "c.kh.i.kw": ("ic", "kh", "io", "kw", "iu"),
@@ -28,14 +30,19 @@ ORDERS = {
 
 @dataclass(frozen=True)
 class DirectProblem:
-    """A convolution as templates see it. Pixels are one flat axis where the kernel is 1x1 without stride. `gathered`:
-    the one with a stride whose pixels are gathered to make this one."""
+    """A convolution with the layouts that a template computes it in.
+
+    `plain_data` and `plain_out` say whether data and output are NCHW instead of blocked. All pixels are one axis
+    (`flat`) if the kernel is 1x1 without stride and padding, and data and output are both plain or both blocked.
+    `gathered` is a 1x1 convolution with a stride. If it is given, `conv` is that convolution on the pixels gathered
+    from its data, without the stride.
+    """
 
     conv: Conv2d
     blocks: Blocking
     plain_data: bool
     plain_out: bool = False
-    dtype: str = "float32"  # of all that is stored; sums are float32
+    dtype: str = "float32"  # of operands, weights and results; sums are float32
     gathered: Conv2d | None = None
 
     @property
@@ -54,15 +61,15 @@ class DirectProblem:
         return self.conv.out_height * self.conv.out_width if self.flat else self.conv.out_width
 
     def tall(self, th: int) -> int:
-        """Rows rounded up to whole tiles."""
+        """Return the rows rounded up to whole tiles of `th`."""
         return -(-self.rows // th) * th
 
     def wide(self, tw: int) -> int:
-        """Columns rounded up to whole tiles."""
+        """Return the columns rounded up to whole tiles of `tw`."""
         return -(-self.columns // tw) * tw
 
     def reach(self, th: int, tw: int) -> tuple[int, int]:
-        """Input rows and columns that an output tile of th x tw pixels reads."""
+        """Return how many input rows and columns an output tile of th x tw pixels reads."""
         conv = self.conv
         return (
             (th - 1) * conv.strides[0] + (conv.kernel[0] - 1) * conv.dilation[0] + 1,
@@ -70,7 +77,7 @@ class DirectProblem:
         )
 
     def reads_outside(self, th: int, tw: int) -> bool:
-        """Whether whole tiles of th x tw pixels read beyond the image."""
+        """Tell whether whole tiles of th x tw pixels read beyond the image."""
         reach_y, reach_x = self.reach(self.tall(th), self.wide(tw))
         if self.flat:
             return reach_x > self.columns
@@ -78,7 +85,7 @@ class DirectProblem:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of a stored value."""
+        """Return how many bytes a stored value takes."""
         return 2 if self.dtype == "float16" else 4
 
     @property
@@ -97,10 +104,11 @@ def direct_compute(
     ob: int = 1,
     chunk: int = 0,
 ) -> tirx.PrimFunc:
-    """pad -> conv on whole tiles of `ob` blocks by th x tw pixels -> out with the epilogue.
+    """Build the unscheduled function with the stages "pad", "conv" and "out".
 
-    There is a stage "pad" where pixels outside the image are read, and always where it is `staged`. Where there is
-    a `chunk` of input blocks (0: all), a stage "part" has the sums of each chunk, which conv adds up.
+    "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `ob` output
+    blocks by `th` x `tw` pixels, and "out" applies the epilogue. If `chunk` is not 0, a stage "part" sums over each
+    `chunk` input blocks, and "conv" adds up these partial sums.
     """
     conv, b, dtype = problem.conv, problem.blocks, problem.dtype
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
@@ -120,7 +128,7 @@ def direct_compute(
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
 
     def total(first: Any, n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
-        """The sum over a chunk of input blocks."""
+        """Sum over the chunk of input blocks that begins at `first`."""
         value = read(n, b.first_input(o) + first + ic, y * sy + kh * dy, x * sx + kw * dx, ii)
         tap = as_float32(value, dtype) * as_float32(weight[o, first + ic, kh, kw, ii, v], dtype)
         return te.sum(tap, axis=[ic, kh, kw, ii])
@@ -144,20 +152,23 @@ def direct_compute(
 
 
 def gather(data: te.Tensor, conv: Conv2d) -> te.Tensor:
-    """The pixels that a 1x1 convolution with a stride reads, as a stage "pad"."""
+    """Gather the pixels that a 1x1 convolution with a stride reads, in a stage that is called "pad"."""
     n, c, _, _, lanes = data.shape
     (sy, sx), shape = conv.strides, (n, c, conv.out_height, conv.out_width, lanes)
     return te.compute(shape, lambda n, c, y, x, v: data[n, c, y * sy, x * sx, v], name="pad")
 
 
 def reader(problem: DirectProblem, data: te.Tensor, th: int, *, tw: int, staged: bool) -> Callable[..., Any]:
-    """read(n, block, y, x, lane) over whole tiles, through a stage "pad" or straight from the data."""
+    """Return a function read(n, block, y, x, lane) that reads the padded input of whole tiles.
+
+    It reads through a stage "pad" if `staged`, else straight from the data.
+    """
     conv, b = problem.conv, problem.blocks
     top, left = conv.padding[:2]
     reach_y, reach_x = problem.reach(problem.tall(th), problem.wide(tw))
 
     def source(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
-        """The input at a pixel of the padded image, which must lie in the image."""
+        """Read the input at a pixel of the padded image that lies inside the image itself."""
         pixel = (x // conv.width, x % conv.width) if problem.flat else (y - top, x - left)
         return data[n, c * b.in_lanes + v, *pixel] if problem.plain_data else data[n, c, *pixel, v]
 

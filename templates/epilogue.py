@@ -1,8 +1,8 @@
-"""The element-wise steps that can be fused behind an anchor, as tokens: "bias", "add", "relu", "clip:0:6", ...
+"""The element-wise operations that can be fused behind an anchor, written as tokens: "bias", "add", "relu", "clip:0:6".
 
-A token is a name and its numbers, joined by colons. "bias" adds one value per output channel and "add" a tensor of
-the output's shape: each takes one more operand, in the order of the tokens. All others only change the value.
-`apply` builds TVM expressions, `apply_numpy` the float64 reference; a new step is one row in `_STEPS`.
+A token is a name and its numbers, joined by colons. "bias" adds one value per output channel, and "add" adds a tensor
+of the output's shape. Both take one more operand, in the order of the tokens; all others only change the value.
+`apply` builds TVM expressions and `apply_numpy` computes the float64 reference. A new operation is one row in `_STEPS`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ OPERANDS = ("bias", "add")
 
 
 def token(name: str, *numbers: float) -> str:
-    """A step of an epilogue with its numbers, as `parse` reads it."""
+    """Write an operation of an epilogue with its numbers as a token, which `parse` reads."""
     return ":".join([name, *(repr(float(n)) for n in numbers)])
 
 
 def parse(text: str) -> tuple[str, tuple[float, ...]]:
-    """Name and numbers of a token. Raises ValueError if there is no such step."""
+    """Read a token's name and numbers. Raises ValueError if there is no such operation, or it takes other numbers."""
     name, *numbers = text.split(":")
     arity = 0 if name in OPERANDS else _STEPS[name].numbers if name in _STEPS else -1
     if arity != len(numbers):
@@ -82,12 +82,12 @@ _STEPS: dict[str, _Step] = {
 
 
 def operands(epilogue: Sequence[str]) -> list[str]:
-    """The tokens that take an operand, in order."""
+    """Return the tokens that take an operand, in order."""
     return [t for t in epilogue if t in OPERANDS]
 
 
 def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
-    """The TVM expression of the epilogue over `value`; `reads` are the loaded operand values, in order."""
+    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order."""
     left = list(reads)
     for text in epilogue:
         name, numbers = parse(text)
@@ -96,7 +96,7 @@ def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
 
 
 def apply_numpy(epilogue: Sequence[str], value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The same over NumPy arrays; channels are axis 1, bias arrays have one value per channel."""
+    """Apply an epilogue to NumPy arrays. Channels are axis 1, and bias arrays have one value per channel."""
     left = list(arrays)
     for text in epilogue:
         name, numbers = parse(text)

@@ -1,7 +1,7 @@
-"""What AutoTVM's configs say to our templates. Start at `translated`.
+"""This module finds configs of our templates that are close to AutoTVM's. Start at `translated`.
 
-Its tiles are taken for what they are physically: the output channels, rows and columns that a work-item (on a CPU, a
-register tile) computes, and how many items make a group. The config of ours that is nearest in these is worth a trial.
+Tiles of both are compared by what they are physically: how many output channels, rows and columns a work-item (on a
+CPU, a register tile) computes, and how many work-items a group has. The nearest config of ours is worth a trial.
 """
 
 from __future__ import annotations
@@ -20,23 +20,29 @@ from templates.space import SearchSpace, Space, Values
 from templates.template import AnchorTemplate, template_named
 from tuning_db.record import Config, Workload
 
-AUTOTVM = "autotvm/"  # what the names of its templates begin with in the database
-EXPANSIONS = 100  # configs whose neighbours are looked at: thousands are met, in some milliseconds
+AUTOTVM = "autotvm/"  # prefix of the names of AutoTVM's templates in the database
+EXPANSIONS = 100  # configs whose neighbours are generated; thousands of configs are met, in some milliseconds
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a work-item computes, and items of a group along the same axes (None: unknown, or there are no groups)."""
+    """How much a work-item computes along output channels, rows and columns, and how many work-items a group has.
+
+    `group` counts along the same axes. It is None if it is unknown, or if there are no groups.
+    """
 
     item: tuple[float, ...]
     group: tuple[float, ...] | None = None
 
 
-Extents = Callable[[Values, int], Tile]  # of a config's knobs, and the lanes of a channel block
+Extents = Callable[[Values, int], Tile]  # (a config's knobs, lanes of a channel block) -> its tile
 
 
 def translated(config: Config, workload: Workload, space: SearchSpace, target: Target) -> list[Config]:
-    """The valid configs nearest to a config of AutoTVM's, one of each template that its tiles mean something to."""
+    """Return the valid configs nearest to a config of AutoTVM, one of each template whose tiles can be compared.
+
+    The list is empty if the config cannot be read.
+    """
     wanted = _tile_of(config)
     if wanted is None:
         return []
@@ -50,7 +56,7 @@ def translated(config: Config, workload: Workload, space: SearchSpace, target: T
 
 
 def _nearest(space: Space, distance: Callable[[Values], float]) -> list[Config]:
-    """The nearest config that a best-first search from the seeds finds; none where there are no seeds."""
+    """Return the nearest config that a best-first search from the seed configs finds, or nothing if there are none."""
     order = itertools.count()
     open_ = [(distance(c.knobs), next(order), c) for c in space.seed_configs()]
     heapq.heapify(open_)
@@ -69,7 +75,7 @@ def _nearest(space: Space, distance: Callable[[Values], float]) -> list[Config]:
 
 
 def _distance(wanted: Tile, extents: Extents, lanes: int, knobs: Values) -> float:
-    """In powers of two, summed over the extents that both know."""
+    """Return the distance of a config from the wanted tile: powers of two, summed over the extents that both know."""
     ours = extents(knobs, lanes)
     pairs = list(zip(wanted.item, ours.item, strict=True))
     if wanted.group is not None and ours.group is not None:
@@ -77,7 +83,7 @@ def _distance(wanted: Tile, extents: Extents, lanes: int, knobs: Values) -> floa
     return sum(abs(math.log2(a / b)) for a, b in pairs)
 
 
-# AutoTVM's
+# How to read AutoTVM's configs.
 
 
 def _tile_of(config: Config) -> Tile | None:
@@ -86,18 +92,18 @@ def _tile_of(config: Config) -> Tile | None:
     try:
         tile = read and read(config.knobs)
         return tile if tile and all(extent > 0 for extent in (*tile.item, *(tile.group or ()))) else None
-    except (KeyError, TypeError, ValueError, IndexError):  # another version of its template
+    except (KeyError, TypeError, ValueError, IndexError):  # the config is of another version of AutoTVM's template
         return None
 
 
 def _virtual_threads(k: Values) -> Tile:
-    """Every axis is split into blocks, virtual threads, threads and what is left: (b, v, t, i)."""
+    """Read a config that splits every axis into (blocks, virtual threads, threads, iterations of a thread)."""
     axes = (k["tile_f"], k["tile_y"], k["tile_x"])
     return Tile(tuple(v * i for _, v, _, i in axes), tuple(t for _, _, t, _ in axes))
 
 
 def _spatial_pack(k: Values) -> Tile:
-    """(blocks, threads, vector) on a GPU, (blocks, vector) on a CPU."""
+    """Read a config that splits an axis into (blocks, threads, vector) on a GPU and (blocks, vector) on a CPU."""
     axes = (k["tile_co"], k["tile_oh"], k["tile_ow"])
     return Tile(tuple(a[-1] for a in axes), tuple(a[1] for a in axes) if len(axes[0]) == 3 else None)
 
@@ -118,7 +124,7 @@ _THEIRS: tuple[tuple[str, Callable[[Values], Tile]], ...] = (
     (r"conv2d_NCHWc\.intel_graphics", _intel),
 )
 
-# Ours, with the lanes of a channel block
+# How to read our configs; `lanes` are those of a channel block.
 
 
 def _gpu_direct(k: Values, lanes: int) -> Tile:

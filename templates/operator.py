@@ -1,7 +1,7 @@
-"""Operators without a weight (sorting, suppression, pooling of regions, ...): what they read and write, and their
-references. Start at `Operator`; a new one is a file in `vision_ops/` with its templates, and a line in its registry.
+"""The contract of operators that have no weight (sorting, suppression, pooling of regions, ...), and their registry.
 
-The function of a template of such an operator takes the inputs in order, then the outputs in order.
+Start at `Operator`. A new operator is a file in `vision_ops/`, with its templates, and a line in the package's
+`__init__.py`. The function of such an operator's template takes the inputs in order, then the outputs in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tuning_db.record import Workload
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype of an operand."""
+    """The name, shape and dtype that an operand has."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,10 +29,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class View:
-    """The typed view of an operator's workloads: a dataclass of their attributes, which raises ValueError for wrong
-    ones."""
+    """The typed view of an operator's workloads, a dataclass that has the workload's attributes as fields.
 
-    op: ClassVar[str]  # the Workload.op
+    It raises ValueError for attributes that do not fit.
+    """
+
+    op: ClassVar[str]  # the Workload.op of these workloads
 
     def workload(self, dtype: str = "float32") -> Workload:
         return Workload(self.op, asdict(self), (), dtype)
@@ -43,7 +45,7 @@ class View:
 
 
 class Operator(ABC):
-    """What is computed, whatever the template."""
+    """An operator that has no weight. It defines what templates compute, but not how they compute it."""
 
     view: type[View]
 
@@ -58,26 +60,29 @@ class Operator(ABC):
     def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]: ...
 
     def operands(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        """What a template's function takes."""
+        """Return the operands that a template's function takes: the inputs, then the outputs."""
         return *self.inputs(workload), *self.outputs(workload)
 
     @abstractmethod
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Inputs as a network has them: a kernel's time may depend on their values."""
+        """Draw inputs like those in a network. They should be realistic: a kernel's time may depend on values."""
 
     def hostile_inputs(
         self, workload: Workload, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """Further inputs that find mistakes which usual ones hide, made from such (large, zero, NaN where the operator
-        passes them), each by what it is called. Kernels are checked with them."""
+        """Yield (name, inputs) for further inputs that uncover errors which random ones hide.
+
+        They are made from random `inputs`: large values, zeros, and a NaN if the operator passes it on. Kernels are
+        checked on them.
+        """
         return iter(())
 
     @abstractmethod
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The outputs, floating-point ones in float64."""
+        """Compute the outputs in NumPy, floating-point ones in float64."""
 
     def error(self, workload: Workload, results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-        """How far results are from the reference: infinite where integers differ, else the largest relative error."""
+        """Return how far results are from the reference: the largest relative error, or infinity if integers differ."""
         worst = 0.0
         for result, wanted in zip(results, expected, strict=True):
             if np.issubdtype(result.dtype, np.integer):
@@ -91,15 +96,15 @@ _REGISTRY: Registry[Operator] = Registry("operator")
 
 
 def register_operator(operator: Operator) -> Operator:
-    """Make an operator known. Registering another object under the same `op` raises ValueError."""
+    """Register an operator. Raises ValueError if another object is registered under the same `op`."""
     return _REGISTRY.add(operator.op, operator)
 
 
 def operator_named(op: str) -> Operator:
-    """Raises KeyError with the known ones if there is none."""
+    """Return the operator with this `op`. Raises KeyError with the known names if there is none."""
     return _REGISTRY.named(op)
 
 
 def all_operators() -> list[Operator]:
-    """All that are registered, plugins' among them."""
+    """Return all registered operators, including those of plugins, sorted by name."""
     return _REGISTRY.all()

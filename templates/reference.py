@@ -1,4 +1,7 @@
-"""Float64 references of the anchors with their epilogues, and random operands: what every result is checked against."""
+"""The float64 references that the results of anchors are checked against, and the random operands to compute them from.
+
+Start at `random_operands` and `reference`. `relative_error` compares a result with its reference.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,11 @@ from tuning_db.record import Workload
 
 @dataclass(frozen=True)
 class Operands:
-    """Plain arrays of the workload's dtype: data (NCHW or NC), weight (OIHW or (out, in)), and one array per epilogue
-    operand (bias: (channels,); add: the output's shape)."""
+    """The operands of an anchor, which are arrays of the workload's dtype in plain layout.
+
+    `data` is NCHW or NC, `weight` is OIHW or (out, in). `extra` has one array per operand of the epilogue, in
+    order: a bias is (channels,), an "add" operand has the output's shape.
+    """
 
     data: np.ndarray
     weight: np.ndarray
@@ -22,9 +28,10 @@ class Operands:
 
 
 def random_operands(workload: Workload, seed: int) -> Operands:
-    """Standard-normal operands; weights are scaled so that outputs stay near one (as after normalisation).
+    """Draw standard-normal operands. Weights are scaled so that outputs stay near one, as after normalisation.
 
-    They are rounded to the workload's dtype, so that a kernel's error is its own.
+    The operands are rounded to the workload's dtype before the reference is computed from them. The error that is
+    measured is then the kernel's alone.
     """
     rng = np.random.default_rng(seed)
     anchor = anchor_of(workload)
@@ -43,7 +50,7 @@ def random_operands(workload: Workload, seed: int) -> Operands:
 
 
 def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Direct convolution in float64 by one matrix product per kernel position and group, NCHW."""
+    """Compute a direct convolution of NCHW data in float64, by one matrix product per kernel position and group."""
     top, left, bottom, right = conv.padding
     x = np.pad(data.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     n, _, oh, ow = conv.out_shape
@@ -64,7 +71,7 @@ def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def sums(workload: Workload, inputs: Operands) -> np.ndarray:
-    """The sums of products that the epilogue changes, in float64 and in plain layout."""
+    """Compute what the anchor yields before its epilogue, in float64 and in plain layout."""
     anchor = anchor_of(workload)
     with np.errstate(invalid="ignore"):
         if isinstance(anchor, Conv2d):
@@ -73,14 +80,17 @@ def sums(workload: Workload, inputs: Operands) -> np.ndarray:
 
 
 def reference(workload: Workload, inputs: Operands) -> np.ndarray:
-    """The workload's result in float64, in plain layout."""
+    """Compute the workload's result, epilogue included, in float64 and in plain layout."""
     return apply_numpy(workload.epilogue, sums(workload, inputs), [e.astype(np.float64) for e in inputs.extra])
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
-    """Largest absolute error over the largest absolute expected value, of values of any type; infinity where one is
-    finite and the other is not, or they are not the same infinity. Computed in float64, or in float32 where what is
-    expected has no more digits."""
+    """Return the largest absolute error divided by the largest absolute expected value. Values may be of any type.
+
+    The error is infinite if the shapes differ, if a value is finite where the other is not, or if two infinities have
+    different signs. Two NaNs count as equal. The error is computed in float64, or in float32 if `expected` is float32
+    and `result` is floating-point and not wider.
+    """
     if result.shape != expected.shape:
         return float("inf")
     wide = np.float32 if expected.dtype == np.float32 and result.dtype.itemsize <= 4 else np.float64
@@ -98,5 +108,5 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _largest(values: np.ndarray) -> float:
-    """The largest absolute value, without a copy of all; NaN if there is one."""
+    """Return the largest absolute value, or NaN if there is a NaN, without allocating an array of absolute values."""
     return float(np.maximum(values.max(initial=0.0), -values.min(initial=0.0)))

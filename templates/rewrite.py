@@ -1,5 +1,7 @@
-"""Rewrites of a scheduled function that schedule primitives cannot express: skipped rows,
-software prefetch, and guards that scheduling loses."""
+"""Rewrites of a scheduled function that schedule primitives cannot express. Start at `mark` and `wrap_marked_loop`.
+
+Templates use them to skip rows, to prefetch, and to restore predicates that scheduling loses (`guard`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from templates.template import ScheduleError
 
-# A statement that fetches the cache line of buffer[indices]; an address outside is no error.
+# Fetch(buffer, indices) makes a statement that fetches the cache line of buffer[indices]. The address may lie outside.
 Fetch = Callable[[Any, Sequence[Any]], Any]
 
 CACHE_LINE_FLOATS = 16
@@ -34,7 +36,7 @@ LOCALITY = 2  # keep in the second-level cache: the block is used soon, but not 
 
 
 def block_with(block: SBlock, **changes: Any) -> SBlock:
-    """A block with some of its fields (`body`, `reads`, `alloc_buffers` ...) changed."""
+    """Return a copy of a block with some of its fields (`body`, `reads`, `alloc_buffers` ...) changed."""
     return SBlock(**{name: getattr(block, name) for name in _FIELDS} | changes)
 
 
@@ -45,7 +47,10 @@ def _found(root: Any, kind: type[Any]) -> list[Any]:
 
 
 def block_indices(root: Any, block: str) -> list[Any] | None:
-    """The block's iteration values below `root`, at the first iteration of every loop inside `root`."""
+    """Return the iteration values of the block called `block`, or None if it is not below `root`.
+
+    The variables of all loops inside `root` are replaced by 0, which is their first iteration.
+    """
     blocks = [r for r in _found(root, SBlockRealize) if r.block.name_hint == block]
     if not blocks:
         return None
@@ -58,17 +63,17 @@ def block_indices(root: Any, block: str) -> list[Any] | None:
 
 
 def mark(sch: Schedule, loop: Any) -> None:
-    """Mark a loop of a schedule for `wrap_marked_loop` (names change when blocks move; marks stay)."""
+    """Mark a loop of a schedule for `wrap_marked_loop`. A mark stays on a loop whose name changes as blocks move."""
     sch.annotate(loop, _MARK, 1)
 
 
 def peel_tail(sch: Schedule, loop: Any) -> None:
-    """Generate the last iteration of a loop over tiles apart where it is narrower, so that the others test nothing."""
+    """Let TVM peel a narrower last iteration off a loop over tiles, so that the others need no bounds check."""
     sch.annotate(loop, "pragma_loop_partition_hint", 1)
 
 
 def wrap_marked_loop(func: tirx.PrimFunc, block: str, wrap: Callable[[Any, Sequence[Any]], Any]) -> tirx.PrimFunc:
-    """Replace the body of the marked loop around `block` by wrap(loop, indices of the block).
+    """Replace the body of the marked loop around `block` by wrap(loop, indices), with the indices of `block_indices`.
 
     Raises ScheduleError if there is no such loop.
     """
@@ -91,8 +96,11 @@ def wrap_marked_loop(func: tirx.PrimFunc, block: str, wrap: Callable[[Any, Seque
 
 
 def guard(func: tirx.PrimFunc, block: str, extents: Mapping[int, int]) -> tirx.PrimFunc:
-    """Run a block only where its iteration value i is below extents[i]: of the predicates of several tails, the
-    schedule's primitives that move and inline a block keep one."""
+    """Run a block only where its i-th iteration value is below extents[i], for every i in `extents`.
+
+    This restores predicates: where several axes have a tail, the schedule primitives that move and inline a block keep
+    the predicate of one alone.
+    """
 
     def visit(node: Any) -> Any:
         if node.block.name_hint != block:
@@ -104,14 +112,19 @@ def guard(func: tirx.PrimFunc, block: str, extents: Mapping[int, int]) -> tirx.P
 
 
 def prefetch(buffer: Any, indices: Sequence[Any]) -> Any:
-    """A statement that fetches the cache line of buffer[indices] in llvm code. The address may lie outside: nothing is
-    read."""
+    """Make a statement that fetches the cache line of buffer[indices] in llvm code.
+
+    The address may lie outside the buffer, as nothing is read.
+    """
     address = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
     arguments = [tirx.const(value, "int32") for value in (0, LOCALITY, 1)]  # read, locality, data
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *arguments))
 
 
 def shared_out(lines: int, sweeps: int, sweep: Any) -> list[Any]:
-    """Which of so many cache lines the sweep of this number fetches, where each of `sweeps` fetches its share."""
+    """Return the indices of the cache lines that sweep number `sweep` fetches.
+
+    Each of `sweeps` sweeps fetches an equal share of `lines` lines, rounded up.
+    """
     share = -(-lines // sweeps)
     return [sweep * share + i for i in range(share)]

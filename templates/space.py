@@ -1,5 +1,6 @@
-"""Knobs, constraints and spaces: what a searcher searches. Start at `Space` (one template) and `SearchSpace` (all).
+"""The spaces that searchers search, with their knobs and constraints.
 
+Start at `Space` (the configs of one template) and `SearchSpace` (the configs of all templates for a workload).
 A space is a product of small ordered knobs with constraints that are checked before anything is compiled. Searchers
 see only this module and tuning_db.
 """
@@ -21,7 +22,10 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Knob:
-    """A named choice; `values` are ordered (neighbouring values are neighbours in the search)."""
+    """A parameter of a template that takes one of `values`. They are ordered: the search steps to neighbouring values.
+
+    Raises ValueError if there are no values or duplicates.
+    """
 
     name: str
     values: tuple[Any, ...]
@@ -33,7 +37,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Constraint:
-    """`holds(values)` must be true; `reason` says in a few words what is wrong otherwise."""
+    """A condition that valid configs meet: `holds(values)` is true. `reason` says briefly what is wrong otherwise."""
 
     reason: str
     holds: Callable[[Values], bool]
@@ -41,11 +45,11 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Space:
-    """The configs of one template for one workload on one target.
+    """The configs that one template has for one workload on one target.
 
-    `seeds` are configs worth trying first (partial mappings are allowed: missing knobs take their first value).
-    `features` maps a config's knob values to named floats computed from its loops (accumulators, bytes, unrolled
-    operations, parallel chunks); a cost model reads them beside the knobs.
+    `seeds` are seed configs, which are worth trying first. Partial mappings are allowed: missing knobs take their first
+    value. `features` maps a config's knob values to named floats computed from its loops (accumulators, bytes, unrolled
+    operations, parallel chunks). A cost model reads them beside the knobs.
     """
 
     template: str
@@ -56,14 +60,17 @@ class Space:
 
     @cached_property
     def raw_size(self) -> int:
-        """Number of knob combinations, constraints not applied."""
+        """Count the combinations of knob values, whether they meet the constraints or not."""
         return math.prod(len(k.values) for k in self.knobs)
 
     def config(self, values: Values) -> Config:
         return Config(self.template, {k.name: values.get(k.name, k.values[0]) for k in self.knobs})
 
     def why_invalid(self, config: Config) -> str | None:
-        """None if the config belongs to this space and meets every constraint, else the first reason why not."""
+        """Return the first reason why a config is not valid in this space, or None if it is valid.
+
+        A valid config is of this template, has its knobs and values, and meets every constraint.
+        """
         if config.template != self.template:
             return f"config is for template {config.template}, not {self.template}"
         if set(config.knobs) != {k.name for k in self.knobs}:
@@ -77,12 +84,15 @@ class Space:
         return self.why_invalid(config) is None
 
     def _valid(self, values: Values) -> Config | None:
-        """The config with those values, all of them its knobs', if they meet every constraint: a search asks this far
-        more often than the answer is yes, and a Config costs more than its constraints."""
+        """Return the config with these values if they meet every constraint, else None.
+
+        There must be a valid value for each knob. Constraints are checked before a Config is made: most candidates of a
+        search fail them, and making a Config takes longer than checking them.
+        """
         return Config(self.template, values) if all(c.holds(values) for c in self.constraints) else None
 
     def __iter__(self) -> Iterator[Config]:
-        """Every valid config, in a fixed order."""
+        """Iterate over all valid configs in a fixed order."""
         names = [k.name for k in self.knobs]
         for combination in itertools.product(*(k.values for k in self.knobs)):
             config = self._valid(dict(zip(names, combination, strict=True)))
@@ -93,7 +103,7 @@ class Space:
         return [c for c in map(self.config, self.seeds) if self.is_valid(c)]
 
     def sample(self, rng: random.Random, attempts: int = 200) -> Config | None:
-        """A random valid config, uniform over valid ones; None if none was met in `attempts` draws."""
+        """Draw a valid config, uniformly. Returns None if none was met in `attempts` draws."""
         for _ in range(attempts):
             config = self._valid({k.name: rng.choice(k.values) for k in self.knobs})
             if config is not None:
@@ -101,7 +111,10 @@ class Space:
         return None
 
     def mutate(self, config: Config, rng: random.Random, attempts: int = 50) -> Config | None:
-        """A valid config that differs from `config` in one knob (seldom two); None if none was met."""
+        """Return a valid config that differs from `config` in one knob, or in two with probability 0.3.
+
+        Returns None if none was met in `attempts` draws.
+        """
         free = [k for k in self.knobs if len(k.values) > 1]
         for _ in range(attempts if free else 0):
             values = dict(config.knobs)
@@ -113,7 +126,7 @@ class Space:
         return None
 
     def neighbours(self, config: Config) -> list[Config]:
-        """Every valid config that differs in one knob by one step of its order."""
+        """Return all valid configs that differ from `config` in one knob, by one position in its order."""
         found = []
         for knob in self.knobs:
             at = knob.values.index(config[knob.name])
@@ -123,8 +136,10 @@ class Space:
         return [c for c in found if c is not None]
 
     def crossover(self, a: Config, b: Config, rng: random.Random, mutation: float = 0.0) -> Config | None:
-        """Each knob from one of two parents at random, or, with the probability `mutation`, of any value; None if the
-        child is invalid."""
+        """Combine two configs: each knob takes the value of `a` or of `b`, at random.
+
+        With the probability `mutation` a knob takes any of its values instead. Returns None if the result is invalid.
+        """
         values = {k.name: rng.choice((a, b))[k.name] for k in self.knobs}
         for knob in self.knobs if mutation else ():
             if len(knob.values) > 1 and rng.random() < mutation:
@@ -132,7 +147,10 @@ class Space:
         return self._valid(values)
 
     def encode(self, config: Config) -> dict[str, float]:
-        """Named features: each knob's value (its place in the order where not a number) and `features`."""
+        """Return a config's named features: the knobs' values and those of `features`.
+
+        A value that is no number is replaced by its index in the knob's values.
+        """
         row: dict[str, float] = {}
         for knob in self.knobs:
             value = config[knob.name]
@@ -144,17 +162,20 @@ class Space:
 
 
 def context_distance(a: Mapping[str, float], b: Mapping[str, float]) -> float:
-    """Between the contexts of two search spaces: how far their workloads' sizes are apart, in powers of two."""
+    """Return how far the sizes of two workloads are apart, as a Euclidean distance in powers of two.
+
+    `a` and `b` are the contexts of their search spaces.
+    """
     names = sorted(set(a) | set(b))
     return math.dist([a.get(n, 0.0) for n in names], [b.get(n, 0.0) for n in names])
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """All templates that can compute one workload: a union of spaces. `len(spaces)` is at least one.
+    """The union of the spaces of all templates that can compute a workload. Raises ValueError if there are none.
 
-    `context`: named numbers of the workload itself, beside every config's features: a model that has met other
-    workloads needs them.
+    `context` has named numbers of the workload itself, which `encode` adds to every config's features. A cost model
+    that was trained on several workloads needs them.
     """
 
     spaces: tuple[Space, ...]
@@ -184,12 +205,15 @@ class SearchSpace:
             yield from space
 
     def seed_configs(self) -> list[Config]:
-        """The spaces' seeds, taken in turn."""
+        """Return the seed configs of all spaces, taken from the spaces in turn."""
         rows = itertools.zip_longest(*(s.seed_configs() for s in self.spaces))
         return [c for row in rows for c in row if c is not None]
 
     def sample(self, rng: random.Random) -> Config | None:
-        """A random valid config; every template is equally likely, whatever the size of its space."""
+        """Draw a valid config. Every template is equally likely, whatever the size of its space.
+
+        Returns None if no valid config was met.
+        """
         for space in rng.sample(self.spaces, len(self.spaces)):
             config = space.sample(rng)
             if config is not None:
@@ -197,7 +221,10 @@ class SearchSpace:
         return None
 
     def encode(self, configs: Sequence[Config]) -> tuple[list[str], list[list[float]]]:
-        """Feature names and one row per config; NaN where a feature does not exist for a config's template."""
+        """Return the names of all features and one row of values per config.
+
+        A value is NaN if the config's template does not have the feature.
+        """
         rows = [self._by_template[c.template].encode(c) for c in configs]
         templates = {f"is.{s.template}" for s in self.spaces}
         names = sorted({name for row in rows for name in row} | templates | set(self.context))

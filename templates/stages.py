@@ -1,4 +1,4 @@
-"""Pieces that all templates share: epilogue stages, zero padding, quiet schedules, unrolled register tiles."""
+"""Pieces that all templates share: epilogue stages, zero padding, schedules without debug output, register tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from templates import epilogue as steps
 
 
 def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: str = "float32") -> list[te.Tensor]:
-    """One placeholder per operand: bias (channel blocks, lanes) or (channels,), add in the output's shape."""
+    """Return one placeholder per operand of the epilogue.
+
+    A bias is (channel blocks, lanes) if the output is blocked, else (channels,). "add" operands have its shape.
+    """
     found = []
     for i, step in enumerate(steps.operands(epilogue)):
         bias_shape = (out_shape[1], out_shape[-1]) if len(out_shape) == 5 else (out_shape[1],)
@@ -23,9 +26,9 @@ def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: 
 def epilogue_value(
     epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], *, index: Sequence[Any], dtype: str = "float32"
 ) -> Any:
-    """The epilogue over `value` at an output index (n, block, y, x, lane) or (row, channel).
+    """Apply the epilogue to `value` at an output index, which is (n, block, y, x, lane) or (row, channel).
 
-    `value` is float32 and so is all arithmetic; operands and result are stored as `dtype`.
+    `value` is float32 and so is all arithmetic. The operands `extra` and the result are of `dtype`.
     """
     channel = (index[1], index[-1]) if len(index) == 5 else (index[1],)
     reads = [
@@ -36,27 +39,27 @@ def epilogue_value(
 
 
 def as_float32(value: Any, dtype: str) -> Any:
-    """A value stored as `dtype`, to compute with."""
+    """Convert a value that is stored as `dtype` to the float32 that kernels compute in."""
     return value if dtype == "float32" else value.astype("float32")
 
 
 def stored_as(value: Any, dtype: str) -> Any:
-    """A float32 value, as it is stored."""
+    """Convert a float32 value to the `dtype` that it is stored in."""
     return value if dtype == "float32" else value.astype(dtype)
 
 
 def zero(dtype: str = "float32") -> Any:
-    """0 as a constant of TVM's."""
+    """Return 0 as a TVM constant."""
     return tirx.const(0.0, dtype)
 
 
 def zero_padded(read: Callable[..., Any], y: Any, x: Any, *, height: int, width: int, dtype: str = "float32") -> Any:
-    """read(y, x), a `dtype`, inside the image, else 0."""
+    """Return read(y, x) if (y, x) lies inside the image, else 0. Both are of `dtype`."""
     return tirx.if_then_else(tirx.all(y >= 0, y < height, x >= 0, x < width), read(y, x), zero(dtype))
 
 
 def new_schedule(func: tirx.PrimFunc) -> Schedule:
-    """A schedule without debug checks and without IR dumps in its errors (they are megabytes)."""
+    """Make a schedule that does no debug checks and dumps no IR into its errors (such dumps take megabytes)."""
     return Schedule(func, debug_mask="none", error_render_level="none")
 
 
@@ -69,5 +72,5 @@ def unroll_tile(sch: Schedule, loops: Sequence[Any]) -> None:
 
 
 def has_block(sch: Schedule, name: str) -> bool:
-    """Whether a stage of this name is still there (an inlined one, or one that was not needed, is not)."""
+    """Tell whether the function has a stage of this name. A stage is missing if it was not needed or was inlined."""
     return any(sch.get(b).name_hint == name for b in sch.get_child_blocks(sch.get_sblock("root")))

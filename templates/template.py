@@ -1,11 +1,11 @@
-"""The contract of a schedule template, layouts, and the registry. A new template is one file and one line in
-`templates/__init__.py` (or a plugin: `tune --plugin`, the entry point group `edgetune.templates`).
+"""The contract of a schedule template, layouts, and the registry of templates. Start at `Template`.
 
-A template turns (workload, target, config) into a scheduled PrimFunc. Those of a convolution or a dense layer
-(`AnchorTemplate`) have the parameters data, weight, then one buffer per operand of the epilogue in order (bias, add),
-then the output. Data, "add" operands and the output are in the template's layouts; weights and biases are packed once,
-when a module is built, by `pack_weight` and `pack_bias`. What functions of other templates take is said by their
-operators (templates/operator.py).
+A new template is one file and one line in `templates/__init__.py`, or a plugin (`tune --plugin`, the entry point group
+`edgetune.templates`). A template turns (workload, target, config) into a scheduled PrimFunc. That of an
+`AnchorTemplate` has the parameters data, weight, one buffer per operand of the epilogue in order (bias, add), and the
+output. Data, "add" operands and the output are in the template's layouts. Weights and biases are packed once, when a
+module is built, by `pack_weight` and `pack_bias`. For other templates the operator says what the function takes
+(templates/operator.py).
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from tuning_db.record import Config, Workload
 
 @dataclass(frozen=True)
 class Layout:
-    """How an activation lies in memory. block == 0: plain (NCHW, or NC). Otherwise NCHW{block}c:
-    (N, ceil(C/block), H, W, block), the last block filled up with arbitrary finite values."""
+    """How an activation lies in memory.
+
+    If `block` is 0 the layout is plain (NCHW, or NC). Otherwise it is NCHW{block}c, that is
+    (N, ceil(C/block), H, W, block), and the last block is filled up with arbitrary finite values.
+    """
 
     block: int = 0
 
@@ -38,7 +41,7 @@ class Layout:
         return n, -(-c // self.block), h, w, self.block
 
     def pack(self, array: np.ndarray) -> np.ndarray:
-        """From plain to this layout, zero-filled."""
+        """Convert an array from the plain layout to this one. The last block is filled up with zeros."""
         if not self.block:
             return np.ascontiguousarray(array)
         n, c, h, w = array.shape
@@ -47,7 +50,7 @@ class Layout:
         return np.ascontiguousarray(padded.reshape(n, blocks, self.block, h, w).transpose(0, 1, 3, 4, 2))
 
     def unpack(self, array: np.ndarray, channels: int) -> np.ndarray:
-        """From this layout to plain, keeping the first `channels` channels."""
+        """Convert an array from this layout to the plain one and keep its first `channels` channels."""
         if not self.block:
             return array
         n, blocks, h, w, v = array.shape
@@ -59,55 +62,61 @@ PLAIN = Layout()
 
 @dataclass(frozen=True)
 class Layouts:
-    """Of what an anchor reads and of what it makes."""
+    """The layout of the data that an anchor reads, and that of its output."""
 
     data: Layout
     out: Layout
 
 
 class ScheduleError(ValueError):
-    """A config that passed the constraints cannot be applied: the trial is `invalid`, with this message."""
+    """The error that is raised if a config cannot be applied though it meets the constraints.
+
+    The trial is then `invalid`, with this message.
+    """
 
 
 class Template(ABC):
-    """One way of computing and scheduling one operator on one kind of device."""
+    """A schedule template, which computes and schedules one operator on one kind of device. A search sets its knobs."""
 
     name: str  # stable: it is stored in the database
     version: int = 1  # raise it when the same config gives another kernel
-    op: str  # the Workload.op that it computes
-    dtypes: tuple[str, ...] = ("float32",)  # of a Workload: how values are stored; sums are always float32
+    op: str  # the Workload.op that the template computes
+    dtypes: tuple[str, ...] = ("float32",)  # values of Workload.dtype, in which data is stored; sums are always float32
     exact: bool = True  # False: rounds differently from the direct algorithm (Winograd); can be forbidden by the user
-    # The error that its results may have, where that is more than their dtype allows: it must be asked for by name.
+    # The tolerance of the results, if it exceeds that of their dtype. Such a template must be asked for by name.
     tolerance: float | None = None
-    first_calls: int = 1  # that take longer than all later ones, and are not timed
-    spreads_nan: bool = False  # a NaN reaches results that do not depend on it (Winograd: those of the same tile)
+    first_calls: int = 1  # how many calls take longer than all later ones; they are not timed
+    spreads_nan: bool = False  # whether a NaN reaches results that do not depend on it (Winograd: those of its tile)
 
     @abstractmethod
     def space(self, workload: Workload, target: Target) -> Space | None:
-        """The configs for this workload on this target; None where the template does not apply."""
+        """Return the space of configs for this workload on this target, or None if the template does not apply."""
 
     @abstractmethod
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        """The scheduled function. Raises ScheduleError if the config cannot be applied."""
+        """Return the scheduled function. Raises ScheduleError if the config cannot be applied."""
 
 
 class AnchorTemplate(Template):
-    """A template of an operator with a weight: a convolution or a dense layer, with its epilogue."""
+    """A template that computes an operator with a weight (a convolution or a dense layer) with its epilogue."""
 
     @abstractmethod
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        """The layouts of data and output ("add" operands have the output's)."""
+        """Return the layouts of data and output. "add" operands have the output's layout."""
 
     @abstractmethod
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        """The weight (OIHW, or (out, in)) as the function reads it: laid out once, when a module is built."""
+        """Pack a weight (OIHW, or (out, in)) as the function reads it. This is done once, when a module is built."""
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
-        """Configs with equal keys share one packed weight: what of the config changes the result of `pack_weight`."""
+        """Return a key of what in the config changes `pack_weight`. Configs with equal keys share one packed weight."""
         return config.key
 
     def pack_bias(self, workload: Workload, target: Target, bias: np.ndarray) -> np.ndarray:
-        """A bias of one value per output channel as the function reads it (default: blocked like the output)."""
+        """Pack a bias, which has one value per output channel, as the function reads it.
+
+        By default it is blocked like the output.
+        """
         block = self.layouts(workload, target).out.block
         if not block:
             return np.ascontiguousarray(bias)
@@ -119,29 +128,29 @@ _REGISTRY: Registry[Template] = Registry("template")
 
 
 def register(template: Template) -> Template:
-    """Make a template known under its name. Registering another object under the same name raises ValueError."""
+    """Register a template under its name. Raises ValueError if another object is registered under this name."""
     return _REGISTRY.add(template.name, template)
 
 
 def template_named(name: str) -> Template:
-    """Raises KeyError with the known names if there is none."""
+    """Return the template of this name. Raises KeyError with the known names if there is none."""
     return _REGISTRY.named(name)
 
 
 def anchor_template(name: str) -> AnchorTemplate:
-    """As `template_named`, of a template that is known to be an anchor's."""
+    """Return the template of this name, as `template_named` does. It must be an `AnchorTemplate`."""
     template = template_named(name)
     assert isinstance(template, AnchorTemplate), f"{name} is no template of an operator with a weight"
     return template
 
 
 def all_templates() -> list[Template]:
-    """All that are registered, plugins' among them."""
+    """Return all registered templates, including those of plugins, sorted by name."""
     return _REGISTRY.all()
 
 
 def context_of(workload: Workload) -> dict[str, float]:
-    """A workload's own features: log2 of its sizes, for cost models that meet several workloads."""
+    """Return a workload's own features, log2(1 + size) of each of its sizes, for cost models of several workloads."""
     found = {}
     for name, value in workload.attrs.items():
         for i, number in enumerate(value if isinstance(value, list | tuple) else [value]):
@@ -153,18 +162,20 @@ def context_of(workload: Workload) -> dict[str, float]:
 def search_space(
     workload: Workload, target: Target, only: Sequence[str] | None = None, exact: bool = False
 ) -> SearchSpace | None:
-    """The union of all templates' spaces for a workload, or None if none applies.
+    """Return the union of all templates' spaces for a workload, or None if no template applies.
 
-    `only`: names of templates to keep (without them, those with a tolerance of their own are left out); `exact`: leave
-    out templates that round differently (Winograd).
+    `only` names the templates to keep; if it is None, templates with a tolerance of their own are left out. `exact`
+    leaves out templates that round differently from the direct algorithm (Winograd).
     """
     spaces = tuple(_spaces(workload, target, only, exact))
     return SearchSpace(spaces, context_of(workload)) if spaces else None
 
 
 def default_config(workload: Workload, target: Target) -> Config | None:
-    """The config to use where nothing was measured: the first of `search_space`'s seeds, for which the spaces behind it
-    need not be made; None where no template applies."""
+    """Return the config to use where nothing was measured, or None if no template applies.
+
+    It is the first seed config of `search_space`. Spaces after the one that it belongs to are not built.
+    """
     for space in _spaces(workload, target):
         for config in space.seed_configs():
             return config
@@ -174,7 +185,7 @@ def default_config(workload: Workload, target: Target) -> Config | None:
 def _spaces(
     workload: Workload, target: Target, only: Sequence[str] | None = None, exact: bool = False
 ) -> Iterator[Space]:
-    """As `search_space` has them; each is made when it is asked for."""
+    """Yield the spaces that `search_space` unites. Each is built only when the iteration reaches it."""
     for template in all_templates():
         if (
             template.op != workload.op

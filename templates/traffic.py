@@ -1,5 +1,7 @@
-"""What an operator has to move, whichever kernel computes it. Start at `bytes_of`; `workloads.flop_of` has what it
-computes."""
+"""The memory traffic that an operator needs, whichever kernel computes it. Start at `bytes_of`.
+
+`workloads.flop_of` counts its operations.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from tuning_db.record import Workload
 
 
 def bytes_of(workload: Workload) -> float | None:
-    """What every kernel of a workload has to move: all that it reads and writes, once. None for an operator that is
-    not known, and for sizes that no operator has."""
+    """Return the bytes that every kernel of a workload has to move, each operand and result counted once.
+
+    Returns None for an operator that is not known, and for attributes that no operator has.
+    """
     try:
         moved = float(_bytes_of_anchor(workload) if is_anchor(workload) else _bytes_of_operator(workload))
     except STRANGE:

@@ -1,4 +1,7 @@
-"""Winograd's minimal filtering F(m, 3): its matrices, products with their rows as TVM expressions, weights and tiles.
+"""Winograd's minimal filtering F(m, 3), as far as it does not depend on the device.
+
+`MATRICES` has the transforms, `row_of` multiplies by a row of one as a TVM expression, `transformed_weight` transforms
+a weight, and `WinogradTiles` counts the tiles of a convolution.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
 """
@@ -15,7 +18,8 @@ from tvm import tirx
 from templates.blocking import Blocking
 from templates.workloads import Conv2d
 
-# Per m: B^T (input), G (weight), A^T (output), for the points 0, 1, -1 (and 2, -2), infinity.
+# For each m the matrices B^T (input), G (weight) and A^T (output). The interpolation points are 0, 1, -1 and infinity,
+# for m = 4 also 2 and -2.
 MATRICES: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
     2: (
         [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
@@ -45,7 +49,10 @@ MATRICES: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]
 
 
 def linear(row: Sequence[float], get: Callable[[int], Any]) -> Any:
-    """The sum of row[j] * get(j), without zeros and with subtractions for -1."""
+    """Return the sum of row[j] * get(j).
+
+    Zeros are left out, factors of 1 and -1 need no multiplication, and terms with negative factors are subtracted.
+    """
     total = None
     for j, factor in enumerate(row):
         if factor == 0:
@@ -62,10 +69,11 @@ def linear(row: Sequence[float], get: Callable[[int], Any]) -> Any:
 def row_of(
     matrix: Sequence[Sequence[float]], index: Any, get: Callable[[int], Any], choose: Callable[..., Any] = tirx.Select
 ) -> Any:
-    """The `index`-th row times a vector; the choices fold away where the loop over `index` is unrolled.
+    """Multiply the `index`-th row of a matrix by the vector whose j-th element is get(j).
 
-    `choose(condition, value, other)`: tirx.if_then_else where the code is OpenCL, whose vectors' select tests another
-    bit than the one that a true condition, made a vector, sets.
+    The row is selected by a chain of `choose(condition, value, other)`, which folds away if the loop over `index` is
+    unrolled. OpenCL code must choose by tirx.if_then_else: OpenCL's vector select tests the highest bit of a lane,
+    which TVM does not set when it widens a true condition to a vector.
     """
     value = linear(matrix[-1], get)
     for i in range(len(matrix) - 2, -1, -1):
@@ -74,11 +82,13 @@ def row_of(
 
 
 def transformed_weight(m: int, blocks: Blocking, weight: np.ndarray) -> np.ndarray:
-    """U = G w G^T of a 3 x 3 convolution's weight, computed in float64: (m+2, m+2, out blocks, in blocks, in lanes,
-    out lanes)."""
+    """Transform and pack a 3 x 3 convolution's weight w to U = G w G^T, which is computed in float64.
+
+    The result is float32, (m+2, m+2, out blocks, in blocks, in lanes, out lanes).
+    """
     g, a = np.array(MATRICES[m][1]), m + 2
     k, c, _, _ = weight.shape
-    # G w G^T as one product with the Kronecker square of G: (a*a, 9) x (9, K*C)
+    # G w G^T is one product with the Kronecker square of G: (a*a, 9) x (9, K*C).
     u = np.kron(g, g) @ weight.astype(np.float64).reshape(k * c, 9).T
     pad_out, pad_in = blocks.out_blocks * blocks.lanes - k, blocks.in_blocks * blocks.in_lanes - c
     u = np.pad(u.reshape(-1, k, c), ((0, 0), (0, pad_out), (0, pad_in)))
@@ -88,7 +98,7 @@ def transformed_weight(m: int, blocks: Blocking, weight: np.ndarray) -> np.ndarr
 
 @dataclass(frozen=True)
 class WinogradTiles:
-    """`tiles_y` x `tiles_x` tiles of m x m output pixels cover each image."""
+    """The tiles that a Winograd convolution computes: `tiles_y` x `tiles_x` of m x m output pixels cover each image."""
 
     conv: Conv2d
     blocks: Blocking
@@ -108,18 +118,21 @@ class WinogradTiles:
 
     @property
     def tile_rows(self) -> int:
-        """Of all images."""
+        """Count the rows of tiles of all images."""
         return self.conv.batch * self.tiles_y
 
     @property
     def tiles(self) -> int:
-        """Of all images."""
+        """Count the tiles of all images."""
         return self.tile_rows * self.tiles_x
 
 
 def suits_winograd(conv: Conv2d, lanes: int) -> bool:
-    """Whether the templates compute it: 3x3 without stride, dilation or groups, whole vectors of channels, and images
-    that are not smaller than a tile."""
+    """Tell whether the Winograd templates compute a convolution.
+
+    They need a 3x3 kernel without stride, dilation or groups, at least `lanes` input channels, and images of at least
+    4 x 4 output pixels, which is one tile for m = 4.
+    """
     if (conv.kernel, conv.strides, conv.dilation, conv.groups) != ((3, 3), (1, 1), (1, 1), 1):
         return False
     return conv.in_channels >= lanes and min(conv.out_height, conv.out_width) >= 4

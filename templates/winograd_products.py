@@ -1,4 +1,7 @@
-"""How every device tiles the matrix products of Winograd's convolution (the stage "mm"), and fetches their weights."""
+"""The tiling of the matrix products of a Winograd convolution (the stage "mm"), and the prefetch of their weights.
+
+Start at `tile_products`. CPU and OpenCL templates share it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,12 @@ from templates.rewrite import CACHE_LINE_FLOATS, Fetch, mark, shared_out, wrap_m
 
 @dataclass(frozen=True)
 class ProductLoops:
-    """The loops of "mm": over the matrix products, tiles outside of the register tile, input blocks, input channels
-    that are unrolled, and the register tile from the outside in, lanes last; `write`: its sums' way out."""
+    """The loops that "mm" is split into.
+
+    `products` are the two loops over the matrix products. `tiles` runs over the tiles outside of the register tile,
+    `blocks` over the input blocks, and `unrolled` over the input channels that are to be unrolled. `register_tile` has
+    the loops of the register tile from the outside in, lanes last. `write` is the stage that writes its sums.
+    """
 
     products: tuple[Any, Any]
     tiles: Any
@@ -28,8 +35,11 @@ class ProductLoops:
 def tile_products(
     sch: Schedule, ob: int, tiles: int, *, ui: int, blocks_outer: bool, tiles_first: bool
 ) -> ProductLoops:
-    """Register tiles of `ob` output blocks by `tiles` tiles, `ui` input channels unrolled, with sums in registers that
-    are written when a tile is done. The loop over input blocks is marked for `prefetch_products`."""
+    """Split "mm" into register tiles of `ob` output blocks by `tiles` tiles, with `ui` input channels to be unrolled.
+
+    Sums are kept in registers and are written when a register tile is done. The loop over input blocks is marked for
+    `prefetch_products`.
+    """
     mm = sch.get_sblock("mm")
     e, q, o, t, v, ib, ii = sch.get_loops(mm)[-7:]
     oo, oi = sch.split(o, [None, ob])
@@ -47,9 +57,12 @@ def tile_products(
 def prefetch_products(
     func: tirx.PrimFunc, lanes: int, ob: int, *, tiles: int, at_once: int, blocks_outer: bool, fetch: Fetch
 ) -> tirx.PrimFunc:
-    """While the weights of `ob` output blocks are reused over register tiles of `tiles` out of `at_once`, fetch a share
-    of the next ones in each: the next output blocks where those are the outer loop, else the same of the next matrix
-    product."""
+    """Prefetch the next weights while those of `ob` output blocks are reused over register tiles.
+
+    The weights are reused over `at_once` tiles, `tiles` of them in a register tile, and each register tile fetches an
+    equal share of the next weights. These are the weights of the next output blocks if `blocks_outer`, else those of
+    the same output blocks in the next matrix product.
+    """
     weight = func.params[1]
     step_q, step_o = (0, ob) if blocks_outer else (1, 0)
     sweeps = -(-at_once // tiles)

@@ -1,4 +1,4 @@
-"""Typed views of the workloads that templates know: Conv2d and Dense, to and from tuning_db.Workload."""
+"""This module converts the workloads of anchors to and from typed views: `Conv2d` and `Dense`. Start at `anchor_of`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from tuning_db.record import Workload
 
 @dataclass(frozen=True)
 class Conv2d:
-    """A 2-D convolution on NCHW data with OIHW weights. Sizes in elements; padding is (top, left, bottom, right).
+    """A 2-D convolution that reads NCHW data and OIHW weights.
 
-    `groups == in_channels` (with any multiplier) is a depthwise convolution.
+    Sizes are in elements, and padding is (top, left, bottom, right). A convolution with `groups == in_channels` is
+    depthwise, with any multiplier; `is_depthwise` asks for as many output channels, too. Raises ValueError for sizes
+    that do not fit.
     """
 
     batch: int
@@ -71,7 +73,7 @@ class Conv2d:
 
     @property
     def flop(self) -> float:
-        """Floating-point operations of the direct algorithm, a multiply-add counted as two."""
+        """Count the floating-point operations of the direct algorithm. A multiply-add counts as two."""
         n, k, h, w = self.out_shape
         return 2.0 * n * k * h * w * (self.in_channels // self.groups) * self.kernel[0] * self.kernel[1]
 
@@ -81,7 +83,10 @@ class Conv2d:
 
 @dataclass(frozen=True)
 class Dense:
-    """out[rows, out_features] = data[rows, in_features] times weight; the weight is (out_features, in_features)."""
+    """A dense layer that computes out[rows, out_features] = data[rows, in_features] times weight.
+
+    The weight is (out_features, in_features). Raises ValueError for a size below 1.
+    """
 
     rows: int
     in_features: int
@@ -113,35 +118,38 @@ class Dense:
 
 Anchor = Conv2d | Dense
 _KINDS: dict[str, type[Any]] = {"conv2d": Conv2d, "dense": Dense}
-# What comes of a workload in a database that another version or a plugin has written, whatever its attributes are.
+# The exceptions that decoding a workload may raise if another version or a plugin wrote it to the database.
 STRANGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def anchor_of(workload: Workload) -> Anchor:
-    """The typed view of a workload. Raises KeyError for an operator that no template knows."""
+    """Return the typed view of a workload. Raises KeyError if its operator is no anchor."""
     anchor: Anchor = _KINDS[workload.op](**workload.attrs)
     return anchor
 
 
 def flop_of(workload: Workload) -> float | None:
-    """Operations of the direct algorithm; None where they are not what an operator is about."""
+    """Return the operations of the direct algorithm, or None for an operator whose cost they do not describe.
+
+    Only anchors have such a count.
+    """
     return anchor_of(workload).flop if is_anchor(workload) else None
 
 
 def is_anchor(workload: Workload) -> bool:
-    """Whether it is a convolution or a dense layer."""
+    """Tell whether a workload is a convolution or a dense layer."""
     return workload.op in _KINDS
 
 
 def conv_of(workload: Workload) -> Conv2d:
-    """The typed view of a convolution."""
+    """Return the typed view of a workload that is a convolution."""
     conv = anchor_of(workload)
     assert isinstance(conv, Conv2d)
     return conv
 
 
 def dense_of(workload: Workload) -> Dense:
-    """The typed view of a dense layer."""
+    """Return the typed view of a workload that is a dense layer."""
     dense = anchor_of(workload)
     assert isinstance(dense, Dense)
     return dense

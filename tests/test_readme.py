@@ -22,7 +22,7 @@ def test_its_first_command_runs_the_demo_and_its_second_the_tests():
 
 def test_it_is_short_and_points_to_every_page_of_the_manual():
     text = README.read_text()
-    assert len(text.splitlines()) <= 200
+    assert len(text.splitlines()) <= 90
     assert set(re.findall(r"\]\(docs/([\w-]+\.md)\)", text)) == {page.name for page in PAGES}
 
 

@@ -1,7 +1,7 @@
-"""edgetune: schedule templates, tuned into a database, and networks built from it."""
+"""edgetune tunes schedule templates, keeps the results in a database, and builds networks from it."""
 
 import os
 
-# onnxruntime tells its maker about the models that it runs, their names included, unless it is told not to before it is
-# imported. Whoever wants that sets the variable to 0.
+# onnxruntime reports the models that it runs, with their names, to its maker, unless this variable is set before it is
+# imported. A user who wants these reports sets the variable to 0.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,4 +1,4 @@
-"""`python -m tuner`: the same as `tune`, whatever else is installed under that name (Ray brings a `tune` too)."""
+"""`python -m tuner` runs the same command as `tune`, even where another package installs a `tune` (Ray does)."""
 
 from tuner.start import main
 

@@ -1,4 +1,4 @@
-"""Files of named arrays, NumPy's .npz: `read_arrays` and `write_arrays`."""
+"""Read and write files of named arrays in NumPy's .npz format. Start at `read_arrays` and `write_arrays`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tuner.errors import BadInput, last_line
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file by name. Raises BadInput if it is not one, holds objects, or takes more memory
-    than is free."""
+    """Return the arrays of an .npz file by name. Raises BadInput if the file is not an .npz file, holds objects, or
+    takes more memory than is free."""
     try:
         if not zipfile.is_zipfile(path):
             np.load(path, allow_pickle=False, mmap_mode="r")
@@ -27,19 +27,19 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         for name, array in found.items():
-            if not isinstance(array, np.ndarray):  # NumPy returns what has not an array's head as bytes
+            if not isinstance(array, np.ndarray):  # NumPy returns an entry without an array header as bytes
                 raise BadInput(f"{path}: {name!r} in it is no array")
         return found
     except BadInput:
         raise
-    except Exception as error:  # archives, their ways of compression and NumPy's headers raise errors of many types
+    except Exception as error:  # zipfile, its codecs and NumPy's parser raise many types of errors
         raise BadInput(f"{path}: not an .npz file that can be read ({last_line(error)})") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz file, whole or not at all. Raises BadInput if it cannot be written."""
     try:
-        # numpy.savez takes names as those of its parameters: it has no place for an array that is named "file".
+        # numpy.savez takes the names as keyword arguments, so it cannot write an array that is named "file".
         with whole_file(str(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:

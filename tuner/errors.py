@@ -1,25 +1,28 @@
-"""The errors that end a command, each with its exit status. Everything else that escapes is a programming error."""
+"""Define the errors that end a command, each with its exit status, and errors that the tuner handles itself. Any other
+exception that escapes is a programming error."""
 
 from __future__ import annotations
 
-_LONGEST = 300  # characters
-_LINE = 240  # of a compiler's log
+_LONGEST = 300  # characters of a message
+_LINE = 240  # characters of a line of a compiler's log
 
 
 def last_line(error: BaseException) -> str:
-    """What a library's error says in the end, as one line; what it is where it says nothing."""
+    """Return the last line of a library's error message, at most _LONGEST characters. Return the error's type name
+    where the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[-1][:_LONGEST]
 
 
 def first_error(log: str) -> str:
-    """The first line of a compiler's log that says what is wrong, without the place of temporary files."""
+    """Return the first line of a compiler's log that contains "error", or its last line if none does, cut to _LINE
+    characters."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     line = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "it said nothing")
     return line if len(line) <= _LINE else line[: _LINE - 3] + "..."
 
 
 class TuneError(Exception):
-    """One clear line for the user: what is wrong, where, and what to do."""
+    """An error that is shown to the user as one clear line: what is wrong, where, and what to do about it."""
 
     exit_status = 1
 
@@ -31,7 +34,7 @@ class BadInput(TuneError):
 
 
 class NothingMeasured(TuneError):
-    """Every candidate failed: there is no time to choose by."""
+    """Raised when every candidate failed, so that there is no time to choose a config by."""
 
     exit_status = 3
 
@@ -47,11 +50,13 @@ class CompileError(Exception):
 
 
 class SearchFailed(Exception):
-    """A library that a searcher uses has failed. Another searcher can go on: it ends no command by itself."""
+    """A library that a searcher uses has failed. This error ends no command by itself, since another searcher can go
+    on."""
 
 
 class DeviceLost(Exception):
-    """The board cannot be reached any more; it may come back. `running`: a candidate ran there, and may be why."""
+    """The board cannot be reached any more, but it may come back. `running` is true if a candidate ran on the board,
+    which may be the cause."""
 
     def __init__(self, message: str, running: bool = False) -> None:
         super().__init__(message)
@@ -59,4 +64,5 @@ class DeviceLost(Exception):
 
 
 class TurnOver(DeviceLost):
-    """Others wait for the board, and it was asked for at the end of this run's turn. Nothing is wrong with it."""
+    """The run asked for the board at the end of its turn while other runs wait for the board. Nothing is wrong with the
+    board."""

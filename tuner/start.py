@@ -1,6 +1,7 @@
-"""The command `tune`, before anything of it is imported: Start at `main`.
+"""Hold the entry point of the command `tune`, which runs before anything of it is imported. Start at `main`.
 
-Importing takes a tenth of a second and more. An interrupt in that time has nothing to end, and shows no traceback.
+The import takes a tenth of a second or more. An interrupt during the import has nothing to clean up, so the process
+exits at once and shows no traceback.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ _INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Import the commands and run the one that is asked for; exits with its status."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not for a job in the background of a shell
+    """Import the commands, run the one that the command line asks for, and exit with its status."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore SIGINT
         signal.signal(signal.SIGINT, _end)
     from tuner.cli.main import main as run
 

@@ -1,4 +1,4 @@
-"""What a session tunes, and what a network consists of: `Task`."""
+"""Define `Task`, the unit that a session tunes and that a network consists of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tuning_db.record import Workload
 
 @dataclass(frozen=True)
 class Task:
-    """A workload to tune. `occurrences`: how often the network runs it; `name`: what a person calls it."""
+    """A workload that is to be tuned. `occurrences` is how often the network runs it. `name` is what it is called in
+    output for people."""
 
     workload: Workload
     occurrences: int = 1
@@ -19,5 +20,5 @@ class Task:
 
     @cached_property
     def flop(self) -> float | None:
-        """Of one call, by the direct algorithm, see `flop_of`."""
+        """Return the operations of one call by the direct algorithm, or None where `flop_of` does not know them."""
         return flop_of(self.workload)

@@ -1,4 +1,4 @@
-"""Versions of what makes kernels, without importing it."""
+"""Find the versions of the packages that generate kernels, without importing them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def versions() -> dict[str, str]:
-    """Of TVM and of edgetune. Raises PackageNotFoundError where TVM is not installed."""
+    """Return the versions of TVM and of edgetune. Raises PackageNotFoundError if TVM is not installed."""
     return {"tvm": version("apache-tvm"), "edgetune": _own()}
 
 

@@ -1,8 +1,9 @@
-"""Who tunes which workload on which device: processes that share a database claim a task before they work on it.
+"""This module keeps the claims by which processes that share a database divide the tasks. Start at `Claims`.
 
-A claim is a lease by the database's clock. Its owner renews it as long as it lives; when one dies, others may take the
-task over after that. Rows are locked while they change hands, with SKIP LOCKED on PostgreSQL and a writer's lock on
-SQLite, so that of two that want the same task one gets it at once and the other looks for another.
+A process claims a workload on a device before it tunes it. A claim is a lease by the database's clock, and its owner
+renews it as long as it lives. When an owner dies, others may take the task over once the lease has run out. Rows are
+locked while they change hands, with SKIP LOCKED on PostgreSQL and the writer's lock on SQLite. So of two processes that
+want the same task, one gets it at once and the other looks for another task.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ _MICRO = 1_000_000
 
 
 class Claims:
-    """What one owner claims on one device. An owner is HOST:PID/X, where X tells it from others of that process. Every
-    method raises DatabaseError if the database cannot be written."""
+    """The claims that one owner holds on one device.
+
+    An owner is HOST:PID/X, where X distinguishes the owners of one process. Every method raises DatabaseError if the
+    database cannot be written.
+    """
 
     def __init__(self, store: Store, device: DeviceKey, owner: str, seconds: float) -> None:
-        """`seconds`: how long a claim holds unless it is renewed."""
+        """Make no claim yet. `seconds` says how long a claim holds unless it is renewed."""
         self._store, self._device, self._owner = store, device, owner
         self._lease = int(seconds * _MICRO)
 
@@ -35,10 +39,10 @@ class Claims:
         is_dead: Callable[[str], bool] | None = None,
         keep: Collection[Workload] = (),
     ) -> bool:
-        """Claim a workload, and give back all that were claimed before but `keep`; False if another owner has it now.
-        `is_dead` knows of owners whose lease need not run out.
+        """Claim a workload and give back all earlier claims except `keep`. Return False if another owner holds it.
 
-        What an owner that died had in flight is taken out of the journal.
+        `is_dead` tells whether an owner is known to be dead, so that its lease need not run out first. Where the claim
+        is taken over from another owner, that process's measurements of the workload leave the journal.
         """
         with self._store.writing() as connection:
             connection.execute(self._given_back(keep))
@@ -48,7 +52,7 @@ class Claims:
             connection.execute(new, {**ids, "owner": None, "expires": 0})
             query = select(claims.c.owner, claims.c.expires).where(*here).with_for_update(skip_locked=True)
             row = connection.execute(query).first()
-            if row is None:  # somebody is taking it
+            if row is None:  # another process is claiming the workload at this moment
                 return False
             now = connection.scalars(select(database_now(connection))).one()
             others = row.owner is not None and row.owner != self._owner
@@ -62,7 +66,7 @@ class Claims:
         return True
 
     def give_back(self) -> None:
-        """Others need not wait for what is claimed."""
+        """Give back all claims, so that other owners need not wait for the leases to run out."""
         with self._store.writing() as connection:
             connection.execute(self._given_back())
 
@@ -72,8 +76,10 @@ class Claims:
         return update(claims).where(*mine).values(owner=None, expires=0)
 
     def renew(self) -> set[str]:
-        """Hold on to what is claimed for another lease; the workloads' keys. Of what is not among them the lease ran
-        out, and another has taken it."""
+        """Renew all claims for another lease and return the keys of their workloads.
+
+        A workload that was claimed and is missing in the result was lost: its lease ran out, and another owner took it.
+        """
         with self._store.writing() as connection:
             until = database_now(connection) + self._lease
             mine = claims.c.owner == self._owner
@@ -81,7 +87,7 @@ class Claims:
             return set(connection.scalars(select(workloads.c.key).select_from(claims.join(workloads)).where(mine)))
 
     def of_others(self) -> dict[str, str]:
-        """Whose claims hold now, by the workload's key."""
+        """Return the owners of all claims of others that hold now on this device, by the workload's key."""
         with self._store.reading() as connection:
             query = select(workloads.c.key, claims.c.owner).select_from(claims.join(workloads).join(devices))
             mine = claims.c.owner == self._owner
@@ -91,20 +97,22 @@ class Claims:
 
 
 def process_of(owner: str) -> str:
-    """HOST:PID, as the journal has it."""
+    """Return HOST:PID of an owner, the form that the journal uses."""
     return owner.partition("/")[0]
 
 
 def database_now(connection: Connection) -> ColumnElement[int]:
-    """Microseconds since 1970 by the database's own clock: those of its users may differ."""
+    """Return the SQL for microseconds since 1970 by the database's own clock. Clocks of its users may differ."""
     if connection.dialect.name == "postgresql":
         return cast(func.extract("epoch", func.clock_timestamp()) * _MICRO, BigInteger)
     return cast((func.julianday("now") - 2440587.5) * (86_400 * _MICRO), BigInteger)
 
 
 def trial_counts(store: Store, wanted: Collection[Workload], device: DeviceKey) -> Mapping[str, int]:
-    """How many trials each of these workloads has on the device, by the workload's key; those with none are left
-    out."""
+    """Count the trials that each of these workloads has on the device, by the workload's key.
+
+    Workloads without trials are left out.
+    """
     query = select(workloads.c.key, func.count()).select_from(workloads.join(trials)).group_by(workloads.c.key)
     here = select(devices.c.id).where(devices.c.key == device.key).scalar_subquery()
     with store.reading() as connection:

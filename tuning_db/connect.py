@@ -1,7 +1,7 @@
-"""From a path or URL to a SQLAlchemy engine, and from what can go wrong there to one clear line.
+"""This module turns a path or URL into a SQLAlchemy engine, and a driver's error into one clear line.
 
-Start at `locate` (what does the user mean), `check_file` (may an SQLite file be opened, without touching it) and
-`make_engine`. `explain` turns a driver's error into a DatabaseError.
+Start at `locate`, which parses what the user gave. `check_file` checks an SQLite file without changing it, and
+`make_engine` makes the engine. `explain` turns a driver's error into a DatabaseError.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tuning_db import interrupts
 from tuning_db.errors import DatabaseError
 from tuning_db.schema import APPLICATION_ID
 
-BUSY_SECONDS = 30.0  # how long a writer waits for another
-_LOOK_SECONDS = (0.001, 0.01)  # between two looks at whether it is done
+BUSY_SECONDS = 30.0  # how long a writer waits for another writer
+_LOOK_SECONDS = (0.001, 0.01)  # shortest and longest pause between two attempts to get the writer's lock
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _OTHER = "choose another with --db"
@@ -34,7 +34,10 @@ _OTHER = "choose another with --db"
 
 @dataclass(frozen=True)
 class Location:
-    """Where a database is. `path` is set for SQLite, `url` for PostgreSQL; `name` is for messages, without password."""
+    """The place where a database is. `path` is set for SQLite, `url` for PostgreSQL.
+
+    `name` is used in messages and contains no password.
+    """
 
     name: str
     path: Path | None = None
@@ -42,7 +45,10 @@ class Location:
 
 
 def locate(url_or_path: str | Path) -> Location:
-    """A bare path is an SQLite file. Raises DatabaseError for any URL but sqlite:///PATH and postgresql://..."""
+    """Parse a path or URL. A bare path means an SQLite file.
+
+    Raises DatabaseError for any URL except sqlite:///PATH and postgresql://...
+    """
     text = os.fspath(url_or_path)
     if "://" not in text:
         return _file(text, text)
@@ -67,8 +73,10 @@ def _file(path: str, text: str) -> Location:
 
 
 def check_file(path: Path, create: bool, read_only: bool) -> bool:
-    """Raise DatabaseError unless `path` can become or already is an SQLite tuning database; True if it is there
-    already. Writes nothing."""
+    """Raise DatabaseError unless `path` is an SQLite tuning database or can become one.
+
+    Return True if the file exists already. Nothing is written.
+    """
     try:
         if not path.exists():
             _check_new(path, create and not read_only)
@@ -106,7 +114,7 @@ def _check_existing(path: Path, read_only: bool) -> None:
 
 
 def remove_if_unused(path: Path) -> None:
-    """Take back a file that could be created but not filled, unless another process has filled it or is at it."""
+    """Delete a file that was created but not filled, unless another process has filled it or is writing to it."""
     if not path.exists() or _log_bytes(path):
         return
     with path.open("rb") as file:
@@ -126,7 +134,10 @@ def _log_bytes(path: Path) -> int:
 
 
 def _check_whole(path: Path, header: bytes) -> None:
-    """The header says how many pages the file has; an interrupted copy has fewer. A log may still hold them."""
+    """Raise DatabaseError if the file has fewer pages than its header says, as after an interrupted copy.
+
+    Where a write-ahead log exists, missing pages may still be in it, so the file is accepted.
+    """
     page_bytes = int.from_bytes(header[16:18], "big")
     expected = int.from_bytes(header[28:32], "big") * (65536 if page_bytes == 1 else page_bytes)
     actual = path.stat().st_size
@@ -136,7 +147,10 @@ def _check_whole(path: Path, header: bytes) -> None:
 
 
 def _check_ours(path: Path, header: bytes) -> None:
-    """Another program's SQLite file is left alone; one without tables may be ours, killed while it was created."""
+    """Raise DatabaseError for an SQLite file of another program.
+
+    A file without tables is accepted: it may be a tuning database whose creation was interrupted.
+    """
     if int.from_bytes(header[68:72], "big") == APPLICATION_ID:
         return
     # Immutable: a plain read of a file in WAL mode would leave a -wal and a -shm beside it.
@@ -155,13 +169,16 @@ def _connect(path: Path, query: str) -> sqlite3.Connection:
         f"file:{quote(os.fsencode(path.absolute()))}?{query}",
         uri=True,
         timeout=BUSY_SECONDS,
-        isolation_level=None,  # we say BEGIN ourselves: the driver's own is late and never IMMEDIATE
+        isolation_level=None,  # `_begin` issues BEGIN: the driver would issue it late and never as IMMEDIATE
         check_same_thread=False,
     )
 
 
 def make_engine(location: Location, read_only: bool) -> Engine:
-    """Nothing is opened yet. Raises DatabaseError where the driver for PostgreSQL is not installed."""
+    """Make the engine without opening a connection.
+
+    Raises DatabaseError where the driver for PostgreSQL is not installed.
+    """
     if location.path is None:
         assert location.url is not None
         try:
@@ -178,20 +195,21 @@ def _creator(path: Path, read_only: bool) -> Callable[[], sqlite3.Connection]:
     def create() -> sqlite3.Connection:
         try:
             return opened()
-        except UnicodeDecodeError as error:  # SQLite's message has names of a damaged schema in it
+        except UnicodeDecodeError as error:  # SQLite's message quotes names of a damaged schema
             raise sqlite3.DatabaseError("database disk image is malformed") from error
 
     def opened() -> sqlite3.Connection:
         if not read_only:
             query = "mode=rwc"
         elif _writable(path):
-            query = "mode=rw"  # with query_only below: unlike mode=ro it leaves no -wal and -shm behind
+            query = "mode=rw"  # together with query_only below; unlike mode=ro this leaves no -wal and -shm behind
         else:
             query = "mode=ro" if _log_bytes(path) else "mode=ro&immutable=1"
         connection = _connect(path, query)
-        connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut; a trial takes far longer
+        # With FULL a commit survives a power cut. It costs far less time than measuring a trial.
+        connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -65536")  # KiB
-        connection.execute("PRAGMA wal_autocheckpoint = 8192")  # pages: an import rewrites the same index pages often
+        connection.execute("PRAGMA wal_autocheckpoint = 8192")  # pages; an import rewrites the same index pages often
         if read_only:
             connection.execute("PRAGMA query_only = ON")
         return connection
@@ -200,7 +218,10 @@ def _creator(path: Path, read_only: bool) -> Callable[[], sqlite3.Connection]:
 
 
 def _begin(connection: Connection) -> None:
-    """A writer takes the lock at once: a reader that becomes one cannot wait for another and fails."""
+    """Begin a transaction. A writer takes the lock at once.
+
+    In SQLite a reader that becomes a writer later cannot wait for another writer, but fails.
+    """
     if connection.get_execution_options().get("writes", False):
         driver: Any = connection.connection.driver_connection
         _begin_writing(driver)
@@ -209,8 +230,12 @@ def _begin(connection: Connection) -> None:
 
 
 def _begin_writing(driver: sqlite3.Connection) -> None:
-    """SQLite looks for the lock ever less often the longer it waits: among many writers one may never see it free. So
-    we do the waiting: everyone looks equally often, and no two in step."""
+    """Take the writer's lock and wait for it here rather than in SQLite.
+
+    SQLite tries less and less often the longer it waits, so that one of many writers may never see the lock free. Here
+    all writers try equally often, with random pauses so that they do not try in step. Raises
+    sqlite3.OperationalError if the lock is still held after BUSY_SECONDS.
+    """
     deadline = time.monotonic() + BUSY_SECONDS
     driver.execute("PRAGMA busy_timeout = 0")
     try:
@@ -238,11 +263,11 @@ _EXPLANATIONS = (
 
 
 def explain(error: Exception, name: str) -> DatabaseError:
-    """What a driver's error means to a user, in one line."""
+    """Turn a driver's error into a DatabaseError that tells a user in one line what it means."""
     cause = getattr(error, "orig", None) or error
     reason = " ".join(str(cause).split()) or type(cause).__name__
     if getattr(cause, "sqlite_errorname", "") in ("SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP"):
-        reason = "database or disk is full"  # the shared index of the log could not grow
+        reason = "database or disk is full"  # the shared-memory index of the write-ahead log could not grow
     for fragment, meaning in _EXPLANATIONS:
         if fragment in reason:
             return DatabaseError(f"{name} {meaning}")
@@ -250,5 +275,5 @@ def explain(error: Exception, name: str) -> DatabaseError:
 
 
 def is_users_problem(error: SQLAlchemyError) -> bool:
-    """False for what only a mistake of ours can cause (broken SQL, a violated constraint)."""
+    """Return False for errors that only a bug in this package can cause (broken SQL, a violated constraint)."""
     return isinstance(error, DBAPIError) and not isinstance(error, IntegrityError | ProgrammingError | DataError)

@@ -1,7 +1,7 @@
-"""The one error of the database: a clear line about a file, URL or record that cannot be used."""
+"""This module defines the only error of the database package."""
 
 from __future__ import annotations
 
 
 class DatabaseError(ValueError):
-    """What is wrong with a database, where, and what to do about it."""
+    """An error that says in one line what is wrong with a file, URL or record, and what to do about it."""

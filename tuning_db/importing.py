@@ -1,7 +1,7 @@
-"""Logs into a database: all that is a trial and not there yet. Start at `import_log`; `import_all` takes trials from
-anywhere.
+"""This module imports logs into a database: it adds every trial that the database does not have yet.
 
-Reading a line and making a row of it takes longer than inserting the row: of a large log several processes do it.
+Start at `import_log`. `import_all` takes trials that were read elsewhere. Decoding a line into a row takes longer than
+inserting the row, so several processes decode a large log.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ from tuning_db.record import Trial
 from tuning_db.rows import Batch, from_record, to_row
 from tuning_db.store import Store
 
-_LINES = 5000  # that are read at a time
-# Committed together at least, as long as more come: they share pages of the indices, where they lie anywhere.
+_LINES = 5000  # lines in a chunk
+# The least number of trials in a commit, except for the last one. Trials land anywhere in the indices, and a commit of
+# many writes each index page once.
 _TOGETHER = 20_000
-_FEW = 4  # chunks of so many lines are read before processes have started
-_PROCESSES = 4  # more are faster than the database
+_FEW = 4  # a log of fewer chunks is decoded in this process
+_PROCESSES = 4  # more would decode faster than the database can insert
 
 
 @dataclass
 class ImportReport:
-    """`known`: were in the database already."""
+    """The result of an import, which counts the new trials and those that were in the database already (`known`).
+
+    `bad` lists the lines that are no trials.
+    """
 
     added: int = 0
     known: int = 0
@@ -43,23 +47,26 @@ class ImportReport:
 
 
 def import_log(store: Store, lines: Iterable[bytes], decode: Decode = from_record) -> ImportReport:
-    """Add every trial of the log that is not there yet.
+    """Add every trial of the log that the database does not have yet.
 
-    Raises DatabaseError if the database cannot take them; what was committed until then stays, and importing again
+    Raises DatabaseError if the database cannot store them. What was committed until then stays, and importing again
     adds the rest.
     """
     return _imported(store, _parts(lines, decode))
 
 
 def import_all(store: Store, items: Iterable[Trial | BadLine]) -> ImportReport:
-    """As `import_log`, of what was read already."""
+    """Add trials that were read already, as `import_log` does."""
     left = iter(items)
     return _imported(store, iter(lambda: _part(islice(left, _LINES)), _Part([], [])))
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Lines of a log, how many came before them, and what kept others from being read."""
+    """A run of lines of a log.
+
+    `before` is the number of lines before it. `damage` is the error that kept the lines after it from being read.
+    """
 
     before: int
     lines: list[bytes]
@@ -73,7 +80,7 @@ class _Chunk:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a chunk holds."""
+    """The decoded content of a chunk, which consists of rows and of the lines that are no trials."""
 
     batch: Batch
     bad: list[BadLine]
@@ -116,7 +123,10 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[_Chunk]:
 
 
 def _parts(lines: Iterable[bytes], decode: Decode) -> Iterator[_Part]:
-    """In the order of the lines."""
+    """Decode the lines in chunks, in several processes for a large log, and yield the parts in the order of the lines.
+
+    Raises DatabaseError if one of the processes is killed.
+    """
     chunks = _chunks(lines)
     first = list(islice(chunks, _FEW))
     processes = min(_PROCESSES, len(os.sched_getaffinity(0)))
@@ -140,14 +150,20 @@ def _parts(lines: Iterable[bytes], decode: Decode) -> Iterator[_Part]:
 
 
 def _start_reader() -> None:
-    """An interrupt on the keyboard goes to all processes; the first sees to it."""
+    """Set up a decoding process: ignore interrupts and switch the garbage collector off.
+
+    Ctrl-C in a terminal reaches all processes, and the importing one handles it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
 
 
 @contextmanager
 def _without_collector() -> Generator[None, None, None]:
-    """Records hold no cycles, and looking for some among so many takes a fifth of an import."""
+    """Switch the garbage collector off for the block.
+
+    Records hold no reference cycles, and the search for cycles among so many takes a fifth of an import.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:

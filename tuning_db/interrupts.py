@@ -1,7 +1,7 @@
-"""Ctrl-C does not land within a transaction.
+"""This module keeps Ctrl-C from interrupting a transaction: start at `held`.
 
-An interrupt between two of a transaction's statements leaves its connection to the garbage collector, with the lock:
-whoever then notes what was measured, in the same process, waits for itself.
+An interrupt between two statements of a transaction would leave its connection, and the lock that it holds, to the
+garbage collector. The same process would then wait for its own lock when it stores what was measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FrameType
 
 
 class _Holding:
-    """A handler that notes that an interrupt came, for the one `before` it."""
+    """A signal handler that remembers an interrupt for the handler that was set before it."""
 
     def __init__(self, before: Callable[[int, FrameType | None], object]) -> None:
         self._before = before
@@ -24,7 +24,7 @@ class _Holding:
         self._came = True
 
     def pass_on(self) -> None:
-        """Once for all interrupts since the last."""
+        """Call the earlier handler once if interrupts have come since the last call."""
         if self._came:
             self._came = False
             self._before(signal.SIGINT, None)
@@ -32,8 +32,10 @@ class _Holding:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """What Ctrl-C does here it does at the end of the block, or at a `pass_on` in it. In a thread that gets no signals,
-    and in a process that ignores them, nothing changes."""
+    """Delay Ctrl-C until the end of the block, or until `pass_on` is called in it.
+
+    Nothing changes in threads other than the main one, which get no signals, or in a process that ignores Ctrl-C.
+    """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -48,7 +50,7 @@ def held() -> Iterator[None]:
 
 
 def pass_on() -> None:
-    """Where a held block may be interrupted: do now what the Ctrl-C that has come since does."""
+    """Let a Ctrl-C that came inside a `held` block take effect now. It is called where the block may be interrupted."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, _Holding) and threading.current_thread() is threading.main_thread():
         handler.pass_on()

@@ -1,4 +1,7 @@
-"""From stored keys to values and from values to row ids, each looked up once."""
+"""This module decodes stored keys (`Keys`) and finds or inserts the row ids of workloads and devices (`Ids`).
+
+Both look up each key once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ T = TypeVar("T")
 
 
 class Keys:
-    """Workloads and devices from their keys, each decoded once. Raises DatabaseError for a damaged key."""
+    """A decoder that turns keys into workloads and devices, each key once.
+
+    `workload` and `device` raise DatabaseError for a damaged key.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -40,11 +46,11 @@ class Keys:
         return self._decoded(key, DeviceKey.from_dict)
 
     def readable_workloads(self, keys: Iterable[str]) -> list[Workload]:
-        """Those of keys that are not damaged."""
+        """Decode the keys of workloads and leave out those that are damaged."""
         return _readable(self.workload, keys)
 
     def readable_devices(self, keys: Iterable[str]) -> list[DeviceKey]:
-        """Those of keys that are not damaged."""
+        """Decode the keys of devices and leave out those that are damaged."""
         return _readable(self.device, keys)
 
 
@@ -57,15 +63,15 @@ def _readable(decode: Callable[[str], T], keys: Iterable[str]) -> list[T]:
 
 
 def insert_into(connection: Connection, table: Table) -> Any:
-    """An INSERT that can also update, or do nothing, where a row is there already; each database has its own."""
+    """Return the database's own INSERT, which can also update, or do nothing, where the row exists already."""
     return (postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert)(table)
 
 
 class Ids:
-    """Row ids of workloads and devices inside one transaction, inserted where they are new.
+    """A cache of the row ids of workloads and devices inside one transaction, which inserts the keys that are new.
 
-    Whoever inserts a key keeps others who insert it waiting. So that no two processes wait for each other, workloads
-    are inserted before devices, and several of them (`add`) in the order of their keys.
+    A transaction that inserts a key makes every other transaction that inserts the same key wait. To avoid deadlocks,
+    workloads are inserted before devices, and several of either (`add`) in the order of their keys.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -73,7 +79,7 @@ class Ids:
         self._known: dict[tuple[str, str], int] = {}
 
     def add(self, pairs: Iterable[tuple[Workload, DeviceKey]]) -> None:
-        """Insert what is new of them, before `of` is asked for any."""
+        """Insert the workloads and devices that are new. Call it before `of` is called for any of them."""
         new: tuple[dict[str, Workload], dict[str, DeviceKey]] = {}, {}
         for workload, device in pairs:
             new[0][workload.key], new[1][device.key] = workload, device

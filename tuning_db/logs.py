@@ -1,8 +1,8 @@
-"""Trials as JSON lines: one self-describing record a line, so that logs may be cut, joined and sorted like any text.
+"""This module writes and reads logs: trials as JSON lines, one self-describing record a line.
 
-`write` exports, `read` gives what it can and the rest by line number; `importing` adds that to a database. Files may be
-compressed (gzip, xz): `write_file` goes by the name, `opened` by the content. Of a file that was cut anywhere all that
-came before is read.
+Logs may be cut, joined and sorted like any text. `write` exports trials. `read` yields trials, and reports lines that
+cannot be read by their numbers. tuning_db.importing adds a log to a database. Files may be compressed (gzip, xz):
+`write_file` chooses by the name, `opened` by the content. A file that was cut is read up to the cut.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ from tuning_db.rows import from_record, to_record
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\0"
 _CHUNK_BYTES = 1 << 16
-# What a compressed file that was cut or damaged raises.
-MOST_LINE_BYTES = 1 << 24  # of a record, which has some thousand: a small compressed file can hold a line of gigabytes
-DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+# A record has some thousand bytes. The limit is needed because a small compressed file can hold a line of gigabytes.
+MOST_LINE_BYTES = 1 << 24
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)  # raised for a compressed file that is cut or damaged
 
-# From a line's JSON value to a trial: `rows.from_record`, or another tuner's format. Raises DatabaseError.
+# Turns the JSON value of a line into a trial: `rows.from_record`, or a decoder of another tuner's format. It raises
+# DatabaseError.
 Decode = Callable[[Any, dict[str, Any] | None], Trial]
 
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that is no trial: its number, from 1, and why."""
+    """A line that is no trial: its number, counted from 1, and the reason."""
 
     number: int
     reason: str
 
 
 def line_of(trial: Trial) -> str:
-    """The trial's line, without the newline: ASCII, the same text for equal trials."""
+    """Return the trial's line without the newline. It is ASCII, and equal trials have equal lines."""
     return canonical_json(to_record(trial))
 
 
 def trial_of(line: str | bytes, known: dict[str, Any] | None = None, decode: Decode = from_record) -> Trial:
-    """Raises DatabaseError, saying why, if the line is not a trial. `known`: see rows.from_record."""
+    """Parse the trial of a line. `known` is the cache of rows.from_record.
+
+    Raises DatabaseError with the reason if the line is not a trial.
+    """
     try:
         text = line.decode() if isinstance(line, bytes) else line  # json would guess other encodings
         data = _DECODER.decode(text)
@@ -67,8 +71,10 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial | BadLine]:
-    """What every line holds; empty lines, and comments after a #, are skipped. Where a compressed log (see `opened`)
-    cannot be read on, that is its last line, a bad one."""
+    """Yield the trial of every line, or a BadLine. Empty lines and lines that begin with # are skipped.
+
+    Where a compressed log (see `opened`) is damaged, a BadLine for the rest of it comes last.
+    """
     known: dict[str, Any] = {}
     number = 0
     try:
@@ -76,7 +82,7 @@ def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial
             if len(raw) > MOST_LINE_BYTES:
                 yield BadLine(number, f"it is longer than {MOST_LINE_BYTES >> 20} MiB")
                 continue
-            line = raw.removeprefix(BOM_UTF8)  # with which some editors begin a file
+            line = raw.removeprefix(BOM_UTF8)  # some editors begin a file with it
             if (text := line.strip()) and not text.startswith(b"#"):
                 try:
                     yield trial_of(line, known, decode)
@@ -88,8 +94,11 @@ def read(lines: Iterable[bytes], decode: Decode = from_record) -> Iterator[Trial
 
 @contextmanager
 def opened(path: Path) -> Generator[Iterator[bytes], None, None]:
-    """The lines of a log, plain or compressed with gzip or xz. Raises OSError if it cannot be read; reading lines of a
-    compressed file that was cut or damaged ends in the error of its library, which `read` knows."""
+    """Open a log, plain or compressed with gzip or xz, and give its lines.
+
+    Raises OSError if it cannot be read. Iterating over the lines of a compressed file that was cut or damaged raises
+    one of DAMAGE, which `read` handles.
+    """
     with ExitStack() as stack:
         file = stack.enter_context(path.open("rb"))
         head = file.peek(len(_XZ))
@@ -102,8 +111,11 @@ def opened(path: Path) -> Generator[Iterator[bytes], None, None]:
 
 
 def _lines(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
-    """The file's own lines would leave out the last one where the file was cut, and that may be a whole record. Of one
-    that is too long only the begin is kept."""
+    """Split a file into lines, without their newlines.
+
+    Iterating over the file itself would lose the last line before a cut, which may be a whole record. Of a line that is
+    too long only the beginning is kept, one byte more than MOST_LINE_BYTES.
+    """
     parts: list[bytes] = []
     size = 0
     try:
@@ -124,7 +136,7 @@ def _lines(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
 
 
 def write(trials: Iterable[Trial], out: IO[str]) -> int:
-    """Write one line a trial and return how many."""
+    """Write one line per trial and return how many were written."""
     count = 0
     for trial in trials:
         out.write(line_of(trial) + "\n")
@@ -133,16 +145,19 @@ def write(trials: Iterable[Trial], out: IO[str]) -> int:
 
 
 def write_file(trials: Iterable[Trial], path: Path) -> int:
-    """`write` to a file that appears only when it is complete, compressed if it is named .gz or .xz: the same bytes
-    for the same trials. Raises OSError if it cannot be written."""
+    """Write trials to a file that appears only when it is complete, and return how many were written.
+
+    The file is compressed if its name ends in .gz or .xz. The same trials give the same bytes. Raises OSError if it
+    cannot be written.
+    """
     with ExitStack() as stack:
         file: IO[bytes] = stack.enter_context(whole_file(str(path)))
-        if path.suffix == ".gz":  # without the name and the time of writing, which gzip would keep
+        if path.suffix == ".gz":  # without the name and the time of writing, which gzip would store
             file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
         elif path.suffix == ".xz":
             file = cast(IO[bytes], stack.enter_context(lzma.LZMAFile(file, "wb")))
         out = io.TextIOWrapper(file, encoding="ascii", newline="\n")
         count = write(trials, out)
         out.flush()
-        out.detach()  # what is below closes by itself
+        out.detach()  # the stack closes the file below
     return count

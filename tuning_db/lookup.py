@@ -1,6 +1,7 @@
-"""`best`: what is known about a workload on a device, from the device itself or else from its family.
+"""This module looks up the best known trial of a workload for a device: start at `best`.
 
-Where nothing is known the answer is None, and the caller uses a default and says so.
+It searches the device itself and then its family. Where nothing is known it returns None, and the caller uses a default
+config and says so.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from tuning_db.store import Store
 
 @dataclass(frozen=True)
 class BestTrial:
-    """A trial and how near it is: measured on this very device, or on another one of its family; or shipped with the
-    package (tuning_db.shipped), for a device with this key or of its family."""
+    """A trial and where it was measured.
+
+    `source` is "device" for this very device and "family" for another device of its family. It is "shipped" or "shipped
+    family" for a trial that is shipped with the package (tuning_db.shipped), measured on a device with the same key or
+    on another of the family.
+    """
 
     trial: Trial
     source: Literal["device", "family", "shipped", "shipped family"]
@@ -29,10 +34,10 @@ def best(
     tolerance: float | None = None,
     usable: Callable[[Trial], bool] | None = None,
 ) -> BestTrial | None:
-    """The fastest usable trial of this device (see Store.best), else that of its nearest relative which has one.
+    """Return the fastest usable trial of this device (see Store.best), or else that of its nearest relative.
 
-    Seconds of two devices do not compare, so relatives are tried by likeness, not by their times. Raises
-    DatabaseError if the database cannot be read.
+    Relatives without a usable trial are passed over. Times on two devices cannot be compared, so relatives are tried in
+    the order of their likeness, not of their times. Raises DatabaseError if the database cannot be read.
     """
     trial = store.best(workload, device, tolerance, usable)
     if trial is not None:
@@ -45,12 +50,12 @@ def best(
 
 
 def relatives(store: Store, device: DeviceKey) -> list[DeviceKey]:
-    """The other devices of the same kind and family, most alike first."""
+    """Return the other devices of the same kind and family, the most similar first."""
     others = (d for d in store.devices(device.kind, device.family) if d != device)
     return sorted(others, key=lambda other: unlikeness(device, other))
 
 
 def unlikeness(device: DeviceKey, other: DeviceKey) -> tuple[bool, int, str]:
-    """Sorts the most alike first: same model, then most equal attributes."""
+    """Return a sort key that puts the most similar device first: same model, then most equal attributes."""
     equal = sum(other.attrs.get(name) == value for name, value in device.attrs.items())
     return other.model != device.model, -equal, other.key

@@ -1,4 +1,7 @@
-"""Keeping databases: merge two, prune by explicit criteria, verify every record."""
+"""This module merges databases, prunes them by explicit criteria, and verifies their records.
+
+Start at `merge`, `prune` and `verify`.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,18 @@ from tuning_db.trial_flags import is_throttled
 
 @dataclass(frozen=True)
 class Merged:
-    """How many records of a merge were new."""
+    """The result of a merge, which counts its records."""
 
-    added: int
-    known: int  # were there already
+    added: int  # were new
+    known: int  # were stored already
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """`removed` trials are gone (with dry_run: would be), `kept` are left."""
+    """The result of `prune`, which counts trials.
+
+    `removed` trials were deleted (or would be, with dry_run), and `kept` trials are left.
+    """
 
     removed: int
     kept: int
@@ -59,10 +65,11 @@ def prune(
 ) -> Pruned:
     """Remove the trials that meet any of the given criteria, in one transaction.
 
-    `failures`: failed trials, but for those that outdate a success of their config, which would come back.
-    `older_than`: trials created before. What withdraws a config is kept in both cases. `keep_best`: for each workload
-    and device all successes but the fastest so many of those that may be best (verified within `tolerance`, by default
-    what their dtype allows; the last that was added of their config). Raises ValueError without a criterion, or for
+    `failures` removes failed trials, except where the config also has a success: the failure outdates that success,
+    which would count again. `older_than` removes trials created before that time. Neither removes a trial that
+    withdraws a config. `keep_best` is a number: for each workload and device, it keeps that many of the fastest
+    successes that may be best (see `counts_for_best`) and removes all other successes. `tolerance` is by default what
+    the dtype allows. With `dry_run` nothing is removed, only counted. Raises ValueError without a criterion, or for
     keep_best below 1, which would remove every success.
     """
     t = schema.trials
@@ -96,7 +103,10 @@ def _is_removable_failure() -> ColumnElement[bool]:
 
 
 def _beyond(keep: int, tolerance: float | None) -> ColumnElement[bool]:
-    """Successes that are not among the best. What is kept may be best already, so no outdated time comes back."""
+    """Return the SQL condition for successes that are not among the `keep` fastest of their workload and device.
+
+    Only successes that already may be best are kept, so no outdated measurement can become the best again.
+    """
     t = schema.trials.alias()
     allowed = _tolerances(t) if tolerance is None else tolerance
     merit = (is_throttled(t), t.c.seconds, t.c.id)
@@ -107,17 +117,23 @@ def _beyond(keep: int, tolerance: float | None) -> ColumnElement[bool]:
 
 
 def _tolerances(trials: FromClause) -> ColumnElement[float]:
-    """SQL: what the dtype of a trial's workload allows. A workload's key is its canonical JSON."""
+    """Return the SQL expression for the tolerance that the dtype of a trial's workload allows.
+
+    It searches the workload's key, which is its canonical JSON.
+    """
     w = schema.workloads
     half = select(w.c.id).where(w.c.key.contains('"dtype":"float16"', autoescape=True))
     return case((trials.c.workload_id.in_(half), tolerance_of("float16")), else_=tolerance_of("float32"))
 
 
 def verify(store: Store) -> Iterator[str]:
-    """Every problem found, one line each: the file's structure, then each record against its keys and its digest."""
+    """Yield one line for every problem found.
+
+    The structure of the file is checked first, then each record against its keys and its digest.
+    """
     structure = list(_structure(store))
     yield from structure
-    if not structure:  # rows of a broken tree are not worth reading
+    if not structure:  # rows of a file with a broken structure are not worth reading
         yield from _keys(store)
         yield from _trials(store)
 
@@ -131,7 +147,7 @@ def _structure(store: Store) -> Iterator[str]:
                 for row in connection.exec_driver_sql(f"PRAGMA {check}"):
                     if row[0] != "ok":
                         yield f"{store.name}: {' '.join(str(value) for value in row)}"
-    except DatabaseError as error:  # so damaged that SQLite cannot finish the check
+    except DatabaseError as error:  # the file is so damaged that SQLite cannot finish the check
         yield str(error)
 
 

@@ -1,7 +1,7 @@
-"""What was measured, as values: Workload, DeviceKey, Config, Failure, Trial.
+"""This module defines the records of a measurement: Workload, DeviceKey, Config, Failure and Trial.
 
-All are frozen and hashable. `key` gives a canonical JSON text: equal things have equal keys on every machine and in
-every version, so keys may be stored and compared. Nothing here knows TVM.
+All are frozen and hashable. `key` returns a canonical JSON text. Equal records have equal keys on every machine and in
+every version, so keys may be stored and compared. Nothing here depends on TVM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONDITION = "condition"
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: one text for one value."""
+    """Write a value as JSON with sorted keys and no spaces, so that equal values have equal texts."""
     return _ENCODER.encode(value)
 
 
@@ -36,7 +36,11 @@ _PLAIN = frozenset((int, str, bool))
 
 
 def _freeze(value: Any) -> Value:
-    """Built-in scalars and tuples of them. Whole floats become ints: 1 and 1.0 are one value, so they have one key."""
+    """Convert a value to a built-in scalar or a tuple of them.
+
+    Whole floats become ints, because 1 and 1.0 are the same value and need the same key. Raises ValueError for a float
+    that is not finite, and TypeError for any other type.
+    """
     if type(value) in _PLAIN:
         return value
     if isinstance(value, list | tuple):
@@ -51,7 +55,7 @@ def _freeze(value: Any) -> Value:
 
 
 class _Attrs(Mapping[str, Value]):
-    """An immutable, hashable mapping of names to scalars or tuples of scalars, sorted by name."""
+    """An immutable, hashable mapping that holds scalars or tuples of scalars, sorted by name."""
 
     __slots__ = ("_hash", "_items", "_json")
     _items: dict[str, Value]
@@ -63,12 +67,12 @@ class _Attrs(Mapping[str, Value]):
         self._items = {name: v if type(v := items[name]) in _PLAIN else _freeze(v) for name in names}
 
     def as_dict(self) -> dict[str, Value]:
-        """As dict(self) gives it, without asking for every name."""
+        """Return the same as dict(self), but without a call of `__getitem__` for every name."""
         return self._items.copy()
 
     @property
     def json(self) -> str:
-        """The canonical JSON of all."""
+        """Return the canonical JSON of the mapping. It is computed once."""
         try:
             return self._json
         except AttributeError:
@@ -99,39 +103,43 @@ class _Attrs(Mapping[str, Value]):
             return self._hash
 
     def __reduce__(self) -> tuple[type[_Attrs], tuple[dict[str, Value]]]:
-        return _Attrs, (self._items,)  # without the hash: strings' differ between processes
+        return _Attrs, (self._items,)  # without the hash: hashes of strings differ between processes
 
     def __repr__(self) -> str:
         return repr(self._items)
 
 
 def frozen(items: Mapping[str, Any]) -> _Attrs:
-    """As the attributes of all values here are kept; the very same if it is one already."""
+    """Return an immutable, hashable copy of a mapping, in the form in which all records keep their attributes.
+
+    A mapping that has this form already is returned itself.
+    """
     return items if isinstance(items, _Attrs) else _Attrs(items)
 
 
 def plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """A dictionary of one's own."""
+    """Copy a mapping into a new dictionary."""
     return attrs.as_dict() if isinstance(attrs, _Attrs) else dict(attrs)
 
 
-# Half precision is rounded once, when it is stored (2^-11 of the value); algorithms that round more are not for it.
+# A result in half precision is rounded once, when it is stored (2^-11 of the value). Algorithms that round
+# intermediate values too exceed this tolerance and are not used for it.
 _TOLERANCE = {"float32": 1e-4, "float16": 1e-3}
 
 
 def tolerance_of(dtype: str) -> float:
-    """The largest error that a right kernel has, relative to the largest value of the result."""
+    """Return the largest error that a correct kernel may have, relative to the largest value of the result."""
     return _TOLERANCE.get(dtype, _TOLERANCE["float32"])
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One operator with its shapes, attributes and fused epilogue: what a kernel computes, not how.
+    """A workload is one operator with its shapes, attributes and fused epilogue: what a kernel computes, not how.
 
     `op` names the anchor ("conv2d", "dense"). `attrs` holds its sizes (see templates.workloads for the names of each
-    operator). `epilogue` lists the element-wise steps fused behind the anchor, in order, as tokens of
-    templates.epilogue ("bias", "add", "relu", "clip:0:6", ...). `dtype` is that of everything in memory; sums are
-    float32.
+    operator). `epilogue` lists the element-wise operators fused behind the anchor, in order, as tokens of
+    templates.epilogue ("bias", "add", "relu", "clip:0:6", ...). `dtype` is the type of all tensors in memory; sums are
+    accumulated in float32.
     """
 
     op: str
@@ -157,10 +165,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class DeviceKey:
-    """What changes performance about a device, and nothing else.
+    """A key that holds the properties of a device that change performance, and no others.
 
-    `kind` is the TVM device kind ("cpu", "opencl", "cuda"); `family` groups devices whose best configs resemble each
-    other ("x86_64-avx512"); `model` is the exact part ("znver4"); `attrs` the rest (threads, limits, driver).
+    `kind` is the TVM device kind ("cpu", "opencl", "cuda"). `family` groups devices whose best configs resemble each
+    other ("x86_64-avx512"). `model` is the exact part ("znver4"). `attrs` holds the rest (threads, limits, driver).
     """
 
     kind: str
@@ -185,7 +193,7 @@ class DeviceKey:
 
 @dataclass(frozen=True)
 class Config:
-    """A template and a value for each of its knobs."""
+    """A config names a template and gives a value to each of its knobs."""
 
     template: str
     knobs: Mapping[str, Any]
@@ -209,7 +217,7 @@ class Config:
 
 
 class FailureKind(StrEnum):
-    """Why a trial has no time. The names are stored."""
+    """The kinds of failure that leave a trial without a time. The database stores these strings."""
 
     INVALID = "invalid"  # the config violates a constraint, or the schedule cannot be applied
     COMPILE = "compile"
@@ -219,12 +227,12 @@ class FailureKind(StrEnum):
     RUN_TIMEOUT = "run_timeout"
     WRONG_ANSWER = "wrong_answer"
     DEVICE_LOST = "device_lost"
-    WITHDRAWN = "withdrawn"  # somebody wants the config never to be a best again
+    WITHDRAWN = "withdrawn"  # a user decided that the config must never be a best again
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a trial has no time: of what kind, and one message."""
+    """The reason why a trial has no time: its kind and a message."""
 
     kind: FailureKind
     message: str
@@ -232,12 +240,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class Trial:
-    """One measured (or failed) config. Exactly one of `times` and `failure` is set.
+    """A trial is one config that was measured, or that failed. Exactly one of `times` and `failure` is set.
 
-    `times`: seconds per call, one value per repeat. `error`: largest absolute error divided by the largest absolute
-    value of the float64 reference, where the result was checked. `versions`: package versions that change kernels; with
-    THROTTLED among them where the device did not keep its speed meanwhile (why, in a few words), and CONDITION where it
-    tells its clocks and temperature ("1416 MHz, 51>58 C").
+    `times` holds seconds per call, one value per repeat. `error` is the largest absolute error divided by the largest
+    absolute value of the float64 reference; it is set where the result was checked. `versions` holds the package
+    versions that change kernels. It also has the entry THROTTLED (the reason in a few words) where the device did not
+    keep its speed during the measurement. It has the entry CONDITION ("1416 MHz, 51>58 C") where the device reports
+    its clocks and temperature.
     """
 
     workload: Workload
@@ -264,16 +273,16 @@ class Trial:
 
     @property
     def throttled(self) -> bool:
-        """Whether the device did not keep its speed meanwhile: the times tell less than others'."""
+        """Tell whether the device slowed down during the measurement, so that the times are less reliable."""
         return THROTTLED in self.versions
 
     @cached_property
     def seconds(self) -> float:
-        """Median seconds per call; infinity for a failure, so that trials sort by merit."""
+        """Return the median seconds per call, or infinity for a failure, so that trials sort by merit."""
         return median(self.times) if self.times else float("inf")
 
 
 def with_conditions(versions: Mapping[str, str], throttled: str, condition: str) -> dict[str, str]:
-    """`versions` of a trial, with what else it notes there (see `Trial`); an empty text is not noted."""
+    """Return `versions` with the entries THROTTLED and CONDITION of a trial (see `Trial`). Empty texts are left out."""
     told = {THROTTLED: throttled, CONDITION: condition}
     return {**versions, **{name: text for name, text in told.items() if text}}

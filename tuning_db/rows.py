@@ -1,7 +1,7 @@
-"""Trials as JSON records (what a log holds) and as rows (what the database holds), and back.
+"""This module converts trials to JSON records (the content of a log) and to rows of the database, and back.
 
-`to_record`/`from_record` are exact inverses; every record of the outside world goes through `from_record`, which says
-what is wrong with it. `to_row`/`from_row` do the same for the table `trials`.
+`to_record` and `from_record` are exact inverses. Every record from outside goes through `from_record`, which says what
+is wrong with it. `to_row` and `from_row` do the same for the table `trials`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tuning_db.errors import DatabaseError
 from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload, canonical_json, frozen, plain
 
 FORMAT = "edgetune-trial/1"
-# Rows of `trials`, with what their ids of workload and device are to be those of.
+# Rows of `trials` that still lack their two foreign keys, each with the workload and the device that they refer to.
 Batch = list[tuple[dict[str, Any], Workload, DeviceKey]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -27,14 +27,17 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def microseconds(when: datetime) -> int:
-    """Since 1970, UTC. Raises DatabaseError for a time without a zone, which means another moment on every machine."""
+    """Return the microseconds since 1970-01-01 UTC.
+
+    Raises DatabaseError for a time without a time zone, which would mean a different moment on every machine.
+    """
     if when.tzinfo is None:
         raise DatabaseError(f"the time {when.isoformat()} has no time zone")
     return (when - _EPOCH) // _MICROSECOND
 
 
 def moment(count: int) -> datetime:
-    """The time that is `count` microseconds behind 1970-01-01 UTC."""
+    """Return the time that is `count` microseconds after 1970-01-01 UTC."""
     return _EPOCH + count * _MICROSECOND
 
 
@@ -51,7 +54,7 @@ def _int64(number: Any, what: str) -> int:
 
 
 def _check(trial: Trial) -> None:
-    """Raises DatabaseError for a trial that could not be stored and read back by everyone."""
+    """Raise DatabaseError for a trial that could not be stored, or not be read back by every program."""
     words = (trial.workload.op, trial.device.kind, trial.device.family, trial.config.template)
     if not all(words) or not "".join(words).isprintable():
         for text, what in zip(words, ("operator", "device kind", "device family", "template"), strict=True):
@@ -65,7 +68,7 @@ def _check(trial: Trial) -> None:
 
 
 def check_times(trial: Trial) -> None:
-    """Raises DatabaseError for times that nothing can take."""
+    """Raise DatabaseError unless all times of a trial are positive and finite."""
     if not all(map(math.isfinite, trial.times)) or min(trial.times, default=1.0) <= 0:
         raise DatabaseError(f"times {trial.times} are not all positive and finite seconds")
 
@@ -81,9 +84,10 @@ def _error_json(trial: Trial) -> float | str | None:
 
 
 def to_record(trial: Trial) -> dict[str, Any]:
-    """A self-describing JSON object. An error that is not finite (a NaN came out) is the string "inf".
+    """Return a trial as a self-describing JSON object.
 
-    Raises DatabaseError for a trial that could not be read back.
+    An error that is not finite (the kernel computed a NaN) becomes the string "inf". Raises DatabaseError for a trial
+    that could not be read back.
     """
     _check(trial)
     failure = trial.failure
@@ -107,7 +111,10 @@ _MISSING = object()
 
 
 def _field(data: Mapping[str, Any], name: str, *kinds: type) -> Any:
-    """`kinds`: exact types, as JSON has them."""
+    """Return a field of a JSON object. `kinds` lists the allowed Python types of its value; subclasses are refused.
+
+    Raises DatabaseError if the field is missing or has another type.
+    """
     value = data.get(name, _MISSING)
     if type(value) in kinds:
         return value
@@ -174,10 +181,10 @@ def _shared(data: dict[str, Any], build: Callable[[Mapping[str, Any]], Any], kno
 
 
 def from_record(data: Any, known: dict[str, Any] | None = None) -> Trial:
-    """The trial of a record. Fields that this version does not know are ignored.
+    """Return the trial of a record. Fields that this version does not know are ignored.
 
-    `known`: a dictionary, empty at first, that makes many records share their workloads and devices. Raises
-    DatabaseError, saying what is wrong.
+    `known` is a cache, empty at first, through which many records share their workloads, devices and versions. Raises
+    DatabaseError with a message that says what is wrong.
     """
     if not isinstance(data, dict):
         raise DatabaseError("it is not a JSON object")
@@ -207,14 +214,14 @@ def from_record(data: Any, known: dict[str, Any] | None = None) -> Trial:
 
 
 def to_row(trial: Trial) -> dict[str, Any]:
-    """The columns of `trials` but for the ids of workload and device. Raises DatabaseError like `to_record`."""
+    """Return the columns of `trials` without the ids of workload and device. Raises DatabaseError like `to_record`."""
     _check(trial)
     failure, config = trial.failure, trial.config.key
     row: dict[str, Any] = {
         "config": config,
         "template": trial.config.template,
         "template_version": int(trial.template_version),
-        "times": f"[{','.join(map(repr, _times(trial)))}]",  # as JSON writes floats
+        "times": f"[{','.join(map(repr, _times(trial)))}]",  # the same text as JSON has for floats
         "failure_kind": None if failure is None else str(failure.kind),
         "failure_message": None if failure is None else canonical_json(failure.message),
         "error": _error_json(trial),
@@ -232,12 +239,12 @@ def to_row(trial: Trial) -> dict[str, Any]:
 
 
 def _digest(key: str) -> int:
-    """A signed 64-bit digest of a canonical key."""
+    """Return a signed 64-bit digest of a canonical key."""
     return int.from_bytes(hashlib.sha256(key.encode("ascii")).digest()[:8], "big", signed=True)
 
 
 def batches(trials: Iterable[Trial], size: int) -> Iterator[Batch]:
-    """Of so many trials each, the last of fewer. Raises DatabaseError like `to_row`."""
+    """Yield batches of `size` trials; the last one may be smaller. Raises DatabaseError like `to_row`."""
     left = iter(trials)
     while batch := [(to_row(t), t.workload, t.device) for t in islice(left, size)]:
         yield batch
@@ -260,14 +267,16 @@ _TYPES = {
 
 
 def is_sound(row: Any) -> bool:
-    """Whether the values of a row of `trials` have the types of their columns: SQLite keeps whatever another program
-    has written there."""
+    """Tell whether the values of a row of `trials` have the types of their columns.
+
+    SQLite does not enforce the types, so another program may have written anything.
+    """
     values = row._mapping
     return all(type(values[name]) in kinds for name, kinds in _TYPES.items() if name in values)
 
 
 def from_row(row: Any, workload: Workload, device: DeviceKey) -> Trial:
-    """The trial of a row of `trials`. Raises DatabaseError for a row that was damaged."""
+    """Return the trial of a row of `trials`. Raises DatabaseError for a damaged row."""
     try:
         if not is_sound(row):
             raise TypeError("a value of another type than its column's")

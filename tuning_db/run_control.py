@@ -1,5 +1,7 @@
-"""What a person asks of the runs that tune in a database: to pause, to skip a task. Runs look between two batches; see
-`RunControl`."""
+"""This module stores the requests of run control: a user asks runs to pause, or to skip a task.
+
+The requests are in the database that the runs tune in. A run looks for them between two batches: start at `RunControl`.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,18 @@ _PAUSE, _SKIP = "pause", "skip"
 
 @dataclass(frozen=True)
 class Requests:
-    """`skipped`: keys of workloads."""
+    """The requests that concern a run. `skipped` holds keys of workloads."""
 
     paused: bool
     skipped: frozenset[str]
 
 
 class RunControl:
-    """Those that concern a run on one device: every pause, and what was skipped since the run began, so that the next
-    run begins with none. Raises DatabaseError if the database cannot be read."""
+    """Pause and skip requests for one run, which begins when the object is made, on one device.
+
+    A pause concerns every run. Skip requests that are older than the run are ignored. Raises DatabaseError if the
+    database cannot be read.
+    """
 
     def __init__(self, store: Store, device: DeviceKey) -> None:
         self._store, self._device = store, device
@@ -43,27 +48,29 @@ class RunControl:
 
 
 def is_paused(store: Store) -> bool:
-    """Raises DatabaseError if the database cannot be read."""
+    """Tell whether runs in this database are asked to pause. Raises DatabaseError if the database cannot be read."""
     with store.reading() as connection:
         return connection.execute(select(wishes.c.id).where(wishes.c.wish == _PAUSE)).first() is not None
 
 
 def pause(store: Store) -> None:
-    """All runs in this database wait until `resume`. Raises DatabaseError if it cannot be written."""
+    """Ask all runs in this database to wait until `resume`. Raises DatabaseError if the database cannot be written."""
     with store.writing() as connection:
         connection.execute(delete(wishes).where(wishes.c.wish == _PAUSE))
         connection.execute(insert(wishes).values(wish=_PAUSE, created=database_now(connection)))
 
 
 def resume(store: Store) -> None:
-    """Raises DatabaseError if the database cannot be written."""
+    """Withdraw the request to pause. Raises DatabaseError if the database cannot be written."""
     with store.writing() as connection:
         connection.execute(delete(wishes).where(wishes.c.wish == _PAUSE))
 
 
 def skip(store: Store, workload: Workload, device: DeviceKey) -> None:
-    """Runs that are under way on the device leave this task out from now on. Raises DatabaseError if the database
-    cannot be written."""
+    """Ask the runs that are under way on the device to leave this task out from now on.
+
+    Raises DatabaseError if the database cannot be written.
+    """
     with store.writing() as connection:
         ids = Ids(connection).of(workload, device)
         same = wishes.c.workload_id == ids["workload_id"], wishes.c.device_id == ids["device_id"]

@@ -1,8 +1,9 @@
-"""The tables, as SQLAlchemy Core sees them, and the migrations that create them (migrations/versions, by Alembic).
+"""This module declares the tables for SQLAlchemy Core and runs the Alembic migrations that create them.
 
-`trials` is append-only. Workloads and devices have tables of their own, so that a lookup by key is one short index
-walk however many trials there are. `in_flight` is the journal: what is being measured and not yet known. `efforts`
-counts the seconds that tuning a workload has taken, `claims` says who is at it, `wishes` what is asked of them.
+The migrations are in migrations/versions. `trials` is append-only. Workloads and devices have tables of their own, so
+that a lookup by key reads one small index however many trials there are. `in_flight` is the journal of measurements
+that have begun. `efforts` keeps the tuning time of each workload. `claims` records which run tunes a workload. `wishes`
+holds the requests of run control: to pause, or to skip a task.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ REVISIONS = (
     "v0003",
     "v0004",
     "v0005",
-)  # every schema this code can read or bring up to date, oldest first; the last one is current
-APPLICATION_ID = 0x65647475  # "edtu", in the header of an SQLite file: this file is ours
+)  # every schema that this code can read or bring up to date, oldest first; the last one is current
+APPLICATION_ID = 0x65647475  # "edtu": the header of an SQLite file says with it that the file is a tuning database
 
 metadata = MetaData()
 _Id = BigInteger().with_variant(Integer, "sqlite")
@@ -75,7 +76,7 @@ trials = Table(
     Column("searcher", String),
     Column("versions", String, nullable=False),  # JSON object
     Column("created", BigInteger, nullable=False),  # microseconds since 1970, UTC
-    Column("digest", LargeBinary, nullable=False, unique=True),  # of the whole record: no trial is stored twice
+    Column("digest", LargeBinary, nullable=False, unique=True),  # of the whole record, so that none is stored twice
     Index("ix_trials_best", "workload_id", "device_id", "seconds"),
     Index("ix_trials_config", "workload_id", "device_id", "config_digest"),
 )
@@ -98,7 +99,7 @@ efforts = Table(
     Column("workload_id", _Id, ForeignKey("workloads.id"), primary_key=True),
     Column("device_id", _Id, ForeignKey("devices.id"), primary_key=True),
     Column("seconds", Float(53), nullable=False),  # spent on tuning, all sessions together
-    Column("build_seconds", Float(53), nullable=False, server_default="0"),  # of these; 0 before the database kept it
+    Column("build_seconds", Float(53), nullable=False, server_default="0"),  # part of `seconds`; 0 before v0005
     Column("run_seconds", Float(53), nullable=False, server_default="0"),
 )
 
@@ -107,7 +108,7 @@ claims = Table(
     metadata,
     Column("workload_id", _Id, ForeignKey("workloads.id"), primary_key=True),
     Column("device_id", _Id, ForeignKey("devices.id"), primary_key=True),
-    Column("owner", String),  # NULL: nobody now
+    Column("owner", String),  # NULL: the workload is free
     Column("expires", BigInteger, nullable=False),  # microseconds since 1970, by the database's clock
 )
 
@@ -116,7 +117,7 @@ wishes = Table(
     metadata,
     Column("id", _Id, primary_key=True),
     Column("wish", String, nullable=False),
-    Column("workload_id", _Id, ForeignKey("workloads.id")),  # NULL: of all runs
+    Column("workload_id", _Id, ForeignKey("workloads.id")),  # NULL: the request is for all runs
     Column("device_id", _Id, ForeignKey("devices.id")),
     Column("created", BigInteger, nullable=False),  # microseconds since 1970, by the database's clock
 )
@@ -125,15 +126,15 @@ _version = Table("alembic_version", MetaData(), Column("version_num", String))
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The schema's revision, or None where there is no schema yet."""
+    """Return the schema's revision, or None where there is no schema yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(select(_version.c.version_num)).scalar()
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring the schema up to date inside the connection's transaction: all of it or nothing."""
-    from alembic import command  # here: it takes longer to import than everything else, and is seldom needed
+    """Bring the whole schema up to date inside the connection's transaction, so that a failure changes nothing."""
+    from alembic import command  # imported here: it loads slower than everything else and is seldom needed
     from alembic.config import Config
 
     config = Config()

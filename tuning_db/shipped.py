@@ -1,7 +1,8 @@
-"""What comes with the package: the best configs of workloads on devices that we could measure, for devices of their
-families. Looked up last, and never part of a user's database: `best`.
+"""This module looks up the configs that are shipped with the package: start at `best`.
 
-The file is a log as `tune db export --bests` writes it. It is read when it is first asked for.
+They are the best configs of workloads on the devices that the authors could measure, and serve devices of the same
+families. They are looked up last and never become part of a user's database. The file is a log as
+`tune db export --bests` writes it. It is read at the first look-up.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ FILE = "bests.jsonl.xz"
 
 
 def best(workload: Workload, device: DeviceKey, usable: Callable[[Trial], bool] | None = None) -> BestTrial | None:
-    """The shipped config of a device with this very key, else of the most alike of its kind and family.
+    """Return the shipped trial of a device with this very key, or else of the most similar one of its kind and family.
 
-    Its seconds are those of another machine, even where the keys are equal. Raises DatabaseError if the file is
-    damaged.
+    Its seconds were measured on another machine, even where the keys are equal. Return None where nothing usable is
+    shipped. Raises DatabaseError if the file is damaged.
     """
     group = device.kind, device.family
     alike = [t for t in _trials().get(workload.key, ()) if (t.device.kind, t.device.family) == group]
@@ -33,13 +34,13 @@ def best(workload: Workload, device: DeviceKey, usable: Callable[[Trial], bool] 
 
 
 def trials() -> list[Trial]:
-    """All that is shipped, one for each workload and device."""
+    """Return all shipped trials, one for each workload and device."""
     return [trial for found in _trials().values() for trial in found]
 
 
 @cache
 def _trials() -> Mapping[str, tuple[Trial, ...]]:
-    """By the workload's key."""
+    """Read the shipped trials, by the workload's key."""
     found: dict[str, list[Trial]] = {}
     with as_file(files(__package__) / FILE) as path, logs.opened(path) as lines:
         for item in logs.read(lines):

@@ -1,9 +1,9 @@
-"""The tuning database: `open_db(url)` gives a `Store` of trials. SQLite by default, PostgreSQL for a team.
+"""This module holds the tuning database: `open_db(url)` returns a `Store` of trials. Start at `Store`.
 
-Trials are only ever added, and marked (marks.py). Before candidates are measured `begin` writes them into a journal;
-`add` commits a trial and takes it out of the journal in one transaction, so that a kill at any moment loses no
-committed trial and leaves in `in_flight` what was being measured. Many processes may write at the same time. A Store is
-not for forked children: open another one there.
+SQLite is the default, PostgreSQL serves a team. Trials are only ever added, and marked afterwards (trial_flags.py).
+`begin` writes candidates into a journal before they are measured. `add` commits a trial and takes it out of the
+journal in one transaction. So a kill at any moment loses no committed trial, and `in_flight` still lists what was being
+measured. Many processes may write at the same time. A forked child must not use its parent's Store: open another one.
 """
 
 from __future__ import annotations
@@ -60,14 +60,17 @@ __all__ = ["AGAIN", "DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
 AGAIN = "/again"
 _BATCH = 5000
-# These say nothing about the config: an earlier time of it stays valid.
+# These failures say nothing about the config, so an earlier measurement of it stays valid.
 _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """A config whose measurement began and did not end. `owner` is HOST:PID of the process that began it, with AGAIN
-    behind it where one that did so before died meanwhile."""
+    """A config whose measurement began and did not end.
+
+    `owner` is HOST:PID of the process that began it. AGAIN is appended where an earlier process may have died while it
+    measured the same config, so that this measurement is a repetition.
+    """
 
     workload: Workload
     device: DeviceKey
@@ -78,7 +81,7 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts. `workloads` and `devices` are those with at least one trial."""
+    """Numbers of records that a database holds. Workloads and devices are counted if they have at least one trial."""
 
     trials: int
     failures: int
@@ -91,9 +94,9 @@ class Stats:
 def open_db(url_or_path: str | Path, create: bool = True, read_only: bool = False) -> Store:
     """Open a database: a path or sqlite:///PATH, or postgresql://USER@HOST/NAME. Close the store, or use it in `with`.
 
-    `create`: make a new one where there is none. `read_only`: create and change nothing. Raises DatabaseError if the
-    file is not a tuning database, is truncated or of a newer schema, or cannot be read or written; a file that is
-    refused is left as it was.
+    With `create`, a missing database is created. With `read_only`, nothing is created or changed. Raises DatabaseError
+    if the file is not a tuning database, is truncated, has a newer schema, or cannot be read or written. A file that is
+    refused is left unchanged.
     """
     location = locate(url_or_path)
     exists_already = location.path is None or check_file(location.path, create, read_only)
@@ -109,11 +112,12 @@ def open_db(url_or_path: str | Path, create: bool = True, read_only: bool = Fals
 
 
 def counts_for_best(trials: FromClause, tolerance: float | ColumnElement[float]) -> ColumnElement[bool]:
-    """SQL: this trial is ok, verified within `tolerance`, no later trial of the same config outdates it, and the config
-    is not withdrawn.
+    """Return the SQL condition under which a trial may be the best of its workload and device.
 
-    A later trial does so if it was verified too (whatever came out), or if it failed by the config's own fault. Later
-    is what was added later, whatever its date says: a clock in the future would make its verdict permanent.
+    The trial succeeded, was verified within `tolerance`, is not outdated by a later trial of the same config, and its
+    config is not withdrawn. A later trial outdates it if it was verified too (with any result), or if it failed by the
+    config's own fault. The order of insertion decides which trial is later, not the date: the verdict of a machine
+    whose clock is ahead would otherwise be permanent.
     """
     later = schema.trials.alias()
     verdict = or_(later.c.error.is_not(None), later.c.failure_kind.not_in([str(k) for k in _NOT_THE_CONFIGS_FAULT]))
@@ -125,7 +129,7 @@ def counts_for_best(trials: FromClause, tolerance: float | ColumnElement[float])
 
 @cache
 def _best_query() -> Select[Any]:
-    """Made once: making it takes longer than answering it."""
+    """Return the query of `Store.best`. It is built once, because building it takes longer than running it."""
     t, w, d = schema.trials, schema.workloads, schema.devices
     here = (
         t.c.workload_id == select(w.c.id).where(w.c.key == bindparam("workload")).scalar_subquery(),
@@ -136,11 +140,12 @@ def _best_query() -> Select[Any]:
 
 
 class Store:
-    """Trials of many workloads on many devices. Made by `open_db`. Every method raises DatabaseError if the database
-    cannot be read or written (full disk, damage, a lock held for long); what was committed stays.
+    """A database that holds trials of many workloads on many devices. `open_db` creates it.
 
-    A record that cannot be read, as another program may write one, is left out: `unreadable` has the ids of those that
-    were met, and `tune db verify` says what is wrong with them."""
+    Every method raises DatabaseError if the database cannot be read or written (full disk, damage, a lock held for too
+    long). What was committed before stays. A record that cannot be read, for example because another program wrote it,
+    is left out. `unreadable` collects the ids of such records, and `tune db verify` says what is wrong with them.
+    """
 
     def __init__(self, engine: Engine, location: Location) -> None:
         self._engine = engine
@@ -162,13 +167,16 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database, whatever others write meanwhile."""
+        """Give a connection that sees one state of the database, whatever other processes write meanwhile."""
         with self._explained(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction: committed at the end, undone by an exception. Ctrl-C waits for its end."""
+        """Open a transaction that is committed at the end of the block and rolled back by an exception.
+
+        Ctrl-C takes effect only at its end.
+        """
         with interrupts.held(), self._explained(), self._writer.begin() as connection:
             yield connection
 
@@ -176,7 +184,7 @@ class Store:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except UnicodeDecodeError as error:  # a text, or a message of SQLite's with a name in it, that is none
+        except UnicodeDecodeError as error:  # a damaged text column, or an SQLite message that quotes a damaged name
             raise explain(sqlite3.DatabaseError("database disk image is malformed"), self.name) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
             if isinstance(error, SQLAlchemyError) and not is_users_problem(error):
@@ -188,13 +196,13 @@ class Store:
             revision = schema.revision_of(connection)
         self._refuse_newer(revision)
         if revision == schema.REVISIONS[-1] or (read_only and revision is not None):
-            return  # what newer ones have added is for writers alone
+            return  # only writers need what later revisions added
         if read_only:
             raise DatabaseError(f"{self.name} is empty: open it once for writing")
         if self.path is not None:
             self._use_write_ahead_log()
         with self.writing() as connection:
-            if connection.dialect.name == "postgresql":  # two first users at once: the second waits here
+            if connection.dialect.name == "postgresql":  # where two first users come at once, the second waits here
                 connection.execute(select(func.pg_advisory_xact_lock(schema.APPLICATION_ID)))
             revision = schema.revision_of(connection)
             self._refuse_newer(revision)
@@ -211,7 +219,10 @@ class Store:
             connection.cursor().execute(statement).fetchall()
 
     def _use_write_ahead_log(self) -> None:
-        """The mode is kept in the file. SQLite does not wait for others when it changes, so we do."""
+        """Switch the SQLite file to write-ahead logging. The mode is stored in the file.
+
+        SQLite does not wait for other connections when the mode changes, so this method does.
+        """
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -232,13 +243,16 @@ class Store:
         started: datetime | None = None,
         again: bool = False,
     ) -> None:
-        """Note in the journal that these configs are about to be measured: one commit. `started`: of the first (now by
-        default), the others a microsecond later each, in their order; `again`: see InFlight."""
+        """Note in the journal, with one commit, that these configs are about to be measured.
+
+        `started` is the time of the first config (now by default). Each following config gets a time one microsecond
+        later. `again` marks the entries as repetitions, see InFlight.
+        """
         started_us = microseconds(started or datetime.now(UTC))
         owner = f"{platform.node()}:{os.getpid()}{AGAIN if again else ''}"
         with self.writing() as connection:
             ids = Ids(connection).of(workload, device)
-            # Two processes with the same ones cannot wait for each other.
+            # The order of the keys keeps two processes that insert the same configs from a deadlock.
             by_key = sorted(enumerate(configs, started_us), key=lambda pair: pair[1].key)
             rows = [{**ids, "config": c.key, "owner": owner, "started": when} for when, c in by_key]
             if rows:
@@ -248,11 +262,14 @@ class Store:
                 connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=update), rows)
 
     def add(self, trial: Trial) -> bool:
-        """Commit one trial and take it out of the journal. False if this very trial was there already."""
+        """Commit one trial and take it out of the journal. Return False if the same trial was stored already."""
         return self.add_together([trial])[0]
 
     def add_together(self, trials: Sequence[Trial]) -> list[bool]:
-        """As `add`, of several: one commit, which takes as long as for one of them."""
+        """Add several trials as `add` does, with one commit, which takes as long as the commit of a single trial.
+
+        Return for each trial whether it was new.
+        """
         with self.writing() as connection:
             ids = Ids(connection)
             return [self._add(connection, to_row(t), ids.of(t.workload, t.device)) for t in trials]
@@ -271,11 +288,11 @@ class Store:
         return added
 
     def add_many(self, trials: Iterable[Trial]) -> int:
-        """Commit trials in batches (for imports: the journal is not touched) and return how many were new."""
+        """Commit trials in batches and return how many were new. This is for imports: the journal stays as it is."""
         return self.add_batches(batches(trials, _BATCH))
 
     def add_batches(self, made: Iterable[Batch]) -> int:
-        """As `add_many`, of rows that somebody has made: the database works on a batch while the next one is made."""
+        """Commit batches of rows as `add_many` does. The database stores one batch while the next one is prepared."""
         added, waiting = 0, None
         with ThreadPoolExecutor(1) as writer:
             for batch in made:
@@ -293,7 +310,7 @@ class Store:
             return bulk.insert_trials(connection, [row for row, _, _ in batch])
 
     def abandon(self, entries: Iterable[InFlight]) -> None:
-        """Take entries out of the journal without a trial: they were interrupted and may be measured again."""
+        """Take interrupted entries out of the journal without adding a trial, so that they may be measured again."""
         with self.writing() as connection:
             ids = Ids(connection)
             for entry in entries:
@@ -303,7 +320,7 @@ class Store:
                 )
 
     def compact(self) -> None:
-        """Give the space of removed trials back to the disk (SQLite; PostgreSQL does it by itself)."""
+        """Give the space of removed trials back to the disk. Only SQLite needs this: PostgreSQL does it by itself."""
         if self.path is not None:
             self._outside_transaction("VACUUM")
 
@@ -316,8 +333,10 @@ class Store:
         family: str | None = None,
         ok: bool | None = None,
     ) -> Iterator[Trial]:
-        """All trials that meet every given criterion, in the order they were added, streamed. `ok`: True for times
-        only, False for failures only."""
+        """Yield all trials that meet every given criterion, in the order in which they were added.
+
+        `ok` is True for successful trials only, and False for failures only.
+        """
         t, w, d = schema.trials, schema.workloads, schema.devices
         query = select(t, w.c.key.label("workload_key"), d.c.key.label("device_key")).join(w).join(d).order_by(t.c.id)
         if workload is not None:
@@ -345,13 +364,12 @@ class Store:
         tolerance: float | None = None,
         usable: Callable[[Trial], bool] | None = None,
     ) -> Trial | None:
-        """The fastest trial that was verified with an error of at most `tolerance` (by default what the workload's
-        dtype allows), or None.
+        """Return the fastest trial whose verified error is at most `tolerance`, or None.
 
-        Of several measurements of a config the one that was added last of those that were verified, or failed, counts,
-        and none of a config that is withdrawn. One that is marked as throttled
-        comes behind all that are not. `usable` refuses trials one by one (a template's version that is gone, a template
-        that is forbidden).
+        By default `tolerance` is what the workload's dtype allows. Of several trials of a config, the one that was
+        added last counts, among those that were verified or failed by the config's own fault. No trial of a withdrawn
+        config counts. A trial that is marked as throttled is returned only where there is no other. `usable` refuses
+        single trials, such as those of an outdated template version or of a forbidden template.
         """
         allowed = tolerance_of(workload.dtype) if tolerance is None else tolerance
         wanted = {"workload": workload.key, "device": device.key, "tolerance": allowed}
@@ -370,7 +388,10 @@ class Store:
         return throttled
 
     def in_flight(self) -> list[InFlight]:
-        """The journal: what began and did not end, here or in a process that is still at it, oldest first."""
+        """Return the journal: measurements that began and did not end, oldest first.
+
+        They include those that another process is still working on.
+        """
         j, w, d = schema.in_flight, schema.workloads, schema.devices
         query = select(j, w.c.key.label("workload_key"), d.c.key.label("device_key")).join(w).join(d).order_by(j.c.id)
         decode = Keys()
@@ -387,7 +408,7 @@ class Store:
             ]
 
     def workloads(self, device: DeviceKey | None = None) -> list[Workload]:
-        """Those with at least one trial (on `device`), in the order they were first seen."""
+        """Return the workloads with at least one trial (on `device`), in the order in which they were first stored."""
         w, t, d = schema.workloads, schema.trials, schema.devices
         has = select(1).where(t.c.workload_id == w.c.id)
         if device is not None:
@@ -397,9 +418,12 @@ class Store:
         return Keys().readable_workloads(keys)
 
     def devices(self, kind: str | None = None, family: str | None = None) -> list[DeviceKey]:
-        """Those with at least one trial (of this kind and family), in the order they were first seen."""
+        """Return the devices with at least one trial, in the order in which they were first stored.
+
+        `kind` and `family` restrict them where they are given.
+        """
         d, t, w = schema.devices, schema.trials, schema.workloads
-        # By way of workloads, because both indices of trials begin with the workload.
+        # The query joins workloads, because both indices of `trials` begin with the workload.
         has = select(1).select_from(w.join(t)).where(t.c.device_id == d.c.id).correlate(d)
         query = select(d.c.key).where(exists(has)).order_by(d.c.id)
         if kind is not None:

@@ -1,5 +1,8 @@
-"""Marks on stored trials: a device that did not keep its speed is often noticed after they were committed, and a config
-that is no good may be withdrawn."""
+"""This module sets flags on stored trials: it marks them as throttled, or withdraws their configs.
+
+That a device did not keep its speed is often noticed only after the trials were committed. A config that turns out to
+be bad may be withdrawn. Start at `mark_throttled` and `withdraw`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ _NAMED_BYTES = 6
 
 
 def mark_throttled(store: Store, trial: Trial, why: str) -> Trial:
-    """Mark a stored trial; returns it as it is now. `why`: in a word. Raises DatabaseError if it is not there, or the
-    database cannot be written."""
+    """Mark a stored trial as throttled and return the marked trial. `why` is a short reason.
+
+    Raises DatabaseError if the trial is not stored, or the database cannot be written.
+    """
     marked = replace(trial, versions={**trial.versions, THROTTLED: why})
     old, new = to_row(trial), to_row(marked)
     t = schema.trials
@@ -37,17 +42,17 @@ def mark_throttled(store: Store, trial: Trial, why: str) -> Trial:
 
 
 def is_throttled(trials: FromClause) -> ColumnElement[bool]:
-    """SQL: Trial.throttled. Versions are stored as their canonical JSON."""
+    """Return the SQL condition for Trial.throttled. It searches the versions, which are stored as canonical JSON."""
     return trials.c.versions.contains(f'"{THROTTLED}":', autoescape=True)
 
 
 def identity(trial: Trial) -> str:
-    """A short name of a stored trial: the beginning of its digest, in hexadecimal digits."""
+    """Return a short name of a stored trial: the first bytes of its digest in hexadecimal digits."""
     return bytes(to_row(trial)["digest"])[:_NAMED_BYTES].hex()
 
 
 def trial_of(store: Store, name: str) -> Trial:
-    """The trial of this `identity`. Raises DatabaseError where there is none."""
+    """Return the stored trial that has this name (see `identity`). Raises DatabaseError where there is none."""
     t, w, d = schema.trials, schema.workloads, schema.devices
     try:
         first = bytes.fromhex(name)
@@ -65,9 +70,11 @@ def trial_of(store: Store, name: str) -> Trial:
 
 
 def withdraw(store: Store, trial: Trial, why: str) -> Trial:
-    """Note that a trial's config is never to be a best of its workload and device again, whatever was and will be
-    measured of it; returns the note, which is a trial without a time. It goes with the database's exports and merges.
-    Raises DatabaseError if it cannot be written."""
+    """Withdraw a trial's config, so that it is never again the best of its workload and device.
+
+    Earlier and later measurements of the config do not change that. The withdrawal is stored as a trial without a time,
+    which is returned, and exports and merges include it. Raises DatabaseError if it cannot be written.
+    """
     note = Trial(
         trial.workload,
         trial.device,

@@ -1,7 +1,7 @@
-"""How much time was spent on tuning each workload on each device: what a time budget counts across sessions.
+"""This module stores the tuning time of each workload on each device, which a time budget counts across sessions.
 
-Kept beside the trials because it cannot be derived from them: starting up, searching and comparing take time too.
-Logs and merges do not carry it: trials from elsewhere cost nothing here.
+It is stored beside the trials because it cannot be derived from them: starting up, searching and comparing take time
+too. Logs and merges do not carry it, because trials from elsewhere cost no time here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from tuning_db.store import Store
 
 @dataclass(frozen=True)
 class TuningTime:
-    """Wall seconds spent on a workload: in all, and what of them went to building, and to checking and timing. The
-    rest is the search's own, comparing with the database, and what was spent before databases kept the parts."""
+    """Wall seconds that were spent on tuning a workload.
+
+    `seconds` is the total. `build_seconds` went to building, `run_seconds` to checking and timing. The rest went to the
+    search itself and to comparing with the database, or was spent before databases recorded the parts.
+    """
 
     seconds: float = 0.0
     build_seconds: float = 0.0
@@ -31,17 +34,17 @@ _PARTS = tuple(f.name for f in fields(TuningTime))
 
 
 def add_tuning_time(store: Store, more: Mapping[Workload, TuningTime], device: DeviceKey) -> None:
-    """Add to what each workload had before, in one commit. `TuningTime()`, no time, marks a workload as known to a
-    session.
+    """Add to the tuning time of each workload, in one commit.
 
-    Raises DatabaseError if the database cannot be written.
+    `TuningTime()`, which is zero, records that a session has tuned the workload. Raises DatabaseError if the database
+    cannot be written.
     """
     if not more:
         return
     with store.writing() as connection:
         ids = Ids(connection)
         ids.add((workload, device) for workload in more)
-        # In the order of the keys, so that two processes cannot wait for each other.
+        # The order of the keys keeps two processes from a deadlock.
         rows = [{**ids.of(w, device), **asdict(e)} for w, e in sorted(more.items(), key=lambda i: i[0].key)]
         insert = insert_into(connection, efforts)
         totals = {name: efforts.c[name] + insert.excluded[name] for name in _PARTS}
@@ -50,7 +53,7 @@ def add_tuning_time(store: Store, more: Mapping[Workload, TuningTime], device: D
 
 
 def tuning_times_of(store: Store, wanted: Iterable[Workload], device: DeviceKey) -> dict[Workload, TuningTime]:
-    """What was spent on each workload so far; those that no session has known are left out."""
+    """Return the tuning time of each workload so far. Workloads that no session has tuned are left out."""
     parts = (efforts.c[name] for name in _PARTS)
     query = select(workloads.c.key, *parts).select_from(efforts.join(workloads).join(devices))
     with store.reading() as connection:
@@ -60,7 +63,11 @@ def tuning_times_of(store: Store, wanted: Iterable[Workload], device: DeviceKey)
 
 
 def tuning_times_by_id(connection: Connection) -> dict[tuple[int, int], TuningTime]:
-    """All of them, by the ids of workload and device. A database that is read as an older edgetune left it has less."""
+    """Return all tuning times by the ids of workload and device.
+
+    A database that is opened read-only may still have the schema of an older edgetune, which lacks the table or some
+    of its columns. What is missing counts as zero.
+    """
     inspector = inspect(connection)
     if not inspector.has_table(efforts.name):
         return {}

@@ -1,4 +1,7 @@
-"""Vision operators in one IR for CUDA, OpenCL and CPU. Start at `kernels.Emitter`; operators are listed here."""
+"""Vision operators that are written once, in one IR, for CUDA, OpenCL and CPUs.
+
+Start at `kernels.Emitter`. The operators and their templates are listed and registered here.
+"""
 
 from templates.operator import register_operator
 from templates.template import register

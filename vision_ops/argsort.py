@@ -1,8 +1,10 @@
-"""Segmented argsort: equal blocks sorted by an item each, then merges of twice as long runs, until all is one.
+"""The operator that sorts rows or segments and returns indices (argsort). Start at `Argsort`.
 
-Paper 003, section 3.1.1: segments of any lengths are flattened and cut into equal blocks; blocks are sorted; runs are
-merged in pairs, cooperatively, as often as the longest segment asks, and what two runs have of one segment is all that
-a merge changes. Segments of one length are cut apart, so that a short one needs no merges but its own.
+Segments of any lengths are flattened and cut into equal blocks, each of which an item sorts. Pairs of runs are then
+merged cooperatively, until one run is left. A merge changes only the segment that both runs have a part of. Segments of
+one length are rows, which are cut into blocks separately, so that short ones need no merges but their own.
+
+Source: Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs", section 3.1.1.
 """
 
 from __future__ import annotations
@@ -27,18 +29,22 @@ from vision_ops.merging import Runs, merge_stretch
 from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted, packed, place_of, ranked
 
-_STACK_BYTES = 16 << 10  # of an item on a processor: its block, twice
-_REGISTER_BYTES = 512  # of an item on a GPU, where more is memory of the whole device's
+_STACK_BYTES = 16 << 10  # limit of an item's block, stored twice, on a CPU
+_REGISTER_BYTES = 512  # the same limit on a GPU, where larger arrays are in the device's memory
 
 
 @dataclass(frozen=True)
 class Argsort(View):
-    """Of `rows` rows of `length` values each, or, with `segments` > 0, of that many segments of one row, whose offsets
-    (segments + 1, from 0 to length, never falling) are the second input. The outputs are the indices, within the row
-    or the whole, of the first `top` of every row, which for segments is all. Stable; NaN last in either direction.
+    """A workload that sorts `rows` rows of `length` values each, or `segments` segments of one row.
 
-    `counted`: sorted are but the values at the first of the places (rows, length), rising, which are the second input,
-    as many as the third says for each row (rows,): what `compact` finds. INVALID is behind the last."""
+    The output is the indices, within the row, of the first `top` values of every row. The sort is stable, and NaN comes
+    last in either direction. If `segments` > 0, the second input is the segments' offsets (segments + 1), which go from
+    0 to `length` and never fall; `top` is then `length`.
+
+    If `counted`, only some values of each row are sorted. The second input is their positions (rows, length), rising,
+    and the third is how many of these are valid in each row (rows,), as `compact` finds them. Indices behind the last
+    are INVALID. Raises ValueError for attributes that do not fit together.
+    """
 
     op = "argsort"
 
@@ -59,7 +65,7 @@ class Argsort(View):
 
 
 class ArgsortOperator(Operator):
-    """`Argsort` with its reference: NumPy's stable argsort."""
+    """The operator that `Argsort` describes, with NumPy's stable argsort as the reference."""
 
     view = Argsort
 
@@ -105,7 +111,7 @@ class ArgsortOperator(Operator):
 
 
 def _numpy_chosen(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """About a fifth of each row, of some rows more."""
+    """Draw the positions and the counts of chosen values: on average a fifth of a row, and up to two fifths."""
     chosen = rng.random(shape) < 0.4 * rng.random((shape[0], 1))
     places = np.full(shape, INVALID, np.int32)
     for row, picked in zip(places, chosen, strict=True):
@@ -114,8 +120,10 @@ def _numpy_chosen(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.
 
 
 class ArgsortTemplate(Template):
-    """Knobs: `block` values that an item sorts by itself, `stretch` of a merged run that an item makes, `items` in a
-    group."""
+    """A template whose items sort `block` values each by themselves and then write stretches of merged runs.
+
+    Its other knobs: `stretch` is the length of a stretch, and a group has `items` items.
+    """
 
     name = "vision.argsort"
     op = "argsort"
@@ -170,7 +178,7 @@ def _features(sort: Argsort, v: Values) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class _Given:
-    """The inputs of a sort; those that it has not are None."""
+    """The inputs that a sort has. Those that it does not have are None."""
 
     sort: Argsort
     data: Cells
@@ -186,19 +194,21 @@ class _Given:
         return _Given(sort, data, offsets=rest[0] if sort.segments else None)
 
     def length(self, row: Any) -> Any:
-        """How many values of a row are sorted; never more than there are, whatever the counts say."""
+        """Return how many values of a row are sorted. A count above the row's length is limited to it."""
         length = tirx.const(self.sort.length, "int32")
         return length if self.count is None else held(tirx.min(self.count[row], length))
 
     def place(self, row: Any, at: Any) -> Any:
-        """Of a value that is sorted; one that exists, whatever the places say."""
+        """Return the index in the row of the `at`-th value that is sorted. An invalid one is clipped to a valid one."""
         return at if self.places is None else inside(self.places[row, at], self.sort.length)
 
 
 @dataclass(frozen=True)
 class _Body:
-    """The launches of one config. Keys go back and forth between two halves of `keys`; who works last writes indices
-    instead."""
+    """The code that emits the launches of one config.
+
+    Keys are moved back and forth between the two halves of `keys`. The last launch writes indices instead of keys.
+    """
 
     sort: Argsort
     emitter: Emitter
@@ -233,7 +243,7 @@ class _Body:
         self._merge(keys, tirx.const(levels - 1, "int32"), given, wanted=self.sort.top, write=indices)
 
     def _each(self, parts: int, item: Callable[[Any, Any], None]) -> None:
-        """One item for each of `parts` parts of every row."""
+        """Emit a launch with one item for each of `parts` parts of every row."""
         with self.emitter.each(self.sort.rows * parts, self.v["items"]) as at:
             item(held(at // parts), held(at % parts))
 
@@ -244,8 +254,11 @@ class _Body:
         self._each(-(-self.sort.length // self.v["block"]), block)
 
     def _sort_block(self, given: _Given, row: Any, part: Any, write: Callable[[Any, Any, Any], None]) -> None:
-        """By an item, in its own memory: merges of neighbours, from single keys on. In a block of several segments the
-        segment's number (within the block) is the uppermost part of a key, its place 16 bits."""
+        """Emit the code by which an item sorts a block in its own memory: it merges neighbours, from single keys on.
+
+        If there are segments, the upper 16 bits of a key are the segment's number within the block, and the lower 16
+        bits are the value's index in the block.
+        """
         block = self.v["block"]
         start = held(part * block)
         count = held(tirx.max(tirx.min(tirx.const(block, "int32"), given.length(row) - start), 0))
@@ -262,8 +275,8 @@ class _Body:
                 key = packed((key >> tirx.const(16, "uint64")).astype("uint32"), start + place)
             write(row, start + at, key)
 
-        # The last merge writes: a loop that copied would be vectorised, and LLVM 22 stores more than the lanes of a
-        # masked vector that it truncates (AVX-512).
+        # The last merge writes the result itself. LLVM would vectorise a loop that copied it, and LLVM 22 stores more
+        # than the active lanes of a masked vector that it truncates (AVX-512).
         half = tirx.min(tirx.const(block // 2, "int32"), count)
         runs = Runs(tirx.const(0, "int32"), held(half), count)
         merge_stretch(runs, lambda at: own_keys[steps % 2 * block + at], runs.begin, count=count, write=put)
@@ -280,14 +293,15 @@ class _Body:
         number[0] = 0
         with T.serial(0, count) as i:
             before[0] = segment[0]
-            # Offsets that do not end at the length must not lead out of them.
+            # If the offsets do not end at the length, the search must not leave them.
             with T.While(
                 tirx.if_then_else(
                     segment[0] + 1 < self.sort.segments, offsets[segment[0] + 1] <= start + i, tirx.const(False, "bool")
                 )
             ):
                 segment[0] = segment[0] + 1
-            number[0] = number[0] + (segment[0] > before[0]).astype("int32")  # 16 bits do: empty ones do not count
+            # The number fits into 16 bits, because empty segments do not count.
+            number[0] = number[0] + (segment[0] > before[0]).astype("int32")
             value = held(ranked(data[row, start + i], self.sort.descending))
             upper = (number[0].astype("uint64") << tirx.const(48, "uint64")) | (
                 value.astype("uint64") << tirx.const(16, "uint64")
@@ -295,7 +309,7 @@ class _Body:
             keys[i] = upper | i.astype("uint64")
 
     def _merge_own(self, keys: Cells, source: Any, target: Any, *, step: Any, count: Any) -> None:
-        """All pairs of runs of 2^step keys within an item's block."""
+        """Merge all pairs of runs of 2^step keys within an item's block."""
         width = held(tirx.const(1, "int32") << step)
         with T.serial(0, self.v["block"] // (2 * width)) as pair:
             begin = held(tirx.min(pair * 2 * width, count))
@@ -309,7 +323,7 @@ class _Body:
     def _merge(
         self, keys: Cells, level: Any, given: _Given, *, wanted: int, write: Callable[[Any, Any, Any], None]
     ) -> None:
-        """Merge neighbouring runs of block * 2^level keys, as far as the first `wanted` of a row."""
+        """Emit a launch that merges neighbouring runs of block * 2^level keys, for the first `wanted` keys of a row."""
         stretch = self.v["stretch"]
 
         def item(row: Any, part: Any) -> None:
@@ -343,7 +357,7 @@ class _Body:
         count: Any,
         write: Callable[[Any, Any, Any], None],
     ) -> None:
-        """Two runs of several segments have one in common at most: around it nothing changes."""
+        """Merge two runs of several segments. They have at most one segment in common; keys around it are copied."""
         segment = held(self._segment_of(offsets, tirx.min(runs.middle, self.sort.length - 1)))
         begin = held(tirx.min(tirx.max(runs.begin, offsets[segment]), runs.middle))
         end = held(tirx.max(tirx.min(runs.end, offsets[segment + 1]), runs.middle))
@@ -365,7 +379,7 @@ class _Body:
             put(behind + i, read(behind + i))
 
     def _segment_of(self, offsets: Cells, place: Any) -> Any:
-        """The last segment that begins at or before a place."""
+        """Return the index of the last segment that begins at or before a position."""
         low, high = own("int32"), own("int32")
         low[0] = 0
         high[0] = self.sort.segments

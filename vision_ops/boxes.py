@@ -1,8 +1,8 @@
-"""Boxes in kernels and in references: corners, areas, intersection over union.
+"""Boxes, which kernels and references prepare and compare by intersection over union. Start at `prepared`.
 
 A box is four values: two opposite corners (x, y, x, y) in any order, or the centre and the extents (x, y, width,
-height); which of the axes is called x does not matter. As onnxruntime has it: a box without area suppresses nothing and
-is suppressed by nothing; so is one with a NaN.
+height). It does not matter which axis is called x. As in onnxruntime, a box without area suppresses nothing and is
+suppressed by nothing. The same holds for a box with a NaN.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tvm import tirx
 
 from vision_ops.kernels import Cells, held
 
-FIELDS = 5  # of a prepared box: least x, least y, greatest x, greatest y, area
+FIELDS = 5  # values of a prepared box: least x, least y, greatest x, greatest y, area
 
 
 @dataclass(frozen=True)
 class Box:
-    """A prepared box: expressions in kernels, arrays in references."""
+    """A box that is prepared for comparisons. Its fields are expressions in kernels and arrays in references."""
 
     left: Any
     top: Any
@@ -34,7 +34,7 @@ class Box:
 
 
 def prepared(raw: tuple[Any, Any, Any, Any], centre: bool) -> Box:
-    """From four values in a kernel."""
+    """Prepare a box from its four values, in a kernel. They are centre and extents if `centre`, else corners."""
     a, b, c, d = (held(value) for value in raw)
     if centre:
         half = tirx.const(0.5, "float32")
@@ -47,18 +47,18 @@ def prepared(raw: tuple[Any, Any, Any, Any], centre: bool) -> Box:
 
 
 def stored(cells: Cells, row: Any, at: Any) -> Box:
-    """Read from (rows, FIELDS, places)."""
+    """Read a prepared box from cells (rows, FIELDS, positions)."""
     return Box(*(held(cells[row, field, at]) for field in range(FIELDS)))
 
 
 def store(cells: Cells, row: Any, at: Any, box: Box) -> None:
-    """Write a prepared box into a row's fields."""
+    """Write a prepared box into cells (rows, FIELDS, positions)."""
     for field, value in enumerate(box.fields):
         cells[row, field, at] = value
 
 
 def overlap(a: Box, b: Box, threshold: float) -> Any:
-    """1 where the intersection over the union exceeds the threshold, else 0; without a branch."""
+    """Return 1 if the intersection over the union exceeds the threshold, else 0. The code has no branch."""
 
     def true(condition: Any) -> Any:
         return condition.astype("int32")
@@ -74,7 +74,7 @@ def overlap(a: Box, b: Box, threshold: float) -> Any:
 
 
 def numpy_prepared(raw: np.ndarray, centre: bool) -> Box:
-    """From an array of float32, (boxes, 4)."""
+    """Prepare boxes from an array (boxes, 4), for the reference, in float32."""
     a, b, c, d = raw.astype(np.float32).T
     if centre:
         half = np.float32(0.5)
@@ -86,7 +86,7 @@ def numpy_prepared(raw: np.ndarray, centre: bool) -> Box:
 
 
 def numpy_overlap(a: Box, b: Box, threshold: float) -> np.ndarray:
-    """As `overlap`, for the reference: whether the intersection over the union exceeds the threshold."""
+    """Tell where the intersection over the union exceeds the threshold, as `overlap` does, for the reference."""
     with np.errstate(all="ignore"):
         width = np.minimum(a.right, b.right) - np.maximum(a.left, b.left)
         height = np.minimum(a.bottom, b.bottom) - np.maximum(a.top, b.top)

@@ -1,6 +1,8 @@
-"""What of each row exceeds a threshold, in order: the first half of GluonCV's get_valid_counts (paper 003, 3.1.1).
+"""The operator that finds which scores of each row exceed a threshold, in order. Start at `Compact`.
 
-The places of what is kept are a prefix sum of ones and zeros.
+It is the first half of GluonCV's get_valid_counts. The positions of what is kept are a prefix sum of ones and zeros.
+
+Source: Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs", section 3.1.1.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from vision_ops.sweeps import Monoid, Rows, Sweeps, sweep_space
 
 @dataclass(frozen=True)
 class Compact(View):
-    """The input is scores (rows, length); the outputs are the indices of those above the threshold (rows, length),
-    INVALID behind the last, and how many they are (rows,). A NaN is not above."""
+    """A workload that selects the scores above a threshold.
+
+    The input is the scores (rows, length). The outputs are the indices of those above the threshold (rows, length),
+    INVALID behind the last, and their number (rows,). A NaN is not above. Raises ValueError for a negative size.
+    """
 
     op = "compact"
 
@@ -39,7 +44,7 @@ class Compact(View):
 
 
 class CompactOperator(Operator):
-    """`Compact` with its reference in NumPy."""
+    """The operator that `Compact` describes, with its reference in NumPy."""
 
     view = Compact
 
@@ -53,7 +58,7 @@ class CompactOperator(Operator):
         return indices, TensorSpec("count", (compact.rows,), "int32")
 
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """About a fifth of the scores is above the threshold."""
+        """Draw scores of which about a fifth is above the threshold."""
         compact = Compact.of(workload)
         shape = (compact.rows, compact.length)
         return ((compact.threshold + rng.standard_normal(shape) - 0.84).astype(np.float32),)
@@ -69,7 +74,7 @@ class CompactOperator(Operator):
 
 
 class CompactTemplate(Template):
-    """Knobs: those of all sweeps (`sweep_space`)."""
+    """A template that has the knobs of all sweeps (see `sweep_space`)."""
 
     name = "vision.compact"
     op = "compact"

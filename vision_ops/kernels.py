@@ -1,9 +1,11 @@
-"""Kernels written once for GPUs and for a host's threads: a function of several launches of groups of items.
+"""Kernels that are written once for GPUs and for a host's threads. Start at `Emitter`.
 
-Start at `Emitter`. On a GPU a launch is a kernel of its own, an item a work-item (thread); on a host groups are the
-iterations of a parallel loop and hold one item each, so that barriers are nothing there. TVM's own placing of barriers
-is off (it puts one into every loop whose trip count differs between items): whoever writes a kernel says where items
-wait for each other, and `barrier` may stand only where all items of a group come by.
+A function consists of several launches of groups of items. On a GPU a launch is a kernel and an item is a work-item
+(thread). On a host, groups are the iterations of a parallel loop and have one item each, so that barriers do nothing.
+
+TVM does not insert barriers into these kernels: it would put one into every loop whose trip count differs between
+items. The author of a kernel says by `Emitter.barrier` where items wait for each other. All items of a group must reach
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Index = Any  # an expression, or a Python integer
 
 
 class Cells:
-    """A buffer whose cells are read and written by indexing."""
+    """A buffer whose cells are read and written by indexing this object."""
 
     def __init__(self, buffer: tirx.Buffer) -> None:
         self.buffer = buffer
@@ -40,7 +42,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Emitter:
-    """Writes launches for a target. `limits`: None on a host."""
+    """An emitter, which generates launches for a target. `limits` is None on a host."""
 
     limits: GpuLimits | None
 
@@ -50,17 +52,20 @@ class Emitter:
 
     @property
     def max_items(self) -> int:
-        """Of a group."""
+        """Return how many items a group may have."""
         return 1 if self.limits is None else self.limits.max_threads
 
     @property
     def on_processor(self) -> bool:
-        """Whether items are threads of a processor, by whatever interface: few long ones are fast there."""
+        """Tell whether items run on a CPU, where a few items with much work each are fast.
+
+        These are a host's threads or a CPU behind OpenCL.
+        """
         return self.limits is None or self.limits.family == "cpu"
 
     @contextmanager
     def launch(self, groups: Index, items: int = 1) -> Iterator[tuple[Any, Any]]:
-        """A launch; gives the group's and the item's index."""
+        """Emit a launch, whose body is what is emitted in the context. Yields the group's and the item's index."""
         if self.limits is None:
             assert items == 1, "a host's groups have one item"
             with T.parallel(0, groups) as group:
@@ -75,57 +80,60 @@ class Emitter:
 
     @contextmanager
     def each(self, total: int, items: int) -> Iterator[Any]:
-        """A launch of groups of `items` with an item for each of `total` pieces of work; gives the piece's index."""
+        """Emit a launch of groups of `items`, in which each of `total` items does a piece of work. Yields its index."""
         with self.launch(-(-total // items), items) as (group, i):
             at = held(group * items + i)
             with when(at < total):
                 yield at
 
     def group_sizes(self, *sizes: int) -> tuple[int, ...]:
-        """Those that the target allows."""
+        """Return those of `sizes` that the target allows."""
         return tuple(size for size in sizes if size <= self.max_items)
 
     def barrier(self) -> None:
-        """All items of the group wait for each other; what they wrote to shared cells is seen, and nothing else:
-        OpenCL orders global memory by another flag."""
+        """Let all items of a group wait for each other.
+
+        What they wrote to shared cells is then visible to all of them. Writes to other memory do not become visible:
+        OpenCL orders global memory by another flag.
+        """
         if self.limits is not None:
             T.evaluate(T.tvm_storage_sync("shared"))
 
 
 def own(dtype: str, extent: int = 1) -> Cells:
-    """Cells of an item: registers, if they are few and indexed by constants."""
+    """Allocate an item's own cells. They are registers if they are few and indexed by constants."""
     return Cells(T.alloc_buffer((extent,), dtype, scope="local"))
 
 
 def shared(dtype: str, *extents: int) -> Cells:
-    """Cells of a group: local memory on a GPU, which `Emitter.barrier` orders."""
+    """Allocate cells that a group shares, in local memory on a GPU. `Emitter.barrier` orders accesses to them."""
     return Cells(T.alloc_buffer(extents, dtype, scope="shared"))
 
 
 def scratch(dtype: str, *extents: int) -> Cells:
-    """Cells of the whole function, in the device's memory (the runtime's pool of workspaces)."""
+    """Allocate cells of the whole function, in the device's memory (the runtime's pool of workspaces)."""
     return Cells(T.alloc_buffer(extents, dtype, scope="global"))
 
 
 def held(value: Any) -> Any:
-    """A value computed here, once: an expression that is used often is computed as often."""
+    """Compute a value here, once, and return the variable that has it. An expression is computed at each use."""
     return T.Bind(value)
 
 
 def inside(index: Any, size: int) -> Any:
-    """An index that exists, whatever it was."""
+    """Limit an index to the valid ones, which are 0 to size - 1."""
     return held(tirx.max(tirx.min(index, tirx.const(size - 1, "int32")), tirx.const(0, "int32")))
 
 
 @contextmanager
 def when(condition: Any) -> Iterator[None]:
-    """What is emitted inside runs where the condition holds."""
+    """Let what is emitted in the context run only if the condition holds."""
     with T.If(condition), T.Then():
         yield
 
 
 def choose(condition: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    """One of two pieces of code."""
+    """Emit a branch that runs the code of `then` if the condition holds, and that of `otherwise` if not."""
     with T.If(condition):
         with T.Then():
             then()
@@ -134,7 +142,7 @@ def choose(condition: Any, then: Callable[[], None], otherwise: Callable[[], Non
 
 
 def function(operands: Sequence[TensorSpec], body: Callable[..., None]) -> tirx.PrimFunc:
-    """The function `body(*cells)` of an operator's operands."""
+    """Build the function of an operator's operands whose code `body(*cells)` emits."""
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         cells = [Cells(T.arg(o.name, T.buffer(o.shape, o.dtype))) for o in operands]

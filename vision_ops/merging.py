@@ -1,7 +1,9 @@
-"""Merging two sorted runs that lie one behind the other, by as many items as wanted (merge path).
+"""This module merges two sorted runs that lie one behind the other, by any number of items. Start at `merge_stretch`.
 
 Each item finds by binary search which elements of the two runs come before its stretch of the result, and merges from
-there on: all stretches take as long, however the runs interleave (Green, McColl and Bader: GPU Merge Path, ICS 2012).
+there on. All stretches take the same time, however the runs interleave.
+
+Source: Green, McColl and Bader, "GPU Merge Path - A GPU Merging Algorithm", ICS 2012.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from tvm.tirx.script import builder as T
 from vision_ops.kernels import held, own
 from vision_ops.sort_keys import LAST
 
-Read = Callable[[Any], Any]  # the key at a place
+Read = Callable[[Any], Any]  # position -> the key there
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Sorted keys at [begin, middle) and [middle, end); any may be empty."""
+    """Two sorted runs of keys, which lie at [begin, middle) and [middle, end). Either may be empty."""
 
     begin: Any
     middle: Any
@@ -33,7 +35,7 @@ def _last() -> Any:
 
 
 def merge_stretch(runs: Runs, read: Read, start: Any, *, count: Any, write: Callable[[Any, Any], None]) -> None:
-    """Call `write(place, key)` for `count` places of the merged run, from `start` on (begin <= start)."""
+    """Call `write(position, key)` for `count` positions of the merged run, from `start` on (begin <= start)."""
     skip = held(start - runs.begin)
     low, high = own("int32"), own("int32")
     low[0] = tirx.max(0, skip - (runs.end - runs.middle))
@@ -50,7 +52,7 @@ def merge_stretch(runs: Runs, read: Read, start: Any, *, count: Any, write: Call
     heads[0] = tirx.if_then_else(first[0] < runs.middle, read(first[0]), _last())
     heads[1] = tirx.if_then_else(second[0] < runs.end, read(second[0]), _last())
     with T.serial(0, count) as step:
-        # No branch on what the keys are: a processor guesses every other one wrong.
+        # There is no branch on the keys, as a CPU would mispredict every other one.
         takes_first = held(heads[0] < heads[1])
         write(start + step, tirx.if_then_else(takes_first, heads[0], heads[1]))
         first[0] = first[0] + takes_first.astype("int32")

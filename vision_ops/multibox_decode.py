@@ -1,7 +1,10 @@
-"""SSD's boxes: a head's results as corners, with the best class of each.
+"""The operator that decodes the outputs of SSD's head to corners of boxes, with the best class of each.
 
-Liu et al.: SSD, ECCV 2016, section 2.2. The half of GluonCV's MultiboxDetection (paper 003, section 3.1.1) before the
-suppression, which is `nms` with `by_id`.
+Start at `MultiboxDecode`. This is the first half of GluonCV's MultiboxDetection; the second half, the suppression, is
+`nms` with `by_id`.
+
+Sources: Liu et al., "SSD: Single Shot MultiBox Detector", ECCV 2016, section 2.2; Wang et al., "A Unified Optimization
+Approach for CNN Model Inference on Integrated GPUs", section 3.1.1.
 """
 
 from __future__ import annotations
@@ -28,15 +31,19 @@ from vision_ops.kernels import Cells, Emitter, held, own
 from vision_ops.runs import PLACES, Run, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 
-NO_CLASS = -1  # of a box whose scores do not exceed the threshold; its score is this, too
+NO_CLASS = -1  # class and score of a box whose scores do not exceed the threshold
 
 
 @dataclass(frozen=True)
 class MultiboxDecode(View):
-    """The inputs are the probabilities (batch, classes, anchors), of which class 0 is the background, the moves
+    """A workload that decodes the outputs of SSD's head.
+
+    The inputs are the probabilities (batch, classes, anchors), of which class 0 is the background, the moves
     (batch, anchors, 4) and the anchors' corners (anchors, 4). The outputs are the boxes' corners (batch, anchors, 4),
-    the best score of each (batch, anchors), and its class without the background (batch, anchors); both are NO_CLASS
-    where no score exceeds the threshold. `centre_scale`, `extent_scale`: of the moves (SSD's variances)."""
+    the best score of each (batch, anchors), and its class (batch, anchors), counted without the background. Score and
+    class are NO_CLASS if no score exceeds `threshold`. The moves are multiplied by `centre_scale` and `extent_scale`
+    (SSD's variances). `clip` clips corners to 0 to 1. Raises ValueError for sizes that are not valid.
+    """
 
     op = "multibox_decode"
 
@@ -58,7 +65,7 @@ class MultiboxDecode(View):
 
 
 class MultiboxDecodeOperator(Operator):
-    """`MultiboxDecode` with its reference in NumPy."""
+    """The operator that `MultiboxDecode` describes, with its reference in NumPy."""
 
     view = MultiboxDecode
 
@@ -79,7 +86,7 @@ class MultiboxDecodeOperator(Operator):
         )
 
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Most boxes are background, as a detector's are."""
+        """Draw inputs in which most boxes are background, as those of a detector are."""
         box = MultiboxDecode.of(workload)
         scores = rng.random((box.batch, box.classes, box.anchors)) ** 4
         scores[:, 0] += 1

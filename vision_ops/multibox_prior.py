@@ -1,6 +1,9 @@
-"""SSD's anchors: boxes of several shapes about every place of a map.
+"""The operator that makes SSD's anchors, which are boxes of several shapes around every position of a map.
 
-Liu et al.: SSD, ECCV 2016, section 2.2; MultiboxPrior of GluonCV and of paper 003 (section 3.1.1).
+Start at `MultiboxPrior`. GluonCV has it under the same name.
+
+Sources: Liu et al., "SSD: Single Shot MultiBox Detector", ECCV 2016, section 2.2; Wang et al., "A Unified Optimization
+Approach for CNN Model Inference on Integrated GPUs", section 3.1.1.
 """
 
 from __future__ import annotations
@@ -22,9 +25,13 @@ from vision_ops.sweeps import Rows
 
 @dataclass(frozen=True)
 class MultiboxPrior(View):
-    """The input is the anchors' extents (shapes, 2) as width, height, see `prior_shapes`; the output is their corners
-    (height * width * shapes, 4) as x1, y1, x2, y2. The centre of a place is (index + offset) * step along an axis; a
-    step of 0 lets the map cover 0 to 1. `clip`: corners lie in 0 to 1."""
+    """A workload that makes SSD's anchors.
+
+    The input is the anchors' extents (shapes, 2), as width and height (see `prior_shapes`). The output is their corners
+    (height * width * shapes, 4), as x1, y1, x2, y2. The centre of a position is (index + offset) * step along an axis.
+    A step of 0 makes the map cover 0 to 1. `clip` clips corners to 0 to 1. Raises ValueError for sizes that are not
+    valid.
+    """
 
     op = "multibox_prior"
 
@@ -47,20 +54,23 @@ class MultiboxPrior(View):
 
     @property
     def steps(self) -> tuple[float, float]:
-        """Along y and x."""
+        """Return the steps along y and x."""
         return self.step_y or 1 / self.height, self.step_x or 1 / self.width
 
 
 def prior_shapes(sizes: Sequence[float], ratios: Sequence[float], height: int, width: int) -> np.ndarray:
-    """(sizes + ratios - 1, 2): every size with the first ratio, then the first size with the others; on a map that is
-    not square, shares of its height."""
+    """Compute the extents of anchors, (sizes + ratios - 1, 2), as width and height.
+
+    Every size comes with the first ratio, which is taken to be 1, then the first size comes with the other ratios. On a
+    map that is not square, sizes are shares of its height.
+    """
     roots = [(size, 1.0) for size in sizes] + [(sizes[0], ratio) for ratio in ratios[1:]]
     shapes = [(size * height / width * np.sqrt(ratio), size / np.sqrt(ratio)) for size, ratio in roots]
     return np.array(shapes, np.float32)
 
 
 class MultiboxPriorOperator(Operator):
-    """`MultiboxPrior` with its reference in NumPy."""
+    """The operator that `MultiboxPrior` describes, with its reference in NumPy."""
 
     view = MultiboxPrior
 

@@ -1,10 +1,13 @@
-"""Greedy suppression of overlapping boxes, in order of their scores, for rows of scores (batches times classes).
+"""The operator that suppresses overlapping boxes greedily, in order of their scores (NMS). Start at `Nms`.
 
-A row's candidates come in chunks. One launch holds the boxes of a chunk against all that were kept before, on all
-items of the device; the next walks the chunk, one group a row: its first box that is not suppressed is kept, its items
-suppress what overlaps it, and so on. Memory and work follow the boxes that are kept, where a mask of all pairs (paper
-003, section 3.1.1; Faster R-CNN's kernel) takes the square of the candidates; rows whose scores have fallen below the
-threshold do nothing. Outputs are filled with what is invalid before anything is kept.
+Each row of scores (an image and a class) has candidates, which are cut into chunks. One launch compares the boxes of a
+chunk with all boxes kept before, on all items of the device. The next launch walks the chunk, with one group per row:
+the first box that is not suppressed is kept, the items suppress the boxes that overlap it, and so on. Rows whose scores
+have fallen below the threshold do nothing. Outputs are filled with INVALID beforehand.
+
+Memory and work grow with the boxes that are kept. A mask of all pairs would grow with the square of the candidates
+(Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs", section 3.1.1, and Faster
+R-CNN's kernel have such masks).
 """
 
 from __future__ import annotations
@@ -28,19 +31,22 @@ from vision_ops.kernels import Cells, Emitter, function, held, inside, own, scra
 from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted
 
-NO_THRESHOLD = float(np.finfo(np.float32).min)  # of scores: all but the least are above it
+NO_THRESHOLD = float(np.finfo(np.float32).min)  # score threshold that all scores but the least float32 exceed
 
 
 @dataclass(frozen=True)
 class Nms(View):
-    """`batch` images of `boxes` boxes; `classes` rows of scores for each. The inputs are the boxes (batch, boxes, 4),
-    the scores (rows, boxes), per row the `candidates` best boxes' indices in order (rows, candidates), INVALID where
-    there are fewer, and, if
-    `by_id`, a number for each box (batch, boxes): boxes of different numbers leave each other alone. The outputs are
-    the indices of the kept boxes (rows, keep), INVALID behind the last, and how many they are (rows,).
+    """A workload that compares `boxes` boxes in each of `batch` images, which has `classes` rows of scores.
 
-    Kept are at most `keep` boxes whose scores exceed `score`; suppressed is what overlaps a kept one by more than
-    `iou`. `centre`: boxes are centres and extents, not corners."""
+    The inputs are the boxes (batch, boxes, 4), the scores (rows, boxes), and the indices of each row's best boxes in
+    order (rows, candidates), INVALID where there are fewer than `candidates`. If `by_id`, a further input has a number
+    for each box (batch, boxes), and boxes of different numbers do not suppress each other. The outputs are the indices
+    of the kept boxes (rows, keep), INVALID behind the last, and their number (rows,).
+
+    At most `keep` boxes whose scores exceed `score` are kept. A box that overlaps a kept one by more than `iou` is
+    suppressed. `centre` says that boxes are centres and extents, not corners. Raises ValueError for sizes that do not
+    fit.
+    """
 
     op = "nms"
 
@@ -64,7 +70,7 @@ class Nms(View):
 
 
 class NmsOperator(Operator):
-    """`Nms` with its reference: one box after the other, in order."""
+    """The operator that `Nms` describes, with a reference that goes through the boxes in order."""
 
     view = Nms
 
@@ -83,7 +89,7 @@ class NmsOperator(Operator):
         return TensorSpec("kept", (nms.rows, nms.keep), "int32"), TensorSpec("count", (nms.rows,), "int32")
 
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Boxes in clusters about objects, as a detector's are."""
+        """Draw boxes in clusters around objects, as those of a detector are."""
         nms = Nms.of(workload)
         objects = rng.random((nms.batch, max(1, nms.boxes // 8), 2)) * 500
         of = rng.integers(0, objects.shape[1], (nms.batch, nms.boxes))
@@ -125,8 +131,11 @@ def _numpy_row(
 
 
 class NmsTemplate(Template):
-    """Knobs: candidates in a `chunk`, `boxes` that an item holds against the kept ones, `items` in a group of those,
-    `walkers` in the group that walks a chunk."""
+    """A template that cuts a row's candidates into chunks of `chunk`.
+
+    Its other knobs: an item compares `boxes` boxes with the kept ones, and a group of such items has `items`. The group
+    that walks a chunk has `walkers` items.
+    """
 
     name = "vision.nms"
     op = "nms"
@@ -135,7 +144,7 @@ class NmsTemplate(Template):
         nms, emitter = Nms.of(workload), Emitter.of(target)
         if not nms.rows or not nms.candidates or not nms.keep:
             return None
-        # PoCL's compiler loses barriers of the walk: a processor has but one walker, who needs none.
+        # PoCL's compiler loses barriers of the walk. On a CPU there is only one walker, which needs none.
         walkers = 1 if emitter.on_processor else emitter.max_items
         knobs = (
             Knob("chunk", tuple(1 << p for p in range(6, 12))),
@@ -182,7 +191,7 @@ def _features(nms: Nms, v: Values) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is known of a row: the outputs, and the kept boxes with their numbers."""
+    """The outputs, and the kept boxes of each row, which are stored with their numbers."""
 
     index: Cells
     count: Cells
@@ -192,7 +201,10 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The candidates at hand: prepared boxes, their numbers, and 1 where one is suppressed."""
+    """The candidates of the current chunk, which are stored as prepared boxes with their numbers.
+
+    `gone` is 1 for a box that is suppressed.
+    """
 
     box: Cells
     number: Cells
@@ -201,7 +213,7 @@ class _Chunk:
 
 @dataclass(frozen=True)
 class _Body:
-    """The launches of one config."""
+    """The code that emits the launches of one config."""
 
     nms: Nms
     emitter: Emitter
@@ -225,15 +237,17 @@ class _Body:
             self._walk(order, kept, held_now, chunk)
 
     def _index(self, order: Cells, row: Any, at: Any) -> tuple[Any, Any]:
-        """The box at a place in the order, never one that is not there, whatever the order holds; and whether any is
-        meant."""
+        """Return the index of the box at a position in the order, and whether the order has a box there.
+
+        An invalid index is clipped to a valid one.
+        """
         found = held(order[row, tirx.min(at, tirx.const(self.nms.candidates - 1, "int32"))])
         return inside(found, self.nms.boxes), found >= 0
 
     def _test(
         self, boxes: Cells, scores: Cells, order: Cells, *, ids: Cells | None, kept: _Kept, chunk: _Chunk, number: Any
     ) -> None:
-        """Prepare a chunk's boxes, and hold them against the kept ones."""
+        """Emit the launch that prepares a chunk's boxes and compares them with the kept ones."""
         nms, v = self.nms, self.v
         parts = -(-v["chunk"] // v["boxes"])
         threshold = tirx.const(nms.score, "float32")
@@ -241,7 +255,7 @@ class _Body:
             row, part = held(at // parts), held(at % parts)
             image, first = held(row // nms.classes), held(part * v["boxes"])
             best, any_left = self._index(order, row, number * v["chunk"])
-            # Scores fall: where the first is too low, so are all, and the row is done.
+            # Scores fall within a row: if the first of the chunk is too low, all others are, and the row is done.
             live = (kept.count[row] < nms.keep) & any_left & (scores[row, best] > threshold)
             gone = own("int32", v["boxes"])
             with T.serial(0, v["boxes"]) as b:
@@ -272,8 +286,12 @@ class _Body:
         return hit & (numbers[row, at] == others[row, other]).astype("int32")
 
     def _walk(self, order: Cells, kept: _Kept, chunk: _Chunk, number: Any) -> None:
-        """Keep the first box that is left, suppress what overlaps it, and so on. All items count alike, so that none
-        has to wait for the number; the barriers stand in a loop that all go through as often."""
+        """Emit the launch that walks a chunk.
+
+        It keeps the first box that is left, suppresses those that overlap it, and so on. Every item counts the kept
+        boxes itself, so that none has to wait for the number. All items run equally many iterations of the loop with
+        the barrier.
+        """
         nms, size, walkers = self.nms, self.v["chunk"], self.v["walkers"]
         with self.emitter.launch(nms.rows, walkers) as (row, item):
             gone, count = shared("int32", size), own("int32")
@@ -290,7 +308,7 @@ class _Body:
                         store(kept.box, row, count[0], box)
                         if nms.by_id:
                             kept.number[row, count[0]] = chunk.number[row, i]
-                    left = held(size - 1 - i)  # behind it: each item has every walkers-th of them
+                    left = held(size - 1 - i)  # boxes behind this one; an item takes every walkers-th of them
                     with T.serial(0, (left - item + walkers - 1) // walkers) as step:
                         j = held(i + 1 + item + step * walkers)
                         hit = overlap(box, stored(chunk.box, row, j), nms.iou)

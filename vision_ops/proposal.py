@@ -1,6 +1,10 @@
-"""Region proposals: anchors moved by a head's results, cut at the image's border, and without those that are too small.
+"""The operator that makes region proposals. Start at `Proposal`.
 
-Ren et al.: Faster R-CNN, NeurIPS 2015, section 3.1, as torchvision has it; `argsort` and `nms` choose among them.
+It moves anchors by the outputs of a head, clips them to the image, and rejects those that are too small. `argsort` and
+`nms` then choose among the proposals. The rules are those of torchvision.
+
+Source: Ren et al., "Faster R-CNN: Towards Real-Time Object Detection with Region Proposal Networks", NeurIPS 2015,
+section 3.1.
 """
 
 from __future__ import annotations
@@ -29,16 +33,20 @@ from vision_ops.kernels import Cells, Emitter, held
 from vision_ops.runs import PLACES, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 
-TOO_SMALL = -1.0  # the score of a box that is
-_MOST_GROWTH = log(1000 / 16)  # of an extent's logarithm: a head that is not trained yet asks for any
+TOO_SMALL = -1.0  # the score of a box that is too small
+_MOST_GROWTH = log(1000 / 16)  # limit of the logarithm of an extent's growth, which an untrained head may exceed
 
 
 @dataclass(frozen=True)
 class Proposal(View):
-    """The inputs are the logits (batch, anchors, height * width), the moves (batch, anchors * 4, height * width) and
-    the anchors' corners about the first place (anchors, 4). The outputs are the boxes' corners
-    (batch, height * width * anchors, 4) in the image, and their scores (batch, height * width * anchors), TOO_SMALL for
-    boxes with an extent below `least`. `step_y`, `step_x`: pixels of the image between places."""
+    """A workload that makes region proposals.
+
+    The inputs are the logits (batch, anchors, height * width), the moves (batch, anchors * 4, height * width) and the
+    anchors' corners around the first position of the map (anchors, 4). The outputs are the boxes' corners
+    (batch, height * width * anchors, 4) in the image, and their scores (batch, height * width * anchors), which are
+    TOO_SMALL for boxes with an extent below `least`. `step_y` and `step_x` are the distances in pixels of the image
+    between neighbouring positions. Raises ValueError for sizes that are not valid.
+    """
 
     op = "proposal"
 
@@ -68,7 +76,7 @@ class Proposal(View):
 
 
 class ProposalOperator(Operator):
-    """`Proposal` with its reference in NumPy."""
+    """The operator that `Proposal` describes, with its reference in NumPy."""
 
     view = Proposal
 
@@ -131,7 +139,7 @@ class _Body:
                 scores[image, at] = tirx.if_then_else(large, score, number(TOO_SMALL))
 
     def _axis(self, moves: Cells, anchors: Cells, image: Any, *, anchor: Any, place: Any, axis: int) -> tuple[Any, Any]:
-        """Where a box begins and ends along x (0) or y (1)."""
+        """Return where a box begins and where it ends along x (axis 0) or y (axis 1)."""
         rpn = self.rpn
         index = (place // rpn.width) if axis else (place % rpn.width)
         step, most = ((rpn.step_x, rpn.image_width), (rpn.step_y, rpn.image_height))[axis]

@@ -1,4 +1,4 @@
-"""Regions of feature maps that are pooled into bins: what ROIAlign and ROIPool share. Start at `Regions`."""
+"""Pieces that ROIAlign and ROIPool share: both pool regions of feature maps into bins. Start at `Regions`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from vision_ops.sweeps import Rows
 
 @dataclass(frozen=True)
 class Regions(View):
-    """The inputs are the maps (batch, channels, height, width), the regions (rois, 4) as x1, y1, x2, y2 in the image,
-    and the map of each (rois,); the output is (rois, channels, out_height, out_width). `scale`: of the map to the
-    image."""
+    """A workload that pools regions of feature maps.
+
+    The inputs are the maps (batch, channels, height, width), the regions (rois, 4) as x1, y1, x2, y2 in the image, and
+    the index of each region's map (rois,). The output is (rois, channels, out_height, out_width). `scale` is the ratio
+    of the map's size to the image's. Raises ValueError for sizes that are not valid.
+    """
 
     batch: int
     channels: int
@@ -44,17 +47,17 @@ class Regions(View):
 
     @property
     def rows(self) -> Rows:
-        """A bin's channels."""
+        """Return the rows that a kernel's items divide among them: a row is a bin's channels."""
         return Rows(self.rois * self.out_height * self.out_width, self.channels)
 
     def numpy_map(self, data: np.ndarray, number: int) -> np.ndarray:
-        """The map of a region, in float64; some map, whatever the number."""
+        """Return the map of this index in float64. An index that does not exist is clipped to one that does."""
         image: np.ndarray = data[np.clip(number, 0, self.batch - 1)].astype(np.float64)
         return image
 
 
 def random_regions(rng: np.random.Generator, rois: int, height: float, width: float) -> np.ndarray:
-    """(rois, 4): boxes inside an image, and some that reach out of it."""
+    """Draw boxes (rois, 4), some of which reach out of the image."""
     extent = np.array([width, height], np.float64)
     middles = rng.random((rois, 2)) * extent
     halves = (0.02 + 0.3 * rng.random((rois, 2))) * extent
@@ -62,7 +65,7 @@ def random_regions(rng: np.random.Generator, rois: int, height: float, width: fl
 
 
 class RegionOperator(Operator):
-    """Operands of whatever pools regions."""
+    """The base of the operators that pool regions, which defines their operands."""
 
     view: type[Regions]
 
@@ -84,13 +87,16 @@ class RegionOperator(Operator):
         return data, boxes, rng.integers(0, regions.batch, regions.rois).astype(np.int32)
 
 
-# Channels that an item pools over the same pixels.
+# The knob that says how many channels an item pools over the same pixels.
 CHANNELS = RunKnob("channels", 64, ((16, 1), (64, 1)), ((4, 64), (1, 128)))
 
 
 @dataclass(frozen=True)
 class Bin:
-    """A bin (`y`, `x`) of a region, for a few channels from `first` on; `map`: the index of the region's."""
+    """The bin (`y`, `x`) of a region that an item computes, for a few channels from `first` on.
+
+    `map` is the index of the region's map.
+    """
 
     region: Any
     map: Any
@@ -101,7 +107,10 @@ class Bin:
 
 @contextmanager
 def each_bin(regions: Regions, emitter: Emitter, v: Values, maps: Cells) -> Iterator[Bin]:
-    """A launch with an item for every bin and every few channels; whatever `maps` holds, a map that exists."""
+    """Emit a launch with an item for every bin and every `channels` channels, the value of the knob. Yields the bin.
+
+    Indices in `maps` that do not exist are clipped.
+    """
     many = v["channels"]
     parts, bins = -(-regions.channels // many), regions.out_height * regions.out_width
     with emitter.each(regions.rois * parts * bins, v["items"]) as at:

@@ -1,7 +1,7 @@
-"""Resized images: every result is a weighted sum of the same few pixels of a row and of a column.
+"""The operator that resizes images. Every output pixel is a weighted sum of a few pixels along rows and columns.
 
-Which ones, and by what weights, follows from sizes and scales alone, so that a table for each axis is an input
-(`resize_table`), and every rule for coordinates and every interpolation is the same kernel.
+Which pixels these are, and their weights, follows from sizes and scales alone. A table of them for each axis is an
+input (`resize_table`), so that one kernel serves all rules for coordinates and all interpolations. Start at `Resize`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ RULES = (
     "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 )
-# The last is operator set 10's: up where the result is smaller, down where it is larger.
+# "simple" is the rule of ONNX's operator set 10: round up if the result is smaller, down if it is larger.
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 MOST_TAPS = 8
 
 
 @dataclass(frozen=True)
 class Resize(View):
-    """The inputs are the images (outer, height, width, inner) and for each axis a table of pixels (taps, out) and of
-    weights (taps, out), rows first; the output is (outer, out_height, out_width, inner). `inner` is 1 for images of
-    separate channels, the block for blocked ones."""
+    """A workload that resizes images.
+
+    The inputs are the images (outer, height, width, inner) and, for rows and then for columns, a table of pixels (taps,
+    out) and one of weights (taps, out). The output is (outer, out_height, out_width, inner). `inner` is 1 if the
+    channels are separate images, and the block if the layout is blocked. Raises ValueError for sizes that are not
+    valid.
+    """
 
     op = "resize"
 
@@ -64,9 +68,11 @@ class Resize(View):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How ONNX's Resize finds the pixels of a result, by the values of its attributes: `mode`,
-    coordinate_transformation_mode (`rule`), nearest_mode (`rounding`), cubic_coeff_a (`cubic`), `antialias` and
-    `exclude_outside`. Raises ValueError for a rule that is not known."""
+    """The attributes of ONNX's Resize that determine the pixels of a result.
+
+    `rule` is coordinate_transformation_mode, `rounding` is nearest_mode, and `cubic` is cubic_coeff_a. `mode`,
+    `antialias` and `exclude_outside` are called so in ONNX. Raises ValueError for values that are not known.
+    """
 
     mode: str = "nearest"
     rule: str = "half_pixel"
@@ -82,8 +88,11 @@ class Sampling:
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """An axis of `size` pixels that becomes one of `out`. `scale`: of the result to the image, as the model has it (the
-    ratio of the sizes may be another); `crop`: what is looked at, from 0 to 1 (tf_crop_and_resize)."""
+    """An axis of `size` pixels that is resized to `out` pixels.
+
+    `scale` is the ratio of the result to the image that the model gives; the ratio of the sizes may differ from it.
+    `crop` is the part of the image that is resized, from 0 to 1 (for tf_crop_and_resize).
+    """
 
     size: int
     out: int
@@ -91,8 +100,10 @@ class ResizedAxis:
     crop: tuple[float, float] = (0.0, 1.0)
 
     def coordinates(self, rule: str) -> np.ndarray:
-        """Where each result lies in the image, in pixels: in float32, by onnxruntime's order of operations, for a
-        rounding decides which pixel is the nearest."""
+        """Compute where each result lies in the image, in pixels.
+
+        The order of operations is onnxruntime's, in float32, because the rounding decides which pixel is the nearest.
+        """
         x, size, out = np.arange(self.out, dtype=np.float32), np.float32(self.size), np.float32(self.out)
         half, scale = np.float32(0.5), np.float32(self.scale)
         if rule == "align_corners":
@@ -116,14 +127,16 @@ class ResizedAxis:
         return middle
 
     def outside(self, rule: str) -> np.ndarray:
-        """Which results lie outside of the image, where only tf_crop_and_resize makes a difference."""
+        """Tell which results lie outside of the image. Only tf_crop_and_resize treats them differently."""
         at = self.coordinates(rule)
         return (at < 0) | (at > self.size - 1) if rule == "tf_crop_and_resize" else np.zeros(self.out, np.bool_)
 
 
 def resize_table(axis: ResizedAxis, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels (taps, out), int32, and weights (taps, out), float32, of an axis; what lies outside is the nearest
-    pixel."""
+    """Compute the tables of an axis: pixels (taps, out), int32, and weights (taps, out), float32.
+
+    A pixel outside of the image is replaced by the nearest one inside.
+    """
     at = axis.coordinates(sampling.rule)
     if sampling.mode == "nearest":
         pixels, weights = _rounded(at, sampling.rounding, axis.scale)[None], np.ones((1, axis.out))
@@ -149,7 +162,7 @@ def _rounded(at: np.ndarray, rounding: str, scale: float) -> np.ndarray:
 
 
 def _weights(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Return the weights of pixels at such distances from a result."""
+    """Return the weights of pixels at these distances from a result."""
     x, a = np.abs(distance), sampling.cubic
     if sampling.mode == "linear":
         return np.clip(1 - x, 0, 1)
@@ -158,7 +171,7 @@ def _weights(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
 
 
 class ResizeOperator(Operator):
-    """`Resize` with its reference in NumPy."""
+    """The operator that `Resize` describes, with its reference in NumPy."""
 
     view = Resize
 
@@ -177,7 +190,7 @@ class ResizeOperator(Operator):
         return (TensorSpec("out", (image.outer, image.out_height, image.out_width, image.inner), "float32"),)
 
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Neighbouring pixels, as interpolation has them."""
+        """Draw images and weights. The tables have neighbouring pixels, as those of an interpolation do."""
         image = Resize.of(workload)
         tables = []
         for size, out in ((image.height, image.out_height), (image.width, image.out_width)):

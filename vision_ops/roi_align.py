@@ -1,6 +1,6 @@
-"""ROIAlign: regions of feature maps, sampled by bilinear interpolation.
+"""The operator ROIAlign, which samples regions of feature maps by bilinear interpolation. Start at `RoiAlign`.
 
-He et al.: Mask R-CNN, ICCV 2017, section 3.
+Source: He et al., "Mask R-CNN", ICCV 2017, section 3.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from vision_ops.regions import CHANNELS, Bin, RegionOperator, Regions, each_bin
 from vision_ops.runs import RunTemplate
 
 MODES = ("avg", "max", "max_corner")
-_MOST_SAMPLES = 1024  # of a bin along an axis, where their number follows the region: absurd regions take no longer
+_MOST_SAMPLES = 1024  # samples of a bin along an axis at most, where the region sets their number: it may be absurd
 
 
 @dataclass(frozen=True)
 class RoiAlign(Regions):
-    """`ratio`: samples of a bin along an axis (0: as many as a bin has pixels, rounded up). `aligned`: pixels' centres
-    are at halves (ONNX's half_pixel; otherwise regions are one pixel large at least). `mode` says what a bin's result
-    is: the mean of its interpolated samples ("avg"), the largest of them ("max"), or the largest of the pixels about
-    its samples, each times its weight in the interpolation ("max_corner", which is ONNX's max)."""
+    """The attributes that a ROIAlign workload has beside those of `Regions`.
+
+    `ratio` is the number of samples of a bin along an axis; 0 takes as many as a bin has pixels, rounded up. `aligned`
+    puts pixels' centres at halves (ONNX's half_pixel). Without it regions are at least one pixel large. `mode` says
+    what a bin's result is: the mean of its interpolated samples ("avg"), the largest of them ("max"), or the largest of
+    the pixels around its samples, each times its weight in the interpolation ("max_corner", which is ONNX's max).
+    Raises ValueError for an unknown mode and a negative ratio.
+    """
 
     op = "roi_align"
 
@@ -46,7 +50,7 @@ class RoiAlign(Regions):
 
 
 class RoiAlignOperator(RegionOperator):
-    """`RoiAlign` with its reference, sample by sample."""
+    """The operator that `RoiAlign` describes, with a reference that computes it sample by sample."""
 
     view = RoiAlign
 
@@ -65,7 +69,7 @@ class RoiAlignOperator(RegionOperator):
 
 
 def _numpy_samples(roi: RoiAlign, region: np.ndarray, axis: int) -> tuple[np.ndarray, int]:
-    """Where samples lie along an axis (0: x, 1: y), and how many there are to a bin; in float32, as kernels have it."""
+    """Compute where samples lie along an axis (0: x, 1: y), and how many a bin has, in float32 as kernels do."""
     bins, f = (roi.out_width, roi.out_height)[axis], np.float32
     offset = f(0.5 if roi.aligned else 0.0)
     start, end = (f(region[at] * f(roi.scale)) - offset for at in (axis, axis + 2))
@@ -81,7 +85,10 @@ def _numpy_samples(roi: RoiAlign, region: np.ndarray, axis: int) -> tuple[np.nda
 
 
 def _numpy_neighbours(places: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The first and the second pixel next to each place, and their weights: zero beyond a pixel outside."""
+    """Return the first and the second pixel next to each position, and their weights.
+
+    The weights are zero for positions more than a pixel outside of the map.
+    """
     inside = (places >= -1.0) & (places <= size)
     within = np.where(inside, np.maximum(places.astype(np.float64), 0.0), 0.0)
     low = np.minimum(within.astype(int), size - 1)
@@ -90,14 +97,20 @@ def _numpy_neighbours(places: np.ndarray, size: int) -> list[tuple[np.ndarray, n
 
 
 def _numpy_corners(image: np.ndarray, ys: np.ndarray, xs: np.ndarray) -> np.ndarray:
-    """(channels, len(ys), len(xs)): of the four pixels about each place, each times its weight, the largest."""
+    """Return the largest of the four pixels around each position, each times its weight.
+
+    The result is (channels, len(ys), len(xs)).
+    """
     rows, columns = _numpy_neighbours(ys, image.shape[1]), _numpy_neighbours(xs, image.shape[2])
     corners = [image[:, y][:, :, x] * np.outer(down, right) for y, down in rows for x, right in columns]
     return np.asarray(np.max(corners, axis=0))
 
 
 def _numpy_bilinear(image: np.ndarray, ys: np.ndarray, xs: np.ndarray) -> np.ndarray:
-    """(channels, len(ys), len(xs)): zero beyond a pixel outside."""
+    """Compute an image at each position by interpolation: (channels, len(ys), len(xs)).
+
+    A value is zero more than a pixel outside of the image.
+    """
     weights = []
     for places, size in ((ys, image.shape[1]), (xs, image.shape[2])):
         matrix = np.zeros((len(places), size))
@@ -113,12 +126,12 @@ def _f(value: float) -> Any:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis of a region: where it starts, the extent of a bin, how many samples a bin has."""
+    """An axis of a region that begins at `start`, has bins of extent `step`, and takes `samples` samples per bin."""
 
     start: Any
     step: Any
     samples: Any
-    size: int  # of the map
+    size: int  # pixels of the map along this axis
 
     def place(self, part: Any, sample: Any) -> Any:
         whole = held(self.start + part.astype("float32") * self.step)
@@ -129,7 +142,10 @@ class _Axis:
         return (place >= _f(-1.0)) & (place <= _f(float(self.size)))
 
     def neighbours(self, place: Any) -> tuple[Any, Any, Any]:
-        """Both pixels about a place, and the weight of the second; some pixel's for a place outside."""
+        """Return both pixels around a position and the weight of the second.
+
+        For a position outside of the map these are some pixels that exist.
+        """
         place = held(tirx.if_then_else(self.inside(place), tirx.max(place, _f(0.0)), _f(0.0)))
         low = held(tirx.min(place.astype("int32"), tirx.const(self.size - 1, "int32")))
         high = held(tirx.min(low + 1, tirx.const(self.size - 1, "int32")))
@@ -137,13 +153,13 @@ class _Axis:
 
 
 def _interpolated(corners: list[list[Any]], part_y: Any, part_x: Any) -> Any:
-    """The value between four pixels: `corners` are rows of two, the parts say how far from the first it is."""
+    """Compute the value between four pixels. `corners` are two rows of two; the parts are distances from the first."""
     top, bottom = (held(left + (right - left) * part_x) for left, right in corners)
     return top + (bottom - top) * part_y
 
 
 def _largest_corner(corners: list[list[Any]], part_y: Any, part_x: Any) -> Any:
-    """The largest of four pixels, each times its weight."""
+    """Return the largest of four pixels, each times its weight."""
     down, right = (_f(1.0) - part_y, part_y), (_f(1.0) - part_x, part_x)
     weighted = [
         pixel * (y * x) for row, y in zip(corners, down, strict=True) for pixel, x in zip(row, right, strict=True)
@@ -172,7 +188,7 @@ class _Body:
         step = held(extent / _f(bins))
         if roi.ratio:
             return _Axis(start, step, tirx.const(roi.ratio, "int32"), size)
-        # What is not a number, or too large to be an integer, must not be converted to one.
+        # A value that is NaN, or too large for an integer, must not be converted to one.
         usable = tirx.if_then_else(step > _f(0.0), tirx.min(step, _f(_MOST_SAMPLES)), _f(0.0))
         return _Axis(start, step, held(tirx.ceil(usable).astype("int32")), size)
 

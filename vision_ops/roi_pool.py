@@ -1,6 +1,8 @@
-"""ROIPool: the largest pixel of every bin of a region, whose borders are whole pixels.
+"""The operator ROIPool, which finds the largest pixel of every bin of a region. Start at `RoiPool`.
 
-Girshick: Fast R-CNN, ICCV 2015, section 2.1. ONNX's MaxRoiPool and torchvision's roi_pool.
+Regions begin and end at whole pixels. ONNX calls the operator MaxRoiPool, and torchvision calls it roi_pool.
+
+Source: Girshick, "Fast R-CNN", ICCV 2015, section 2.1.
 """
 
 from __future__ import annotations
@@ -19,19 +21,22 @@ from vision_ops.kernels import Cells, Emitter, held, own, when
 from vision_ops.regions import CHANNELS, Bin, RegionOperator, Regions, each_bin
 from vision_ops.runs import RunTemplate
 
-_FAR = 1 << 20  # pixels: what lies further out, or is not a number, lies there
+_FAR = 1 << 20  # pixels; coordinates further out are clipped to this, and NaN becomes -_FAR
 
 
 @dataclass(frozen=True)
 class RoiPool(Regions):
-    """A region's corners are rounded to pixels (halves away from zero), both of which it holds; a bin that has no pixel
-    of the map is 0."""
+    """A workload that computes the maxima of regions' bins.
+
+    A region's corners are rounded to pixels, halves away from zero, and both pixels belong to the region. The result of
+    a bin without any pixel of the map is 0.
+    """
 
     op = "roi_pool"
 
 
 class RoiPoolOperator(RegionOperator):
-    """`RoiPool` with its reference, bin by bin."""
+    """The operator that `RoiPool` describes, with a reference that computes it bin by bin."""
 
     view = RoiPool
 
@@ -49,7 +54,7 @@ class RoiPoolOperator(RegionOperator):
 
 
 def _numpy_bins(roi: RoiPool, region: np.ndarray, axis: int) -> list[tuple[int, int]]:
-    """The pixels of every bin along an axis (0: x, 1: y); in float32, as kernels have it."""
+    """Compute the first pixel and the end of every bin along an axis (0: x, 1: y), in float32 as kernels do."""
     bins, size = ((roi.out_width, roi.width), (roi.out_height, roi.height))[axis]
     ends = []
     for value in region[[axis, axis + 2]] * np.float32(roi.scale):
@@ -90,7 +95,7 @@ class _Body:
             out[at.region, at.first + c, at.y, at.x] = value
 
     def _pixels(self, rois: Cells, region: Any, axis: int, at: Any) -> tuple[Any, Any]:
-        """The first pixel of a bin along an axis, and how many it has."""
+        """Return the first pixel of a bin along an axis, and how many pixels the bin has."""
         roi = self.roi
         bins, size = ((roi.out_width, roi.width), (roi.out_height, roi.height))[axis]
         start, end = (self._whole(rois[region, corner]) for corner in (axis, axis + 2))
@@ -106,7 +111,7 @@ class _Body:
         return low, held(tirx.max(high - low, tirx.const(0, "int32")))
 
     def _whole(self, value: Any) -> Any:
-        """A corner's pixel. What is not a number, or too large to be an integer, must not be converted to one."""
+        """Return the pixel of a corner. NaN, or a value too large for an integer, must not be converted to one."""
         far, half = tirx.const(_FAR, "float32"), tirx.const(0.5, "float32")
         scaled = held(value * tirx.const(self.roi.scale, "float32"))
         away = held(tirx.if_then_else(scaled < tirx.const(0, "float32"), scaled - half, scaled + half))

@@ -1,4 +1,7 @@
-"""Rows of places, each cut into runs; an item has a run. Start at `RunTemplate`; kernels begin with `each_run`."""
+"""The template of operators that cut rows of positions into runs, each of which one item computes.
+
+Start at `RunTemplate`. Kernels begin with `each_run`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from vision_ops.sweeps import Rows
 
 @dataclass(frozen=True)
 class RunKnob:
-    """How long runs may be, and what to start with on processors and on GPUs: lengths, with items in a group."""
+    """The knob that sets the length of a run. `most` is the largest length.
+
+    `on_processors` and `on_gpus` are the seed configs for CPUs and for GPUs, (length, items in a group).
+    """
 
     name: str
     most: int
@@ -30,7 +36,7 @@ class RunKnob:
     on_gpus: Sequence[tuple[int, int]]
 
     def space(self, template: str, rows: Rows, emitter: Emitter) -> Space | None:
-        """The length of a run, and `items` in a group; None where there is no place."""
+        """Make a space with this knob and `items`, the items in a group. Returns None if the rows are empty."""
         if not rows.count * rows.length:
             return None
         sizes = tuple(1 << p for p in range(self.most.bit_length()))
@@ -51,8 +57,11 @@ def _features(knob: str, rows: Rows, v: Values) -> Mapping[str, float]:
 
 
 class RunTemplate(Template):
-    """The template "vision.OP" of an operator whose workloads' views have `rows`. `body(view, emitter, knobs)` writes
-    the launches. Knobs: the length of a run, `items` in a group."""
+    """A template, called "vision.OP", that works on an operator whose workloads' views have `rows`.
+
+    `body(view, emitter, knobs)` makes the function that emits the launches. The knobs are the length of a run (`knob`)
+    and `items`, the items in a group.
+    """
 
     def __init__(self, operator: Operator, body: Callable[[Any, Emitter, Values], Callable[..., None]], knob: RunKnob):
         self.op, self.name = operator.op, f"vision.{operator.op}"
@@ -69,7 +78,7 @@ class RunTemplate(Template):
 
 @dataclass(frozen=True)
 class Run:
-    """Places of a row, `first` and what follows it."""
+    """The positions of a row that an item computes: `length` positions from `first` on."""
 
     row: Any
     first: Any
@@ -77,14 +86,14 @@ class Run:
 
     @contextmanager
     def each(self) -> Iterator[tuple[Any, Any]]:
-        """A loop over them; gives a place's number in the run and in the row."""
+        """Emit a loop over the positions. Yields a position's index in the run and its index in the row."""
         with T.serial(0, self.length) as i:
             yield i, held(self.first + i)
 
 
 @contextmanager
 def each_run(rows: Rows, emitter: Emitter, v: Values) -> Iterator[Run]:
-    """A launch with an item for every run of `places`."""
+    """Emit a launch with an item for every run of `places` positions, the value of the knob. Yields the run."""
     parts = -(-rows.length // v["places"])
     with emitter.each(rows.count * parts, v["items"]) as at:
         first = held(at % parts * v["places"])

@@ -1,4 +1,7 @@
-"""Prefix sums (products, maxima) along an axis, in three stages (vision_ops/sweeps.py)."""
+"""The operator that computes prefix sums, products and maxima along an axis. Start at `Scan`.
+
+It takes three stages (vision_ops/sweeps.py).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,11 @@ from vision_ops.sweeps import KINDS, Monoid, Rows, Sweeps, identity, sweep_space
 
 @dataclass(frozen=True)
 class Scan(View):
-    """Along the middle axis of (outer, length, inner). `exclusive`: a result has not its own element; `reverse`: from
-    the end. A NaN makes a NaN of everything behind it. Integers wrap around."""
+    """A workload that computes a scan of `kind` along the middle axis of (outer, length, inner).
+
+    If `exclusive`, a result does not include its own element. If `reverse`, the scan runs from the end. A NaN makes all
+    results behind it NaN. Integers wrap around. Raises ValueError for an unknown kind and negative extents.
+    """
 
     op = "scan"
 
@@ -44,7 +50,7 @@ class Scan(View):
 
 
 class ScanOperator(Operator):
-    """`Scan` with its reference: NumPy's accumulate."""
+    """The operator that `Scan` describes, with NumPy's accumulate as the reference."""
 
     view = Scan
 
@@ -59,7 +65,7 @@ class ScanOperator(Operator):
         if np.issubdtype(workload.dtype, np.integer):
             return (rng.integers(-9, 10, scan.shape, workload.dtype),)
         values = rng.standard_normal(scan.shape)
-        if scan.kind == "product":  # stays within what float32 can hold
+        if scan.kind == "product":  # factors near 1 keep the products within the range of float32
             values = np.exp(values / np.sqrt(max(scan.length, 1)))
         return (values.astype(workload.dtype),)
 
@@ -69,7 +75,7 @@ class ScanOperator(Operator):
         (data,) = inputs
         if not data.size or not np.issubdtype(data.dtype, np.floating):
             return
-        if Scan.of(workload).kind != "product":  # which would leave what the type holds
+        if Scan.of(workload).kind != "product":  # products would leave the range of the type
             yield "large", (data * data.dtype.type(32),)
             yield "small", (data * data.dtype.type(1 / 32),)
         yield "zero", (np.zeros_like(data),)
@@ -91,7 +97,7 @@ class ScanOperator(Operator):
 
 
 class ScanTemplate(Template):
-    """Knobs: those of all sweeps (`sweep_space`)."""
+    """A template that has the knobs of all sweeps (see `sweep_space`)."""
 
     name = "vision.scan"
     op = "scan"

@@ -1,9 +1,11 @@
-"""A row reduced, scanned and gone over again by many items: the three stages of a prefix sum. Start at `Sweeps`.
+"""This module computes prefix sums by many items in three stages. Start at `Sweeps`.
 
-Paper 003, section 3.1.1: an axis is cut into pieces; every item reduces its pieces in registers (up-sweep); one group
-of items a row scans the reduced values by Hillis and Steele's method, after reducing several in registers where there
-are more pieces than items; then every item goes over its pieces again, from what lies before each (down-sweep). Ours
-goes over several at a time: one alone waits for every addition before the next.
+An axis is cut into pieces. In the up-sweep every item reduces its pieces in registers. Then one group of items per row
+scans the reduced values by Hillis and Steele's method. If there are more pieces than items, an item first reduces
+several values in registers. In the down-sweep every item goes over its pieces again and starts each with the sum before
+it. Our items go over several pieces at a time, because within one piece every addition waits for the previous one.
+
+Source: Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs", section 3.1.1.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from templates.space import Constraint, Knob, Space, Values
 from vision_ops.kernels import Cells, Emitter, choose, held, own, scratch, shared, when
 
 KINDS = ("sum", "product", "max")
-_PIECES = 1 << 16  # of an axis at most: each is a value that one group of items scans
+_PIECES = 1 << 16  # the most pieces of an axis: one group of items scans a value for each
 
-Read = Callable[[Any, Any], Any]  # of a row, the value at a place
-Write = Callable[[Any, Any, Any, Any], None]  # for a row and a place, with what lies before it, and with it
+Read = Callable[[Any, Any], Any]  # (row, position) -> value
+Write = Callable[[Any, Any, Any, Any], None]  # (row, position, sum before the position, sum including it)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The middle axis of (outer, length, inner), outer times inner rows."""
+    """Rows that lie along the middle axis of (outer, length, inner). There are outer times inner rows."""
 
     outer: int
     length: int
@@ -44,7 +46,7 @@ class Rows:
 
 
 def identity(kind: str, dtype: str) -> Any:
-    """What changes nothing in a sum, a product or a maximum of this dtype."""
+    """Return the value that changes nothing in a sum, a product or a maximum of this dtype."""
     if kind == "max":
         return np.iinfo(dtype).min if np.issubdtype(np.dtype(dtype), np.integer) else -np.inf
     return {"sum": 0, "product": 1}[kind]
@@ -52,7 +54,7 @@ def identity(kind: str, dtype: str) -> Any:
 
 @dataclass(frozen=True)
 class Monoid:
-    """How values are put together."""
+    """The operation that combines values: "sum", "product" or "max" of a dtype."""
 
     kind: str
     dtype: str
@@ -68,16 +70,21 @@ class Monoid:
             return a + b
         if self.kind == "product":
             return a * b
-        # Neither TVM's max nor the devices' agree on what becomes of a NaN: it stays.
+        # TVM's max and those of the devices treat NaN differently. Here a NaN stays a NaN.
         if self.dtype.startswith("int"):
             return tirx.max(a, b)
         return tirx.if_then_else(tirx.any(a > b, tirx.isnan(a)), a, b)
 
 
 def sweep_space(template: str, rows: Rows, emitter: Emitter, loads: bool = True) -> Space:
-    """Elements of a `piece`, pieces that an item goes over `together`, items in a group of the sweeps (`items`) and in
-    the one that scans the pieces (`scanners`), and lanes that an up-sweep sums apart (`vec`). `loads`: what is scanned
-    is loaded as it is, so that there can be vectors (a comparison of vectors is 1 here and -1 there)."""
+    """Return the space of the knobs that all sweeps have.
+
+    A piece has `piece` elements, and an item goes over `together` pieces at a time. A group of the sweeps has `items`
+    items, and the group that scans the pieces has `scanners`. An up-sweep keeps a separate sum for each of `vec` lanes.
+
+    `loads` says that elements are loaded and not computed by a comparison, so that the up-sweep can use vectors: a true
+    comparison of vectors is 1 on some devices and -1 on others.
+    """
     vectors = loads and rows.inner == 1
     knobs = (
         Knob("piece", _pieces(rows.length)),
@@ -98,7 +105,7 @@ def sweep_space(template: str, rows: Rows, emitter: Emitter, loads: bool = True)
 
 
 def _pieces(length: int) -> tuple[int, ...]:
-    """Powers of two; one of them is enough for the whole axis, if that is not too long for an item."""
+    """Return the lengths of pieces: powers of two, of which the largest covers the axis if that is not too long."""
     powers = [1 << p for p in range(3, 18)]
     return tuple(p for p in powers if p < 2 * length) or (powers[0],)
 
@@ -116,7 +123,7 @@ def _has_vector(emitter: Emitter, v: Values) -> bool:
 
 
 def _seeds(rows: Rows, emitter: Emitter, vectors: bool) -> tuple[Values, ...]:
-    """A host and processors behind OpenCL: few long pieces. GPUs: thousands of items."""
+    """Return the seed configs: a few long pieces for CPUs (with or without OpenCL), thousands of items for GPUs."""
     lanes = 4 if vectors else 1
     found = []
     for piece, together, items, scanners in (
@@ -146,7 +153,7 @@ def _features(rows: Rows, v: Values) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class Sweeps:
-    """The launches of one config."""
+    """The code that emits the launches of one config."""
 
     rows: Rows
     emitter: Emitter
@@ -164,8 +171,10 @@ class Sweeps:
         self._sweep(lambda row, first: self._down(read, write, before, row=row, first=first))
 
     def _sweep(self, item: Callable[[Any, Any], None]) -> None:
-        """One item for `together` pieces of a row, from `first` on; neighbours take neighbouring elements where the
-        axis is not the last."""
+        """Emit a launch with one item for each `together` pieces of a row; `item(row, first)` emits its code.
+
+        If the scanned axis is not the last, neighbouring items take neighbouring elements in memory.
+        """
         inner, parts = self.rows.inner, -(-_count(self.rows, self.v) // self.v["together"])
         total = self.rows.outer * parts * inner
         with self.emitter.each(total, self.v["items"]) as at:
@@ -177,7 +186,7 @@ class Sweeps:
             self._reduce(read, before, row, held(first + p))
 
     def _reduce(self, read: Read, before: Cells, row: Any, piece: Any) -> None:
-        """A piece: `vec` sums of every vec-th element, then those."""
+        """Reduce a piece: keep `vec` sums, each of every vec-th element, and then add these up."""
         vec, size, dtype = self.v["vec"], self.v["piece"], self.monoid.dtype
         sums = own(dtype, vec)
         for lane in range(vec):
@@ -187,7 +196,7 @@ class Sweeps:
         def add(at: Any, lane: Any) -> None:
             sums[lane] = self.monoid.combine(sums[lane], read(row, at))
 
-        # The last piece of an axis may be short: whole vectors first, then what is left.
+        # The last piece of an axis may be short: whole vectors are added first, then the elements that are left.
         length = held(tirx.min(tirx.const(size, "int32"), self.rows.length - start))
         with T.serial(0, length // vec) as step, T.vectorized(0, vec) as lane:
             add(start + step * vec + lane, lane)
@@ -199,7 +208,7 @@ class Sweeps:
         before[self.rows.place(row, piece)] = sums[0]
 
     def _scan_pieces(self, before: Cells, pieces: int) -> None:
-        """An exclusive scan of the reduced pieces of every row, in place, by one group each."""
+        """Emit the launch that does an exclusive scan of each row's reduced pieces, in place, by one group per row."""
         items, dtype, monoid = self.v["scanners"], self.monoid.dtype, self.monoid
         each = -(-pieces // items)
         steps = (items - 1).bit_length()
@@ -231,7 +240,11 @@ class Sweeps:
                 total[0] = monoid.combine(total[0], value[0])
 
     def _down(self, read: Read, write: Write, before: Cells | None, *, row: Any, first: Any) -> None:
-        """Whole pieces take a step each in turn; those at the end of an axis go one after the other."""
+        """Emit the down-sweep of an item.
+
+        If all its pieces are whole, it takes one element of each in turn. At the end of an axis it goes over its pieces
+        one after the other.
+        """
         size, together = self.v["piece"], self.v["together"]
         pieces = _count(self.rows, self.v)
         totals = own(self.monoid.dtype, together)

@@ -1,6 +1,6 @@
-"""YOLO's boxes: the results of a head as corners and scores.
+"""The operator that decodes the output of YOLO's head to corners of boxes and scores. Start at `YoloDecode`.
 
-Redmon and Farhadi: YOLOv3, 2018, section 2.1.
+Source: Redmon and Farhadi, "YOLOv3: An Incremental Improvement", 2018, section 2.1.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ from vision_ops.kernels import Cells, Emitter, held, own
 from vision_ops.runs import PLACES, Run, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 
-BOX = 5  # channels of an anchor before its classes: x, y, width, height, whether anything is there
+BOX = 5  # channels of an anchor before its classes: x, y, width, height, objectness
 
 
 @dataclass(frozen=True)
 class YoloDecode(View):
-    """The inputs are the head's results (batch, anchors * (5 + classes), height * width) and the anchors' extents
-    (anchors, 2) as width, height in pixels. The outputs are the boxes' corners (batch, height * width * anchors, 4) in
-    pixels, and their scores (batch, classes, height * width * anchors). `step`: pixels of the image between places."""
+    """A workload that decodes the output of YOLO's head.
+
+    The inputs are the head's output (batch, anchors * (5 + classes), height * width) and the anchors' extents (anchors,
+    2), as width and height in pixels. The outputs are the boxes' corners (batch, height * width * anchors, 4) in
+    pixels, and their scores (batch, classes, height * width * anchors). `step` is the distance in pixels of the image
+    between neighbouring positions of the map. Raises ValueError for sizes that are not positive.
+    """
 
     op = "yolo_decode"
 
@@ -59,7 +63,7 @@ class YoloDecode(View):
 
 
 class YoloDecodeOperator(Operator):
-    """`YoloDecode` with its reference in NumPy."""
+    """The operator that `YoloDecode` describes, with its reference in NumPy."""
 
     view = YoloDecode
 

@@ -1,8 +1,8 @@
 """The default schedule of a CPU. Start at `schedule`.
 
-Element-wise stages are inlined; every remaining block runs parallel over its outer loops, with the innermost spatial
-loop inside the reduction as a vector. What a primitive refuses stays as it was: the result is always correct, and in
-the worst case serial.
+Element-wise stages are inlined. Every remaining block runs in parallel over its outer loops, and its innermost spatial
+loop is vectorised, inside the reduction. A block that a primitive does not apply to keeps its loops: the result is
+always correct, and in the worst case serial.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ from templates.blocks import (
 from templates.cpu.isa import vector_unit
 from templates.stages import new_schedule
 
-# A parallel region costs about a microsecond: smaller loops stay serial.
+# Loops of fewer iterations stay serial, as a parallel region costs about a microsecond.
 _PARALLEL_ITERATIONS = 4096
-# As many chunks keep the cores of an edge device evenly busy.
+# This many parallel chunks keep the cores of an edge device evenly busy.
 _PARALLEL_CHUNKS = 32
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """A parallel and vectorised version of an unscheduled function for an llvm target, marked as scheduled.
+    """Return a parallel and vectorised version of an unscheduled function for an llvm target, marked as scheduled.
 
-    Functions without blocks (hand-written loops) come back unchanged but for the mark.
+    A function without blocks (hand-written loops) is only marked.
     """
     if not block_names(new_schedule(func)):
         return mark_scheduled(func, func)
     sch = inlined(func, lambda *_: False)
     lanes = vector_unit(target).lanes
     for name in block_names(sch):
-        if name in block_names(sch):  # else folded into a reduction before it
+        if name in block_names(sch):  # a missing block was folded into a reduction before it
             sch = attempt(sch, partial(_schedule_block, name=name, lanes=lanes))
     return mark_scheduled(sch.mod["main"], func)
 
 
 def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
-    """Outer spatial loops in parallel | reduction | innermost spatial loop as a vector, where it is contiguous."""
+    """Schedule the loops as: outer spatial loops in parallel | reduction | innermost spatial loop.
+
+    The innermost loop is vectorised if its memory accesses are contiguous.
+    """
     block = sch.get_sblock(name)
     kinds = kinds_of(sch, block)
     loops = sch.get_loops(block)
@@ -69,10 +72,10 @@ def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
     if not outer:
         return
     if not reduction and prod(extents_of(sch, outer[:-1])) >= _PARALLEL_CHUNKS:
-        outer = outer[:-1]  # a loop of its own along a row: no index is divided out of the fused one in it
+        outer = outer[:-1]  # the last loop is not fused: along a row no index has to be divided out of the fused loop
     parallel = sch.fuse(*outer)
     if prod(extents) >= _PARALLEL_ITERATIONS:
-        sch.parallel(parallel)  # before the reduction is decomposed: afterwards TVM refuses
+        sch.parallel(parallel)  # this comes before the reduction is decomposed: afterwards TVM refuses
     if vector:
         _schedule_vector(sch, name, block, outer=parallel, reduction=reduction, inner=inner[-1], lanes=lanes)
 
@@ -80,7 +83,7 @@ def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
 def _schedule_vector(
     sch: Schedule, name: str, block: Any, *, outer: Any, reduction: list[Any], inner: Any, lanes: int
 ) -> None:
-    """Sums in registers, everything as vectors."""
+    """Keep the sums of a reduction in registers, and vectorise the loop `inner` as well as the stages made here."""
     if reduction:
         write = sch.cache_write(block, 0, "local")
         sch.reverse_compute_at(write, outer, preserve_unit_loops=True)
@@ -98,7 +101,10 @@ def _vectorise(sch: Schedule, loop: Any, lanes: int) -> None:
 
 
 def _vector_loop(sch: Schedule, loop: Any, lanes: int) -> list[Any]:
-    """A loop split into whole vectors where they divide it."""
+    """Split a loop into vectors of a length that divides it, and return the loops: one or two.
+
+    A loop that no vector length divides is returned unchanged.
+    """
     extent = extents_of(sch, [loop])[0]
     for width in (2 * lanes, lanes, lanes // 2):
         if width > 1 and extent % width == 0:

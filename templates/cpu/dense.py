@@ -1,7 +1,7 @@
-"""Fully connected layers (CPU): packed weights, a register tile of rows by output features.
+"""The template that computes dense layers on a CPU with a register tile of rows by output features.
 
-Data (rows, in), weights (out / (nb v), in, nb, v), output (rows, out). With one row the weights are read once and the
-layer runs at memory speed; several rows share each weight load.
+Data is (rows, in), weights are packed as (out / (nb v), in, nb, v), and the output is (rows, out). With one row the
+weights are read once and the layer runs at memory speed. Several rows share each load of a weight.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ MAX_UNROLLED = 350
 
 
 class PackedDense(AnchorTemplate):
-    """Knobs: `nb` vectors of output features and `rows` of the register tile; `ki` inputs unrolled; `split` what runs
-    in parallel; `prefetch` weights that many inputs ahead."""
+    """A template whose register tile has `rows` rows and `nb` vectors of output features.
+
+    Its other knobs: `ki` inputs are unrolled. `split` says what runs in parallel: tiles of output features ("channels")
+    or of rows ("rows"). `prefetch` says how many inputs ahead weights are fetched (0: none are).
+    """
 
     name = "cpu.dense"
     op = "dense"
@@ -100,7 +103,7 @@ def _compute(dense: Dense, lanes: int, epilogue: tuple[str, ...], *, nb: int, ti
     last = dense.rows - 1
 
     def row(i: tirx.PrimExpr) -> tirx.PrimExpr:
-        return i if padded_rows == dense.rows else tirx.min(i, last)  # rows beyond the end repeat the last one
+        return i if padded_rows == dense.rows else tirx.min(i, last)  # rows beyond the end repeat the last row
 
     sums = te.compute(
         (padded_rows, tiles, nb, lanes),
@@ -136,7 +139,7 @@ def _schedule(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _prefetch_weights(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Fetch the weights of the inputs `prefetch` steps ahead: with few rows they are read once, at memory speed."""
+    """Prefetch the weights of the inputs that are `prefetch` inputs ahead."""
     weight = func.params[1]
     lanes = int(weight.ty.shape[-1])
     vectors_per_line = max(1, CACHE_LINE_FLOATS // lanes)

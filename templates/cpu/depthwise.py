@@ -1,6 +1,7 @@
-"""Depthwise convolution in blocked layout (CPU): every lane is its own channel, a tile of pixels lives in registers.
+"""The template that computes depthwise convolutions in blocked layout on a CPU. Start at `Depthwise`.
 
-Data (N, C/v, H, W, v), weights (C/v, R, S, v), output (N, C/v, OH, OW, v).
+Every lane is a channel of its own, and the sums of a tile of pixels are kept in registers. Data is (N, C/v, H, W, v),
+weights are (C/v, R, S, v), and the output is (N, C/v, OH, OW, v).
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ MAX_UNROLLED = 450
 
 
 class Depthwise(AnchorTemplate):
-    """Knobs: register tile of `th` x `tw` pixels; `rows` of output per parallel chunk (0: a whole channel block);
-    `pad` ("inline", or copied "chunk" by chunk, or at the "root"); `unroll_kh`; `prefetch` the next block's weights
-    at the start of a chunk."""
+    """A template whose register tile has `th` x `tw` pixels.
+
+    Its other knobs: `rows` is the number of output rows in a parallel chunk (0: all rows of a channel block). `order`
+    says which of the loops over row chunks ("rows") and channel blocks ("channels") is the outer one. `pad` says where
+    the input is padded: where it is read ("inline"), in a copy per chunk ("chunk"), or in a copy of all ("root").
+    `unroll_kh` unrolls the kernel rows. `prefetch` fetches the next block's weights at the start of a chunk.
+    """
 
     name = "cpu.depthwise"
     op = "conv2d"
@@ -65,7 +70,7 @@ class Depthwise(AnchorTemplate):
             Constraint("too many unrolled multiply-adds", lambda v: unrolled(v) <= MAX_UNROLLED),
             Constraint("the tile does not divide the chunk", lambda v: (v["rows"] or conv.out_height) % v["th"] == 0),
             Constraint("a whole block has no row order", lambda v: v["rows"] > 0 or v["order"] == "channels"),
-            # a tile that sticks out reads beyond the image: only the padded copies are wide enough
+            # A tile that sticks out reads beyond the image: only the padded copies are wide enough.
             Constraint(
                 "an inlined padding needs dividing tiles",
                 lambda v: v["pad"] != "inline" or conv.out_width % v["tw"] == 0,
@@ -146,7 +151,7 @@ def _schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
 
 
 def _prefetch_weights(func: tirx.PrimFunc, conv: Conv2d) -> tirx.PrimFunc:
-    """Fetch the next channel block's kernel at the start of a chunk."""
+    """Prefetch the next channel block's kernel at the start of a chunk."""
     weight = func.params[1]
 
     def fetching(loop: Any, index: Any) -> Any:

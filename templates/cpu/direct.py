@@ -1,8 +1,8 @@
-"""Direct convolution in blocked layout with a register tile (CPU); `templates.direct` says what is computed.
+"""The templates that compute direct convolutions on a CPU with a register tile. `templates.direct` has the expressions.
 
-A tile of `ob` output blocks by `th` x `tw` pixels lives in registers; every step of the reduction loads `ob` weight
-vectors and broadcasts one input value per pixel. `DirectConv` reads blocked data, `DirectConvPlain` reads NCHW (a first
-layer's few channels).
+The sums of `ob` output blocks by `th` x `tw` pixels are kept in registers. Every iteration of the reduction loads `ob`
+weight vectors and broadcasts one input value per pixel. `DirectConv` reads blocked data, `DirectConvPlain` reads NCHW
+data with few channels (that of a network's first layer).
 """
 
 from __future__ import annotations
@@ -26,22 +26,26 @@ from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
-# More unrolled multiply-adds than this compile slowly and do not run faster (measured on AVX-512).
+# A body with more unrolled multiply-adds than this compiles slowly and does not run faster (measured on AVX-512).
 MAX_UNROLLED = 350
-# Prefetching pays only where a layer's weights do not stay in a core's first caches anyway.
+# Prefetching weights pays only if a layer has more bytes of them than stay in a core's first caches anyway.
 PREFETCH_BYTES = 128 * 1024
-# Input blocks whose weights, for a register tile's output blocks, a first-level cache may hold.
+# The most input blocks of a chunk: a first-level cache holds their weights for a register tile's output blocks.
 MAX_CHUNK = 16
-# Numbers of row groups: parts of the images' heights that networks have.
+# Values of the knob `groups`: they divide the image heights that networks have.
 GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
 
 
 class DirectConv(AnchorTemplate):
-    """Knobs: `ob` output blocks, `th` rows and `tw` columns of the register tile (where `ob` does not divide, the last
-    blocks are zeros; where `tw` does not, the last tile is narrower); `chunk` input blocks are summed over all rows
-    of a group before the next (0: all, so that sums stay in registers); `ui` input channels unrolled;
-    `order` of the reduction; `groups` of rows that are one parallel chunk and sweep all weights once; `skip` kernel
-    rows that lie in the padding; `prefetch` the next weight block while this one is used."""
+    """A template whose register tile has `ob` output blocks, `th` rows and `tw` columns.
+
+    If `ob` does not divide the output blocks, blocks of zeros are added; if `tw` does not divide the columns, the last
+    tile is narrower. The other knobs: `chunk` input blocks are summed over all rows of a group before the next chunk
+    (0: all blocks at once, so that sums stay in registers). `ui` input channels are unrolled. `order` is that of the
+    reduction's loops. `unroll_kw` unrolls the kernel columns. `inner` says which loop of the register tile is the inner
+    one. Rows are cut into `groups`, each of which is one parallel chunk and reads all weights once. `skip` leaves out
+    kernel rows that lie in the padding. `prefetch` fetches the next weight block while the current one is used.
+    """
 
     name = "cpu.conv2d_direct"
     op = "conv2d"
@@ -89,7 +93,7 @@ class DirectConv(AnchorTemplate):
 
 
 class DirectConvPlain(DirectConv):
-    """The same with NCHW input, for inputs of fewer channels than a vector has lanes."""
+    """A template with the knobs of `DirectConv` that reads NCHW input of fewer channels than a vector has lanes."""
 
     name = "cpu.conv2d_direct_nchw"
     plain_data = True
@@ -99,12 +103,12 @@ class DirectConvPlain(DirectConv):
 
 
 def _tiles(problem: DirectProblem, tw: int, th: int) -> int:
-    """How many row tiles (flat: column tiles) there are to divide into groups."""
+    """Return how many row tiles (if pixels are flat: column tiles) there are to divide into groups."""
     return problem.columns // tw if problem.flat else problem.rows // th
 
 
 def _groups_divide(problem: DirectProblem, tw: int, th: int, groups: int) -> bool:
-    if problem.flat:  # a narrower last tile can be told apart in one group only
+    if problem.flat:  # a narrower last tile is possible in one group only
         return groups == 1 or problem.columns % (tw * groups) == 0
     return _tiles(problem, tw, th) % groups == 0
 
@@ -115,7 +119,8 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
     skippable = spatial and bool(conv.padding[0] or conv.padding[2]) and problem.rows <= 64 and conv.kernel[0] > 1
     widths = tuple(range(1, min(problem.columns, accumulators) + 1))
     most = max(_tiles(problem, tw, 1) for tw in widths)
-    # The write of flat pixels cannot be moved behind the chunks: its image rows are none of the tiles'.
+    # Flat pixels have no chunks: the output's loops over image rows do not match the tiles, so that its writes cannot
+    # be moved behind the chunks.
     chunks = () if problem.flat else divisors(blocks.in_blocks, min(MAX_CHUNK, blocks.in_blocks - 1))
     return (
         Knob("ob", blocks.out_tiles(8)),
@@ -151,7 +156,7 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
 
 
 def _seeds(problem: DirectProblem, accumulators: int) -> tuple[Values, ...]:
-    """Tiles that fill the registers best, with and without skipping, prefetching and row groups."""
+    """Return the tiles that fill the registers best, with and without skipping, prefetching, row groups and chunks."""
     ui = max(divisors(problem.blocks.in_lanes, 4))
     seeds = []
     for ob, tw in problem.blocks.register_tiles(problem.columns, accumulators)[:3]:
@@ -165,7 +170,7 @@ def _seeds(problem: DirectProblem, accumulators: int) -> tuple[Values, ...]:
 
 
 def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
-    """What the loops say: work per unrolled body, registers, bytes touched between reuses, parallel chunks."""
+    """Compute features of the loops: unrolled work, registers, bytes touched between reuses, parallel chunks."""
     conv, b = problem.conv, problem.blocks
     pixels = v["tw"] * v["th"]
     acc = v["ob"] * pixels
@@ -183,7 +188,7 @@ def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
 
 
 def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Row groups | output blocks | (chunks |) rows | columns | reduction | register tile."""
+    """Schedule the loops as: row groups | output blocks | (chunks |) rows | columns | reduction | register tile."""
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
     n, o, y, x, v, *reduction = sch.get_loops(conv)
@@ -216,8 +221,11 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.Pr
 
 
 def _add_chunks(sch: Schedule, conv: Any, step: Any, tile: Any) -> Any:
-    """Make a chunk's sums (stage `part`) in registers inside the loop over register tiles, `tile`, and add them to
-    `conv`, whose sums stay in the first-level cache while all tiles use the chunk's weights. Returns `part`."""
+    """Compute a chunk's sums (stage "part") in registers, add them to the stage `conv`, and return the stage "part".
+
+    This happens inside `tile`, the loop over register tiles. The sums of `conv` stay in the first-level cache while all
+    tiles use the chunk's weights.
+    """
     part = sch.get_sblock("part")
     sch.compute_at(part, tile, preserve_unit_loops=True)
     sch.set_scope(part, 0, "local")
@@ -227,7 +235,7 @@ def _add_chunks(sch: Schedule, conv: Any, step: Any, tile: Any) -> Any:
 
 
 def _schedule_sums(sch: Schedule, sums: Any, k: Values) -> None:
-    """The reduction over a register tile."""
+    """Schedule the reduction of a register tile."""
     oi, yi, xi, v, ic, kh, kw, ii = sch.get_loops(sums)[-8:]
     io, iu = sch.split(ii, [None, k["ui"]])
     loops = {"ic": ic, "kh": kh, "kw": kw, "io": io, "iu": iu}
@@ -252,10 +260,10 @@ def _schedule_pad(problem: DirectProblem, sch: Schedule) -> None:
 
 
 def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d, block: str) -> tirx.PrimFunc:
-    """Run a kernel row only where it meets the image: at 7x7 with padding 1 this saves a tenth of the work."""
+    """Run a kernel row only if it meets the image. This saves a tenth of the work of a 7x7 image with padding 1."""
 
     def guarded(loop: Any, index: Any) -> Any:
-        row = index[-7]  # of (n, o, y, x, v, ic, kh, kw, ii), after the number of the chunk if there are chunks
+        row = index[-7]  # y of (n, o, y, x, v, ic, kh, kw, ii), which follow the chunk's index if there are chunks
         y = row * conv.strides[0] + loop.loop_var * conv.dilation[0]
         inside = tirx.all(y >= conv.padding[0], y < conv.height + conv.padding[0])
         return tirx.IfThenElse(inside, loop.body, None)
@@ -264,7 +272,7 @@ def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d, block: str) -> tirx.Pri
 
 
 def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values) -> tirx.PrimFunc:
-    """While block b is reused over S tiles, fetch 1/S of block b+1 in each: cold weights arrive when needed."""
+    """Prefetch the next weight block, an equal part of it in each of the tiles that the current one is reused over."""
     conv, b = problem.conv, problem.blocks
     tiles_x = -(-problem.columns // k["tw"])
     if problem.flat:
@@ -272,7 +280,7 @@ def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values) ->
         sweeps = tiles_x
     else:
         sweeps = tiles_x * (problem.rows // k["th"] // k["groups"])
-    lines = conv.kernel[1] * b.in_lanes * b.lanes // CACHE_LINE_FLOATS  # of one (block, ic, kh)
+    lines = conv.kernel[1] * b.in_lanes * b.lanes // CACHE_LINE_FLOATS  # cache lines of one (block, ic, kh)
     per_lane = max(1, b.lanes * b.in_lanes // CACHE_LINE_FLOATS)
     weight = func.params[1]
 

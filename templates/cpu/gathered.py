@@ -1,7 +1,8 @@
-"""1x1 convolution with a stride (CPU): the pixels that it reads are gathered first, then it is one without a stride.
+"""The template that computes a 1x1 convolution with a stride on a CPU by gathering the pixels first.
 
-Of every cache line that a stride of 2 meets half is never used, and tiles end with the short rows of the output. What
-is gathered is small, lies densely, and is one flat axis of pixels (see `direct`).
+On the gathered pixels the convolution has no stride. Without gathering, half of every cache line that a stride of 2
+meets would never be used, and tiles would end with the short rows of the output. The gathered pixels are few, lie
+densely, and are one flat axis (see `templates.direct`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tuning_db.record import Workload
 
 
 class GatheredConv(DirectConv):
-    """Knobs: those of the direct template, for what is gathered."""
+    """A template that has the knobs of `DirectConv`, for the convolution on the gathered pixels."""
 
     name = "cpu.conv2d_gathered"
     version = 1

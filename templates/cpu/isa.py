@@ -1,4 +1,7 @@
-"""What a CPU target's vector unit offers, read from the target's features (never from CPU names)."""
+"""The vector unit that a CPU target has. Start at `vector_unit`.
+
+It is read from the target's features, never from names of CPUs.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,28 @@ from tvm.target import Target
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """`lanes`: float32 values in a register; `registers`: architectural vector registers."""
+    """A vector unit that has `registers` architectural vector registers of `lanes` float32 values each."""
 
     lanes: int
     registers: int
 
     @property
     def accumulators(self) -> int:
-        """Registers that may hold sums: what is left after the operands of a multiply-add."""
+        """Return how many registers may hold sums: those that the operands of a multiply-add leave free."""
         return self.registers - (4 if self.registers > 16 else 3)
 
 
-# The first feature that the target has decides. NEON's tiles read broadcasts from a lane, so few operands stay live.
+# The first of these features that the target has decides. NEON multiplies by a lane of a register, so that a tile keeps
+# few operands in registers.
 _UNITS = (
     ("avx512f", VectorUnit(16, 32)),
     ("avx2", VectorUnit(8, 16)),
     ("neon", VectorUnit(4, 32)),
 )
-_BASELINE = VectorUnit(4, 16)  # SSE2, and anything unknown: 128 bits
+_BASELINE = VectorUnit(4, 16)  # SSE2, and any unknown unit: 128 bits
 
 
 def vector_unit(target: Target) -> VectorUnit:
-    """The vector unit of an llvm target."""
+    """Return the vector unit of an llvm target."""
     has = tvm.get_global_func("target.target_has_feature")
     return next((unit for feature, unit in _UNITS if has(feature, target)), _BASELINE)

@@ -1,9 +1,11 @@
-"""Winograd convolution F(m x m, 3 x 3) in blocked layout (CPU), m = 2 or 4.
+"""The template that computes Winograd convolutions F(m x m, 3 x 3), with m = 2 or 4, in blocked layout on a CPU.
 
-Input tiles of (m+2)^2 pixels are transformed (vv), multiplied with transformed weights as (m+2)^2 independent matrix
-products on the direct template's register tile (mm), and transformed back (t2, out). F(4) does a quarter of the direct
-algorithm's multiplications, F(2) four ninths; the rounding error grows from about 3e-7 to about 1e-5 of the largest
-output. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
+Input tiles of (m+2)^2 pixels are transformed (stage "vv") and multiplied with transformed weights, as (m+2)^2
+independent matrix products on the direct template's register tile ("mm"). The products are transformed back ("t2",
+"out"). F(4) does a quarter of the direct algorithm's multiplications, F(2) four ninths. The rounding error grows from
+about 3e-7 to about 1e-5 of the largest output.
+
+Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
 """
 
 from __future__ import annotations
@@ -33,10 +35,15 @@ MAX_UNROLLED = 350
 
 
 class Winograd(AnchorTemplate):
-    """Knobs: `m`; `at` ("group": all stages run per group of `rows` tile rows, "root": one after the other); register
-    tile of `ob` output blocks by `tiles` tiles, in the order of rows (neither needs to divide: a last tile is
-    narrower, a last block is zeros); `ui` input channels unrolled; `blocks` outer or inner; `pad` where the padded
-    input is made; `prefetch` the next weight block while this one is used."""
+    """A template that computes tiles of `m` x `m` pixels, `ob` output blocks by `tiles` tiles in a register tile.
+
+    Tiles are counted row by row. Neither `ob` nor `tiles` needs to divide: the last register tile is narrower, and
+    blocks of zeros are added. The other knobs: `at` is "group" if all stages run per group of `rows` tile rows, and
+    "root" if each stage runs over everything before the next. `ui` input channels are unrolled. `blocks` says whether
+    the loop over output blocks is "outer" or "inner" to that over tiles, and `inner` which loop of the register tile is
+    the inner one. `pad` says where the padded input is computed: at the "root", per "row" of tiles or per "group".
+    `prefetch` fetches the next weight block while the current one is used.
+    """
 
     name = "cpu.conv2d_winograd"
     op = "conv2d"
@@ -121,7 +128,10 @@ def _divides_group(p: WinogradTiles, v: Values) -> bool:
 
 
 def _seeds(problems: Mapping[int, WinogradTiles], accumulators: int) -> tuple[Values, ...]:
-    """Per m the register tiles with the fewest loads per multiply-add, all stages at the root and in row groups."""
+    """Return for each m the register tiles with the fewest loads per multiply-add.
+
+    Each comes with all stages at the root and, where its tiles divide a group, with all stages per row group.
+    """
     seeds: list[Values] = []
     for rank, m in itertools.product(range(2), (4, 2)):
         p = problems[m]
@@ -157,7 +167,7 @@ def _features(p: WinogradTiles, v: Values) -> Mapping[str, float]:
 
 
 def _compute(p: WinogradTiles, epilogue: tuple[str, ...], ob: int) -> tirx.PrimFunc:
-    """pad -> t1, vv (input) -> mm -> t2, out (output and epilogue)."""
+    """Build the unscheduled function, whose stages are pad -> t1, vv (input) -> mm -> t2, out (output and epilogue)."""
     conv, b, a, m = p.conv, p.blocks, p.a, p.m
     bt, _, at = MATRICES[m]
     lanes, ny, nx = b.lanes, p.tiles_y, p.tiles_x
@@ -216,7 +226,7 @@ def _schedule(p: WinogradTiles, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc
 
 
 def _schedule_output(p: WinogradTiles, sch: Schedule, k: Values, at_root: bool) -> Any:
-    """Tile by tile, with t2 in registers; returns the loop over row groups."""
+    """Compute the output tile by tile, with "t2" in registers, and return the loop over row groups."""
     out, t2 = sch.get_sblock("out"), sch.get_sblock("t2")
     n, o, y, x, v = sch.get_loops(out)
     ty, yi = sch.split(y, [None, p.m])
@@ -237,7 +247,7 @@ def _schedule_output(p: WinogradTiles, sch: Schedule, k: Values, at_root: bool) 
 
 
 def _schedule_input(sch: Schedule, k: Values, at_root: bool, group: Any) -> None:
-    """Row by row of tiles, with t1 in registers."""
+    """Transform the input one row of tiles after the other, with "t1" in registers."""
     vv, t1, pad = sch.get_sblock("vv"), sch.get_sblock("t1"), sch.get_sblock("pad")
     e, q, ty, tx, c, v = sch.get_loops(vv)[-6:]
     sch.reorder(ty, c, tx, e, q, v)
@@ -255,15 +265,17 @@ def _schedule_input(sch: Schedule, k: Values, at_root: bool, group: Any) -> None
 
 
 def _unroll_transform(sch: Schedule, block: Any) -> None:
-    """Unroll what a one-dimensional transform computes, not the vectors that it is applied to: the same speed as
-    unrolling both, and a fifth less to compile."""
+    """Unroll the outputs of a one-dimensional transform, but not the loop over the vectors that it is applied to.
+
+    Unrolling both gives the same speed and takes a fifth more time to compile.
+    """
     outputs, vectors, lane = sch.get_loops(block)[-3:]
     sch.reorder(vectors, outputs, lane)
     unroll_tile(sch, [outputs, lane])
 
 
 def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
-    """The direct template's register tile: `ob` blocks by `tiles` tiles."""
+    """Schedule the products on the direct template's register tile, with `ob` blocks by `tiles` tiles."""
     loops = tile_products(
         sch, k["ob"], k["tiles"], ui=k["ui"], blocks_outer=k["blocks"] == "outer", tiles_first=k["inner"] == "pixels"
     )

@@ -1,1 +1,1 @@
-"""Templates for OpenCL and CUDA devices. Start at `limits.gpu_limits`: what a target allows."""
+"""Templates that compute operators on OpenCL and CUDA devices. Start at `limits.gpu_limits`, what a target allows."""

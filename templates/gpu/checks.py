@@ -1,4 +1,4 @@
-"""What a device would refuse, or compute wrongly, in lowered code. Start at `violations`."""
+"""Checks that find what a device would refuse, or compute wrongly, in lowered code. Start at `violations`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import tvm
 from templates.gpu.limits import GpuLimits
 from templates.gpu.lowered import Kernel, Lowered
 
-# CUDA C++ Programming Guide, technical specifications: the same from compute capability 5.0 to 9.0.
+# CUDA's limits along x, y and z, which are the same from compute capability 5.0 to 9.0. Source: CUDA C++ Programming
+# Guide, technical specifications.
 _CUDA_GROUP = (1024, 1024, 64)
 _CUDA_GRID = (2**31 - 1, 65535, 65535)
-_PARAMETER_BYTES = {"opencl": 1024, "cuda": 4096}  # OpenCL 1.2 and 3.0, CL_DEVICE_MAX_PARAMETER_SIZE: the minimum
+_PARAMETER_BYTES = {"opencl": 1024, "cuda": 4096}  # OpenCL: the minimum of CL_DEVICE_MAX_PARAMETER_SIZE in 1.2 and 3.0
 _POINTER_BYTES = 8
 _OPENCL_LANES = (1, 2, 3, 4, 8, 16)
 _CUDA_VECTOR_BITS = 128
 
 
 def violations(lowered: Lowered, limits: GpuLimits) -> list[str]:
-    """One line for each thing that the device does not allow; empty if all is well."""
+    """Return one line for each thing that the device does not allow. The list is empty if all is well."""
     if not lowered.kernels:
         return ["nothing runs on the device: no loop is bound to its groups and items"]
     lines = []
@@ -61,6 +62,6 @@ def _of_type(text: str, limits: GpuLimits) -> Iterator[str]:
         yield f"{text}: no edge GPU computes in double precision at a useful rate"
     if limits.kind == "opencl" and kind.lanes not in _OPENCL_LANES:
         yield f"{text}: OpenCL has no vector of {kind.lanes}"
-    # Vectors of whole numbers are the addresses of what is loaded, and are never built.
+    # Vectors of integers are not checked: they are addresses of loads, and are never built.
     if limits.kind == "cuda" and is_float and kind.lanes * kind.bits > _CUDA_VECTOR_BITS:
         yield f"{text}: CUDA's widest vector has {_CUDA_VECTOR_BITS} bits"

@@ -1,8 +1,9 @@
-"""The default schedule of a GPU, OpenCL or CUDA: everything that touches memory runs in kernels. Start at `schedule`.
+"""The default schedule of a GPU (OpenCL or CUDA): everything that accesses memory runs in kernels. Start at `schedule`.
 
-Element-wise stages are inlined. What normalises rows (softmax, layer norm) becomes one kernel with a work-group per
-row; a long reduction with few results is shared out over a group; any other block gets one work-item per result, or
-per vector of neighbouring results. What all this refuses runs in one work-item: slow, and right.
+Element-wise stages are inlined. A function that normalises rows (softmax, layer norm) becomes one kernel with a
+work-group per row. The terms of a long reduction with few results are distributed over the items of a group. Any other
+block gets one work-item per result, or per vector of neighbouring results. Code that none of this applies to runs in
+one work-item, which is slow but correct.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from templates.gpu.limits import GpuLimits
 from templates.gpu.opaque import bind_rest, host_accesses
 from templates.template import ScheduleError
 
-# Work-items in a group where nothing else decides: a few waves of a GPU. A CPU runs the items of a group one after
-# the other on one core: small groups keep all cores busy.
+# Work-items in a group unless something else decides: a few waves of a GPU. A CPU runs the items of a group one after
+# the other on one core, so that small groups keep all cores busy.
 _ITEMS = {"cpu": 16, "nvidia": 128}
 _ITEMS_ELSEWHERE = 64
-# Sharing a reduction out costs a few barriers: shorter ones stay within an item ...
+# Terms of a reduction from which on it is distributed over items. In a shorter one the barriers would cost too much.
 _LONG_REDUCTION = 64
-# ... and so do those with enough results to keep a device busy.
+# A reduction with more results than this is not distributed, as its results keep the device busy.
 _FEW_RESULTS = {"cpu": 16}
 _FEW_RESULTS_ELSEWHERE = 1024
-# Local memory that an item's share takes, several sums and a safe distance from the limit included.
+# Bytes of local memory per item for its partial results, with several sums and a margin included.
 _SHARE_BYTES = 64
-# A stage may be computed so many times over to save writing it out and reading it back.
+# A stage may be computed this many times over, which saves writing and reading it.
 _REPEATS = 16
 _VECTOR_DTYPES = ("float32", "float16", "int32")
 
 
 def schedule(func: tirx.PrimFunc, limits: GpuLimits) -> tirx.PrimFunc:
-    """An unscheduled function with all its work in kernels, marked as scheduled.
+    """Schedule a function so that all its work is done in kernels, and mark it as scheduled.
 
     Raises ScheduleError if it calls functions of the host.
     """
@@ -73,7 +74,7 @@ def _scheduled(sch: Schedule, limits: GpuLimits) -> Schedule:
     )
     for name in block_names(sch):
         if name not in block_names(sch):
-            continue  # folded into the reduction before it
+            continue  # the block was folded into the reduction before it
         for way in ways:
             done = attempt(sch, partial(way, name=name, limits=limits))
             if done is not sch:
@@ -83,7 +84,7 @@ def _scheduled(sch: Schedule, limits: GpuLimits) -> Schedule:
 
 
 class _Block:
-    """A block with its loops by kind. Raises ScheduleError for one that is not a plain loop nest of its own."""
+    """A block that knows the kinds and extents of its loops. Raises TVM's ScheduleError if it is no plain loop nest."""
 
     def __init__(self, sch: Schedule, name: str) -> None:
         self.name = name
@@ -106,8 +107,11 @@ def _items(limits: GpuLimits) -> int:
 
 
 def _group_over(work: int, limits: GpuLimits) -> int:
-    """Items to share out `work` iterations: a power of two, at most four times the usual group, whose shares fit into
-    a fraction of local memory. Raises ScheduleError where there is none."""
+    """Return over how many items to distribute `work` iterations.
+
+    The number is a power of two and at most four times the usual group (on a CPU: the usual group). The items' partial
+    results fit into a fraction of local memory. Raises TVM's ScheduleError if there is no local memory.
+    """
     most = min(limits.max_threads, (1 if limits.family == "cpu" else 4) * _items(limits))
     items = min(most, work, limits.local_memory_bytes // _SHARE_BYTES)
     if not items:
@@ -116,7 +120,10 @@ def _group_over(work: int, limits: GpuLimits) -> int:
 
 
 def _is_cheap(sch: Schedule, stage: Any, reduction: Any) -> bool:
-    """Whether a stage may be computed anew for every term of a reduction: arithmetic only, and not too often."""
+    """Tell whether a stage may be computed anew for every term of a reduction.
+
+    It must be arithmetic only, without function calls, and may be repeated at most `_REPEATS` times.
+    """
     calls: list[Any] = []
 
     def call(node: Any) -> None:
@@ -129,7 +136,7 @@ def _is_cheap(sch: Schedule, stage: Any, reduction: Any) -> bool:
 
 
 def _launch(sch: Schedule, loop: Any, items: int) -> Any:
-    """Bind a loop to groups of `items`; returns the loop over items."""
+    """Bind a loop to groups of `items` and return the loop over items."""
     items = min(items, *extents_of(sch, [loop]))
     group, item = sch.split(loop, [None, items])
     sch.bind(group, "blockIdx.x")
@@ -138,7 +145,10 @@ def _launch(sch: Schedule, loop: Any, items: int) -> Any:
 
 
 def _by_items(sch: Schedule, name: str, limits: GpuLimits, vectors: bool) -> None:
-    """One item per result or vector of results, the reduction within it, its sums in registers."""
+    """Let one item compute each result, or each vector of results, with its sums in registers.
+
+    Raises TVM's ScheduleError if there is only one result.
+    """
     block = _Block(sch, name)
     outer, reduction = block.of("S"), block.of("R")
     if not outer:
@@ -158,7 +168,7 @@ def _by_items(sch: Schedule, name: str, limits: GpuLimits, vectors: bool) -> Non
 
 
 def _sum_in_registers(sch: Schedule, block: _Block, item: Any, *, first: Any, vectors: list[Any]) -> None:
-    """Sums leave the registers once, with what follows them element by element."""
+    """Keep sums in registers and write them once, together with an element-wise stage that follows them."""
     if len(sch.get(block.rv).writes) == 1:
         write = sch.cache_write(block.rv, 0, "local")
         sch.reverse_compute_at(write, item, preserve_unit_loops=True)
@@ -166,20 +176,20 @@ def _sum_in_registers(sch: Schedule, block: _Block, item: Any, *, first: Any, ve
         if vectors:
             sch.vectorize(_innermost(sch, write))
     if vectors:
-        sch.vectorize(vectors[0])  # before the reduction is decomposed: afterwards TVM refuses
+        sch.vectorize(vectors[0])  # this comes before the reduction is decomposed: afterwards TVM refuses
     init = sch.decompose_reduction(block.rv, first)
     if vectors:
         sch.vectorize(_innermost(sch, init))
 
 
 def _innermost(sch: Schedule, block: Any) -> Any:
-    """The last loop that is longer than one."""
+    """Return the last loop with more than one iteration."""
     loops = sch.get_loops(block)
     return next(loop for loop in reversed(loops) if extents_of(sch, [loop]) != [1])
 
 
 def _vector_lanes(sch: Schedule, block: _Block, limits: GpuLimits) -> int:
-    """The longest vector for the last spatial loop; 1 where its neighbours are not neighbours in memory."""
+    """Return the longest vector for the last spatial loop, or 1 if its iterations do not access contiguous memory."""
     long = [i for i, (e, k) in enumerate(zip(block.extents, block.kinds, strict=True)) if e > 1 and k == "S"]
     if not long or not _has_vectors(sch.get(block.rv)) or not is_contiguous(sch, block.rv, long[-1]):
         return 1
@@ -188,8 +198,11 @@ def _vector_lanes(sch: Schedule, block: _Block, limits: GpuLimits) -> int:
 
 
 def _has_vectors(node: Any) -> bool:
-    """Whether a block computes with what both languages have as vectors: no booleans (true is -1 in OpenCL's vectors
-    and 1 elsewhere), and so no selection, whose condition may be one for the whole vector."""
+    """Tell whether a block computes only with types and operations that OpenCL and CUDA both have as vectors.
+
+    These exclude booleans, because true is -1 in OpenCL's vectors and 1 elsewhere. They exclude selections as well,
+    whose condition may be a single boolean for the whole vector.
+    """
     odd: list[Any] = []
 
     def cast(node: Any) -> None:
@@ -203,7 +216,10 @@ def _has_vectors(node: Any) -> bool:
 
 
 def _share_out_reduction(sch: Schedule, name: str, limits: GpuLimits) -> None:
-    """A group per result, its items a share of the terms each; TVM adds the shares up in local memory."""
+    """Compute each result by a group whose items sum up an equal part of the terms each.
+
+    TVM adds the parts up in local memory. Raises TVM's ScheduleError for a short reduction or one with many results.
+    """
     block = _Block(sch, name)
     few = _FEW_RESULTS.get(limits.family, _FEW_RESULTS_ELSEWHERE)
     if block.size("R") < _LONG_REDUCTION or block.size("S") > few:
@@ -218,9 +234,10 @@ def _share_out_reduction(sch: Schedule, name: str, limits: GpuLimits) -> None:
 
 
 def _one_kernel_of_rows(sch: Schedule, limits: GpuLimits) -> None:
-    """One group per row runs all blocks, what is between them in local memory.
+    """Make one kernel of all blocks, in which a group computes a row and keeps intermediate results in local memory.
 
-    Applies where every block works on the same leading axes, the rows, and some reduce each row to a value.
+    This applies if every block works on the same leading axes, which are the rows, and some blocks reduce each row to a
+    value. Raises TVM's ScheduleError otherwise.
     """
     blocks = [_Block(sch, name) for name in block_names(sch)]
     *earlier, last = blocks

@@ -1,8 +1,8 @@
-"""Fully connected layers (OpenCL and CUDA): packed weights, a register tile, sums split over items for few rows.
+"""The template that computes dense layers on OpenCL and CUDA devices with a register tile. Start at `GpuDense`.
 
-Data (rows, in), weights (tiles, in, nb, ot, vec), output (rows, out). A group computes `rt` x `ri` rows by a tile of
-`nb` x `ot` x `vec` features; neighbouring items read neighbouring weights. With few rows there are too few sums to
-fill a device: `ks` items share each sum, and add up their parts in local memory.
+Data is (rows, in), weights are packed as (tiles, in, nb, ot, vec), and the output is (rows, out). A group computes `rt`
+x `ri` rows by a tile of `nb` x `ot` x `vec` features, and neighbouring items read neighbouring weights. Few rows give
+too few sums to keep a device busy: then `ks` items share each sum and add up their parts in local memory.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ _SEEDS: dict[str, tuple[Values, ...]] = {
 
 
 class GpuDense(AnchorTemplate):
-    """Knobs: register tile of `ri` rows by `nb` vectors of `vec` features; `rt` by `ot` such tiles in a group; `ks`
-    items that share each sum; `ki` inputs unrolled."""
+    """A template whose register tile has `ri` rows by `nb` vectors of `vec` features.
+
+    Its other knobs: a group has `rt` by `ot` such tiles. `ks` items share each sum. `ki` inputs are unrolled.
+    """
 
     name = "gpu.dense"
     op = "dense"
@@ -103,8 +105,11 @@ def _group(v: Values) -> Group:
 
 
 def _local_bytes(v: Values) -> int:
-    """The parts of all sums of a group. Where more items share a sum than there are values to add up, TVM also leaves
-    room for parts of the next groups, which nobody uses."""
+    """Return the bytes of local memory for the parts of all sums of a group.
+
+    If more items share a sum than there are values to add up, TVM also allocates the parts of the next groups, which
+    are not used.
+    """
     if v["ks"] == 1:
         return 0
     groups = -(-v["ks"] // (v["nb"] * v["vec"]))
@@ -112,7 +117,10 @@ def _local_bytes(v: Values) -> int:
 
 
 def _weight_shape(dense: Dense, v: Values) -> tuple[int, int, int, int, int]:
-    """(tiles, inputs, nb, ot, vec): inputs filled up to whole steps of the items that share a sum."""
+    """Return the shape (tiles, inputs, nb, ot, vec) of the packed weight.
+
+    The inputs are filled up to a multiple of `ks` x `ki`, which the items that share a sum take at a time.
+    """
     wide, step = v["nb"] * v["ot"] * v["vec"], v["ks"] * v["ki"]
     return -(-dense.out_features // wide), -(-dense.in_features // step) * step, v["nb"], v["ot"], v["vec"]
 
@@ -145,7 +153,7 @@ def _constraints(dense: Dense, limits: GpuLimits) -> tuple[Constraint, ...]:
         Constraint("the sums do not divide among the items that share them", evenly),
         Constraint("too many unrolled multiply-adds", lambda v: v["ri"] * v["nb"] * v["ki"] <= limits.max_unrolled),
         Constraint("too many features or inputs are computed in vain", lambda v: waste(v) <= 1.5),
-        # a vector that is cut off in its middle is written value by value, and then its sums are no vectors either
+        # A vector that is cut off in its middle is written value by value, and then its sums are no vectors either.
         Constraint(
             "unsplit sums need whole vectors of features", lambda v: v["ks"] > 1 or dense.out_features % v["vec"] == 0
         ),
@@ -165,7 +173,11 @@ def _features(dense: Dense, limits: GpuLimits, v: Values) -> Mapping[str, float]
 
 
 def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> tirx.PrimFunc:
-    """sums (with `ks` > 1: parts) on whole tiles -> out with the epilogue. Stored is a `dtype`; sums are float32."""
+    """Build the unscheduled function with the stages "sums" (if `ks` > 1: "parts"), on whole tiles, and "out".
+
+    "out" applies the epilogue, and adds up the parts if there are any. Operands, weights and results are of `dtype`,
+    sums are float32.
+    """
     tiles, inputs, *tile = _weight_shape(dense, k)
     tile_rows = k["rt"] * k["ri"]
     rows = -(-dense.rows // tile_rows) * tile_rows
@@ -176,7 +188,10 @@ def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> 
     ki = te.reduce_axis((0, k["ki"]), "ki")
 
     def upto(index: Any, extent: int, whole: int) -> Any:
-        """Beyond the end the last one is repeated: a row that is cut off, an input whose weights are zero."""
+        """Limit an index below `whole` to the last of the `extent` rows or inputs that exist.
+
+        The results of further rows are cut off, and the weights of further inputs are zero.
+        """
         return index if extent == whole else tirx.min(index, extent - 1)
 
     def product(part: Any, i: Any, t: Any, *feature: Any) -> Any:
@@ -203,7 +218,7 @@ def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> 
 
 
 def _schedule_whole(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Groups | items | inputs | register tile."""
+    """Schedule the loops as: groups | items | inputs | register tile."""
     sch = new_schedule(func)
     sums = sch.get_sblock("sums")
     i, t, b, o, v, ko, ki = sch.get_loops(sums)
@@ -217,7 +232,10 @@ def _schedule_whole(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _schedule_split(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Groups | items: parts of sums in registers, then in local memory | items: sums of parts, and the epilogue."""
+    """Schedule the split sums: the items of a group compute parts of sums, and then add them up and apply the epilogue.
+
+    Parts are computed in registers and pass through local memory.
+    """
     sch = new_schedule(func)
     i, j = sch.get_loops(sch.get_sblock("out"))
     ib, it, ii = sch.split(i, [None, k["rt"], k["ri"]])
@@ -225,7 +243,8 @@ def _schedule_split(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     sch.reorder(ib, t, it, o, ii, vector)
     launch(sch, {"blockIdx.y": [ib], "blockIdx.x": [t]})
     _schedule_parts(sch, t, k["ri"])
-    # Only now: where there are more items than values to add up, TVM would compute the next group's parts too.
+    # The items are split only now: if there are more of them than values to add up, TVM would otherwise compute the
+    # next group's parts too.
     share, part = sch.split(vector, [None, k["ks"]])
     sch.reorder(it, part, o, ii, share)
     launch(sch, {"threadIdx.z": [it], "threadIdx.y": [part], "threadIdx.x": [o]})
@@ -233,7 +252,7 @@ def _schedule_split(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _schedule_parts(sch: Schedule, at: Any, rows: int) -> None:
-    """Each item sums up its part of the inputs in registers and leaves it in local memory."""
+    """Let each item sum up its part of the inputs in registers and store the sums in local memory."""
     parts = sch.get_sblock("parts")
     copy = sch.cache_write(parts, 0, "local")
     sch.set_scope(copy, 0, "shared")

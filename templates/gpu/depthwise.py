@@ -1,8 +1,9 @@
-"""Depthwise convolution in blocked layout (OpenCL, CUDA); `templates.depthwise` says what is computed.
+"""The template that computes depthwise convolutions on OpenCL and CUDA devices. Start at `GpuDepthwise`.
 
-A work-item holds `yi` x `xi` pixels of `vec` channels; a group is `ct` channel blocks by `yt` x `xt` such tiles, with
-as many items more as there are vectors in a channel block. There is little to reuse: the input comes straight from
-global memory, or a kernel row or all that a tile reads goes through registers first, or a group's through local memory.
+`templates.depthwise` has the expressions. A work-item holds the sums of `yi` x `xi` pixels of `vec` channels. A group
+computes `ct` channel blocks by `yt` x `xt` such tiles, with one item for each vector of a channel block. As there is
+little to reuse, the input may be read straight from global memory. Otherwise an item first copies a kernel row, or all
+that its tile reads, into registers, or a group copies what it reads into local memory.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
-REGISTERS = ("row", "patch")  # places of the input in an item's own registers
-STAGED = (*REGISTERS, "shared")  # places that need a copy even where nothing is padded
+REGISTERS = ("row", "patch")  # values of `pad` with the input in an item's own registers
+STAGED = (*REGISTERS, "shared")  # values of `pad` that copy the input even if nothing is padded
 PAD_GROUP = 64
-# Pixels computed in vain, in relation to those needed: more is never fast.
+# The largest ratio of computed pixels to needed ones. Configs that exceed it are never fast.
 MAX_WASTE = 1.34
-# Fewer items leave most lanes of a GPU's SIMD unit idle.
+# The fewest work-items of a group. With fewer most lanes of a GPU's SIMD unit are idle.
 MIN_ITEMS = 16
 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """A convolution on a device: what knob values mean for groups, registers and memory."""
+    """A convolution on a device, with methods that derive groups, registers and memory from knob values."""
 
     conv: Conv2d
     limits: GpuLimits
-    dtype: str  # of all that is stored; sums are float32
+    dtype: str  # of operands, weights and results; sums are float32
 
     @property
     def blocks(self) -> int:
@@ -64,11 +65,11 @@ class _Tiling:
         return Group(v["ct"], v["yt"], v["xt"] * (self.limits.lanes // v["vec"]))
 
     def tile(self, v: Values) -> tuple[int, int]:
-        """Rows and columns of a group."""
+        """Return how many rows and columns a group computes."""
         return v["yt"] * v["yi"], v["xt"] * v["xi"]
 
     def covered(self, v: Values) -> tuple[int, int]:
-        """Rows and columns that whole groups cover."""
+        """Return how many rows and columns whole groups cover."""
         th, tw = self.tile(v)
         return -(-self.conv.out_height // th) * th, -(-self.conv.out_width // tw) * tw
 
@@ -81,26 +82,26 @@ class _Tiling:
         return self.conv.batch * (self.blocks // v["ct"]) * (tall // th) * (wide // tw)
 
     def copied(self, v: Values) -> int:
-        """Input values per channel that an item has in registers beside its sums."""
+        """Return how many input values per channel an item keeps in registers beside its sums."""
         high, wide = reach(self.conv, v["yi"], v["xi"])
         if v["pad"] == "row":
             high -= (self.conv.kernel[0] - 1) * self.conv.dilation[0]
         return high * wide if v["pad"] in REGISTERS else 0
 
     def sums(self, v: Values) -> int:
-        """Values in registers; a CPU reads the input from its stack."""
+        """Return how many values an item keeps in registers. A CPU reads the input from its stack instead."""
         copied = 0 if self.limits.family == "cpu" else self.copied(v)
         return (v["yi"] * v["xi"] + copied) * v["vec"]
 
     def fetched_early(self, v: Values) -> int:
-        """Values of weights and of a row of input that Nvidia's compiler has in registers besides."""
+        """Return how many weights, and values of an input row, Nvidia's compiler loads into registers early."""
         if self.limits.family != "nvidia":
             return 0
         kh, kw = self.conv.kernel
         return (kh * kw + reach(self.conv, 1, v["xi"])[1]) * v["vec"]
 
     def unrolled(self, v: Values) -> int:
-        """Vector multiply-adds in the longest unrolled body."""
+        """Return the number of vector multiply-adds in the longest unrolled body."""
         kh, kw = self.conv.kernel
         return v["yi"] * v["xi"] * kw * (kh if v["unroll_kh"] else 1)
 
@@ -110,9 +111,13 @@ class _Tiling:
 
 
 class GpuDepthwise(AnchorTemplate):
-    """Knobs: tile of an item (`yi` rows, `xi` columns) and of a group in items (`ct` channel blocks, `yt`, `xt`);
-    `vec` lanes of a vector; `pad`: where the padded input lives ("inline": nowhere, "row": a kernel row in registers,
-    "patch": all of a tile in registers, "shared": local memory, "kernel": a kernel of its own); `unroll_kh`."""
+    """A template whose work-items compute `yi` rows by `xi` columns each.
+
+    A group has `ct` x `yt` x `xt` such tiles, where `ct` counts channel blocks. The other knobs: `vec` is the number of
+    lanes of a vector. `pad` says where the padded input is kept: nowhere ("inline"), a kernel row in registers ("row"),
+    all that a tile reads in registers ("patch"), in local memory ("shared"), or in memory that a kernel of its own
+    fills ("kernel"). `unroll_kh` unrolls the kernel rows.
+    """
 
     name = "gpu.depthwise"
     op = "conv2d"
@@ -184,7 +189,7 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
     )
 
 
-# Per family (where the input lives, items of a group), in the order in which they are worth trying.
+# Styles of seed configs for each family, (`pad`, items of a group), in the order in which they are worth trying.
 _STYLES = {
     "cpu": (("patch", 4), ("row", 1), ("kernel", 1), ("inline", 1)),
     "nvidia": (("inline", 128), ("patch", 128), ("shared", 128), ("kernel", 256)),
@@ -193,8 +198,10 @@ _OTHER_STYLES = (("patch", 64), ("inline", 64), ("row", 64), ("kernel", 128))
 
 
 def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
-    """Per style the tile of an item with the fewest loads per sum, long vectors preferred, that fits into its
-    registers, in groups of about the style's size that compute least in vain."""
+    """Return for each style the tile of an item that fits into its registers and needs the fewest loads per sum.
+
+    Long vectors are preferred. Groups have about the style's size and compute as little as possible in vain.
+    """
     values = {knob.name: knob.values for knob in knobs}
     constraints = _constraints(tiling)
     most = tiling.limits.sums // (2 if tiling.limits.family == "cpu" else 1)
@@ -218,7 +225,7 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
 
 
 def _loads(tiling: _Tiling, v: Values) -> float:
-    """Input values read per sum, if each is read once by an item."""
+    """Return how many input values are read per sum if an item reads each of them once."""
     high, wide = reach(tiling.conv, v["yi"], v["xi"])
     return high * wide / (v["yi"] * v["xi"])
 
@@ -239,7 +246,7 @@ def _features(tiling: _Tiling, v: Values) -> Mapping[str, float]:
 
 
 def _schedule(tiling: _Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Groups | items | kernel rows | register tile."""
+    """Schedule the loops as: groups | items | kernel rows | register tile."""
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
     n, c, y, x, v, kh, kw = sch.get_loops(conv)
@@ -267,7 +274,7 @@ def _schedule(tiling: _Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _schedule_data(tiling: _Tiling, sch: Schedule, k: Values, *, item: Any, row: Any) -> None:
-    """Put the padded input where the config wants it."""
+    """Compute the padded input where the config says."""
     if not has_block(sch, "pad"):
         return
     pad = sch.get_sblock("pad")

@@ -1,9 +1,10 @@
-"""Direct convolution in blocked layout with a register tile (OpenCL, CUDA); `templates.direct` says what is computed.
+"""The templates that compute direct convolutions on OpenCL and CUDA devices with a register tile.
 
-A work-item holds `ki` vectors of output channels by `yi` x `xi` pixels; a group is `kt` x `yt` x `xt` such tiles, and
-as many items more as there are vectors of `vec` lanes in a channel block. Input and weights come straight from global
-memory, or through registers, or through local memory that a group fills together. `GpuDirectConv` reads blocked data,
-`GpuDirectConvPlain` reads NCHW (a first layer's few channels).
+`templates.direct` has the expressions. A work-item holds the sums of `ki` vectors of output channels by `yi` x `xi`
+pixels. A group computes `kt` x `yt` x `xt` such tiles, with one item for each vector of `vec` lanes of a channel block.
+Input and weights are read straight from global memory, through registers, or through local memory that the items of a
+group fill together. `GpuDirectConv` reads blocked data, `GpuDirectConvPlain` reads NCHW data with few channels (that of
+a network's first layer).
 """
 
 from __future__ import annotations
@@ -44,27 +45,37 @@ from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
-STAGED = ("local", PATCH, *SHARED)  # places that need a copy even where nothing is padded
+STAGED = ("local", PATCH, *SHARED)  # values of `pad` that copy the input even if nothing is padded
 PAD_GROUP = 64
-# Pixels computed in vain, in relation to those needed: more is never fast.
+# The largest ratio of computed pixels to needed ones. Configs that exceed it are never fast.
 MAX_WASTE = 1.34
-# An unrolled multiply-add with a condition of its own takes far longer to compile.
+# The most unrolled multiply-adds if each has a condition of its own: these take far longer to compile.
 MAX_CONDITIONS = 128
-# An item's own copy of its input: beyond the second cache level it would be read from memory again and again.
+# The largest copy that an item makes of its input. A copy that does not fit into the second cache level would be read
+# from memory again and again.
 MAX_PATCH_BYTES = 96 << 10
-# So many tiles of an item are tried as a seed, best first, until one has a valid group.
+# This many tiles of an item are tried for a seed config, best first, until one has a valid group.
 _ITEM_TILES = 16
-# Fewer items leave most lanes of a GPU's SIMD unit idle.
+# The fewest work-items of a group. With fewer most lanes of a GPU's SIMD unit are idle.
 MIN_ITEMS = 16
 
 
 class GpuDirectConv(AnchorTemplate):
-    """Knobs: tile of an item (`ki` channel blocks, `yi` rows, `xi` columns) and of a group in items (`kt`, `yt`, `xt`);
-    `vec` lanes of a vector; `pad`: where the padded input lives; `wshared`: weights in local memory; `ct` input blocks
-    per copy into local memory; `order` of the reduction; `ui` input channels, `unroll_kw` and `unroll_kh` kernel
-    positions unrolled; `inner` order of a tile; `asynchronous` copies of the next input blocks into local memory while
-    these are computed with (Nvidia from compute capability 8.0 on; compiled only, not run); `turns`: tiles of channels
-    that an item makes one after the other, on the same pixels (processors)."""
+    """A template whose work-items compute `ki` channel blocks by `yi` rows by `xi` columns each.
+
+    A group has `kt` x `yt` x `xt` such tiles. The other knobs:
+
+    - `vec` is the number of lanes of a vector.
+    - `pad` says where the padded input is kept: in registers ("local"), nowhere ("inline"), in memory that a kernel of
+      its own fills ("kernel"), in local memory ("shared", or "shared_local" with a row in registers), or in an item's
+      own memory (`PATCH`, on CPUs only).
+    - `wshared` copies weights into local memory. `ct` is the number of input blocks per copy into local memory.
+    - `order` is that of the reduction's loops. `inner` says which loop of a tile is the inner one.
+    - `ui` input channels are unrolled. `unroll_kw` and `unroll_kh` unroll kernel columns and rows.
+    - `asynchronous` copies the next input blocks into local memory while the current ones are computed with (Nvidia
+      from compute capability 8.0 on; compiled only, not run).
+    - `turns` is the number of tiles of channels that an item computes one after the other on the same pixels (CPUs).
+    """
 
     name = "gpu.conv2d_direct"
     op = "conv2d"
@@ -112,7 +123,7 @@ class GpuDirectConv(AnchorTemplate):
 
 
 class GpuDirectConvPlain(GpuDirectConv):
-    """The same with NCHW input, for inputs of fewer channels than a vector has lanes."""
+    """A template with the knobs of `GpuDirectConv` that reads NCHW input of fewer channels than a vector has lanes."""
 
     name = "gpu.conv2d_direct_nchw"
     plain_data = True
@@ -133,7 +144,8 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
     pads = ("local", "inline", "kernel", *(SHARED if limits.shares_memory else ()))
     on_cpu = limits.family == "cpu"
     return (
-        # Three blocks of four pixels fill a processor's 16 registers with few loads: zeros are worth that.
+        # On a CPU `ki` need not divide. Three blocks of four pixels fill its 16 registers and need few loads, which is
+        # worth computing blocks of zeros.
         Knob("ki", blocks.out_tiles(8) if limits.family == "cpu" else divisors(blocks.out_blocks, 8)),
         Knob("yi", up_to(problem.rows, 1, 2, 4)),
         Knob("xi", up_to(problem.columns, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28)),
@@ -149,7 +161,7 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("unroll_kw", (0, 1) if conv.kernel[1] > 1 else (0,)),
         Knob("unroll_kh", (0, 1) if conv.kernel[0] > 1 else (0,)),
         Knob("inner", ("pixels", "blocks")),
-        # not a knob of one value elsewhere: configs in databases stay what they are
+        # Where they do not apply these knobs are absent, so that configs in databases stay valid.
         *([Knob("asynchronous", (0, 1))] if limits.copies_asynchronously and blocks.in_blocks > 1 else []),
         *([Knob("turns", divisors(blocks.out_blocks, 32))] if on_cpu and blocks.out_blocks > 1 else []),
     )
@@ -160,7 +172,7 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
     kernel = problem.conv.kernel
 
     def constant_registers(v: Values) -> bool:
-        """A GPU has no registers to index: all that reads a row in registers must be unrolled."""
+        """Tell whether every read of an input row in registers is unrolled: a GPU cannot index its registers."""
         if v["pad"] not in ("local", "shared_local") or limits.family == "cpu":
             return True
         return (kernel[1] == 1 or v["unroll_kw"] == 1) and tiling.row_lanes(v) == v["ui"]
@@ -206,8 +218,11 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
 
 @dataclass(frozen=True)
 class _Style:
-    """A way of using a device's memory, and how large groups (items) and tiles (vectors of sums, 0 `ki`: any number of
-    channel blocks) should be for it."""
+    """How a seed config uses a device's memory, and the sizes of groups and tiles that suit this use.
+
+    `pad`, `wshared`, `asynchronous` and `turns` are values of these knobs. `items` is the size of a group, `sums` the
+    largest number of vectors of sums of an item. `ki` is the number of channel blocks of its tile, where 0 allows any.
+    """
 
     pad: str
     wshared: int
@@ -218,9 +233,9 @@ class _Style:
     turns: int = 1
 
 
-# In the order in which they are worth trying. CPU runtimes: one item fills the registers, its input row comes from the
-# stack or from an image that another kernel padded, groups are small. Nvidia: local memory feeds many items. Mali and
-# Intel: local memory is no faster than the caches.
+# The styles for each family, in the order in which they are worth trying. On CPUs one item fills the registers, its
+# input comes from the stack or from an image that another kernel padded, and groups are small. On Nvidia's GPUs local
+# memory feeds many items. On Mali and Intel local memory is no faster than the caches.
 _STYLES = {
     "cpu": (
         _Style(PATCH, 0, 1, 14, turns=8),
@@ -235,7 +250,7 @@ _STYLES = {
         _Style("shared", 1, 256, 8),
         _Style("shared", 1, 128, 16, asynchronous=1),
         _Style("shared_local", 1, 128, 8),
-        _Style("shared", 1, 128, 2),  # small layers: items are scarce
+        _Style("shared", 1, 128, 2),  # for small layers, which have few items
         _Style("inline", 0, 128, 16),
         _Style("local", 0, 128, 8),
     ),
@@ -249,7 +264,7 @@ _STYLES = {
 
 
 def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]) -> tuple[Values, ...]:
-    """Per style the tile of an item with the fewest loads per multiply-add, in groups as large as the style wants."""
+    """Return for each style the tile of an item with the fewest loads per multiply-add, in groups of about its size."""
     values = {knob.name: knob.values for knob in knobs}
     items, groups = _tiles(values, ("ki", "yi", "xi")), _tiles(values, ("kt", "yt", "xt"))
     seeds: list[Values] = []
@@ -277,7 +292,7 @@ def _tiles(values: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> list[
 
 
 def _item_cost(tiling: Tiling, style: _Style, v: Values) -> float:
-    """Loads per multiply-add, with what is computed in vain; infinite over the style's registers."""
+    """Return the loads per useful multiply-add, or infinity for a tile with more sums than the style allows."""
     if tiling.accumulators(v) > style.sums:
         return math.inf
     unwanted = 2.0 if style.ki not in (0, v["ki"]) else 1.0
@@ -285,17 +300,17 @@ def _item_cost(tiling: Tiling, style: _Style, v: Values) -> float:
 
 
 def _group_cost(tiling: Tiling, style: _Style, v: Values) -> float:
-    """How far a group is from the style's size, and how much it computes in vain."""
+    """Return how far a group is from the style's size, in powers of two, plus a penalty for wasted work."""
     return abs(math.log2(tiling.group(v).size / style.items)) + 4 * math.log2(tiling.waste(v))
 
 
 def _features(tiling: Tiling, v: Values) -> Mapping[str, float]:
-    """What the loops say: items and groups, how many groups fit at once, work per load, registers, local memory."""
+    """Compute features of the loops: items and groups, occupancy, work per load, registers, local memory."""
     pixels = v["yi"] * v["xi"]
     kh, kw = tiling.problem.conv.kernel
     reach_y, reach_x = tiling.problem.reach(*tiling.tile(v))
     th, tw = tiling.tile(v)
-    macs = tiling.channel_blocks(v) * tiling.problem.blocks.lanes * th * tw * kh * kw  # of a group, per input channel
+    macs = tiling.channel_blocks(v) * tiling.problem.blocks.lanes * th * tw * kh * kw  # per group and input channel
     loads = reach_y * reach_x + tiling.channel_blocks(v) * tiling.problem.blocks.lanes * kh * kw
     return {
         **launch_features(tiling.limits, tiling.group(v), tiling.groups(v), tiling.local_bytes(v)),
@@ -309,7 +324,11 @@ def _features(tiling: Tiling, v: Values) -> Mapping[str, float]:
 
 
 def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Groups | items | input blocks | copies into local memory | reduction | row in registers | register tile."""
+    """Schedule the loops as: groups | items | input blocks | reduction | register tile.
+
+    Copies into local memory are made inside the loop over input blocks, and an input row is copied into registers
+    inside the reduction.
+    """
     sch = new_schedule(func)
     conv, group = sch.get_sblock("conv"), tiling.group(k)
     n, o, y, x, v, ic, kh, kw, ii = sch.get_loops(conv)
@@ -346,8 +365,11 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _schedule_data(tiling: Tiling, sch: Schedule, k: Values, *, chunk: Any, row: Any) -> None:
-    """Put the padded input where the config wants it: `chunk` and `row` are the loops to copy it at, into local memory
-    and into an item's own."""
+    """Compute the padded input where the config says.
+
+    `chunk` is the loop at which it is copied into local memory, `row` that at which it is copied into registers or an
+    item's own memory.
+    """
     if not has_block(sch, "pad"):
         return
     pad = sch.get_sblock("pad")

@@ -1,12 +1,14 @@
 """Tensor intrinsics for fragments of matrices in a warp's registers (nvcuda::wmma). Start at `fragment_intrinsics`.
 
-How a fragment lies in registers is nobody's business here: it is loaded, multiplied and stored by the warp as a whole.
-Source: CUDA C++ Programming Guide, "Warp Matrix Functions". TVM has the same intrinsics (tvm.s_tir.tensor_intrin.cuda,
-without those for tf32), but importing it registers hundreds for all kinds of processors and takes a minute.
+The layout of a fragment in registers does not matter here: the warp loads, multiplies and stores it as a whole. TVM has
+the same intrinsics except those for tf32 (tvm.s_tir.tensor_intrin.cuda), but importing that module registers hundreds
+of them for all kinds of processors and takes a minute.
+
+Source: CUDA C++ Programming Guide, "Warp Matrix Functions".
 """
 
 # mypy: disallow_untyped_decorators=False
-# (TVMScript: what its decorator is given is read as text and never runs.)
+# (TVMScript's decorator reads the source text of the functions below; they never run.)
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
 HALF = "float16"
-# Local memory whose size the launch says. In static memory TVM puts what is stored where a larger buffer of another
-# type was, and then refuses its own code.
+# The scope of local memory whose size is given at the launch. In static memory TVM would reuse a larger buffer of
+# another type for what is stored, and then refuse its own code.
 STORED = "shared.dyn"
 SCOPES = {"a": "wmma.matrix_a", "b": "wmma.matrix_b", "sums": "wmma.accumulator"}
 
 
 @functools.cache
 def fragment_intrinsics(m: int, n: int, k: int, dtype: str) -> dict[str, str]:
-    """The names of the intrinsics for sums[m, n] += a[m, k] * b[k, n], registered with the first call.
+    """Return the names of the intrinsics for sums[m, n] += a[m, k] * b[k, n]. The first call registers them.
 
-    "a" and "b" load half precision from `dtype` in local memory (row by row, any distance between rows), "clear" sets
-    float32 sums to zero, "multiply" adds a product, "store" writes sums to STORED local memory.
+    "a" and "b" load half precision from local memory of `dtype`, row by row, with any distance between rows. "clear"
+    sets float32 sums to zero, "multiply" adds a product, and "store" writes sums to local memory of scope `STORED`.
     """
     shape = (m, n, k)
     made = {
@@ -45,7 +47,7 @@ def fragment_intrinsics(m: int, n: int, k: int, dtype: str) -> dict[str, str]:
 
 
 def _index(tensor: Any, stride: Any, rows: int, columns: int) -> Any:
-    """The number of a fragment among those of its buffer."""
+    """Return the index of a fragment among those of its buffer."""
     per_row = stride // columns
     return tensor.elem_offset // stride // rows * per_row + tensor.elem_offset % stride // columns
 

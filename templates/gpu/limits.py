@@ -1,7 +1,7 @@
-"""What a GPU target (OpenCL or CUDA) allows, kept in the target itself. Start at `gpu_target` and `gpu_limits`.
+"""The limits of a GPU (OpenCL or CUDA) are kept in its target. Start at `gpu_target` and `gpu_limits`.
 
-TVM's targets have fields for threads and local memory; everything else travels as keys ("lanes4", "fp16",
-"subgroup16"), so that a target's text, which goes to the workers and into a module's manifest, is complete.
+TVM's targets have fields for threads and local memory. All other limits are written as keys ("lanes4", "fp16",
+"subgroup16"), so that a target's text, which is sent to the workers and stored in a module's manifest, is complete.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tvm.target import Target
 KINDS = ("opencl", "cuda")
 FAMILIES = ("cpu", "intel", "mali", "adreno", "nvidia", "amd", "other")
 
-# Float32 values per work-item that sums may take before a kernel spills: a thread's register file over its lanes,
-# less what operands and addresses need. Intel: 4 KiB a thread of 16 lanes; Mali: 64 values at half its threads;
-# Nvidia: 255 registers. A CPU's depends on its vectors and is computed.
+# Float32 values per work-item that sums may take before a kernel spills. This is a thread's register file divided by
+# its lanes, less what operands and addresses need. Intel has 4 KiB for a thread of 16 lanes, Mali 64 values with half
+# its threads, Nvidia 255 registers. The number of a CPU depends on its vectors and is computed.
 _SUMS = {"intel": 48, "mali": 48, "adreno": 48, "nvidia": 168, "amd": 128, "other": 48}
 _LANES = re.compile(r"lanes(\d+)")
 _SUBGROUP = re.compile(r"subgroup(\d+)")
@@ -26,9 +26,13 @@ _ARCH = re.compile(r"sm_(\d+)")
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """`max_threads`: work-items in a group. `lanes`: float32 lanes of a vector worth using. `subgroups`: sizes that a
-    kernel may require (none: no subgroup functions). `fp16`: arithmetic and storage in half precision. `arch`: a
-    CUDA device's ("sm_87"), which says what instructions it has; empty: not known."""
+    """The limits that a GPU, or a CPU behind OpenCL, sets to kernels.
+
+    `max_threads` is the largest number of work-items in a group. `lanes` is the number of float32 lanes of a vector
+    that is worth using. `subgroups` are the subgroup sizes that a kernel may require; without any there are no subgroup
+    functions. `fp16` says whether the device computes and stores half precision. `arch` is the architecture of a CUDA
+    device ("sm_87"), which determines its instructions; it is empty if it is not known.
+    """
 
     kind: str
     family: str
@@ -41,47 +45,53 @@ class GpuLimits:
 
     @property
     def capability(self) -> int:
-        """CUDA's compute capability times ten, 87 for "sm_87"; 0: not known, or not CUDA."""
+        """Return CUDA's compute capability times ten, e.g. 87 for "sm_87", or 0 if it is not known or not CUDA."""
         return int(found[1]) if (found := _ARCH.match(self.arch)) else 0
 
     @property
     def copies_asynchronously(self) -> bool:
-        """Whether items can copy into local memory without waiting (cp.async: PTX ISA, compute capability 8.0)."""
+        """Tell whether items can copy into local memory without waiting: by cp.async, from compute capability 8.0 on.
+
+        Source: the PTX ISA.
+        """
         return self.shares_memory and self.capability >= 80
 
     @property
     def sums(self) -> int:
-        """Float32 values per work-item that accumulators may take."""
-        if self.family == "cpu":  # as many vectors as the CPU templates use
+        """Return how many float32 values per work-item accumulators may take."""
+        if self.family == "cpu":  # the CPU templates use as many vectors
             return self.lanes * (28 if self.lanes >= 16 else 12)
         return _SUMS[self.family]
 
     @property
     def max_unrolled(self) -> int:
-        """Vector multiply-adds in an unrolled body: longer ones overflow instruction caches and take a driver's
-        compiler seconds. A CPU runs short ones as fast (its loop costs nothing beside a register tile)."""
+        """Return how many vector multiply-adds an unrolled body may have.
+
+        Longer bodies overflow instruction caches, and a driver's compiler needs seconds for them. A CPU runs short
+        bodies as fast, because a loop costs nothing beside a register tile.
+        """
         return 16 * self.lanes if self.family == "cpu" else 512
 
     @property
     def shares_memory(self) -> bool:
-        """Whether local memory may be worth using. On a CPU it is memory like all other, and a barrier is dear."""
+        """Tell whether local memory may be worth using. On a CPU it is ordinary memory, and barriers are expensive."""
         return self.local_memory_bytes > 0 and self.family != "cpu"
 
     def stores(self, dtype: str) -> bool:
-        """Whether kernels can read and write values of this type."""
+        """Tell whether kernels can read and write values of this dtype."""
         return dtype == "float32" or (dtype == "float16" and self.fp16)
 
     @property
     def max_vector(self) -> int:
-        """Lanes of the widest vector type: CUDA's loads and TVM's code for them end at 128 bits."""
+        """Return how many lanes the widest vector type has. CUDA's loads, and TVM's code for them, end at 128 bits."""
         return 4 if self.kind == "cuda" else 16
 
 
 def gpu_target(limits: GpuLimits, host: Target | None = None, model: str = "") -> Target:
-    """The target of a device with these limits. `host`: for the host code (default: this machine's, by TVM's own
-    default).
+    """Return the target of a device with these limits.
 
-    Raises ValueError for an unknown kind or family.
+    `host` is the target of the host code; by default it is TVM's default for this machine. Raises ValueError for an
+    unknown kind or family.
     """
     if limits.kind not in KINDS or limits.family not in FAMILIES:
         raise ValueError(f"no such GPU: kind {limits.kind!r}, family {limits.family!r}")
@@ -93,7 +103,7 @@ def gpu_target(limits: GpuLimits, host: Target | None = None, model: str = "") -
         "max_num_threads": limits.max_threads,
         "max_threads_per_block": limits.max_threads,
         "max_shared_memory_per_block": limits.local_memory_bytes,
-        # On OpenCL anything but 1 makes TVM put barriers into divergent flow when it reduces across threads.
+        # On OpenCL any number but 1 makes TVM put barriers into divergent flow when it reduces across threads.
         "thread_warp_size": 32 if limits.kind == "cuda" else 1,
     }
     if model:
@@ -107,9 +117,10 @@ def gpu_target(limits: GpuLimits, host: Target | None = None, model: str = "") -
 
 
 def gpu_limits(target: Target) -> GpuLimits | None:
-    """What `gpu_target` put into a target; None for a target that is no GPU's.
+    """Return the limits that `gpu_target` put into a target, or None if the target is not of a GPU.
 
-    A GPU target made otherwise gets TVM's attributes, vectors of 4 and the family "other" (CUDA: "nvidia").
+    For a GPU target that was made in another way they are TVM's attributes, vectors of 4 lanes, and the family "other",
+    or "nvidia" for CUDA.
     """
     if target.kind.name not in KINDS:
         return None
@@ -128,7 +139,7 @@ def gpu_limits(target: Target) -> GpuLimits | None:
 
 
 def gpu_limits_of(target: Target) -> GpuLimits:
-    """The limits of a target that is known to be a GPU's."""
+    """Return the limits of a target that is known to be of a GPU."""
     limits = gpu_limits(target)
     assert limits is not None
     return limits

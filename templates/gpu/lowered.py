@@ -1,6 +1,6 @@
-"""A scheduled function lowered for a GPU, and what its code shows: kernels, launches, local memory, barriers.
+"""This module lowers a scheduled function for a GPU and describes its kernels: launches, local memory, barriers.
 
-Start at `lower`. No offline compiler looks at these: a launch that a device refuses, a barrier that only some items
+Start at `lower`. Offline compilers check none of these: a launch that a device refuses, a barrier that only some items
 of a group reach, and code that silently stays on the host all compile.
 """
 
@@ -28,10 +28,13 @@ _GROUP_BARRIERS = {"opencl": ("shared", "warp"), "cuda": ("shared", "shared.dyn"
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel and its launch. `grid` counts groups and `group` items, along x, y, z. `local_bytes`: per group;
-    `private_bytes`: per item, in arrays that a compiler may keep in registers. `types`: what is loaded, stored or
-    converted to ("float32x4"). `barriers`: of the whole group, as written; `divergent_barrier`: one of them stands
-    where items of a group may part ways."""
+    """A kernel that a function launches, and the shape of the launch.
+
+    `grid` counts groups and `group` counts items, along x, y and z. `local_bytes` are per group. `private_bytes` are
+    per item, in arrays that a compiler may keep in registers. `types` are the types that are loaded, stored or
+    converted to ("float32x4"). `barriers` counts the barriers of the whole group in the text. `divergent_barrier` says
+    whether one of them stands where items of a group may diverge.
+    """
 
     name: str
     grid: tuple[int, int, int]
@@ -45,15 +48,19 @@ class Kernel:
 
     @property
     def items(self) -> int:
-        """Work-items in a group."""
+        """Return the number of work-items in a group."""
         return math.prod(self.group)
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """`kernels` in the order of their names; `host_accesses`: loads and stores of tensors that stayed on the host;
-    `workspace_bytes`: device memory that a call allocates for itself. `device`: the kernels' code, and the target of
-    each part (a template may change it for its own function). `host`: the function that launches them."""
+    """A lowered function that is split into device code and host code.
+
+    `device` has the kernels' code with the target of each part, as a template may change the target of its own
+    function. `host` is the function that launches them. `kernels` are sorted by name. `host_accesses` counts the loads
+    and stores of tensors that stayed on the host. `workspace_bytes` is the device memory that a call allocates for
+    itself.
+    """
 
     device: tuple[tuple[Target, tvm.IRModule], ...]
     host: tirx.PrimFunc
@@ -62,7 +69,7 @@ class Lowered:
     workspace_bytes: int
 
     def source(self) -> str:
-        """The OpenCL C or CUDA text of all kernels; no driver and no compiler is needed. Raises what TVM raises."""
+        """Generate the OpenCL C or CUDA text of all kernels, without driver or compiler. Raises what TVM raises."""
         with lowering_context():
             return "\n".join(str(codegen_build(part, target).inspect_source()) for target, part in self.device)
 
@@ -89,20 +96,20 @@ def lower(func: tirx.PrimFunc, target: Target) -> Lowered:
 
 
 def nodes(kind: Any, root: Any) -> list[Any]:
-    """Every node of a class under `root`."""
+    """Find all nodes of a class under `root`."""
     found: list[Any] = []
     tvm_ffi.structural_walk(root, [(kind, found.append)])
     return found
 
 
 def buffer_bytes(buffer: Any) -> int:
-    """Of a buffer whose shape is known."""
+    """Return the size in bytes of a buffer whose shape is constant."""
     element = tvm.DataType(str(buffer.dtype))
     return math.prod(map(int, buffer.shape)) * element.lanes * (-(-element.bits // 8))
 
 
 def _private_bytes(buffer: Any) -> int:
-    """Of an item; fragments of matrices are spread over the items of a warp."""
+    """Return how many bytes of a buffer each item holds. Fragments of matrices are spread over the items of a warp."""
     return buffer_bytes(buffer) // (_WARP if str(buffer.scope()).startswith("wmma.") else 1)
 
 
@@ -137,8 +144,10 @@ def _barriers(root: Any, kind: str) -> list[Any]:
 
 
 def _divergent(func: tirx.PrimFunc, launches: Iterable[Any]) -> list[Any]:
-    """The bodies that items of one group enter at different times or not at all: below a condition, or in a loop with
-    bounds, that depend on the item."""
+    """Return the code that items of one group may enter at different times, or not at all.
+
+    These are conditional statements whose condition, and loops whose bounds or condition, depend on the item.
+    """
     varying = {node.node.var for node in launches if str(node.node.thread_tag).startswith("threadIdx")}
 
     def depends(expression: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Kernels out of hand-written loops: what of a function is not bound to a GPU's threads yet. Start at `bind_rest`.
+"""This module makes kernels of the hand-written loops that no schedule has bound to a GPU's threads.
 
-A loop that its author called parallel is shared out to work-items; anything else runs in one work-item. Statements
-that launch kernels themselves, and host loops around such launches, are left as they are.
+Start at `bind_rest`. A loop that is marked as parallel is distributed over work-items; all other code runs in one
+work-item. Statements that launch kernels themselves, and host loops around such launches, stay as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CALLS_OF_THE_HOST = {"tirx.tvm_call_packed", "tirx.tvm_call_cpacked", "tirx.tvm
 
 
 def host_accesses(root: Any) -> list[Any]:
-    """Every load, store and call of a packed function in a statement that no thread binding encloses."""
+    """Return all loads, stores and calls of packed functions in a statement that no thread binding encloses."""
     found: list[Any] = []
 
     def binding(node: Any) -> Any:
@@ -41,9 +41,9 @@ def host_accesses(root: Any) -> list[Any]:
 
 
 def bind_rest(func: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
-    """The function with everything that touches buffers inside kernels, in groups of at most `threads` items.
+    """Return the function with everything that accesses buffers inside kernels, in groups of at most `threads` items.
 
-    Calls of packed functions stay on the host: `host_accesses` of the result still has them.
+    Calls of packed functions stay on the host, and `host_accesses` of the result finds them.
     """
     return func.with_body(_bound(func.body, threads))
 
@@ -53,7 +53,7 @@ def _bound(stmt: Any, threads: int) -> Any:
         return stmt
     if isinstance(stmt, SBlockRealize) and not stmt.block.iter_vars:
         return SBlockRealize([], stmt.predicate, block_with(stmt.block, body=_bound(stmt.block.body, threads)))
-    if isinstance(stmt, tirx.AttrStmt) and stmt.attr_key.startswith("pragma_"):  # a hint to the host's compiler
+    if isinstance(stmt, tirx.AttrStmt) and stmt.attr_key.startswith("pragma_"):  # drop a hint to the host's compiler
         return _bound(stmt.body, threads)
     if isinstance(stmt, tirx.SeqStmt) and not any(isinstance(s, tirx.Bind) for s in stmt.seq):
         return tirx.SeqStmt([_bound(s, threads) for s in stmt.seq])
@@ -68,7 +68,7 @@ def _bound(stmt: Any, threads: int) -> Any:
 
 
 def _launches(stmt: Any) -> bool:
-    """Whether a statement launches kernels already."""
+    """Tell whether a statement already launches kernels."""
     tags: list[Any] = []
     tvm_ffi.structural_walk(stmt, [(tirx.AttrStmt, lambda node: tags.append(node.attr_key))])
     loops: list[Any] = []

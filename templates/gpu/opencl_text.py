@@ -1,6 +1,7 @@
-"""The text of OpenCL kernels, between TVM's code generator and the driver: a hook, and what every template needs there.
+"""This module rewrites the text of OpenCL kernels between TVM's code generator and the driver.
 
-Importing this module registers the hook through which TVM passes every OpenCL kernel.
+Importing it registers the hook through which TVM passes every OpenCL kernel. Start at `rewrites_opencl`. The rewrites
+that all templates need are here.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ _INDEX = re.compile(r"convert_int\((get_(?:group|local)_id\(\d\))\)")
 
 
 def rewrites_opencl(rewrite: Rewrite) -> Rewrite:
-    """Pass every OpenCL kernel through rewrite(code, target), too."""
+    """Register a rewrite(code, target) that every OpenCL kernel passes through. Usable as a decorator."""
     _REWRITES.append(rewrite)
     return rewrite
 
 
 @rewrites_opencl
 def with_wide_indices(code: str, target: Target) -> str:
-    """Compute addresses in 64 bits on a processor that has them: LLVM folds no constant into an address that is
-    extended from 32 bits, so every load in an unrolled body took three instructions (twice the time, measured)."""
+    """Compute addresses in 64 bits on a CPU.
+
+    LLVM folds no constant into an address that is extended from 32 bits. Every load in an unrolled body would take
+    three instructions, which doubled the time that was measured.
+    """
     limits = gpu_limits(target)
     if limits is None or limits.family != "cpu":
         return code
@@ -40,16 +44,21 @@ def with_wide_indices(code: str, target: Target) -> str:
 
 
 def prefetch(buffer: Any, indices: Sequence[Any]) -> Any:
-    """A statement that fetches the cache line of buffer[indices] in OpenCL code for a processor. The address may lie
-    outside: nothing is read."""
+    """Make a statement that fetches the cache line of buffer[indices] in OpenCL code for a CPU.
+
+    The address may lie outside the buffer, as nothing is read.
+    """
     address = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
     return tirx.Evaluate(tirx.call_extern("void", _PREFETCH, address))
 
 
 @rewrites_opencl
 def with_prefetch(code: str, _target: Target) -> str:
-    """Say what `prefetch` is. OpenCL's own function of that name does nothing in PoCL; clang's, which drivers for
-    processors have, takes no address of global memory without a cast."""
+    """Define the function that `prefetch` calls, in kernels that use it.
+
+    It is clang's builtin, which drivers for CPUs have, and which takes an address of global memory only after a cast.
+    OpenCL's own prefetch does nothing in PoCL.
+    """
     if _PREFETCH not in code:
         return code
     fetch = f"__builtin_prefetch((const __private void*)(ulong)(address), 0, {LOCALITY})"

@@ -1,8 +1,8 @@
 """Pieces that every GPU template shares: launch shapes, cooperative copies, sums in registers, the device's limits.
 
-Start at `launch` (loops to blocks and threads) and `limit_constraints` (what a device refuses is never compiled).
-Barriers are TVM's: it puts them around stages in "shared" scope. Every stage here is computed by all items of a
-group, in loops whose bounds no item changes, so that no barrier ever stands in divergent flow.
+Start at `launch` (it binds loops to blocks and threads) and `limit_constraints` (what a device refuses is never
+compiled). TVM puts barriers around stages in "shared" scope. Every such stage is computed by all items of a group, in
+loops whose bounds do not depend on the item, so that no barrier stands in divergent flow.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from templates.gpu.limits import GpuLimits
 from templates.space import Constraint, Values
 from templates.stages import unroll_tile
 
-# CUDA's largest group along z, and the smallest of any OpenCL device's limits along it that we know.
+# The largest group along z: CUDA's limit, and the smallest limit of the OpenCL devices that we know.
 MAX_GROUP_Z = 64
 MAX_CPU_ITEMS = 32
 
 
 @dataclass(frozen=True)
 class Group:
-    """Work-items of a group along threadIdx.z, threadIdx.y and threadIdx.x (the fastest)."""
+    """The shape of a group, which counts work-items along threadIdx.z, threadIdx.y and threadIdx.x (the fastest)."""
 
     z: int = 1
     y: int = 1
@@ -36,12 +36,12 @@ class Group:
 
 
 def vector_widths(limits: GpuLimits, lanes: int) -> tuple[int, ...]:
-    """Vector lengths, longest first, that divide a block of `lanes` channels and exist on the device."""
+    """Return the vector lengths that divide a block of `lanes` channels and exist on the device, longest first."""
     return tuple(w for w in (16, 8, 4, 2, 1) if lanes % w == 0 and w <= limits.max_vector)
 
 
 def searched_widths(limits: GpuLimits, lanes: int) -> tuple[int, ...]:
-    """The vector lengths worth trying: a CPU's are whole vectors or halves."""
+    """Return the vector lengths that are worth trying, longest first: on a CPU only the two longest."""
     widths = vector_widths(limits, lanes)
     return widths[:2] if limits.family == "cpu" else widths
 
@@ -52,10 +52,12 @@ def limit_constraints(
     sums: Callable[[Values], int],
     local_bytes: Callable[[Values], int] = lambda _: 0,
 ) -> tuple[Constraint, ...]:
-    """What the device refuses or cannot do fast: too large groups, too much local memory, sums that spill. A CPU runs
-    the items of a group one after the other: groups are for sharing data in its first cache level, no more.
+    """Return constraints that exclude what the device refuses or runs slowly.
 
-    `sums`: float32 values in registers per work-item; `local_bytes`: local memory of a group.
+    This concerns groups that are too large, too much local memory, and sums that spill. A CPU runs the items of a group
+    one after the other, so that a group only shares data in the first cache level, and is kept small.
+
+    `sums` counts the float32 values in registers per work-item, `local_bytes` the local memory of a group.
     """
 
     largest = min(limits.max_threads, MAX_CPU_ITEMS) if limits.family == "cpu" else limits.max_threads
@@ -74,15 +76,20 @@ def limit_constraints(
 
 
 def cpu_sums_constraint(limits: GpuLimits, most: int, vectors: Callable[[Values], int]) -> Constraint:
-    """A CPU has nothing but an item's own sums to hide a multiply-add's latency: at least four vectors of them, of
-    the `most` that the problem allows."""
+    """Return the constraint that an item has enough vectors of sums to hide the latency of multiply-adds.
+
+    On a CPU these are at least four, or `most`, the number that the problem allows, if that is less: nothing else hides
+    the latency there. Other devices need one.
+    """
     least = min(4, most) if limits.family == "cpu" else 1
     return Constraint("too few sums to hide a multiply-add's latency", lambda v: vectors(v) >= least)
 
 
 def launch_features(limits: GpuLimits, group: Group, groups: int, local_bytes: int) -> dict[str, float]:
-    """What every launch says to a cost model: work-items, groups, and how many of the items that a processor can hold
-    are there at once."""
+    """Compute features that a cost model uses for every launch: work-items, groups, local memory and occupancy.
+
+    Occupancy is the share of the work-items that a processor can hold which are resident at once.
+    """
     resident = limits.max_threads // group.size
     if local_bytes:
         resident = min(resident, limits.local_memory_bytes // local_bytes)
@@ -108,14 +115,17 @@ def launch(sch: Schedule, loops: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def own_loops(sch: Schedule, block: Any) -> list[Any]:
-    """The loops of a stage that was moved (unit loops kept) into another's: one per dimension, outer loops left out."""
+    """Return the loops of a stage that was moved into another one with unit loops kept.
+
+    There is one loop per dimension. The loops around them, which belong to the other stage, are left out.
+    """
     return sch.get_loops(block)[-len(sch.get(block).iter_vars) :]
 
 
 def cooperate(sch: Schedule, stage: Any, at: Any, *, group: Group, vector: int) -> None:
-    """Compute a stage into local memory at a loop, shared out over all items of a group, `vector` values at a time.
+    """Compute a stage into local memory at the loop `at`. The items of a group share the work, `vector` values each.
 
-    `vector` divides the stage's last dimension, so that whole vectors are in or out of the stage.
+    `vector` divides the stage's last dimension, so that a vector lies inside or outside of the stage as a whole.
     """
     sch.set_scope(stage, 0, "shared")
     sch.compute_at(stage, at, preserve_unit_loops=True)
@@ -130,20 +140,20 @@ def cooperate(sch: Schedule, stage: Any, at: Any, *, group: Group, vector: int) 
 
 
 def copy_width(widths: Sequence[int], read: int) -> int:
-    """The longest of `widths` (longest first) for an asynchronous copy of what is read `read` values at a time.
+    """Return the longest of `widths` (longest first) for an asynchronous copy of values that are read `read` at a time.
 
-    TVM changes the type of local memory that is written and read in vectors of one length alone, and then fails to make
-    the copy asynchronous (0.27).
+    It differs from `read`, unless it is 1. If local memory is written and read only in vectors of one length, TVM 0.27
+    changes the memory's type to that vector and then fails to make the copy asynchronous.
     """
     return next(width for width in widths if width == 1 or width != read)
 
 
 def overlap_copies(sch: Schedule, loop: Any, copies: int) -> None:
-    """Copy the next turn's values while this turn computes with its own: cp.async, and two buffers for every copy.
+    """Copy the values of a loop's next iteration while the current one computes.
 
-    `copies`: how many stages `cooperate` put at the loop; what reads them comes after them. The loop turns at least
-    twice. TVM's software pipeline commits a group of copies per turn, waits for the one before it and puts barriers
-    around what reads it.
+    The copies are cp.async, and each of them gets two buffers. `copies` is the number of stages that `cooperate` put at
+    the loop; their readers come after them. The loop needs at least two iterations. TVM's software pipeline commits a
+    group of copies per iteration, waits for the previous group, and puts barriers around its readers.
     """
     sch.annotate(loop, "software_pipeline_stage", [0] * copies + [1])
     sch.annotate(loop, "software_pipeline_order", list(range(copies + 1)))
@@ -151,9 +161,9 @@ def overlap_copies(sch: Schedule, loop: Any, copies: int) -> None:
 
 
 def into_registers(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
-    """Compute a stage at a loop into an item's own registers: everything unrolled, `vector` values at a time.
+    """Compute a stage at the loop `at` into an item's own registers: unrolled, `vector` values at a time.
 
-    `vector` divides the length that is needed of the stage's last dimension.
+    `vector` divides the extent of the stage's last dimension at this loop.
     """
     sch.set_scope(stage, 0, "local")
     sch.compute_at(stage, at, preserve_unit_loops=True)
@@ -162,7 +172,10 @@ def into_registers(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
 
 
 def into_own_memory(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
-    """Compute a stage at a loop into memory of an item: too much for registers, in plain loops."""
+    """Compute a stage at the loop `at` into an item's own memory, in loops that are not unrolled.
+
+    This is for stages that are too large for registers.
+    """
     sch.set_scope(stage, 0, "local")
     sch.compute_at(stage, at, preserve_unit_loops=True)
     if vector > 1:
@@ -170,7 +183,7 @@ def into_own_memory(sch: Schedule, stage: Any, at: Any, vector: int) -> None:
 
 
 def own_kernel(sch: Schedule, stage: Any, items: int, vector: int) -> None:
-    """A stage at the root as a kernel of its own: one item per `vector` values, `items` to a group."""
+    """Make a stage at the root a kernel of its own, with one item per `vector` values and `items` items per group."""
     *outer, last = sch.get_loops(stage)
     chunk, vectors = sch.split(last, [None, vector])
     block, thread = sch.split(sch.fuse(*outer, chunk), [None, items])
@@ -179,10 +192,11 @@ def own_kernel(sch: Schedule, stage: Any, items: int, vector: int) -> None:
 
 
 def write_back(sch: Schedule, sums: Any, at: Any) -> Any:
-    """Keep a stage's sums in registers and write them at a loop, with the epilogue ("out") and in whole vectors.
+    """Keep a stage's sums in registers and write them at the loop `at`, in whole vectors. Return the writing stage.
 
-    One scalar access would make the compiler keep the sums in memory: the write is unrolled and vectorised like the
-    sums, and predicates that cut off a tile's surplus may depend on every loop but the last.
+    The epilogue (the stage "out") is inlined into it. A single scalar access would make the compiler keep the sums in
+    memory. The write is therefore unrolled and vectorised like the sums, and predicates that cut off what a tile
+    computes in excess may depend on every loop but the last.
     """
     write = sch.cache_write(sums, 0, "local")
     sch.reverse_compute_at(write, at, preserve_unit_loops=True)
@@ -192,7 +206,10 @@ def write_back(sch: Schedule, sums: Any, at: Any) -> Any:
 
 
 def split_init(sch: Schedule, sums: Any, reduction: Any) -> None:
-    """Clear the sums before the outermost reduction loop, in whole vectors. The last step: nothing moves after it."""
+    """Clear the sums before `reduction`, the outermost reduction loop, in whole vectors.
+
+    This must come last in a schedule: no stage can be moved afterwards.
+    """
     outside = [sch.get(loop).same_as(sch.get(reduction)) for loop in sch.get_loops(sums)].index(True)
     init = sch.decompose_reduction(sums, reduction)
     unroll_tile(sch, sch.get_loops(init)[outside:])

@@ -1,11 +1,13 @@
-"""Convolution on Nvidia's tensor cores as an implicit matrix product: half precision, or tf32. Compiled only, not run.
+"""The templates that compute convolutions on Nvidia's tensor cores, in half precision or tf32.
 
-Data (N, C/16, H, W, 16), weights (K/16, C/16, R, S, 16 in, 16 out), output (N, K/16, OH, OW, 16). A warp multiplies
-fragments of 16 pixels by 16 channels, `mi` by `ni` of them, and a group is `mt` by `nt` warps. In every turn the group
-copies one kernel position of `ct` blocks of input channels into local memory; at the end the sums go through local
-memory too, where the epilogue reads them in whole vectors. Sums are float32. See `templates.gpu.tensor_core_kernels`.
+Start at `GpuTensorCore`. The convolution is an implicit matrix product (`templates.gpu.tensor_core_kernels`). Data is
+(N, C/16, H, W, 16), weights are (K/16, C/16, R, S, 16 in, 16 out), the output is (N, K/16, OH, OW, 16). A warp computes
+`mi` by `ni` fragments of 16 pixels by 16 channels, and a group has `mt` by `nt` warps. In every turn the group copies
+one kernel position of `ct` blocks of input channels into local memory. At the end the sums are stored to local memory
+too, where the epilogue reads them in whole vectors. Sums are float32.
 
-Hopper's own instructions (wgmma) and its copies of whole tiles (TMA) are not used.
+These kernels have been compiled only, not run. Hopper's own instructions (wgmma) and its copies of whole tiles (TMA)
+are not used.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
-# Pixels computed in vain, in relation to those needed: a tensor core is at least four times as fast as the rest.
+# The largest ratio of computed pixels to needed ones. It may be large, as tensor cores are at least four times as fast
+# as the device's other units.
 MAX_WASTE = 2.0
-# Warps along pixels and along channels, and fragments of a warp, best first.
+# The seed configs, best first: warps and fragments along pixels (mt, mi) and channels (nt, ni), and input blocks (ct).
 _SEEDS: tuple[Values, ...] = (
     {"mt": 2, "nt": 2, "mi": 2, "ni": 2, "ct": 2},
     {"mt": 4, "nt": 2, "mi": 2, "ni": 2, "ct": 1},
@@ -44,14 +47,17 @@ _SEEDS: tuple[Values, ...] = (
 
 
 class GpuTensorCore(AnchorTemplate):
-    """Knobs: warps of a group along pixels and output channels (`mt`, `nt`), fragments of a warp (`mi`, `ni`), `ct`
-    input blocks per turn, `skew`: rows in local memory lie in different banks, `asynchronous` copies of the next turn's
-    values (from compute capability 8.0 on)."""
+    """A template whose groups have `mt` warps along pixels and `nt` along output channels.
+
+    A warp computes `mi` by `ni` fragments. The other knobs: a turn copies `ct` input blocks. `skew` moves rows in local
+    memory to different banks. `asynchronous` copies the next turn's values while the current turn computes (from
+    compute capability 8.0 on).
+    """
 
     name = "gpu.conv2d_tensor_core"
     op = "conv2d"
     dtypes = ("float16",)
-    capability = 70  # CUDA's, times ten
+    capability = 70  # the least CUDA compute capability, times ten
 
     def _problem(self, workload: Workload, limits: GpuLimits) -> TensorCoreProblem:
         conv = conv_of(workload)
@@ -87,8 +93,10 @@ class GpuTensorCore(AnchorTemplate):
 
 
 class GpuTensorCoreTf32(GpuTensorCore):
-    """The same for float32, whose operands are rounded to 11 significant bits (tf32) before they are multiplied: only
-    for those who ask for it by name, and allow the error."""
+    """A template for float32 that rounds operands to 11 significant bits (tf32) before it multiplies them.
+
+    Its knobs are those of `GpuTensorCore`. It is used only if it is asked for by name and its error is tolerated.
+    """
 
     name = "gpu.conv2d_tensor_core_tf32"
     dtypes = ("float32",)
@@ -125,7 +133,7 @@ def _constraints(p: TensorCoreProblem) -> tuple[Constraint, ...]:
 
 
 def _seeds(knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
-    """Those above, no larger than the problem allows; the first of them with asynchronous copies too."""
+    """Return the configs of `_SEEDS`, reduced to what the problem allows. Two come with asynchronous copies as well."""
     values = {knob.name: knob.values for knob in knobs}
     fitted = [{name: max(x for x in values[name] if x <= wanted) for name, wanted in s.items()} for s in _SEEDS]
     first = [{**seed, "asynchronous": 1} for seed in fitted[:2] if "asynchronous" in values]
@@ -133,7 +141,7 @@ def _seeds(knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
 
 
 def _features(p: TensorCoreProblem, v: Values) -> Mapping[str, float]:
-    """What the loops say: items and groups, how many groups fit at once, work per load, registers, local memory."""
+    """Compute features of the loops: items and groups, occupancy, work per load, registers, local memory."""
     pixels, blocks = p.tile(v)
     channels = blocks * FRAGMENT
     return {

@@ -1,9 +1,9 @@
-"""What `templates.gpu.tensor_core` computes, as tensor expressions, and its schedule; see there for the layouts.
+"""The tensor expressions that `templates.gpu.tensor_core` computes, and their schedule. Layouts are explained there.
 
-The product is that of an implicit matrix: its row p is an output pixel, and its columns are what a kernel position
-reads of a block of input channels ("columns", which exists in local memory alone, a tile at a time). The
-innermost loops become operations of warps on fragments (templates.gpu.fragments); without them (`tensorize=False`) the
-same schedule runs anywhere.
+The convolution is a product with an implicit matrix (the stage "columns"). A row of it is an output pixel, and its
+columns are what a kernel position reads of a block of input channels. The matrix exists only in local memory, a tile at
+a time. The innermost loops become operations of warps on fragments (templates.gpu.fragments). With `tensorize=False`
+they stay loops, and the same schedule runs on any device.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from templates.workloads import Conv2d
 
 FRAGMENT = 16  # rows (pixels) and columns (output channels) of a fragment of sums, and channels of a block
 WARP = 32
-_DEPTHS = {"float16": 16, "float32": 8}  # input channels of a fragment: half precision, and tf32
+_DEPTHS = {"float16": 16, "float32": 8}  # input channels of a fragment in half precision, and in tf32
 # Bytes added to every row in local memory, so that the eight rows that a warp loads at a time lie in different banks.
 _SKEW_BYTES = 16
-_COPY_BYTES = 16  # of the widest load
+_COPY_BYTES = 16  # bytes of the widest load
 
 
 @dataclass(frozen=True)
 class TensorCoreProblem:
-    """A convolution on tensor cores. `dtype`: "float16", or "float32", which is rounded to tf32."""
+    """A convolution on tensor cores, with methods that derive groups, registers and local memory from knob values.
+
+    `dtype` is "float16", or "float32", which is rounded to tf32.
+    """
 
     conv: Conv2d
     blocks: Blocking
@@ -49,25 +52,25 @@ class TensorCoreProblem:
 
     @property
     def pixels(self) -> int:
-        """Output pixels of all images: rows of the matrix product."""
+        """Count the output pixels of all images, which are the rows of the matrix product."""
         return self.conv.batch * self.conv.out_height * self.conv.out_width
 
     @property
     def copy_width(self) -> int:
-        """Values that an item copies into local memory at a time."""
+        """Return how many values an item copies into local memory at a time."""
         return _COPY_BYTES // self.value_bytes
 
     def tile(self, v: Values) -> tuple[int, int]:
-        """Pixels and blocks of output channels of a group."""
+        """Return how many pixels, and blocks of output channels, a group computes."""
         return v["mt"] * v["mi"] * FRAGMENT, v["nt"] * v["ni"]
 
     def covered(self, v: Values) -> int:
-        """Pixels rounded up to whole tiles."""
+        """Return the number of pixels rounded up to whole tiles."""
         pixels, _ = self.tile(v)
         return -(-self.pixels // pixels) * pixels
 
     def waste(self, v: Values) -> float:
-        """Pixels that are computed, in relation to those needed."""
+        """Return the ratio of the pixels that are computed to those that are needed."""
         return self.covered(v) / self.pixels
 
     def group(self, v: Values) -> Group:
@@ -78,29 +81,35 @@ class TensorCoreProblem:
         return self.covered(v) // pixels * (self.blocks.all_out_blocks // blocks)
 
     def turns(self, v: Values) -> int:
-        """How often local memory is filled."""
+        """Return how often local memory is filled."""
         kh, kw = self.conv.kernel
         return self.blocks.in_blocks // v["ct"] * kh * kw
 
     def registers(self, v: Values) -> int:
-        """32-bit registers of an item that its share of the fragments takes."""
+        """Return how many 32-bit registers an item's share of the fragments takes."""
         held = FRAGMENT * FRAGMENT * v["mi"] * v["ni"] * 4
         read = FRAGMENT * self.depth * (v["mi"] + v["ni"]) * self.value_bytes
         return (held + read) // (4 * WARP)
 
     def row_values(self, v: Values) -> int:
-        """Values from one row in local memory to the next."""
+        """Return the distance, in values, of one row in local memory from the next."""
         return FRAGMENT + (_SKEW_BYTES // self.value_bytes if v["skew"] else 0)
 
     def local_bytes(self, v: Values) -> int:
-        """Local memory of a group: input and weights of a turn (two, if asynchronous), and all sums."""
+        """Return the bytes of local memory that a group needs.
+
+        It holds the input and the weights of a turn (of two turns, if copies are asynchronous), and all sums.
+        """
         pixels, blocks = self.tile(v)
         copied = v["ct"] * (pixels + blocks * FRAGMENT) * self.row_values(v) * self.value_bytes
         return copied * (2 if v.get("asynchronous", 0) else 1) + pixels * blocks * FRAGMENT * 4
 
 
 def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Values) -> tirx.PrimFunc:
-    """columns -> conv on whole tiles of pixels -> out with the epilogue."""
+    """Build the unscheduled function with the stages "columns", "a" and "b", "conv" and "out".
+
+    "a" and "b" are the operands of fragments. "conv" computes whole tiles of pixels, and "out" applies the epilogue.
+    """
     conv, b, dtype = p.conv, p.blocks, p.dtype
     data_shape = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, FRAGMENT)
     data = te.placeholder(data_shape, name="data", dtype=dtype)
@@ -129,12 +138,15 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
 
 
 def _as_half(value: Any, dtype: str) -> Any:
-    """A value as the operand of a fragment; half precision stands for tf32 too (templates.gpu.tf32)."""
+    """Convert a value to the operand type of a fragment. Half precision stands for tf32 too (templates.gpu.tf32)."""
     return value if dtype == HALF else value.astype(HALF)
 
 
 def _columns(p: TensorCoreProblem, data: te.Tensor, covered: int) -> te.Tensor:
-    """(input blocks, kernel rows, kernel columns, pixels, lanes): what each output pixel reads, 0 outside the image."""
+    """Compute what each output pixel reads: (input blocks, kernel rows, kernel columns, pixels, lanes).
+
+    A value outside the image is 0.
+    """
     conv = p.conv
     (sy, sx), (dy, dx), (top, left) = conv.strides, conv.dilation, conv.padding[:2]
     image = conv.out_height * conv.out_width
@@ -153,9 +165,10 @@ def _columns(p: TensorCoreProblem, data: te.Tensor, covered: int) -> te.Tensor:
 
 
 def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, tensorize: bool = True) -> tirx.PrimFunc:
-    """Groups | warps | copies into local memory | fragments.
+    """Schedule the loops as: groups | warps | copies into local memory | fragments.
 
-    Without `tensorize` every item of a warp computes all of its fragments, in loops: slow, and the same numbers.
+    Without `tensorize` every item of a warp computes all fragments of the warp in loops. This is slow, but the results
+    are the same.
     """
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
@@ -189,7 +202,7 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
 
 
 def _schedule_copies(p: TensorCoreProblem, sch: Schedule, k: Values, turn: Any) -> None:
-    """All items of a group copy what a turn needs of the input and the weights into local memory."""
+    """Let all items of a group copy the input and the weights that a turn needs into local memory."""
     for stage in (sch.get_sblock("columns"), sch.cache_read(sch.get_sblock("b"), 0, "shared")):
         cooperate(sch, stage, turn, group=p.group(k), vector=p.copy_width)
         if k["skew"]:
@@ -199,7 +212,7 @@ def _schedule_copies(p: TensorCoreProblem, sch: Schedule, k: Values, turn: Any) 
 def _schedule_output(
     p: TensorCoreProblem, sch: Schedule, k: Values, *, tile: Any, warp: Any, names: dict[str, str]
 ) -> None:
-    """Fragments of sums | their copy in local memory | all items of the group: the epilogue."""
+    """Schedule the output: fragments of sums are stored to local memory, from where all items apply the epilogue."""
     conv = sch.get_sblock("conv")
     write = sch.cache_write(conv, 0, STORED if names else "shared")
     sch.reverse_compute_at(write, tile, preserve_unit_loops=True)
@@ -216,7 +229,7 @@ def _schedule_output(
 
 
 def _on_fragments(sch: Schedule, stage: Any, shape: tuple[int, int], intrinsic: str | None) -> None:
-    """Copy a stage a fragment at a time: by an intrinsic, or (None) in loops."""
+    """Copy a stage a fragment at a time: by the intrinsic, or in loops if that is None."""
     *outer, row, column = own_loops(sch, stage)
     rows, row = sch.split(row, [None, shape[0]])
     columns, column = sch.split(column, [None, shape[1]])

@@ -1,9 +1,11 @@
-"""Fragments of tf32, which TVM's code for CUDA has not (0.27), added to the text of a kernel.
+"""This module adds fragments of tf32 to the text of CUDA kernels, as TVM 0.27 generates no code for them.
 
-In TVM's eyes they are fragments of half precision of 16 x 16 x 8, a shape that CUDA has not: that type becomes CUDA's
-fragment of tf32 (8 bits of exponent, 10 of mantissa), loaded from float32 and rounded as CUDA wants it. Source: CUDA
-C++ Programming Guide, "Warp Matrix Functions", "Alternate Floating Point". Importing this module registers the hook
-through which TVM passes all CUDA code; kernels without such fragments are not changed.
+For TVM they are fragments of half precision of 16 x 16 x 8, a shape that CUDA does not have. The added text defines
+this type as CUDA's fragment of tf32 (8 bits of exponent, 10 of mantissa), which is loaded from float32 and rounded as
+CUDA requires. Importing this module registers the hook through which TVM passes all CUDA code; kernels without such
+fragments are not changed.
+
+Source: CUDA C++ Programming Guide, "Warp Matrix Functions", "Alternate Floating Point".
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _PRELUDE = (
 
 
 def with_tf32(code: str, _target: Target) -> str:
-    """The text of CUDA code with the fragments of tf32 that it uses."""
+    """Add the definition of fragments of tf32 to the text of CUDA code that uses them."""
     return code.replace(_INCLUDE, _INCLUDE + _PRELUDE, 1) if _TYPE.search(code) else code
 
 

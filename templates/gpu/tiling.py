@@ -1,4 +1,7 @@
-"""What the knob values of a direct convolution mean on a GPU: groups, registers, local memory. Start at `Tiling`."""
+"""This module derives groups, registers and local memory from the knob values of a direct convolution on a GPU.
+
+Start at `Tiling`.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,22 @@ from templates.gpu.limits import GpuLimits
 from templates.gpu.stages import Group, copy_width, vector_widths
 from templates.space import Values
 
-# The padded input of an item's pixels, all channels, copied once for all tiles of channels that the item makes.
+# With this `pad` an item copies the padded input of its pixels, all channels, once for all its tiles of channels.
 PATCH = "patch"
-SHARED = ("shared", "shared_local")  # places of the padded input in local memory
+SHARED = ("shared", "shared_local")  # values of `pad` with the padded input in local memory
 
 
 def turns(v: Values) -> int:
-    """Tiles of output channels that an item makes one after the other (configs of GPUs do not say)."""
+    """Return how many tiles of output channels an item computes one after the other: 1 if the config does not say.
+
+    Configs for GPUs do not have this knob.
+    """
     return int(v.get("turns", 1))
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A problem on a device: what knob values mean for groups, registers and memory."""
+    """A direct convolution on a device, with methods that derive groups, registers and memory from knob values."""
 
     problem: DirectProblem
     limits: GpuLimits
@@ -31,19 +37,19 @@ class Tiling:
         return Group(v["kt"], v["yt"], v["xt"] * (self.problem.blocks.lanes // v["vec"]))
 
     def tile(self, v: Values) -> tuple[int, int]:
-        """Rows and columns of a group."""
+        """Return how many rows and columns a group computes."""
         return v["yt"] * v["yi"], v["xt"] * v["xi"]
 
     def channel_blocks(self, v: Values) -> int:
-        """Output blocks of a group."""
+        """Return how many output blocks a group computes."""
         return v["kt"] * v["ki"] * turns(v)
 
     def blocks(self, v: Values) -> Blocking:
-        """The problem's blocks, the output's padded to whole groups."""
+        """Return the problem's blocking with the output blocks padded to whole groups."""
         return self.problem.blocks.padded(self.channel_blocks(v))
 
     def waste(self, v: Values) -> float:
-        """What is computed over what is needed."""
+        """Return the ratio of the results that are computed to those that are needed."""
         (th, tw), p = self.tile(v), self.problem
         pixels = p.tall(th) * p.wide(tw) / (p.rows * p.columns)
         return pixels * self.blocks(v).out_blocks / p.blocks.out_blocks
@@ -55,11 +61,14 @@ class Tiling:
         return p.conv.batch * self.blocks(v).all_out_blocks // self.channel_blocks(v) * pixels
 
     def accumulators(self, v: Values) -> int:
-        """Vectors of `vec` sums that an item holds."""
+        """Return how many vectors of `vec` sums an item holds."""
         return v["ki"] * v["yi"] * v["xi"]
 
     def sums(self, v: Values) -> int:
-        """Values in registers: the sums, and on a GPU the input row beside them (a CPU reads it from its stack)."""
+        """Return how many values an item keeps in registers: its sums, and on a GPU the input row.
+
+        A CPU reads the input row from its stack.
+        """
         row = 0
         if v["pad"] in ("local", "shared_local") and self.limits.family != "cpu":
             _, reach_x = self.problem.reach(1, v["xi"])
@@ -67,16 +76,19 @@ class Tiling:
         return self.accumulators(v) * v["vec"] + row
 
     def row_lanes(self, v: Values) -> int:
-        """Input channels of an input row in registers: all of a block unless the order goes through them outside."""
+        """Return how many channels an input row in registers has.
+
+        It has a whole block's, unless `order` puts the loop over input channels outside of the row.
+        """
         return self.problem.blocks.in_lanes if v["order"] == "c.kh.kw.i" else v["ui"]
 
     def unrolled(self, v: Values) -> int:
-        """Vector multiply-adds in the longest unrolled body."""
+        """Return the number of vector multiply-adds in the longest unrolled body."""
         kh, kw = self.problem.conv.kernel
         return self.accumulators(v) * v["ui"] * (kw if v["unroll_kw"] else 1) * (kh if v["unroll_kh"] else 1)
 
     def local_bytes(self, v: Values) -> int:
-        """Local memory of a group."""
+        """Return the bytes of local memory that a group needs."""
         p = self.problem
         values = 0
         if v["pad"] in SHARED:
@@ -88,26 +100,26 @@ class Tiling:
         return p.value_bytes * values * (2 if self.asynchronous(v) else 1)
 
     def patch_bytes(self, v: Values) -> int:
-        """The padded input of an item's pixels, all channels."""
+        """Return the bytes of the padded input of an item's pixels, all channels."""
         reach_y, reach_x = self.problem.reach(v["yi"], v["xi"])
         return (
             self.problem.value_bytes * self.problem.blocks.in_blocks * self.problem.blocks.in_lanes * reach_y * reach_x
         )
 
     def asynchronous(self, v: Values) -> bool:
-        """Whether the next input blocks are copied while these are computed with."""
+        """Tell whether the next input blocks are copied while the current ones are computed with."""
         return bool(v.get("asynchronous", 0))
 
     def data_widths(self) -> tuple[int, ...]:
-        """Lengths of vectors of the padded input, longest first."""
+        """Return the lengths of vectors that the padded input can be copied in, longest first."""
         return vector_widths(self.limits, 1 if self.problem.plain_data else self.problem.blocks.in_lanes)
 
     def row_width(self, v: Values) -> int:
-        """Values of an input row that go into registers at a time."""
+        """Return how many values of an input row are copied into registers at a time."""
         return next(w for w in self.data_widths() if self.row_lanes(v) % w == 0)
 
     def copied_widths(self, v: Values) -> tuple[int, int]:
-        """Values of the input and of the weights that an item copies into local memory at a time."""
+        """Return how many values of the input, and of the weights, an item copies into local memory at a time."""
         if not self.asynchronous(v):
             return self.data_widths()[0], v["vec"]
         read = self.row_width(v) if v["pad"] == "shared_local" else 1

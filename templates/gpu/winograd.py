@@ -1,10 +1,11 @@
-"""Winograd convolution F(m x m, 3 x 3) in blocked layout (OpenCL, CUDA), m = 2 or 4.
+"""The template that computes Winograd convolutions F(m x m, 3 x 3), with m = 2 or 4, on OpenCL and CUDA devices.
 
-Three kernels: input tiles of (m+2)^2 pixels are transformed (vv), multiplied with transformed weights as (m+2)^2
-independent matrix products on a register tile (mm), and transformed back (out, with the epilogue). What is between
-them lies in global workspaces with the tiles of all images on one axis, so that neighbouring work-items, which take
-neighbouring tiles, read neighbouring memory. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural
-Networks", 2016, section 4.1.
+It runs three kernels. Input tiles of (m+2)^2 pixels are transformed (stage "vv") and multiplied with transformed
+weights, as (m+2)^2 independent matrix products on a register tile ("mm"). The products are transformed back ("out",
+with the epilogue). Intermediate results are kept in global workspaces, with the tiles of all images on one axis.
+Neighbouring work-items take neighbouring tiles, and so read neighbouring memory.
+
+Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
 """
 
 from __future__ import annotations
@@ -34,26 +35,33 @@ from templates.winograd_algebra import MATRICES, suits_winograd, transformed_wei
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
-# Tiles multiplied in vain, in relation to those needed: more is never fast.
+# The largest ratio of multiplied tiles to needed ones. Configs that exceed it are never fast.
 MAX_WASTE = 1.34
-# Fewer items leave most lanes of a GPU's SIMD unit idle.
+# The fewest work-items of a group. With fewer most lanes of a GPU's SIMD unit are idle.
 MIN_ITEMS = 16
 # Items of a GPU's group along the tiles.
 _GROUP_TILES = (1, 2, 4, 7, 8, 14, 16, 28, 32, 64)
-# Vectors of sums of a first config for a processor: with as many as its registers hold, drivers keep some in memory.
+# Vectors of sums of a CPU's seed configs. With as many as its registers hold, drivers keep some of them in memory.
 SEEDED_SUMS = 20
-# A weight's way from memory, and from the second cache level, in tiles that it is multiplied with meanwhile (a core
-# of 32 lanes, 10 GB/s from memory and 32 bytes a cycle from the cache). They order first configs, no more.
+# The time in which a weight is loaded from memory (WEIGHT_TILES) or from the second cache level (SWEEP_TILES), as the
+# number of tiles that it could be multiplied with meanwhile. The numbers assume a core of 32 lanes that reads 10 GB/s
+# from memory and 32 bytes a cycle from the cache, and only order the seed configs.
 WEIGHT_TILES = 40
 SWEEP_TILES = 4
 
 
 class GpuWinograd(AnchorTemplate):
-    """Knobs: `m`; of the matrix products the tile of an item (`ki` channel blocks by `pi` tiles) and of a group in
-    items (`kt`, `pt`), `vec` lanes of a vector, where the tiles are read from (`vv`), weights in local memory
-    (`wshared`), `ct` input blocks per copy into it, `ui` input channels unrolled, `inner` order; of the transforms
-    `tv` lanes and `items` of a group, and `pad`: where the padded input lives; `prefetch` the weights of the next
-    output blocks while these are used (processors)."""
+    """A template whose output tiles have `m` x `m` pixels.
+
+    Knobs of the matrix products: an item computes `ki` channel blocks by `pi` tiles, and a group has `kt` by `pt` such
+    items. `vec` is the number of lanes of a vector. `vv` says where transformed tiles are read from: "global" memory,
+    registers ("local") or local memory ("shared"). `wshared` copies weights into local memory, and `ct` is the number
+    of input blocks per copy into it. `ui` input channels are unrolled. `inner` says which loop of a tile is the inner
+    one. `prefetch` fetches the weights of the next output blocks while the current ones are used (CPUs).
+
+    Knobs of the transforms: `tv` is the number of lanes of a vector, and a group has `items` items. `pad` says where
+    the padded input is kept: in registers ("local"), or in memory that a kernel of its own fills ("kernel").
+    """
 
     name = "gpu.conv2d_winograd"
     op = "conv2d"
@@ -65,7 +73,7 @@ class GpuWinograd(AnchorTemplate):
         return WinogradProblem(conv, blocking(conv, limits.lanes), m, limits)
 
     def _problems(self, workload: Workload, limits: GpuLimits) -> Mapping[int, WinogradProblem]:
-        """By `m`; none where the templates do not compute the workload."""
+        """Return the problem for each `m`. There is none if the Winograd templates do not compute the workload."""
         if not suits_winograd(conv_of(workload), limits.lanes):
             return {}
         return {m: self._problem(workload, limits, m) for m in MATRICES}
@@ -118,7 +126,7 @@ def _knobs(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[
         Knob("tv", searched_widths(limits, blocks.lanes)),
         Knob("items", up_to(limits.max_threads, 8, 16, 32, 64, 128, 256)),
         Knob("pad", ("local", "kernel")),
-        # not a knob of one value elsewhere: configs in databases stay what they are
+        # Where it does not apply this knob is absent, so that configs in databases stay valid.
         *([Knob("prefetch", (0, 1))] if on_cpu else []),
     )
 
@@ -154,23 +162,23 @@ def _constraints(
 
 @dataclass(frozen=True)
 class _Style:
-    """A way of using a device's memory in the products, and how large groups, tiles and vectors should be for it."""
+    """How seed configs use a device's memory in the products, and the sizes of groups and tiles that suit this use."""
 
     vv: str
     wshared: int
     items: int
-    sums: int  # vectors
+    sums: int  # the largest number of vectors of sums
     transform_items: int
     pad: str = "local"
-    ki: int = 0  # channel blocks of a tile; 0: any number
+    ki: int = 0  # channel blocks of a tile; 0 allows any number
     prefetch: int = 0
 
 
-# In the order in which they are worth trying.
+# The styles for each family, in the order in which they are worth trying.
 _STYLES = {
     "cpu": (
         _Style("global", 0, 16, SEEDED_SUMS, 32, prefetch=1),
-        # Small images of many channels: all tiles in registers, so that every weight is read once.
+        # For small images of many channels: all tiles are in registers, so that every weight is read once.
         _Style("global", 0, 16, SEEDED_SUMS, 32, ki=1, prefetch=1),
         _Style("local", 0, 1, 14, 64, "kernel"),
     ),
@@ -193,8 +201,11 @@ def _seeds(
     knobs: tuple[Knob, ...],
     constraints: Sequence[Constraint],
 ) -> tuple[Values, ...]:
-    """Per style and m the tile of an item with the fewest loads per multiply-add, in groups of about the style's size,
-    and the longest vectors that let a transform fit into registers."""
+    """Return for each style and m the tile of an item with the fewest loads per multiply-add.
+
+    Groups have about the style's size. The vectors of transforms are the longest with which a transform fits into
+    registers. On a CPU the seeds are sorted by their expected cost.
+    """
     values = {knob.name: knob.values for knob in knobs}
     seeds: list[Values] = []
     for style, m in itertools.product(_STYLES.get(limits.family, _OTHER_STYLES), (4, 2)):
@@ -210,7 +221,7 @@ def _seeds(
         fixed["items"] = max(i for i in values["items"] if i <= style.transform_items)
         blocks = (style.ki,) if style.ki else values["ki"]
         tiles = [{**fixed, "ki": ki, "pi": pi} for ki, pi in itertools.product(blocks, values["pi"])]
-        if limits.family == "cpu":  # registers there may be indexed by a loop
+        if limits.family == "cpu":  # on a CPU a loop may index the registers
             tiles = [{**t, "ui": _most_unrolled(limits, values["ui"], t["ki"] * t["pi"])} for t in tiles]
         fitting = [t for t in tiles if t["ki"] * t["pi"] <= style.sums and problem.sums(t) <= limits.sums]
         for tile in sorted(fitting, key=lambda t: _loads(t) * problem.waste(t)):
@@ -225,8 +236,11 @@ def _seeds(
 
 
 def _expected_cost(problem: WinogradProblem, v: Values) -> float:
-    """Of the products on a processor: multiply-adds and loads of tiles, and the weights' way from memory and, for every
-    sweep of the tiles, from the second cache level."""
+    """Estimate the cost of the products on a CPU.
+
+    It counts multiply-adds, loads of tiles, and the time to load the weights: once from memory, and for every sweep
+    over the tiles from the second cache level.
+    """
     tiles = problem.covered(v)
     fetched = WEIGHT_TILES if v["prefetch"] else 2 * WEIGHT_TILES
     return problem.a**2 * (tiles * (1 + _loads(v)) + tiles / v["pi"] * SWEEP_TILES + fetched)
@@ -237,7 +251,7 @@ def _most_unrolled(limits: GpuLimits, ui: Sequence[int], sums: int) -> int:
 
 
 def _loads(v: Values) -> float:
-    """Of a multiply-add in the matrix products."""
+    """Return the loads per multiply-add in the matrix products."""
     return float((v["ki"] + v["pi"]) / (v["ki"] * v["pi"]))
 
 
@@ -259,7 +273,7 @@ def _features(p: WinogradProblem, v: Values) -> Mapping[str, float]:
 
 
 def winograd_features(p: WinogradProblem, v: Values, covered: int) -> dict[str, float]:
-    """What every way of scheduling the products says to a cost model. `covered`: tiles that are multiplied."""
+    """Compute the features that both Winograd templates give to a cost model. `covered` tiles are multiplied."""
     squares = p.a**2
     wanted = p.conv.batch * p.conv.out_height * p.conv.out_width
     return {

@@ -1,8 +1,9 @@
-"""Winograd convolution on OpenCL drivers for processors, in one kernel: a group's tiles stay in its core's cache.
+"""The template that computes Winograd convolutions in one kernel, for OpenCL drivers for CPUs.
 
-`gpu.winograd` writes all transformed tiles before the first is multiplied, and all products before the first is
-transformed back. Where the weights are small, a group (one item) can take a few rows of tiles from the input to the
-output instead, with what is between in local memory, which on a processor is a piece of cached memory.
+Start at `GpuWinogradGroup`. `gpu.winograd` writes all transformed tiles before it multiplies the first, and all
+products before it transforms the first back. If the weights are small, a group of one item can instead take a few rows
+of tiles from the input to the output. It keeps the intermediate results in local memory, which on a CPU is memory in
+its core's cache.
 """
 
 from __future__ import annotations
@@ -25,16 +26,22 @@ from templates.stages import new_schedule, unroll_tile
 from templates.winograd_products import prefetch_products, tile_products
 from tuning_db.record import Config, Workload
 
-# Intel's runtime takes an item's registers from local memory too (CL_OUT_OF_RESOURCES with 252 of 256 KiB).
+# The share of local memory that a group may take. Intel's runtime takes an item's registers from local memory, too (252
+# of 256 KiB gave CL_OUT_OF_RESOURCES).
 MAX_LOCAL = 7 / 8
-# Every group reads all transformed weights: more than a core finds in its caches again costs what the tiles save.
+# The most bytes of transformed weights. Every group reads all of them. Reading more than stay in a core's caches costs
+# as much as is saved on the tiles.
 MAX_WEIGHT_BYTES = 3 << 20
 
 
 class GpuWinogradGroup(GpuWinograd):
-    """Knobs: `m`; a group's tiles (`ty` rows of `tx`); register tile of `ki` output blocks by `pi` tiles, in the order
-    of rows; `ui` input channels unrolled; `blocks` outer or inner to the tiles; `inner` order of the register tile;
-    `prefetch` the next weights while these are used."""
+    """A template whose groups compute `ty` rows of `tx` tiles of `m` x `m` pixels each, from the input to the output.
+
+    Its other knobs: the register tile has `ki` output blocks by `pi` tiles, which are counted row by row. `ui` input
+    channels are unrolled. `blocks` says whether the loop over output blocks is "outer" or "inner" to that over tiles,
+    and `inner` which loop of the register tile is the inner one. `prefetch` fetches the next weights while the current
+    ones are used.
+    """
 
     name = "gpu.conv2d_winograd_group"
 
@@ -71,7 +78,7 @@ def _knobs(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> tuple[
 
 
 def _local_bytes(p: WinogradProblem, v: Values) -> int:
-    """A group's tiles, transformed, and their products."""
+    """Return the bytes of a group's transformed tiles and of their products."""
     b = p.blocks
     return 4 * p.a**2 * v["ty"] * v["tx"] * (b.in_blocks * b.in_lanes + b.out_blocks * b.lanes)
 
@@ -110,7 +117,10 @@ def _constraints(problems: Mapping[int, WinogradProblem], limits: GpuLimits) -> 
 def _seeds(
     problems: Mapping[int, WinogradProblem], limits: GpuLimits, constraints: Sequence[Constraint]
 ) -> tuple[Values, ...]:
-    """Per m whole rows of tiles, or the longest parts that fit, with the register tile of the fewest loads."""
+    """Return for each m groups of one row of tiles, or of its longest part that fits.
+
+    The register tile is the one with the fewest loads.
+    """
     seeds: list[Values] = []
     for m in (4, 2):
         p = problems[m]
@@ -148,7 +158,7 @@ def _schedule(p: WinogradProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFu
 
 
 def _schedule_output(p: WinogradProblem, sch: Schedule, k: Values) -> Any:
-    """Tile by tile, with t2 in registers; returns the loop over groups."""
+    """Compute the output tile by tile, with "t2" in registers, and return the loop over groups."""
     n, o, y, x, v = sch.get_loops(sch.get_sblock("out"))
     yb, yt, yi = sch.split(y, [None, k["ty"], p.m])
     xb, xt, xi = sch.split(x, [None, k["tx"], p.m])
@@ -160,7 +170,7 @@ def _schedule_output(p: WinogradProblem, sch: Schedule, k: Values) -> Any:
 
 
 def _schedule_input(p: WinogradProblem, sch: Schedule) -> None:
-    """Tile by tile, with t1, and what it reads of the padded input, in registers."""
+    """Transform the input tile by tile. "t1" and the part of the padded input that it reads are kept in registers."""
     vv = sch.get_sblock("vv")
     e, q, c, t, v = own_loops(sch, vv)
     sch.reorder(c, t, e, q, v)

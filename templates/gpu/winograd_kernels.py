@@ -1,6 +1,6 @@
-"""The three kernels of the GPU's Winograd convolution: what they compute, and how a config schedules them.
+"""The expressions that `templates.gpu.winograd` and `templates.gpu.winograd_group` compute, and the former's schedule.
 
-Start at `winograd_compute` and `schedule_winograd`; templates.gpu.winograd says what for.
+Start at `winograd_compute` and `schedule_winograd`. The templates explain the algorithm.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from templates.winograd_products import prefetch_products
 
 @dataclass(frozen=True)
 class WinogradProblem(WinogradTiles):
-    """What knob values mean on a device."""
+    """A Winograd convolution on a device, with methods that derive groups, registers and memory from knob values."""
 
     limits: GpuLimits
 
     def covered(self, v: Values) -> int:
-        """Tiles that whole groups of the matrix products take."""
+        """Return how many tiles whole groups of the matrix products compute."""
         tile = v["pt"] * v["pi"]
         return -(-self.tiles // tile) * tile
 
@@ -46,14 +46,17 @@ class WinogradProblem(WinogradTiles):
         return self.covered(v) / self.tiles
 
     def group(self, v: Values) -> Group:
-        """Of the matrix products."""
+        """Return the shape of a group of the matrix products."""
         return Group(v["kt"], 1, v["pt"] * (self.blocks.lanes // v["vec"]))
 
     def groups(self, v: Values) -> int:
         return self.a**2 * (self.covered(v) // (v["pt"] * v["pi"])) * (self.blocks.out_blocks // (v["kt"] * v["ki"]))
 
     def sums(self, v: Values) -> int:
-        """Values in registers: the sums, and on a GPU the tiles' channels beside them (a CPU has them on its stack)."""
+        """Return how many values an item keeps in registers: its sums, and on a GPU the channels of its tiles.
+
+        A CPU has the channels on its stack.
+        """
         tiles = v["pi"] * self.blocks.in_lanes if v["vv"] == "local" and self.limits.family != "cpu" else 0
         return v["ki"] * v["pi"] * v["vec"] + tiles
 
@@ -71,7 +74,10 @@ def _row(matrix: Sequence[Sequence[float]], index: Any, get: Callable[[int], Any
 
 
 def winograd_compute(p: WinogradProblem, epilogue: tuple[str, ...], covered: int) -> tirx.PrimFunc:
-    """pad -> t1, vv (input, `covered` tiles) -> mm -> t2, out (output and epilogue)."""
+    """Build the unscheduled function, whose stages are pad -> t1, vv (input) -> mm -> t2, out (output and epilogue).
+
+    Input tiles are transformed and multiplied up to a number of `covered` tiles, some of which may be in vain.
+    """
     conv, b, a, m = p.conv, p.blocks, p.a, p.m
     bt, _, at = MATRICES[m]
     lanes, ny, nx = b.lanes, p.tiles_y, p.tiles_x
@@ -89,7 +95,7 @@ def winograd_compute(p: WinogradProblem, epilogue: tuple[str, ...], covered: int
     )
 
     def pixel(c: Any, tile: Any, i: Any, *, j: Any, v: Any) -> Any:
-        if covered > p.tiles:  # those beyond the last are multiplied in vain: any values will do
+        if covered > p.tiles:  # tiles beyond the last are multiplied in vain: any values will do
             tile = tirx.min(tile, p.tiles - 1)
         return pad[tile // (ny * nx), c, tile // nx % ny * m + i, tile % nx * m + j, v]
 
@@ -124,7 +130,7 @@ def winograd_compute(p: WinogradProblem, epilogue: tuple[str, ...], covered: int
 
 
 def schedule_winograd(p: WinogradProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """The scheduled function: transforms of input and output, and the products between them."""
+    """Schedule the function: the transforms of input and output, and the products between them."""
     sch = new_schedule(func)
     _schedule_output(p, sch, k)
     _schedule_input(sch, k)
@@ -134,13 +140,13 @@ def schedule_winograd(p: WinogradProblem, func: tirx.PrimFunc, k: Values) -> tir
 
 
 def _over_items(sch: Schedule, loops: Sequence[Any], items: int) -> Any:
-    """Bind loops to groups of `items`; returns the innermost bound loop."""
+    """Bind loops to groups of `items`, and return the loop over items."""
     block, item = sch.split(sch.fuse(*loops), [None, items])
     return launch(sch, {"blockIdx.x": [block], "threadIdx.x": [item]})["threadIdx.x"]
 
 
 def _schedule_output(p: WinogradProblem, sch: Schedule, k: Values) -> None:
-    """An item per tile and `tv` channels, with t2 in registers."""
+    """Let an item compute the output of one tile and `tv` channels, with "t2" in registers."""
     out = sch.get_sblock("out")
     n, o, y, x, v = sch.get_loops(out)
     ty, yi = sch.split(y, [None, p.m])
@@ -153,7 +159,10 @@ def _schedule_output(p: WinogradProblem, sch: Schedule, k: Values) -> None:
 
 
 def _schedule_input(sch: Schedule, k: Values) -> None:
-    """An item per tile and `tv` channels, with t1, and what it reads of the padded input, in registers."""
+    """Let an item transform the input of one tile and `tv` channels, with "t1" in registers.
+
+    If `pad` is "local", the part of the padded input that the item reads is in registers as well.
+    """
     vv, pad = sch.get_sblock("vv"), sch.get_sblock("pad")
     e, q, c, t, v = sch.get_loops(vv)
     vt, vi = sch.split(v, [None, k["tv"]])
@@ -168,7 +177,10 @@ def _schedule_input(sch: Schedule, k: Values) -> None:
 
 
 def _schedule_products(p: WinogradProblem, sch: Schedule, k: Values) -> None:
-    """Groups | items | input blocks | copies into local memory | reduction | register tile."""
+    """Schedule the loops as: groups | items | input blocks | reduction | register tile.
+
+    Copies into local memory are made inside the outer loop over input blocks.
+    """
     mm, group = sch.get_sblock("mm"), p.group(k)
     e, q, o, t, v, ib, ii = sch.get_loops(mm)
     ob, ot, oi = sch.split(o, [None, k["kt"], k["ki"]])
@@ -196,7 +208,10 @@ def _schedule_products(p: WinogradProblem, sch: Schedule, k: Values) -> None:
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
-    """A processor runs the items of a group one after the other, those along the tiles first."""
+    """Prefetch the next output blocks' weights.
+
+    A CPU runs the items of a group one after the other, those along the tiles first.
+    """
     return prefetch_products(
         func, p.blocks.lanes, k["ki"], tiles=k["pi"], at_once=k["pt"] * k["pi"], blocks_outer=True, fetch=prefetch
     )

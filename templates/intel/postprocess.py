@@ -1,7 +1,7 @@
-"""What TVM's OpenCL code lacks of Intel's subgroup extensions, added to the text of a kernel.
+"""This module adds to an OpenCL kernel's text what TVM does not generate for Intel's subgroup extensions.
 
-TVM lowers buffers of scope "warp" to `intel_sub_group_shuffle` where the target's `thread_warp_size` is the size of a
-subgroup, but neither asks the driver for that size nor reads blocks. Only kernels for a target made by
+TVM lowers buffers of scope "warp" to `intel_sub_group_shuffle` if the target's `thread_warp_size` is the size of a
+subgroup. It neither requires that size from the driver nor generates block reads. Only kernels for a target made by
 `subgroup_target` are changed.
 """
 
@@ -23,20 +23,20 @@ _BARRIER = re.compile(r"^\s*barrier\(CLK_LOCAL_MEM_FENCE\);\n", re.MULTILINE)
 
 
 def subgroup_target(target: Target, size: int) -> Target:
-    """The target for a kernel whose work-groups have rows of `size` work-items, each row a subgroup.
+    """Return the target for a kernel whose work-groups consist of rows of `size` work-items, each row a subgroup.
 
-    Everything else must keep `target` itself: with a warp size TVM puts barriers into divergent flow when it reduces
-    across threads.
+    All other kernels must keep `target` itself: for a target with a warp size, TVM puts barriers into divergent flow
+    when it reduces across threads.
     """
     return Target({**target.export(), "thread_warp_size": size})
 
 
 @rewrites_opencl
 def with_subgroups(code: str, target: Target) -> str:
-    """A kernel's text with the subgroup size it needs; the text itself for a target without a warp size.
+    """Add the required subgroup size to a kernel's text. Text for a target without a warp size is returned unchanged.
 
-    Lanes of a subgroup run in step, so the barriers that TVM puts around "warp" buffers are dropped (they cost, and a
-    kernel without local memory needs no others).
+    The barriers that TVM puts around "warp" buffers are removed, because lanes of a subgroup run in step and barriers
+    take time. A kernel without local memory needs no others.
     """
     limits, size = gpu_limits(target), int(target.attrs.get("thread_warp_size", 1))
     if limits is None or limits.kind != "opencl" or size not in limits.subgroups:

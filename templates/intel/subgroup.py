@@ -1,12 +1,13 @@
-"""Direct convolution by a subgroup of 8 or 16 work-items that share their registers (Intel GPUs).
+"""The template that computes direct convolutions by subgroups of 8 or 16 work-items on Intel GPUs.
 
-Data (N, C/v, H, W, v), output (N, K/v, OH, OW, v). Each lane of a subgroup computes v / size output channels of `ob`
-blocks for a tile of `th` x `tw` pixels. For one block of input channels and one kernel row the subgroup reads the
-pixels that it needs, each lane v / size channels of every pixel, and keeps them in registers; every lane then reads
-the others' by a shuffle from a constant lane, which costs Intel's compiler no instruction. Weights are read once
-per subgroup, one row of `size` output channels at a time.
+Data is (N, C/v, H, W, v), the output is (N, K/v, OH, OW, v). Each lane of a subgroup computes v / size output channels
+of `ob` blocks for a tile of `th` x `tw` pixels. For one block of input channels and one kernel row the subgroup reads
+the pixels that it needs into registers, each lane v / size channels of every pixel. A lane then reads the other lanes'
+values by shuffles from constant lanes, for which Intel's compiler emits no instruction. Weights are read once per
+subgroup, one row of `size` output channels at a time.
 
-Source: W. Wang et al., A Unified Optimization Approach for CNN Model Inference on Integrated GPUs, ICPP 2019, 3.2.1.
+Source: Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs", ICPP 2019, section
+3.2.1.
 """
 
 from __future__ import annotations
@@ -35,41 +36,44 @@ from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
-LANES = 16  # channels of a block; a subgroup of 8 computes two halves
+LANES = 16  # channels of a block; a subgroup of 8 computes it in two halves
 SIZES = (16, 8)
-# A thread has 128 registers of 8 values for its whole subgroup. With fewer than this left over per lane, for addresses
-# and what the compiler loads early, it spills (Intel's offline compiler for Gen9).
+# A thread has 128 registers of 8 values for its whole subgroup. It spills if fewer than SPARE_FLOATS per lane are left
+# for addresses and for what the compiler loads early (found with Intel's offline compiler for Gen9).
 REGISTER_FILE_FLOATS = 1024
 SPARE_FLOATS = 18
-# Longer bodies take Intel's compiler seconds.
+# The most unrolled multiply-adds. Intel's compiler needs seconds for longer bodies.
 MAX_UNROLLED = 2048
 
 
 @dataclass(frozen=True)
 class _Problem(DirectProblem):
-    """What knob values mean for a lane's registers and work."""
+    """A convolution on an Intel GPU, with methods that derive a lane's registers and work from knob values."""
 
     def sums(self, v: Values) -> int:
-        """Accumulators per lane."""
+        """Return how many accumulators a lane has."""
         return v["ob"] * (LANES // v["size"]) * v["th"] * v["tw"]
 
     def pixels(self, v: Values) -> int:
-        """Pixels that a subgroup holds at a time: those under one kernel row of the tile."""
+        """Return how many pixels a subgroup holds at a time: those under one kernel row of the tile."""
         return ((v["th"] - 1) * self.conv.strides[0] + 1) * self.reach(1, v["tw"])[1]
 
     def registers(self, v: Values) -> int:
-        """Values per lane that are live in the inner loops."""
+        """Return how many values per lane are live in the inner loops."""
         return self.sums(v) + (self.pixels(v) + v["ui"] * v["ob"]) * (LANES // v["size"])
 
     def body(self, v: Values) -> int:
-        """Multiply-adds per lane in the unrolled body."""
+        """Return how many multiply-adds a lane does in the unrolled body."""
         return self.sums(v) * self.conv.kernel[1] * LANES
 
 
 class SubgroupConv(AnchorTemplate):
-    """Knobs: `size` of the subgroup; `ob` output blocks, `th` rows and `tw` columns of a lane's tile; `ui` input
-    channels whose weights are in registers at a time; `subgroups` per work-group (they read the same pixels);
-    `block_read`: loads by subgroup block reads instead of one address per lane."""
+    """A template in which a lane's tile has `ob` output blocks, `th` rows and `tw` columns.
+
+    Its other knobs: `size` is that of a subgroup. The weights of `ui` input channels are in registers at a time. A
+    work-group has `subgroups` subgroups, which read the same pixels. `block_read` loads by subgroup block reads instead
+    of one address per lane.
+    """
 
     name = "intel.conv2d_subgroup"
     op = "conv2d"
@@ -83,7 +87,7 @@ class SubgroupConv(AnchorTemplate):
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        # Only Intel's GPUs read another lane's register for nothing; on a CPU every shuffle is an instruction.
+        # Only Intel's GPUs read another lane's register at no cost; on a CPU every shuffle is an instruction.
         if limits is None or limits.family != "intel" or not _sizes(limits):
             return None
         problem = self._problem(workload)
@@ -131,7 +135,7 @@ def _knobs(problem: _Problem, limits: GpuLimits) -> tuple[Knob, ...]:
 
 def _constraints(problem: _Problem, limits: GpuLimits) -> tuple[Constraint, ...]:
     def one_group(v: Values) -> bool:
-        """Whether TVM can tell that all channels of a lane read the same input."""
+        """Tell whether TVM can prove that all channels of a lane read the same input."""
         return problem.blocks.groups == 1 or v["ob"] == 1 or problem.blocks.out_blocks % (v["ob"] * v["subgroups"]) == 0
 
     def fits(v: Values) -> bool:
@@ -152,7 +156,7 @@ def _constraints(problem: _Problem, limits: GpuLimits) -> tuple[Constraint, ...]
 
 
 def _seeds(problem: _Problem, limits: GpuLimits) -> tuple[Values, ...]:
-    """Tiles with the fewest loads per multiply-add, for every size of the subgroup."""
+    """Return four tiles with the fewest loads per useful multiply-add for every size of a subgroup."""
     constraints = _constraints(problem, limits)
     names = ("size", "ob", "th", "tw", "ui", "subgroups")
     knobs = {knob.name: knob.values for knob in _knobs(problem, limits)}
@@ -167,7 +171,7 @@ def _seeds(problem: _Problem, limits: GpuLimits) -> tuple[Values, ...]:
 
 
 def _features(problem: _Problem, v: Values) -> Mapping[str, float]:
-    """What the loops say: registers, loads per multiply-add, size of the body, work-items."""
+    """Compute features of the loops: registers, loads per multiply-add, size of the body, work-items."""
     conv, b = problem.conv, problem.blocks
     loads = problem.pixels(v) + conv.kernel[1] * LANES * v["ob"]
     pixels = problem.tall(v["th"]) * problem.wide(v["tw"])
@@ -183,7 +187,7 @@ def _features(problem: _Problem, v: Values) -> Mapping[str, float]:
 
 
 def _compute(problem: _Problem, epilogue: tuple[str, ...], k: Values) -> tirx.PrimFunc:
-    """Like `templates.direct`, with output lanes as rows of one subgroup in sums and weights."""
+    """Build the function of `templates.direct` with the output lanes of sums and weights split into rows of `size`."""
     conv, b, size = problem.conv, problem.blocks, k["size"]
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     data = te.placeholder((conv.batch, b.groups * b.in_blocks, conv.height, conv.width, LANES), name="data")
@@ -212,9 +216,10 @@ def _compute(problem: _Problem, epilogue: tuple[str, ...], k: Values) -> tirx.Pr
 
 
 def _schedule(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Groups | subgroups | lanes | input blocks | kernel rows, pixels read | unrolled: weights read, register tile.
+    """Schedule the loops as: groups | subgroups | lanes | input blocks | kernel rows | unrolled register tile.
 
-    All below the kernel rows is unrolled: the lane of a shuffle and the place in a register must be constants.
+    Pixels are read inside the loop over kernel rows, and weights in the unrolled loops. Everything inside a kernel row
+    is unrolled, because the lane of a shuffle and the index of a register must be constants.
     """
     sch = new_schedule(func)
     conv, pixels = sch.get_sblock("conv"), sch.get_sblock("pad")
@@ -243,7 +248,7 @@ def _schedule(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
 
 
 def _with_block_reads(func: tirx.PrimFunc, size: int) -> tirx.PrimFunc:
-    """Read pixels and weights by subgroup block reads: one message for all LANES, no address per lane."""
+    """Read pixels and weights by block reads: one message for all lanes, instead of one address per lane."""
 
     def load(node: Any) -> Any:
         *leading, lane = node.indices

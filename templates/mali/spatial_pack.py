@@ -1,11 +1,12 @@
-"""Direct convolution on plain NCHW data with packed weights and no local memory (Mali, and other GPUs without).
+"""The template that computes direct convolutions on plain NCHW data, for Mali and other GPUs without fast local memory.
 
-Data and output NCHW, so that no layout is converted; weights (K/v, C/groups, R, S, 1, v). A work-item holds a tile of
-`ki` blocks of v output channels by `yi` x `xi` pixels, as vectors along the channels of a block or along the columns.
-Mali's local memory is ordinary memory: the input comes through registers or straight from the caches. Grouped and
-depthwise convolutions need no channels of their own per vector when the vectors lie along the columns.
+Data and output are NCHW, so that no layout is converted. Weights are packed as (K/v, C/groups, R, S, 1, v). A work-item
+holds the sums of `ki` blocks of v output channels by `yi` x `xi` pixels, in vectors along the channels of a block or
+along the columns. Mali's local memory is ordinary memory: the input is read through registers or straight from the
+caches. With vectors along the columns, groups need not have a whole vector of channels, which suits grouped and
+depthwise convolutions.
 
-Source: the spatial-pack schedules of Zheng and Chen, Optimizing Mobile Deep Learning on ARM GPU with TVM, 2018.
+Source: the spatial-pack schedules of Zheng and Chen, "Optimizing Mobile Deep Learning on ARM GPU with TVM", 2018.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from tuning_db.record import Config, Workload
 # Nvidia's and Intel's GPUs have templates of their own that are always faster.
 FAMILIES = ("mali", "adreno", "cpu", "other")
 PAD_GROUP = 64
-# Pixels computed in vain, in relation to those needed: more is never fast.
+# The largest ratio of computed pixels to needed ones. Configs that exceed it are never fast.
 MAX_WASTE = 1.34
-# Work-items in a group that keep a Mali core's threads in step.
+# The work-items of a group in seed configs. This many keep a Mali core's threads in step.
 SEED_GROUP = 32
 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """A convolution on a device: what knob values mean for groups, registers and work."""
+    """A convolution on a device, with methods that derive groups, registers and work from knob values."""
 
     conv: Conv2d
     limits: GpuLimits
@@ -66,7 +67,7 @@ class _Tiling:
 
     @property
     def pixels(self) -> tuple[int, int]:
-        """Rows and columns that tiles divide."""
+        """Return the numbers of rows and columns that are cut into tiles."""
         problem = self.problem({"vec": 1})
         return problem.rows, problem.columns
 
@@ -74,7 +75,7 @@ class _Tiling:
         return Group(v["kt"], v["yt"], v["xt"])
 
     def tile(self, v: Values) -> tuple[int, int]:
-        """Rows and columns of a group."""
+        """Return how many rows and columns a group computes."""
         return v["yt"] * v["yi"], v["xt"] * v["xi"]
 
     def waste(self, v: Values) -> float:
@@ -82,7 +83,7 @@ class _Tiling:
         return problem.tall(th) * problem.wide(tw) / (problem.rows * problem.columns)
 
     def row(self, v: Values) -> int:
-        """Input values of an item in registers: those under one kernel row of its tile."""
+        """Return how many input values an item keeps in registers: those under one kernel row of its tile."""
         if v["pad"] != "local":
             return 0
         return ((v["yi"] - 1) * self.conv.strides[0] + 1) * self.problem(v).reach(1, v["xi"])[1] * v["ui"]
@@ -94,22 +95,26 @@ class _Tiling:
         return self.accumulators(v) + self.row(v)
 
     def unrolled(self, v: Values) -> int:
-        """Vector multiply-adds in the longest unrolled body."""
+        """Return the number of vector multiply-adds in the longest unrolled body."""
         kh, kw = self.conv.kernel
         taps = (kw if v["unroll"] >= 1 else 1) * (kh if v["unroll"] >= 2 else 1)
         return self.accumulators(v) // _lanes(v) * v["ui"] * taps
 
 
 def _lanes(v: Values) -> int:
-    """Lanes of the vectors that sums are kept in."""
+    """Return how many lanes the vectors have that sums are kept in."""
     return v["vec"] if v["vector"] == "channels" else v["columns"]
 
 
 class SpatialPack(AnchorTemplate):
-    """Knobs: `vector`: along which axis values are vectors; `vec` output channels of a weight block; `columns` lanes of
-    a vector along the columns; tile of an item (`ki` blocks, `yi` rows, `xi` columns) and of a group in items (`kt`,
-    `yt`, `xt`); `ui` input channels unrolled; `unroll`: kernel columns (1), rows too (2); `pad`: the padded input in
-    registers ("local"), in a "kernel" of its own, or nowhere ("inline")."""
+    """A template whose work-items compute `ki` blocks by `yi` rows by `xi` columns each.
+
+    A group has `kt` x `yt` x `xt` items. The other knobs: `vector` says along which axis vectors lie ("channels" or
+    "columns"). `vec` is the number of output channels of a weight block, `columns` the lanes of a vector along the
+    columns. `ui` input channels are unrolled. `unroll` unrolls the kernel columns (1), or the kernel rows too (2).
+    `pad` says where the padded input is kept: in registers ("local"), in memory that a kernel of its own fills
+    ("kernel"), or nowhere ("inline").
+    """
 
     name = "mali.conv2d_spatial_pack"
     op = "conv2d"
@@ -178,7 +183,7 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
         return per_group % tile == 0 and conv.out_channels % (tile * v["kt"]) == 0
 
     def one_group(v: Values) -> bool:
-        """Whether TVM can tell that all channels of an item read the same input."""
+        """Tell whether TVM can prove that all channels of an item read the same input."""
         return conv.groups == 1 or v["ki"] == 1 or per_group % (v["vec"] * v["ki"] * v["kt"]) == 0
 
     def constant_registers(v: Values) -> bool:
@@ -200,14 +205,16 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
 
 
 def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]) -> tuple[Values, ...]:
-    """Per way of reading the input and axis of the vectors: the tile with the fewest loads per multiply-add, in
-    groups that keep threads in step."""
+    """Return the tile with the fewest loads per multiply-add for each value of `pad` and of `vector`.
+
+    Groups are sized to keep threads in step.
+    """
     values = {knob.name: knob.values for knob in knobs}
     group = 1 if tiling.limits.family == "cpu" else SEED_GROUP
 
     def cost(v: Values) -> float:
         features = _features(tiling, v)
-        shape = abs(log2(features["group_items"] / group)) + 0.1 * log2(v["kt"])  # columns before channels
+        shape = abs(log2(features["group_items"] / group)) + 0.1 * log2(v["kt"])  # prefer columns to channels
         return features["loads_per_fma"] * features["waste"] + 0.1 * shape
 
     seeds: list[Values] = []
@@ -232,7 +239,7 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constrai
 
 
 def _features(tiling: _Tiling, v: Values) -> Mapping[str, float]:
-    """What the loops say: registers, loads per multiply-add, size of the body, items and groups."""
+    """Compute features of the loops: registers, loads per multiply-add, size of the body, items and groups."""
     problem, (th, tw) = tiling.problem(v), tiling.tile(v)
     items = tiling.group(v).size
     tiles = problem.tall(th) // th * (problem.wide(tw) // tw)
@@ -253,7 +260,10 @@ def _features(tiling: _Tiling, v: Values) -> Mapping[str, float]:
 
 
 def _schedule(k: Values, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Groups | items | input channels | kernel rows, input row in registers | kernel columns | register tile."""
+    """Schedule the loops as: groups | items | input channels | kernel rows | kernel columns | register tile.
+
+    If `pad` is "local", an input row is copied into registers inside the loop over kernel rows.
+    """
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
     n, o, y, x, lane, ic, kh, kw, _ = sch.get_loops(conv)
@@ -265,7 +275,7 @@ def _schedule(k: Values, func: tirx.PrimFunc) -> tirx.PrimFunc:
     blocks = {"blockIdx.y": [n, ob], "blockIdx.x": [yb, xb]}
     bound = launch(sch, {**blocks, "threadIdx.z": [ot], "threadIdx.y": [yt], "threadIdx.x": [xt]})
     write = sch.cache_write(conv, 0, "local")
-    if k["vector"] == "columns":  # neighbouring sums must be neighbours in the registers' array
+    if k["vector"] == "columns":  # sums of one vector must be neighbours in the array of registers
         sch.transform_layout(conv, ("write", 0), lambda n, o, y, x, lane: (n, o, y, lane, x))
     sch.reverse_compute_at(write, bound["threadIdx.x"], preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
@@ -283,7 +293,7 @@ def _vector_last(k: Values, lane: Any, column: Any) -> tuple[Any, Any]:
 
 
 def _schedule_write(sch: Schedule, k: Values, write: Any) -> None:
-    """Write in the vectors in which the sums are kept: one scalar access would put all of them into memory."""
+    """Write the sums in the vectors that they are kept in. A single scalar access would put all of them into memory."""
     n, o, y, x, lane = own_loops(sch, write)
     xi, xv = sch.split(x, [None, k["columns"]])
     inner = _vector_last(k, lane, xv)
@@ -292,7 +302,7 @@ def _schedule_write(sch: Schedule, k: Values, write: Any) -> None:
 
 
 def _schedule_pad(sch: Schedule, k: Values, row: Any) -> None:
-    """Put the padded input where the config wants it; `row` is the loop to copy a row at."""
+    """Compute the padded input where the config says. `row` is the loop at which a row is copied into registers."""
     if not has_block(sch, "pad"):
         return
     pad = sch.get_sblock("pad")

@@ -1,5 +1,7 @@
-"""`tune bench DIR --against ort,openvino,default`: compare a built module with its peers, alternating, in one run;
-`--profile`: only tell where its time goes."""
+"""`tune bench DIR --against ort,openvino,default` compares a built module with its peers in one alternating run.
+
+With `--profile` and no peers it only tells where the module's time goes.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,11 @@ def compare(
     seed: int,
     out: Output,
 ) -> Comparison:
-    """Check everything, then compare; without peers the module is timed alone. `seconds`: of all timed blocks together.
-    Raises BadInput."""
+    """Check the arguments, then compare the module with its peers. Without peers the module is timed alone.
+
+    `seconds` is the time of all timed blocks together, None for the default. Raises BadInput if an argument cannot be
+    used.
+    """
     from tuner.report.peers import peer_named
 
     for name in peers:
@@ -105,7 +110,7 @@ def compare(
 
 
 def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
-    """The ONNX file that the peers run. Raises BadInput if it is gone, or not what the module was built from."""
+    """Return the ONNX file that the peers run. Raises BadInput if it is gone or the module was built from another."""
     from tuner.graph.importers.onnx.check import read_onnx
     from tuner.graph.importers.onnx.shapes import free_inputs, identity
 
@@ -120,7 +125,7 @@ def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
 
 
 def show(comparison: Comparison, out: Output) -> None:
-    """Print what was skipped and why, the operators' table and the peers'."""
+    """Print which peers were skipped and why, the table of operators and the table of contenders."""
     from tuner.report.tables import comparison_table, operator_table
 
     for name, reason in comparison.skipped.items():

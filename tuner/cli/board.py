@@ -1,4 +1,4 @@
-"""`tune board`: boards across the network: serve, pair, list, ping, forget, and the agent in one file."""
+"""`tune board` works with boards across the network: serve, pair, list, ping, forget, and write the agent's file."""
 
 from __future__ import annotations
 
@@ -151,7 +151,11 @@ def ping(name: NameArgument, as_json: JsonOption = False) -> None:
 
 
 def _tried(link: Any, name: str, device: str) -> tuple[str, dict[str, Any]]:
-    """What a kind of device is on the board, or why there is none; and what its process answered when it started."""
+    """Start a kernel process for a kind of device on the board.
+
+    Return the names of the devices, or why there are none, and what the process answered when it started (an empty
+    dictionary if there are none).
+    """
     from tuner.devices import form_of
     from tuner.devices.board import KernelDied
 
@@ -166,7 +170,7 @@ def _tried(link: Any, name: str, device: str) -> tuple[str, dict[str, Any]]:
 
 
 def about(facts: dict[str, Any], condition: dict[str, Any]) -> dict[str, str]:
-    """What a board is and how it feels, in lines for a person."""
+    """Return what a board is and the condition that it is in (memory, clocks, temperatures) as lines for a person."""
     from board_agent.condition import why_throttled
 
     slowed = [why for cores in (facts["cpus"], None) if (why := why_throttled(condition, condition, cores))]
@@ -185,7 +189,7 @@ def about(facts: dict[str, Any], condition: dict[str, Any]) -> dict[str, str]:
 
 
 def _key(facts: dict[str, Any]) -> str:
-    """Of its CPU in a tuning database, with all cores."""
+    """Return the device key that the board's CPU has in a tuning database, with all cores, or why it has none."""
     from tvm.target import Target
 
     from tuner.devices.remote import cpu_of, key_of
@@ -199,7 +203,7 @@ def _key(facts: dict[str, Any]) -> str:
 
 
 def _tvm(facts: dict[str, Any]) -> str:
-    """Its version there, and whether libraries that are built here are for another one."""
+    """Return the board's version of TVM, and whether libraries that are built here are for another version."""
     from board_agent.facts import tvm_version
 
     there, here = facts.get("tvm"), tvm_version()
@@ -209,7 +213,7 @@ def _tvm(facts: dict[str, Any]) -> str:
 
 
 def _machine(facts: dict[str, Any]) -> str:
-    """The architecture, and whether its times mean nothing."""
+    """Return the board's architecture, and whether it is emulated, so that its times mean nothing."""
     return f"{facts.get('machine', '-')}{' (emulated)' if facts.get('emulated') else ''}"
 
 

@@ -1,4 +1,7 @@
-"""`tune build M.onnx -o DIR`: plan and build from the database, measuring nothing, and verify the result."""
+"""`tune build M.onnx -o DIR` plans and builds a module from the database, and verifies it. Start at `build_verified`.
+
+It measures nothing, except what --stages and the search methods of --placement need.
+"""
 
 from __future__ import annotations
 
@@ -156,11 +159,17 @@ def build_verified(
     placer: Placer | None = None,
     checks: Checks | None = None,
 ) -> dict[str, Any]:
-    """Build, verify, show the choices; what --json prints. A module that fails verification is not put in place.
-    `device`: one, or a GPU and the CPU with a comma between them, to which what the GPU cannot compute falls back, and
-    all operators that are `unwanted` there. `plan`: a file that says devices, layouts and kernels instead. `memory`:
-    see --memory. `staging`: for how many seconds stages are searched for, and how; None: not at all. `placer`: what
-    decides the devices; None: the fallback. `checks`: what it is verified on besides drawn inputs.
+    """Build a module, verify it, show its choices and return what --json prints.
+
+    A module that fails verification is not put in place.
+
+    - `device` is one device, or a GPU and the CPU with a comma between them. The CPU then computes what the GPU cannot,
+      and all operators that are in `unwanted`.
+    - `plan` is a file that says devices, layouts and kernels instead.
+    - `memory` is the option --memory, in MiB.
+    - `staging` has the seconds and the options of the search for stages; None means that there are no stages.
+    - `placer` decides the device of each step; None means the fallback.
+    - `checks` says how the module is verified, and on which inputs besides random ones.
 
     Raises BadInput, DatabaseError, VerificationFailed.
     """
@@ -179,7 +188,7 @@ def build_verified(
         graph, devices, planned = _said(network, plan, device, unwanted=unwanted, out=out)
 
     def rebuild(file: Path, folder: Path) -> Module:
-        """A part of the network as the whole was built."""
+        """Build a part of the network, which is in `file`, for the same devices, placed by the fallback; load it."""
         part = load_graph(replace(network, file=file, shapes={}, batch=None), out, devices)
         used, kinds = _placed(part, devices, unwanted, None)
         build_placed(part, used, kinds, directory=folder, store=store, exact=exact)
@@ -216,7 +225,7 @@ def build_verified(
 
 
 def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[Device]:
-    """One device, or a GPU and the CPU."""
+    """Open one device, or a GPU and the CPU. Raises BadInput for other devices."""
     from tuner.devices import open_devices
 
     devices = open_devices(split_list(names) or [names], threads)
@@ -231,7 +240,7 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
 def _placed(
     graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: PlacedGraph | None
 ) -> tuple[list[Device], Planned]:
-    """The devices that are used, and which of them computes each step: as placed, or by the fallback."""
+    """Return the devices that are used, and which of them computes each step: by `placing`, else by the fallback."""
     from tuner.graph.layout.choice import Planned
     from tuner.placement.fallback import fall_back
 
@@ -247,8 +256,10 @@ def _placed(
 def _said(
     network: Network, plan: Path, device: str, *, unwanted: Sequence[str], out: Output
 ) -> tuple[FusedGraph, list[Device], Planned]:
-    """The network, the devices of a plan, with its threads, and what it says. Raises BadInput where one is not here, or
-    where others are asked for."""
+    """Load the network and open the devices of a plan, with its threads; return both and the plan's choices.
+
+    Raises BadInput if a device is not here, or if the options ask for other devices.
+    """
     from tuner.devices import open_device
     from tuner.placement.plan_file import load_plan, read_plan
     from tuner.vendors import open_vendor, vendor_of
@@ -265,7 +276,7 @@ def _said(
 
 
 def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:
-    """The choices, the operators without one of their own, and what half precision costs in accuracy."""
+    """Show the choices, how many operators were not tuned for this device, and the error of half precision."""
     out.show(choice_table(manifest))
     if manifest.vendors:
         out.show("kernels: " + shares(manifest))
@@ -278,7 +289,7 @@ def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:
 
 
 def shares(manifest: Manifest) -> str:
-    """How many operators each library won, ours first."""
+    """Return how many operators run kernels of each library, ours first, such as "12 ours, 3 onednn"."""
     from tuner.vendors import vendor_of
 
     won = Counter(vendor_of(o.config.template) or "" for o in manifest.operators if o.config is not None)
@@ -290,7 +301,7 @@ def _worst(manifest: Manifest) -> float:
 
 
 def choice_table(manifest: Manifest) -> Table:
-    """One row an operator: its kernel, where that is known from, and its error alone."""
+    """Return a table with one row per operator: its kernel, where that is known from, and the kernel's own error."""
     from tuner.report.tables import clipped, describe, microseconds, short_config
 
     table = Table(box=None, title="Operators", title_justify="left")

@@ -1,4 +1,4 @@
-"""`tune bundle`: tune a device that cannot be reached: candidates go there in a file, and results come back in one."""
+"""`tune bundle` tunes a device that cannot be reached: candidates go there in a file, results come back in another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tuner.cli.examples import examples
 from tuner.cli.network import BatchOption, ModelArgument, ShapeOption, load_tasks, network_asked
 from tuner.errors import BadInput
 
-_DRIVERS = {"opencl": "pyopencl", "cuda": "pycuda"}  # what the agent drives kinds of devices with
+_DRIVERS = {"opencl": "pyopencl", "cuda": "pycuda"}  # the package that the agent needs for each kind of device
 
 app = typer.Typer(
     no_args_is_help=True,

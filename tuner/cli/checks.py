@@ -1,4 +1,7 @@
-"""How a built module is verified: the options `--tolerance` and `--input`, and the check that they ask for."""
+"""Defines how a built module is verified. Start at `check_of`.
+
+It has the options `--tolerance` and `--input`, and the check that they ask for.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,18 @@ InputOption = Annotated[
 
 @dataclass(frozen=True)
 class Checks:
-    """How far outputs may be off, None for the default (see tuner.module.verification), and inputs of a user's own."""
+    """The tolerance and the inputs that a module is verified with.
+
+    `tolerance` says how far outputs may be off; None means the default (see tuner.module.verification). `inputs` are
+    the user's own, used besides random ones; None means that there are none.
+    """
 
     tolerance: float | None = None
     inputs: Mapping[str, np.ndarray] | None = None
 
 
 def checks_asked(tolerance: float | None, inputs: Path | None) -> Checks:
-    """Return what the options say. Raises BadInput for a file that cannot be read."""
+    """Return the checks that the options ask for. Raises BadInput for a bad tolerance or a file that cannot be read."""
     from tuner.arrays import read_arrays
 
     if tolerance is not None and not tolerance > 0:
@@ -56,9 +63,11 @@ def checks_asked(tolerance: float | None, inputs: Path | None) -> Checks:
 def check_of(
     network: Network, graph: FusedGraph, checks: Checks, *, rebuild: Callable[[Path, Path], Module], out: Output
 ) -> Callable[[Path], dict[str, float]]:
-    """Return what compares a module's folder with the network's file, and returns the errors of its outputs or raises
-    VerificationFailed. `rebuild`: builds a part of the network, from its file, in a folder, as the whole was built; it
-    finds the first operator that is off."""
+    """Return a function that compares the module in a folder with the network's file.
+
+    The function returns the error of each output, or raises VerificationFailed. `rebuild` builds a part of the network
+    from the part's file into a folder, for the whole's devices. It serves to find the first operator that is off.
+    """
     from tuner.graph import Parts
     from tuner.module import OnnxReference, first_off, load, verify
 

@@ -1,7 +1,7 @@
-"""What all commands share: their common options, where they write, and the checks of what they were given.
+"""This module has what all commands share: common options, the streams they write to, and checks of their arguments.
 
-`Output` is where a command writes. Remarks and progress go to standard error; the result goes to standard output, as
-text, or with --json as one object.
+Start at `Output`, through which a command writes. Remarks and progress go to standard error. The result goes to
+standard output, as text, or with --json as one object.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ JsonOption = Annotated[
 
 
 class Preset(StrEnum):
-    """How thoroughly to search; the limits are in tuner.session.budget."""
+    """Presets that say how thoroughly to search. tuner.session.budget has their limits."""
 
     QUICK = "quick"
     NORMAL = "normal"
@@ -132,8 +132,11 @@ PresetOption = Annotated[
 
 
 class Output:
-    """Where one command writes. Use it in `with`: meanwhile, under --json, whatever a library or a child process
-    prints on standard output goes to standard error."""
+    """The streams that one command writes to.
+
+    Use it in a `with` statement. Inside it, under --json, whatever a library or a child process prints on standard
+    output goes to standard error.
+    """
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -143,7 +146,7 @@ class Output:
 
     @property
     def progress(self) -> Console:
-        """Standard error, for what is of interest only while it happens."""
+        """Return the console of standard error, for text that matters only while it is shown."""
         return self._remarks
 
     def __enter__(self) -> Self:
@@ -161,11 +164,11 @@ class Output:
             self._stdout_fd = None
 
     def remark(self, text: str) -> None:
-        """One line on standard error."""
+        """Print one line on standard error."""
         self._remarks.print(text, highlight=False, soft_wrap=True)
 
     def show(self, what: RenderableType) -> None:
-        """Text or a table: part of the result for a person; on standard error under --json."""
+        """Print text or a table, as part of the result for a person. Under --json it goes to standard error."""
         shown_on = self._remarks if self.as_json else self._console
         if isinstance(what, str):
             shown_on.print(what, highlight=False, soft_wrap=True)
@@ -173,7 +176,7 @@ class Output:
             shown_on.print(what)
 
     def result(self, value: dict[str, Any]) -> None:
-        """The result for a program: printed under --json, once, last."""
+        """Print the result for a program as JSON, or do nothing without --json. A command calls this once, last."""
         if self.as_json:
             text = json.dumps(value, default=str)
             assert self._stdout_fd is not None
@@ -183,7 +186,7 @@ class Output:
 
 
 def seconds_of(minutes: float | None, option: str = "--minutes") -> float | None:
-    """An option's minutes in seconds. Raises BadInput unless it is a positive number."""
+    """Convert an option's minutes to seconds; None stays None. Raises BadInput unless they are positive and finite."""
     if minutes is None:
         return None
     if not 0 < minutes < float("inf"):
@@ -192,9 +195,12 @@ def seconds_of(minutes: float | None, option: str = "--minutes") -> float | None
 
 
 def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
-    """Import the modules of --plugin and of the entry points `edgetune.templates`, for the templates that they
-    register; returns their names. A .py file's folder is the last on the module path: nothing in it takes another
-    module's place. Raises BadInput."""
+    """Import the modules of --plugin and of the entry points `edgetune.templates`, and return their names.
+
+    The modules register templates as they are imported. The folder of a .py file is appended to the module path, so no
+    file in it replaces another module. Raises BadInput for a module that cannot be imported, for a file that cannot be
+    read, and for a file whose name belongs to another module.
+    """
     files = {Path(item).stem: Path(item) for item in given if item.endswith(".py")}
     for path in files.values():
         sys.path.append(str(check_file(path, "a Python file that registers templates").resolve().parent))
@@ -203,7 +209,7 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         try:
             module = import_module(name)
-        except Exception as error:  # the user's code: whatever it raises, the user hears where and what
+        except Exception as error:  # user code may raise anything: the message names the plug-in
             raise BadInput(f"--plugin {name}: cannot be imported: {type(error).__name__}: {error}") from error
         if name in files and Path(module.__file__ or "").resolve() != files[name].resolve():
             raise BadInput(f"--plugin {files[name]}: there is another module {name!r}; give the file another name")
@@ -211,19 +217,22 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def threads_text(count: int) -> str:
-    """How many threads, in words: "1 thread"."""
+    """Return a number of threads in words, such as "1 thread"."""
     return f"{count} thread{'' if count == 1 else 's'}"
 
 
 def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device]:
-    """Devices whose memory is no more than --memory, but for the host."""
+    """Return the devices with their memory size set to `mebibytes`. The host has no memory size and stays as it is."""
     if mebibytes is None:
         return list(devices)
     return [d if d.memory_bytes is None else replace(d, memory_bytes=mebibytes << 20) for d in devices]
 
 
 def refuse_boards(devices: Sequence[Device]) -> None:
-    """Raises BadInput for a device of a board: it is measured from here, but modules are built where they run."""
+    """Raises BadInput if a device is on a board.
+
+    Such a device is measured from this machine, but modules for it are built on the board.
+    """
     from tuner.devices import is_board, place_on_board
 
     for device in devices:
@@ -235,7 +244,10 @@ def refuse_boards(devices: Sequence[Device]) -> None:
 
 
 def templates_asked(plugins: Sequence[str] | None, vendors: str) -> tuple[str, ...]:
-    """The modules of --plugin, and those that let the libraries of --vendor compete. Raises BadInput."""
+    """Return the modules of --plugin, and the modules that let the libraries of --vendor compete.
+
+    Raises BadInput for a library that is unknown or not installed.
+    """
     names = split_list(vendors)
     if not names:
         return tuple(plugins or ())
@@ -245,14 +257,14 @@ def templates_asked(plugins: Sequence[str] | None, vendors: str) -> tuple[str, .
 
 
 def check_dtype(dtype: str) -> str:
-    """Raises BadInput unless --dtype names a type that values can be stored in."""
+    """Return `dtype`. Raises BadInput unless it names a type that values can be stored in."""
     if dtype not in DTYPES:
         raise BadInput(f"unknown dtype {dtype!r} (known: {', '.join(DTYPES)})")
     return dtype
 
 
 def check_file(path: Path, what: str) -> Path:
-    """Raises BadInput unless `path` is a file that can be read."""
+    """Return `path`. Raises BadInput unless it is a file that can be read; `what` says which file is needed."""
     if not path.is_file():
         raise BadInput(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}; give {what}")
     if not os.access(path, os.R_OK):
@@ -261,7 +273,7 @@ def check_file(path: Path, what: str) -> Path:
 
 
 def check_parent_writable(path: Path) -> Path:
-    """Raises BadInput unless something can be created at `path`. Creates nothing."""
+    """Return `path`. Raises BadInput unless something can be created at it. Creates nothing."""
     parent = path.absolute().parent
     if not parent.is_dir():
         raise BadInput(f"{path}: the folder {parent} does not exist; create it first")
@@ -271,12 +283,12 @@ def check_parent_writable(path: Path) -> Path:
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a comma-separated option, without blanks."""
+    """Split a comma-separated option into its items, without blanks around them and without empty items."""
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def integers(text: str, option: str, count: Iterable[int]) -> list[int]:
-    """A comma-separated list of integers. Raises BadInput unless it has one of `count` many."""
+    """Parse a comma-separated list of integers. Raises BadInput unless `count` has the number of them."""
     counts = list(count)
     try:
         values = [int(item) for item in text.split(",")]

@@ -1,4 +1,4 @@
-"""`--target PROFILE --compile-only`: compile and check for a device that is not here, measuring nothing."""
+"""`--target PROFILE --compile-only` compiles and checks for a device that is not here, and measures nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ConfigsOption = Annotated[
 
 
 def profile_asked(target: str | None, compile_only: bool, configs: int | None, request: Request) -> str | None:
-    """The profile's name where compiling is asked for, else None. Raises BadInput where options do not go together."""
+    """Return the profile's name if only compiling is asked for, else None. Raises BadInput if options do not fit."""
     if not compile_only:
         if target is not None:
             raise BadInput(f"--target {target}: a device that is not here cannot be measured; add --compile-only")

@@ -1,7 +1,7 @@
-"""What a shell completes behind an option, and which shells can.
+"""Completes the values of options in a shell. Start at `one_of`, `several_of` and `check_shell`.
 
-Completing must be quick, so the names are written down here, not asked of what they name: that would import TVM or
-open drivers. tests/tuner/cli/test_completion.py holds them against the registries.
+Completion must be quick, so the names are written down here: asking the registries would import TVM or open drivers.
+tests/tuner/cli/test_completion.py compares the names with the registries.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ PROFILES = (
 )
 VENDORS = ("onnxruntime", "onednn", "clblast")
 PEERS = ("ort", "openvino", "default")
-# How devices are called; which of them are here only their drivers know (`tune devices`).
+# These are forms of device names. Only the drivers know which devices are here; `tune devices` asks them.
 BUILT_FOR = ("cpu", "opencl:0", "cuda:0")
 DEVICES = (*BUILT_FOR, "board:")
 
 
 def one_of(names: Sequence[str]) -> Completer:
-    """Completes one of the names."""
+    """Return a completer for an option that takes one of the names."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -72,7 +72,7 @@ def one_of(names: Sequence[str]) -> Completer:
 
 
 def several_of(names: Sequence[str]) -> Completer:
-    """Completes the last of names with commas between them, to one that is not there yet."""
+    """Return a completer for names with commas between them. It completes the last to a name not given before it."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -83,7 +83,7 @@ def several_of(names: Sequence[str]) -> Completer:
 
 
 def check_shell(words: Sequence[str]) -> None:
-    """Where a command line asks for completion of "the current shell": raises BadInput if that has none."""
+    """Raises BadInput if `words` ask for completion in the current shell and that shell cannot complete."""
     asked = next((word for word in words[:1] if word in ASKING), None)
     if asked is None:
         return

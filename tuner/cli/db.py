@@ -1,6 +1,6 @@
-"""`tune db`: what a tuning database knows, and keeping it: stats, best, import, export, merge, verify, withdraw, prune.
+"""`tune db` shows and maintains a tuning database: stats, best, import, export, merge, verify, withdraw, prune.
 
-SQLAlchemy, behind the database, is imported inside functions: `--help` of every command would wait for it.
+SQLAlchemy, which the database uses, is imported inside functions. Otherwise every command's `--help` would wait for it.
 """
 
 from __future__ import annotations
@@ -180,16 +180,16 @@ def _imported(store: Store, path: Path) -> ImportReport:
 
 
 def _decoded(data: Any, known: dict[str, Any] | None) -> Trial:
-    """The trial of a record, ours or AutoTVM's."""
+    """Decode the trial of a record, ours or AutoTVM's. `known` is the cache that `from_record` takes."""
     if isinstance(data, dict) and "format" not in data and not {"input", "i"}.isdisjoint(data):
-        from tuner.interop import autotvm  # which needs TVM
+        from tuner.interop import autotvm  # this import needs TVM
 
         return autotvm.from_record(data)
     return from_record(data, known)
 
 
 def _grouped(path: Path, bad: Iterable[logs.BadLine]) -> list[str]:
-    """One line a reason, with the first of its lines."""
+    """Return one line for each reason, with the number of the first bad line and how many more there are."""
     lines: dict[str, list[int]] = {}
     for line in bad:
         lines.setdefault(line.reason, []).append(line.number)
@@ -199,12 +199,15 @@ def _grouped(path: Path, bad: Iterable[logs.BadLine]) -> list[str]:
 
 @contextmanager
 def _opened(path: Path) -> Generator[Iterator[Trial | logs.BadLine], None, None]:
-    """What a log holds, ours or another tuner's. Raises BadInput for a folder that is no database of MetaSchedule's."""
+    """Open a log, ours or another tuner's, and give an iterator over its trials and bad lines.
+
+    Raises BadInput for a folder that is no database of MetaSchedule's.
+    """
     if not path.is_dir():
         with logs.opened(path) as lines:
             yield logs.read(lines, _decoded)
         return
-    from tuner.interop import metaschedule  # which needs TVM
+    from tuner.interop import metaschedule  # this import needs TVM
 
     if not metaschedule.is_database(path):
         raise BadInput(f"{path}: is a folder without {metaschedule.WORKLOADS} and {metaschedule.RECORDS}")
@@ -212,7 +215,7 @@ def _opened(path: Path) -> Generator[Iterator[Trial | logs.BadLine], None, None]
 
 
 def _check_log(path: Path, items: Iterator[Trial | logs.BadLine]) -> None:
-    """Raises BadInput for a log with no trial but other lines, before a database is made for it."""
+    """Raises BadInput for a log that has lines but no trial. It is called before a database is created for the log."""
     first = next(items, None)
     if isinstance(first, logs.BadLine) and not any(isinstance(item, Trial) for item in items):
         raise BadInput(f"{path}: holds no trial; line {first.number}: {first.reason}")

@@ -1,4 +1,4 @@
-"""`tune demo`: the main job on a real network, from nothing to a table of before and after."""
+"""`tune demo` tunes, builds and compares a real network, from nothing to a table of before and after."""
 
 from __future__ import annotations
 

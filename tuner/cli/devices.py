@@ -1,4 +1,4 @@
-"""`tune devices`: the devices that can be tuned for here; with --profiles, those that can be compiled for."""
+"""`tune devices` lists the devices that can be tuned here, or with --profiles those that can be compiled for."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _show_devices(devices: list[Device], out: Output) -> None:
 
 
 def _measured(devices: list[Device], path: Path, out: Output) -> dict[str, Any]:
-    """Measures and writes the topology; what was found, as JSON."""
+    """Measure the topology, write it to `path` and show it. Return it as JSON."""
     from tuner.studies.topology import as_toml
     from tuner.studies.topology.here import measured_topology
 
@@ -98,7 +98,7 @@ def _measured(devices: list[Device], path: Path, out: Output) -> dict[str, Any]:
 
 
 def _finite(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: none is said there."""
+    """Replace infinite values with None, as JSON has no infinity."""
     return {name: None if value == float("inf") else value for name, value in fields.items()}
 
 

@@ -1,4 +1,7 @@
-"""`tune doctor`: what works here, what is missing and how to get it. Exit status 2 if something needed is missing."""
+"""`tune doctor` tells what works here, what is missing and how to get it. Start at `examine`.
+
+The exit status is 2 if something needed is missing.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ _STYLES = {"ok": "green", "optional": "dim", "warning": "yellow", "missing": "bo
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one thing, and what to do about it unless it is in order."""
+    """A finding that says what was examined, what was found, and what to do about it.
+
+    `remedy` is empty if there is nothing to do.
+    """
 
     what: str
     state: State
@@ -58,7 +64,7 @@ def command(as_json: JsonOption = False) -> None:
 
 
 def examine() -> list[Finding]:
-    """Every finding, the needed things first."""
+    """Return every finding, those about needed things first."""
     needed: list[Callable[[], Finding]] = [
         _python,
         _tvm,
@@ -78,7 +84,7 @@ def _python() -> Finding:
 
 
 def _tvm() -> Finding:
-    """TVM with the exact versions that this package was made for, loading and with a code generator for the host."""
+    """Check that TVM has the exact versions that this package works with, that it loads, and that it has LLVM."""
     pins = {}
     for requirement in metadata.requires("edgetune") or []:
         name, _, version = requirement.partition("==")
@@ -144,7 +150,7 @@ _OPENCL_REMEDY = (
 
 
 def _opencl() -> list[Finding]:
-    """One finding per OpenCL driver that was looked for."""
+    """Return one finding for each OpenCL driver that was looked for."""
     from tuner.devices import opencl
 
     try:
@@ -162,7 +168,7 @@ def _opencl() -> list[Finding]:
 
 
 def _offline() -> list[Finding]:
-    """One finding per compiler for devices that are not here."""
+    """Return one finding for each compiler for devices that are not here."""
     from tuner.devices.profiles import all_profiles
     from tuner.measure.offline import compiler_named
 
@@ -224,7 +230,7 @@ def _space(what: str, folder: str, remedy: str) -> Finding:
     return Finding(what, "ok" if free >= ENOUGH_DISK else "warning", found, "" if free >= ENOUGH_DISK else remedy)
 
 
-# Distribution, extra, what it is for.
+# Each entry has a distribution, the extra that installs it, and what it is for.
 _EXTRAS = (
     ("openvino", "openvino", "a peer of `tune bench`"),
     ("torch", "torch", "oneDNN's kernels as rivals (--vendor onednn), torch.export programs"),

@@ -1,4 +1,4 @@
-"""`tune explain WORKLOAD`: why its kernel was chosen."""
+"""`tune explain WORKLOAD` tells why the workload's kernel was chosen."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tuning_db.store import Store
 
 _AROUND = 3  # lines shown before and after the loop
-_MOST = 24  # lines of the loop shown, and
-_WIDEST = 160  # characters of each; --code has all
+_MOST = 24  # lines of the loop shown; --code writes all
+_WIDEST = 160  # characters shown of each line
 KNOWN: Mapping[Source, str] = {
     "device": "measured on this device",
     "family": "measured on another device of the family",
@@ -102,12 +102,16 @@ def command(
 
 
 def _asked(store: Store, text: str, on: Device, *, option: str | None, out: Output) -> Workload | None:
-    """The workload that `text` names; None of several, which are listed. `option`: one that is of one kernel alone."""
+    """Return the workload that `text` names. If it names several, list them and return None.
+
+    `option` is a given option that applies to one kernel only. Raises BadInput if `text` names no workload, and if it
+    names several while there is such an option.
+    """
     from tuner.graph.layout.choice import choose
     from tuner.report.explain import workloads_like
 
     found = workloads_like(store, text)
-    if len(found) > 1:  # but for pieces of plans, which have no kernel of their own
+    if len(found) > 1:  # steps, transforms and copies that plans measured have no kernel: leave them out
         chosen = choose(found.values(), on, store)
         found = {name: w for name, w in found.items() if chosen[w].config is not None} or found
     if len(found) == 1:
@@ -119,7 +123,7 @@ def _asked(store: Store, text: str, on: Device, *, option: str | None, out: Outp
 
 
 def _list(asked: Mapping[str, Workload], choices: Sequence[Choice], on: Device, out: Output) -> None:
-    """Several workloads, the slowest first."""
+    """List several workloads, the slowest first."""
     from tuner.report.tables import clipped, microseconds
 
     order = sorted(zip(asked.items(), choices, strict=True), key=lambda entry: -(entry[1].seconds or 0.0))
@@ -142,7 +146,7 @@ def _list(asked: Mapping[str, Workload], choices: Sequence[Choice], on: Device, 
 
 
 def _how(names: Iterable[str]) -> str:
-    """To name one of several."""
+    """Return a hint that shows how to name one of several workloads."""
     from tuner.report.tables import clipped
 
     return f"name one in full: tune explain {shlex.quote(clipped(next(iter(names))))}"

@@ -1,4 +1,4 @@
-"""A limit for the memory that reading somebody's file may take. Start at `memory_limited`."""
+"""Limits the memory that reading a user's file may take. Start at `memory_limited`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHARE = 0.8  # of the memory that is free
 
 @contextmanager
 def memory_limited(path: Path, spare: int | None = None) -> Iterator[None]:
-    """Let this process have `spare` bytes more than it has, most of what is free if nothing is said, while it reads
-    `path`: a small file can ask for any number of values.
+    """Let this process take at most `spare` more bytes of memory while it reads `path`.
 
-    Raises BadInput where that is not enough.
+    The default is most of the memory that is free. The limit is needed because a small file can ask for any number of
+    values. Raises BadInput if the limit is too low for the file.
     """
     spare = int(_SHARE * psutil.virtual_memory().available) if spare is None else spare
     before = resource.getrlimit(resource.RLIMIT_AS)

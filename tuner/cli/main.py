@@ -47,9 +47,9 @@ from tuner.errors import TuneError
 from tuner.versions import versions
 from tuning_db.errors import DatabaseError
 
-_LONGEST_LINE = 1000  # characters of an error: names in files of others may have any length
-_NEW_OBJECTS = 10_000  # between two collections: importing TVM makes a million that stay
-# Typer carries its own click or uses the installed one, by version: this is the UsageError of either.
+_LONGEST_LINE = 1000  # characters of an error; names in a user's files may have any length
+_NEW_OBJECTS = 10_000  # new objects between two garbage collections; importing TVM makes a million that stay
+# Typer bundles click or uses the installed one, depending on its version. This is the UsageError of the one it uses.
 _UsageError = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
@@ -111,14 +111,14 @@ def root() -> Any:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `tune` with these arguments (default: the process's) and exit with its status."""
     gc.set_threshold(_NEW_OBJECTS)
-    atexit.register(gc.freeze)  # the interpreter's last collection would look through all of TVM once more
+    atexit.register(gc.freeze)  # else the interpreter's last collection walks all of TVM's objects again
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         status = execute(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         status = INTERRUPTED
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: what Python still does at its end is not interrupted
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is done: nothing may interrupt Python's shutdown
     sys.exit(status)
 
 
@@ -126,7 +126,7 @@ _interrupted = [False]
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
-    """Raise as Python's own handler does, and remember it: what is imported may make another error of that."""
+    """Raise KeyboardInterrupt, as Python's own handler does, and record it: imports may turn it into another error."""
     _interrupted[0] = True
     raise KeyboardInterrupt
 
@@ -134,7 +134,7 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
 def execute(argv: Sequence[str]) -> int:
     """Run one command and return its exit status; expected errors become one line on standard error.
 
-    An interrupt is 130: typer makes it so, and Output has said it.
+    After an interrupt the status is 130, which typer returns for a KeyboardInterrupt.
     """
     if sys.stdout is None:  # it was closed before the start, as by >&-
         print("tune: standard output is closed", file=sys.stderr)
@@ -160,7 +160,7 @@ def execute(argv: Sequence[str]) -> int:
 
 
 def explain(error: Exception) -> tuple[str, int] | None:
-    """One line and an exit status for an error that a user can cause; None for a programming error."""
+    """Return one line and an exit status for an error that a user can cause, or None for a programming error."""
     if isinstance(error, TuneError):
         return _one_line(error), error.exit_status
     if isinstance(error, _UsageError):

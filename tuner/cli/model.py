@@ -1,4 +1,4 @@
-"""`tune model M.onnx`: tune what a network needs, going on from what the database has."""
+"""`tune model M.onnx` tunes what a network needs, and goes on from what the database has."""
 
 from __future__ import annotations
 

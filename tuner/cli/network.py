@@ -1,4 +1,7 @@
-"""Which network a command is about: a file, the sizes of its free axes, and how its values are stored."""
+"""Describes and loads the network that a command is about. Start at `network_asked` and `load_graph`.
+
+A network is a file, the sizes of its free axes, and the type that its values are stored in.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,10 @@ BatchOption = Annotated[
 
 @dataclass(frozen=True)
 class Network:
-    """An ONNX file; `shapes` and `batch` as tuner.graph.load_onnx takes them; `dtype` is what its values are stored
-    as."""
+    """An ONNX file and how it is loaded.
+
+    `shapes` and `batch` are arguments of tuner.graph.load_onnx. `dtype` is the type that values are stored in.
+    """
 
     file: Path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -41,15 +46,17 @@ class Network:
 
     @property
     def options(self) -> str:
-        """Return the options that say the same, each with a blank before it."""
+        """Return the command-line options that describe this network, each with a blank before it."""
         shapes = "".join(f" --shape {name}={','.join(map(str, shape))}" for name, shape in self.shapes.items())
         batch = "" if self.batch is None else f" --batch {self.batch}"
         return shapes + batch
 
 
 def network_asked(file: Path, shapes: Sequence[str] | None, batch: int | None, dtype: str = "float32") -> Network:
-    """Return what a command's options say. Raises BadInput for a file that is not there and for an option that is
-    wrong in itself."""
+    """Return the network that a command's options describe.
+
+    Raises BadInput for a file that cannot be read and for an option that is wrong in itself.
+    """
     check_dtype(dtype)
     check_file(file, "an ONNX model")
     return Network(file, dict(map(_shape, shapes or ())), batch, dtype)
@@ -69,8 +76,11 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 def load_tasks(
     network: Network, out: Output, merged: bool = False, parts: tuple[Path, str] | None = None
 ) -> list[Task]:
-    """Return the tuning tasks of a network; `merged`: and of merged kernels for its stages; `parts`: and of the
-    parts of steps that a placement's file gives a device. Raises BadInput for one that cannot be used."""
+    """Return the tuning tasks of a network.
+
+    `merged` adds those of merged kernels for its stages. `parts` is a placement's file and a device, and adds those of
+    the parts of steps that the file gives the device. Raises BadInput for a network or a file that cannot be used.
+    """
     from tuner.graph import merged_tasks, tasks_of
 
     graph = load_graph(network, out)
@@ -85,8 +95,10 @@ def load_tasks(
 
 
 def load_graph(network: Network, out: Output, devices: Sequence[Device] = ()) -> FusedGraph:
-    """Load and fuse a network. Raises BadInput for one that cannot be used, and before that for one of `devices` that
-    does not store its values."""
+    """Load and fuse a network. Raises BadInput if it cannot be used.
+
+    Before that, BadInput is raised if one of `devices` cannot store values of the network's type.
+    """
     from tuner.cli.limits import memory_limited
     from tuner.devices import check_storage
     from tuner.graph import fuse, halved, load_onnx

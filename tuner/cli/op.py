@@ -1,4 +1,4 @@
-"""`tune op OPERATOR --shape ...`: tune one operator, without a model."""
+"""`tune op OPERATOR --shape ...` tunes one operator, without a model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SHAPES = {
     "resize": "OUTER,HEIGHT,WIDTH,INNER,OUT_HEIGHT,OUT_WIDTH",
 }
 _ANCHORS = ("conv2d", "dense")
-_GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # of a convolution, where nothing is said
+_GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # a convolution's default stride, padding, dilation and groups
 
 EXAMPLES = (
     "tune op conv2d --shape 1,64,56,56,64,3,3 --padding 1 --epilogue bias,relu",
@@ -220,7 +220,7 @@ def _padding(text: str) -> tuple[int, int, int, int]:
 
 
 def _epilogue(text: str) -> list[str]:
-    """Canonical tokens. Raises BadInput for a step that is not known."""
+    """Parse the option --epilogue into canonical tokens. Raises BadInput for an unknown token."""
     from templates.epilogue import parse, token
 
     tokens = []

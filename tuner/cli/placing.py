@@ -1,5 +1,8 @@
-"""`tune build --placement`: which way, or which file, decides the device of each step, and what the simulator says of
-it."""
+"""Implements `tune build --placement`. Start at `placer_asked`, which checks the options, and at `Placer`.
+
+A search method, the fallback, or a file decides the device of each step. For the search methods the command prints the
+seconds that the simulator predicts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Placement(StrEnum):
-    """How the device of each step is chosen; all but the fallback are `tuner.studies.strategies.WAYS`."""
+    """The search methods that choose each step's device (`tuner.studies.strategies.WAYS`), and the fallback."""
 
     FALLBACK = "fallback"
     EXACT = "exact"
@@ -35,7 +38,7 @@ class Placement(StrEnum):
 
 
 class Reward(StrEnum):
-    """What learned placements learn from."""
+    """The sources of the seconds that learned placements learn from."""
 
     SIMULATED = "simulated"
     MEASURED = "measured"
@@ -97,7 +100,12 @@ PlacementRewardOption = Annotated[
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """What is built, with its strategy for the network's own steps. `result`: what --json says of it."""
+    """A network whose steps have devices, ready to be built.
+
+    - `split` is the network with steps divided into parts, and the device of each of its steps.
+    - `strategy` says the same for the network's own steps.
+    - `result` is what --json prints of it, None for the fallback.
+    """
 
     split: Split
     strategy: Strategy
@@ -106,8 +114,15 @@ class PlacedGraph:
 
 @dataclass(frozen=True)
 class Placer:
-    """Places networks in a `way`, or as the file of this name says. `topology`: of a file, None: to be measured.
-    `written`: the file that the placement is written to, `trace`: that of its simulated timeline; None: none is."""
+    """An object that decides the device of each step of a network.
+
+    - `way` is the fallback, a search method, or the name of a placement file.
+    - `topology` was read from a file; None means that it is measured.
+    - `seconds` is the time that a search may take.
+    - `written` is the file that the placement is written to, and `trace` the file of its simulated timeline. None
+      writes no file.
+    - `reward` is what learned placements learn from.
+    """
 
     way: str
     topology: Topology | None
@@ -119,7 +134,11 @@ class Placer:
     def place(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
     ) -> PlacedGraph:
-        """On a GPU and the CPU, and one line that says what the simulator expects. Raises BadInput, DatabaseError."""
+        """Place a network on a GPU and the CPU, and print one line about the result, such as the simulated seconds.
+
+        `unwanted` has the operators that the CPU computes in any case. Raises BadInput for fewer than two devices and
+        for a placement that cannot be made, DatabaseError if the database `db` cannot be read.
+        """
         if len(devices) < 2:
             raise BadInput(f"--placement {self.way}: between which devices? Name a GPU and the CPU: opencl:0,cpu")
         if self.way == Placement.FALLBACK:
@@ -180,7 +199,7 @@ def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequenc
 def _said(
     path: Path, graph: FusedGraph, devices: Sequence[Device], *, unwanted: Sequence[str], out: Output
 ) -> PlacedGraph:
-    """As a file says. Raises BadInput where it cannot be used."""
+    """Place a network as the file `path` says. Raises BadInput if the file cannot be used."""
     from tuner.studies.parts import built_of, read_strategy_of
 
     if unwanted:
@@ -202,7 +221,10 @@ def placer_asked(
     reward: Reward = Reward.SIMULATED,
     trace: Path | None = None,
 ) -> Placer | None:
-    """None: the fallback. Raises BadInput, before anything costs time."""
+    """Return the placer that the options ask for, or None for a fallback that is not written to a file.
+
+    Raises BadInput for options that do not go together, before anything takes time.
+    """
     if plan is not None and (way != Placement.FALLBACK or written is not None):
         option = "--placement" if way != Placement.FALLBACK else "--write-placement"
         raise BadInput(f"--plan says which device computes what: leave {option} away")
@@ -224,16 +246,16 @@ def placer_asked(
     if not 0 < seconds < float("inf"):
         raise BadInput(f"--placement-seconds must be a positive number, not {seconds:g}")
     if way == Placement.LEARNED:
-        import tuner.studies.learned  # noqa: F401  # says so where torch is missing
+        import tuner.studies.learned  # noqa: F401  # raises BadInput if torch is missing
     from tuner.studies.topology import read_topology
 
-    # Under the file's name, which errors tell.
+    # The topology gets the file's name, which error messages show.
     given = None if topology is None else replace(read_topology(topology), name=str(topology))
     return Placer(way, given, seconds, written, reward, trace)
 
 
 def placing_json(found: PlacementResult) -> dict[str, Any]:
-    """What --json says of it; a device that cannot compute the network alone takes null seconds."""
+    """Return a placement as JSON. A device that cannot compute the network alone has null seconds."""
     simple = {name: None if s == float("inf") else s for name, s in found.simple.items()}
     return {
         "way": found.way,
@@ -248,7 +270,7 @@ def placing_json(found: PlacementResult) -> dict[str, Any]:
 
 
 def _parts(split: Split) -> dict[str, list[str]]:
-    """The nodes that are split, each with those of its parts."""
+    """Return the nodes of the steps that are split, each with the nodes of its parts."""
     parts: dict[str, list[str]] = {}
     for step in split.graph.anchors:
         if step.out in split.whole:

@@ -1,4 +1,4 @@
-"""`tune plan M.onnx --device opencl:0,cpu -o plan.json`: device, layout and kernel of every step, together."""
+"""`tune plan M.onnx --device opencl:0,cpu -o plan.json` chooses device, layout and kernel of all steps together."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def command(
 
 
 def planned(network: Network, devices: Sequence[Device], db: str, *, exact: bool, out: Output) -> dict[str, Any]:
-    """The plan as JSON, and what every device alone would take. Raises BadInput, DatabaseError."""
+    """Plan a network, show the plan and return it as JSON, with the seconds that every device alone would take.
+
+    Raises BadInput, DatabaseError.
+    """
     from tuner.graph.layout.choice import rivals
     from tuner.placement.exact import plan_network, seconds_alone
     from tuner.placement.plan_file import described

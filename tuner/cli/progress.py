@@ -1,4 +1,4 @@
-"""What a person sees while a session runs: a live panel on a terminal, now and then a line elsewhere."""
+"""Shows how a session proceeds: in a live panel on a terminal, elsewhere as a line every few seconds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.text import Text
 if TYPE_CHECKING:
     from tuner.session import Progress
 
-LINE_SECONDS = 5.0  # between lines where there is no terminal
+LINE_SECONDS = 5.0  # between two lines, where there is no terminal
 
 
 class ProgressDisplay:
-    """Call `show` after every trial; use it in `with`."""
+    """A display that shows a session's progress. Use it in a `with` statement and call `show` after every trial."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -37,7 +37,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """A line that stays, above the panel where there is one. From any thread."""
+        """Print a line that stays, above the panel if there is one. Any thread may call this."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
@@ -87,6 +87,6 @@ def _line(progress: Progress) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Minutes and seconds: 3:07."""
+    """Return `seconds` as minutes and seconds, such as "3:07"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02}"

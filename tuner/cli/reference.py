@@ -1,5 +1,7 @@
-"""Every command and option as Markdown, from the commands themselves: the manual's page of options, which
-`python -m tuner.cli.reference > docs/options.md` writes."""
+"""Describes every command and option in Markdown, as the commands themselves define them. Start at `page`.
+
+`python -m tuner.cli.reference > docs/options.md` writes the manual's page of options with it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ Exit status of every command: 0 done, 2 bad input or usage, 3 nothing could be m
 
 
 def page() -> str:
-    """The whole of docs/options.md."""
+    """Return the whole text of docs/options.md."""
     return f"{_HEAD}\n{reference().rstrip()}\n"
 
 
 def reference() -> str:
-    """All commands with their options, defaults and examples, those of groups behind the group."""
+    """Return all commands with their options, defaults and examples. A group comes before its commands."""
     return "\n".join(_described("tune", root()))
 
 

@@ -1,4 +1,4 @@
-"""`tune db verify --measure N`: measure some of a database's bests for a device once more, and say what has changed."""
+"""`tune db verify --measure N` measures some of a device's stored bests again, and reports what has changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a measuring verification, as given. `factor`: by how much a time may differ before it is told."""
+    """The options, as given, of a verification that measures.
+
+    `count` is how many of the best configs it measures. `factor` is how many times slower or faster than the stored
+    time a new time may be before it is reported.
+    """
 
     count: int
     device: str
@@ -32,9 +36,9 @@ class Request:
 
 
 def verify_by_measuring(store: Store, request: Request, out: Output) -> dict[str, Any]:
-    """Measure, tell every record as it is known, show a summary and return the result for a program.
+    """Measure, report every record once it is measured, show a summary and return the result for a program.
 
-    Raises BadInput where the database has no best for the device. The caller exits by `exit_of`.
+    Raises BadInput if the database has no best config for the device. The caller passes the result to `exit_of`.
     """
     from tuner.devices import open_device
     from tuner.measure import MeasureOptions, check_toolchain, open_runner
@@ -62,8 +66,11 @@ def verify_by_measuring(store: Store, request: Request, out: Output) -> dict[str
 
 
 def exit_of(result: dict[str, Any]) -> None:
-    """Raises what ends the command: VerificationFailed's status where a kernel is wrong, NothingMeasured where there is
-    no time at all, typer.Exit(130) after an interrupt."""
+    """Raise typer.Exit if the command has to end with an exit status other than 0.
+
+    That is VerificationFailed's if a kernel is wrong, else 130 after an interrupt, else NothingMeasured's if no time
+    was measured.
+    """
     if result["wrong"]:
         raise typer.Exit(VerificationFailed.exit_status)
     if result["interrupted"]:

@@ -1,4 +1,4 @@
-"""`tune replay FILE ...`: compare searchers on recorded spaces, without a device."""
+"""`tune replay FILE ...` compares searchers on recorded spaces, without a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tune report [DIR ...] -o report.html`: one page of what a database and built modules say."""
+"""`tune report [DIR ...] -o report.html` writes one page that shows a database and built modules."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def command(
 
 
 def read_bench(path: Path) -> dict[str, Any]:
-    """Raises BadInput if the file is not what `tune bench --json` printed."""
+    """Read what `tune bench --json` printed. Raises BadInput if the file holds anything else."""
     check_file(path, "what `tune bench DIR --json` printed")
     try:
         data = parse_json(path.read_text(encoding="utf-8"))
@@ -96,7 +96,7 @@ def read_bench(path: Path) -> dict[str, Any]:
 
 
 def _roofs(keys: Sequence[DeviceKey], out: Output) -> dict[str, dict[str, float]]:
-    """Of those devices that are here, by their keys."""
+    """Measure the peaks of those devices that are here. Return `roof_of` of each by the device's key."""
     from tuner.devices.roof import roof_of
 
     roofs = {}
@@ -116,7 +116,7 @@ def _opened(key: DeviceKey) -> Device | None:
     if key.kind == "cpu":
         try:
             here = [open_device("cpu", int(str(key.attrs.get("threads", 1))))]
-        except BadInput:  # it has more threads than this machine
+        except BadInput:  # the key has more threads than this machine
             return None
     else:
         here = list_devices()
@@ -124,7 +124,7 @@ def _opened(key: DeviceKey) -> Device | None:
 
 
 def _compared(folder: Path, out: Output) -> dict[str, Any]:
-    """The module timed alone, call by call, as `tune bench --profile` does."""
+    """Time the module alone, call by call, as `tune bench --profile` does, and return the result as JSON."""
     from tuner.cli.bench import compare
 
     return {
@@ -134,7 +134,7 @@ def _compared(folder: Path, out: Output) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all. Raises BadInput if it cannot be written."""
+    """Write the whole file or nothing. Raises BadInput if it cannot be written."""
     try:
         with whole_file(str(path)) as file:
             file.write(text.encode())

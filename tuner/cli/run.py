@@ -1,4 +1,4 @@
-"""`tune run DIR --input X.npz`: run a built module once, on given inputs or on random ones."""
+"""`tune run DIR --input X.npz` runs a built module once, on given inputs or on random ones."""
 
 from __future__ import annotations
 

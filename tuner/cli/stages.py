@@ -1,4 +1,7 @@
-"""`tune build --stages auto`: operators that run at the same time, or as one, where that is faster on the device."""
+"""`tune build --stages auto` runs operators at the same time, or merges them, where that is faster on the device.
+
+Start at `Stager`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Stages(StrEnum):
-    """Whether a network is built in stages."""
+    """The values of --stages, which say whether a network is built in stages."""
 
     AUTO = "auto"
     OFF = "off"
@@ -50,7 +53,7 @@ StageLimitsOption = Annotated[
 
 
 def options_asked(minutes: float, limits: str) -> tuple[float, Options]:
-    """Seconds of search and its options. Raises BadInput."""
+    """Return the seconds of the search for stages, and its options. Raises BadInput if an argument cannot be used."""
     from tuner.stages import Limits, Options
 
     seconds = seconds_of(minutes, "--stage-minutes")
@@ -65,7 +68,7 @@ def options_asked(minutes: float, limits: str) -> tuple[float, Options]:
 
 @dataclass
 class Stager:
-    """Puts a network in stages, and says what came of it; `result` is for --json."""
+    """A callable that puts a network in stages and prints the outcome. `result` is the outcome for --json."""
 
     device: Device
     store: Store
@@ -77,8 +80,10 @@ class Stager:
     _last_line: float = 0.0
 
     def __call__(self, placed: Placed) -> Placed:
-        """The better of the network in stages and one kernel after the other: that is built, too, where stages cannot
-        be, for which there is one line."""
+        """Return the faster of the network in stages and the network that runs one kernel after the other.
+
+        If the network cannot be put in stages, print one line with the reason and return it as it is.
+        """
         from tuner.stages.plan import plan_stages
 
         self._last_line = time.monotonic()

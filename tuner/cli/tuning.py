@@ -1,4 +1,4 @@
-"""What `tune model`, `tune op` and `tune demo` have in common: check the request, tune the tasks, report."""
+"""Does what `tune model`, `tune op` and `tune demo` have in common: check the request, tune the tasks, report."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a tuning command, as given. `seconds`, `trials`, `preset`: see tuner.session.Budget; `plugins`
-    register templates, `only` are the names of those that may be used (all, where it is empty); `dtype`: how the tasks'
-    values are stored; `ray`: the address of the cluster that builds; `lease_seconds`: see tuner.session.sharing."""
+    """The options of a tuning command, as given.
+
+    - `seconds`, `trials` and `preset` are explained in tuner.session.Budget.
+    - `plugins` are modules that register templates.
+    - `only` has the names of the templates that may be used. If it is empty, all may be.
+    - `dtype` is the type that the tasks' values are stored in.
+    - `ray` is the address of the cluster that builds.
+    - `lease_seconds` is explained in tuner.session.sharing.
+    """
 
     device: str
     threads: int | None
@@ -42,7 +48,8 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     """Tune, show the table of tasks and return the report.
 
     Everything is checked before the database is touched: the tasks (`make_tasks` loads them), the device, the
-    searcher, the toolchain. Raises TuneError or DatabaseError; typer.Exit(130) after an interrupt.
+    searcher, the toolchain. Raises TuneError or DatabaseError. After an interrupt the report says so, and `finish`
+    raises typer.Exit(130).
     """
     from tuner.devices import check_storage, is_board, is_emulated, open_device
     from tuner.measure import MeasureOptions, check_ray, check_toolchain, open_runner
@@ -57,7 +64,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     if is_emulated(device.key):
         out.remark(f"{device.name} is emulated: its times mean nothing, and never count for a real device")
     plugins = import_plugins(request.plugins)
-    searcher = check_searcher(request.searcher or DEFAULT)  # it may be a plug-in's
+    searcher = check_searcher(request.searcher or DEFAULT)  # a plug-in may have registered it
     if is_board(device.name) and (vendors := [name for name in plugins if name.startswith("tuner.vendors.")]):
         raise BadInput(f"device {device.name}: other libraries' kernels run in this process: leave out {vendors[0]}")
     check_templates(request.only)

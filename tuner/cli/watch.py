@@ -1,4 +1,4 @@
-"""`tune watch`: the report's page, live, while runs go on."""
+"""`tune watch` serves the report's page live, while runs go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tune zoo NAME -o FILE`: write a real architecture with random weights as an ONNX file."""
+"""`tune zoo NAME -o FILE` writes a real architecture with random weights as an ONNX file."""
 
 from __future__ import annotations
 

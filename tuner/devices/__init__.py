@@ -1,4 +1,5 @@
-"""Devices that kernels are tuned for. Start at `open_device`; `topology` knows the host's cores and caches."""
+"""Opens the devices that kernels are tuned for. Start at `open_device`; `board_agent.topology` knows the host's cores
+and caches."""
 
 from board_agent.memory import large_pages
 from board_agent.topology import (

@@ -1,4 +1,5 @@
-"""What a device is: its TVM target and its key in the tuning database."""
+"""Defines `Device`, a processor with its TVM target and its key in the tuning database. `runtime_device` gives TVM's
+own device for it."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ _POCL = "Portable Computing Language"
 
 @dataclass(frozen=True)
 class Device:
-    """A processor that kernels run on. `threads`: how many host threads a kernel uses (its own core each; one for
-    kernels that run on another processor). `cache_bytes`: of its last cache level; `memory_bytes`: what a network may
-    have there, None where that is this process's own memory."""
+    """A processor that kernels run on. `threads` is how many host threads a kernel uses, each on its own core (one for
+    kernels that run on another processor). `cache_bytes` is the size of its last cache level. `memory_bytes` is what a
+    network may have there, None where that is this process's own memory."""
 
     name: str
     target: Target
@@ -33,23 +34,24 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is a CPU, here or on a board."""
+        """Tell whether the device is a CPU, here or on a board."""
         return self.key.kind == "cpu"
 
     @property
     def title(self) -> str:
-        """Its name and model, for a person."""
+        """Return the device's name and model, for a person."""
         return f"{self.name} ({self.key.model})"
 
     def tvm_device(self) -> tvm.runtime.Device:
-        """TVM's device of this name; see `runtime_device`."""
+        """Return TVM's device of this name; see `runtime_device`."""
         return runtime_device(self.name)
 
 
 def runtime_device(name: str) -> tvm.runtime.Device:
-    """TVM's device of a name ("cpu", "opencl:0", "cuda:1"), with the runtime that drives it loaded.
+    """Return TVM's device of a name ("cpu", "opencl:0", "cuda:1"), with the runtime that drives it loaded.
 
-    Queues of drivers that hang on long ones are flushed from now on. Raises BadInput where it is not there.
+    Where a driver hangs on long queues, they are flushed in time from now on. Raises BadInput where the device is not
+    there.
     """
     kind, _, number = name.partition(":")
     if kind == "opencl":
@@ -70,8 +72,8 @@ def timed_call(device: tvm.runtime.Device, function: Callable[..., Any], *argume
 
 
 def compile_kernels(name: str, module: tvm.runtime.Module) -> None:
-    """Let the driver of an OpenCL device compile the kernels of a built module into the cache of binaries, where
-    whoever runs them finds them. Other devices' kernels are machine code already.
+    """Let the driver of an OpenCL device compile the kernels of a built module into the cache of binaries, where the
+    process that runs them finds them. Kernels of other devices are machine code already.
 
     Raises RuntimeError with the driver's log if it refuses them.
     """
@@ -85,20 +87,20 @@ def compile_kernels(name: str, module: tvm.runtime.Module) -> None:
 
 
 def compiles_when_run(name: str) -> bool:
-    """Whether a device's driver compiles a kernel when it is first launched, for the size of its groups, and keeps that
-    in a cache of its own (PoCL)."""
+    """Tell whether a device's driver compiles a kernel when it is first launched, for the size of its groups, and keeps
+    the result in a cache of its own (PoCL)."""
     kind, _, number = name.partition(":")
     return kind == "opencl" and opencl.device_info(int(number)).platform == _POCL
 
 
 def pocl_cache(folder: str) -> str:
-    """Where PoCL keeps what it compiles; see `keep_binaries_in`."""
+    """Return the folder where PoCL keeps what it compiles; see `keep_binaries_in`."""
     return f"{folder}-pocl"
 
 
 def keep_binaries_in(folder: str, name: str) -> None:
-    """Where this process looks for a device's compiled OpenCL programs and leaves them, instead of the user's cache:
-    candidates are compiled once and never again. To be called before a driver is opened."""
+    """Set the folder where this process looks for a device's compiled OpenCL programs and leaves them, instead of the
+    user's cache. Candidates are then compiled once and never again. This has to be called before a driver is opened."""
     opencl.load()
     os.environ["POCL_CACHE_DIR"] = pocl_cache(folder)
     # To hand out a program, PoCL would compile its kernels for groups of any size, which nobody runs.

@@ -1,4 +1,5 @@
-"""Native code compiled on the user's machine: where it is kept, and how it appears there, whole or not at all."""
+"""Keeps native code that is compiled on the user's machine, and makes it appear there whole or not at all. Start at
+`cache_folder` and `made_whole`."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from tuner.errors import BadInput
 
 
 def cache_folder() -> Path:
-    """Where compiled things are kept: $XDG_CACHE_HOME/edgetune, by default ~/.cache/edgetune. Raises BadInput if there
-    is no such place."""
+    """Return the folder for compiled code: $XDG_CACHE_HOME/edgetune, by default ~/.cache/edgetune. Raises BadInput if
+    there is neither that variable nor a home folder."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(named):
         return Path(named) / "edgetune"
@@ -25,7 +26,7 @@ def cache_folder() -> Path:
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """A short name for what something was compiled from."""
+    """Return a short name for what something was compiled from."""
     found = hashlib.sha256()
     for part in parts:
         found.update(len(part).to_bytes(8, "little") + part)
@@ -34,8 +35,8 @@ def digest(parts: Iterable[bytes]) -> str:
 
 @contextlib.contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
-    """Yields where to write what is to appear at `path`: it is moved there at the end, unless the block raises or has
-    written nothing. Raises OSError if the folder cannot be written."""
+    """Yield the path to which the block is to write what is to appear at `path`. The file is moved there at the end,
+    unless the block raises or has written nothing. Raises OSError if the folder cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent) as scratch:
         made = Path(scratch) / path.name

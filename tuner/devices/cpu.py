@@ -1,4 +1,4 @@
-"""The host's CPU as a device. Start at `open_cpu`."""
+"""Opens the host's CPU as a device. Start at `open_cpu`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.devices.keys import unless_emulated
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
-# A family shares its vector unit; the first feature that the target has names it.
+# The CPUs of a family share a vector unit. The first feature that the target has names the family.
 _FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
     "x86_64": (("avx512f", "avx512"), ("avx2", "avx2"), ("sse4.2", "sse4")),
     "aarch64": (("neon", "neon"),),
@@ -25,10 +25,11 @@ _FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def host_target(threads: int) -> Target:
-    """This machine's CPU, for functions that use so many threads.
+    """Return the target of this machine's CPU, for functions that use so many threads.
 
-    LLVM's optimisation level stays at its 3: at 1 a tenth of all schedules run 1.4 to 2.7 times as long, at 2 direct
-    convolutions 1.25 times, and what is deployed is compiled at 3 wherever nobody thinks of it.
+    LLVM's optimisation level stays at its default, 3. At level 1 a tenth of all schedules run 1.4 to 2.7 times as long,
+    and at level 2 direct convolutions 1.25 times. Modules that are deployed are compiled at level 3 unless somebody
+    sets another.
     """
     cpu = str(tvm.get_global_func("target.llvm_get_system_cpu")())
     options = {"kind": "llvm", "mcpu": cpu, "num-cores": threads}
@@ -40,14 +41,15 @@ def host_target(threads: int) -> Target:
 
 
 def hidden_features(cpu: str, found: Mapping[str, bool]) -> list[str]:
-    """The features that LLVM takes a processor of this name to have and that the machine is `found` to lack: virtual
-    machines hide some, AVX-512's half precision for one, and code that uses them dies of an illegal instruction."""
+    """Return the features that LLVM takes a processor of this name to have and that the machine is `found` to lack.
+    Virtual machines hide some, AVX-512's half precision for one, and code that uses them dies of an illegal
+    instruction."""
     named = tvm.get_global_func("target.llvm_get_cpu_features")(Target({"kind": "llvm", "mcpu": cpu}))
     return sorted(str(name) for name, there in found.items() if not there and name in named)
 
 
 def family(machine: str, target: Target) -> str:
-    """What a CPU's kernels have in common with others': its architecture and vector unit."""
+    """Return the name of what a CPU's kernels have in common with those of others: its architecture and vector unit."""
     has = tvm.get_global_func("target.target_has_feature")
     suffix = next((name for feature, name in _FAMILIES.get(machine, ()) if has(feature, target)), None)
     return f"{machine}-{suffix}" if suffix else machine
@@ -63,8 +65,8 @@ def _default_threads(cores: int) -> int:
 
 
 def open_cpu(threads: int | None, procfs: Path = PROCFS) -> Device:
-    """The CPU with so many threads (default: TVM_NUM_THREADS, else every usable core). Raises BadInput for more
-    threads than cores. Its key is that which the same machine has as a board."""
+    """Open the CPU with so many threads (default: TVM_NUM_THREADS, else every usable core). Its key is the one that the
+    same machine has as a board. Raises BadInput for more threads than cores."""
     cores = len(usable_cpus())
     count = _default_threads(cores) if threads is None else threads
     if not 1 <= count <= cores:

@@ -1,4 +1,4 @@
-"""From a name to a device: `open_device("cpu")`, `open_device("opencl:0")`."""
+"""Opens a device by its name: `open_device("cpu")`, `open_device("opencl:0")`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NUMBERED = re.compile(r"(opencl|cuda):(\d+)")
 
 
 def open_device(spec: str, threads: int | None = None) -> Device:
-    """The device that `spec` names: "cpu", "opencl:N", "cuda:N" or "board:NAME". `threads` is for CPUs alone (default:
-    TVM_NUM_THREADS, else every usable core).
+    """Open the device that `spec` names: "cpu", "opencl:N", "cuda:N" or "board:NAME". `threads` is for CPUs alone
+    (default: TVM_NUM_THREADS, else every usable core).
 
     Raises BadInput for a spec that is not one, for a device that is not here, and for more threads than cores.
     """
@@ -34,8 +34,8 @@ def open_device(spec: str, threads: int | None = None) -> Device:
 
 
 def open_devices(specs: Sequence[str], threads: int | None = None) -> list[Device]:
-    """Different devices, `threads` being for the CPU among them. Raises BadInput as `open_device` does, for a device
-    that is named twice, and for threads without a CPU."""
+    """Open several devices, which have to differ. `threads` is for the CPU among them. Raises BadInput as `open_device`
+    does, for a device that is named twice, and for threads without a CPU."""
     named = ",".join(specs)
     if not specs or len(set(specs)) < len(specs):
         raise BadInput(f"devices {named!r}: give devices that differ, with commas between them: opencl:0,cpu")
@@ -45,6 +45,6 @@ def open_devices(specs: Sequence[str], threads: int | None = None) -> list[Devic
 
 
 def list_devices() -> list[Device]:
-    """Every device that can be opened here; the CPU with all of its threads. Raises BadInput where the OpenCL runtime
-    cannot be compiled."""
+    """Return every device that can be opened here, the CPU with all of its threads. Raises BadInput where the OpenCL
+    runtime cannot be compiled."""
     return [open_cpu(None), *list_gpus()]

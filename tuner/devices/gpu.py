@@ -1,4 +1,5 @@
-"""OpenCL and CUDA devices that are here, from what their drivers report. Start at `open_opencl` and `open_cuda`."""
+"""Opens the OpenCL and CUDA devices that are here, from what their drivers report. Start at `open_opencl` and
+`open_cuda`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ LEAST_CACHE_BYTES = 1 << 20  # where a driver reports no cache
 
 
 def limits_of(info: DeviceInfo) -> GpuLimits:
-    """The limits of an OpenCL device as templates read them."""
+    """Return the limits of an OpenCL device as templates read them."""
     family = family_of(info)
     return GpuLimits(
         kind="opencl",
@@ -39,7 +40,7 @@ def limits_of(info: DeviceInfo) -> GpuLimits:
 
 
 def open_opencl(index: int) -> Device:
-    """The OpenCL device of a number, as `opencl.devices` counts them. Raises BadInput where there is none."""
+    """Open the OpenCL device of a number, as `opencl.devices` counts them. Raises BadInput where there is none."""
     info = opencl.device_info(index)
     limits = limits_of(info)
     key = device_key(limits, info.name, info.compute_units, platform=info.platform, driver=info.driver_version)
@@ -51,8 +52,8 @@ def open_opencl(index: int) -> Device:
 
 @dataclass(frozen=True)
 class CudaInfo:
-    """What a CUDA device's driver says of it. `capability`: major and minor; `shared_memory_bytes`: of a block, without
-    asking for more; `compute_units`: multiprocessors."""
+    """What a CUDA device's driver says of it. `capability` is the major and the minor number. `shared_memory_bytes` is
+    what a block gets without asking for more. `compute_units` are multiprocessors."""
 
     name: str
     capability: tuple[int, int]
@@ -65,7 +66,7 @@ class CudaInfo:
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> CudaInfo:
-        """From the fields by their names. Raises BadInput if one is missing or makes no sense."""
+        """Make the object from the fields by their names. Raises BadInput if one is missing or makes no sense."""
         try:
             major, minor = map(int, described["capability"])
             rest = {f.name: int(described[f.name]) for f in fields(cls) if f.name not in ("name", "capability")}
@@ -75,7 +76,7 @@ class CudaInfo:
 
     @property
     def arch(self) -> str:
-        """What it is compiled for."""
+        """Return the architecture that the device's kernels are compiled for."""
         return arch_of(*self.capability)
 
     @property
@@ -97,7 +98,7 @@ class CudaInfo:
 
 
 def open_cuda(index: int) -> Device:
-    """The CUDA device of a number. Raises BadInput where there is none."""
+    """Open the CUDA device of a number. Raises BadInput where there is none."""
     device = runtime_device(f"cuda:{index}")
     info = CudaInfo(
         name=str(device.device_name),
@@ -118,8 +119,8 @@ def _cache_bytes(device: tvm.runtime.Device) -> int:
 
 
 def list_gpus(kind: str | None = None) -> list[Device]:
-    """Every OpenCL and CUDA device that can be opened here, or those of one kind. Raises BadInput where the OpenCL
-    runtime is needed and cannot be compiled."""
+    """Return every OpenCL and CUDA device that can be opened here, or those of one kind. Raises BadInput where the
+    OpenCL runtime is needed and cannot be compiled."""
     found = [open_opencl(index) for index in range(0 if kind == "cuda" else len(opencl.devices()))]
     count = 0
     while kind != "opencl" and tvm.runtime.device("cuda", count).exist:

@@ -1,4 +1,4 @@
-"""Host memory in large pages, for what is read once from end to end in every inference."""
+"""Places arrays in large pages of host memory, for what is read once from end to end in every inference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ALIGN = 64  # like TVM's own allocations
 
 
 def placed_in_large_pages(arrays: Sequence[np.ndarray]) -> list[tvm.runtime.Tensor]:
-    """Copies of arrays, in one piece of memory."""
+    """Copy arrays into one piece of memory, and return the copies."""
     starts, end = [], 0
     for array in arrays:
         starts.append(end)

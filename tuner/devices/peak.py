@@ -1,5 +1,5 @@
-"""The peak that shares of peak refer to: `fma_peak` times a kernel that does nothing but fused multiply-adds in vector
-registers. It is what this machine does now, at its present clock, not a figure from a data sheet."""
+"""Measures the peak that shares of peak refer to: `fma_peak` times a kernel that does nothing but fused multiply-adds
+in vector registers. The peak is what this machine does now, at its present clock, not a figure from a data sheet."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tvm.script import tirx as T
 from templates.gpu.limits import gpu_limits_of
 from tuner.devices.base import Device
 
-_CHAINS = 12  # independent accumulators: latency times throughput of any of our cores, and they fit into registers
-_LANES = (8, 16)  # AVX2 and NEON; AVX-512. The better one counts.
+_CHAINS = 12  # independent accumulators: enough to hide the latency on any of our cores, and they fit into registers
+_LANES = (8, 16)  # for AVX2 and NEON, and for AVX-512; the better one counts
 _STEPS = 100_000
 _REPEATS = 10
 # Items of a group and lanes on an OpenCL or CUDA device. CPU runtimes want one item with wide vectors; the best counts.
 _GROUPS = ((1, 8), (1, 16), (64, 4), (256, 4))
 _GROUPS_PER_UNIT = 8
-# Multiply-adds of each chain, of all items of a group together: long enough that a launch does not count.
+# Multiply-adds of each chain, of all items of a group together. They take so long that a launch does not count.
 _GROUP_STEPS = 2_560_000
 
 
 @dataclass(frozen=True)
 class Multiplier:
-    """A kernel of nothing but multiply-adds: `shape` of its two operands (start, out), `steps` in each of its chains.
-    Items, chains and lanes are the shape's extents."""
+    """A kernel that does nothing but multiply-adds. `shape` is that of its two operands (start, out): items, chains and
+    lanes. `steps` is how many multiply-adds each of its chains has."""
 
     steps: int
     shape: tuple[int, int, int]
@@ -45,13 +45,14 @@ class Multiplier:
 
 
 def fma_peak(device: Device) -> float:
-    """Floating-point operations a second, float32, of all threads of a CPU or a whole GPU; the best of several runs."""
+    """Return the floating-point operations a second, float32, of all threads of a CPU or a whole GPU: the best of
+    several runs."""
     return max(_rate(device, multiplier) for multiplier in _multipliers(device))
 
 
 def fma_kernel(device: Device, seconds: float) -> Multiplier:
-    """The fastest of the device's kernels of multiply-adds, so long that it takes about `seconds`: to be timed beside
-    other kernels, where a machine's rate changes with its neighbours."""
+    """Return the fastest of the device's kernels of multiply-adds, so long that it takes about `seconds`. It is to be
+    timed beside other kernels, where a machine's rate changes with its neighbours."""
     rates = {multiplier: _rate(device, multiplier) for multiplier in _multipliers(device)}
     best = max(rates, key=rates.__getitem__)
     return replace(best, steps=max(1, round(best.steps * seconds * rates[best] / best.flop)))
@@ -103,7 +104,8 @@ def _kernel(steps: int, threads: int, chains: int, lanes: int) -> tirx.PrimFunc:
 
 
 def _gpu_kernel(groups: int, steps: int, items: int, chains: int, lanes: int) -> tirx.PrimFunc:
-    """`items` of all `groups` together, each with `steps` multiply-adds in each of its chains."""
+    """Return a kernel with `items` items in all `groups` together, each with `steps` multiply-adds in each of its
+    chains."""
     size = items // groups
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]

@@ -1,7 +1,8 @@
-"""Edge devices that kernels can be compiled and checked for where they are not here. Start at `profile_named`.
+"""Describes edge devices that kernels can be compiled and checked for where they are not here. Start at
+`profile_named`.
 
-A profile holds what public documentation says, None where it does not say or boards differ; a real board's own
-answers replace it. Local memory of a CUDA device is what a kernel may declare statically.
+A profile holds what public documentation says, and None where it does not say or boards differ. A real board's own
+answers replace it. The local memory of a CUDA device is what a kernel may declare statically.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from tuning_db.record import DeviceKey
 
 @dataclass(frozen=True)
 class Profile:
-    """`title`: for a person. `reported`: the name that the driver gives the device. `architecture`: "gen9", "sm_53".
-    `host`: LLVM triple and CPU of the host part. `extensions`: those of OpenCL that kernels may use. `ocloc`: what
-    Intel's offline compiler calls the device. `aliases`: other names it is known by."""
+    """A device that kernels can be compiled for without having it. `title` is for a person. `reported` is the name that
+    the driver gives the device. `architecture` is such as "gen9" or "sm_53". `host` has the LLVM triple and the CPU of
+    the host part. `extensions` are those of OpenCL that kernels may use. `ocloc` is what Intel's offline compiler calls
+    the device. `aliases` are other names that the profile is known by."""
 
     name: str
     title: str
@@ -37,24 +39,24 @@ class Profile:
     aliases: tuple[str, ...] = ()
 
     def target(self) -> Target:
-        """TVM's target, with the limits that templates read and the board's host."""
+        """Return TVM's target, with the limits that templates read and the board's host."""
         triple, cpu = self.host
         host = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
         return gpu_target(self.limits, host, self.name)
 
     def key(self) -> DeviceKey:
-        """As the real device's, as far as it is known."""
+        """Return the same key as the real device's, as far as that is known."""
         more: dict[str, int | str] = {} if self.clock_mhz is None else {"clock_mhz": self.clock_mhz}
         return device_key(self.limits, self.reported, self.compute_units, arch=self.architecture, **more)
 
     @property
     def flush_every(self) -> int:
-        """After how many launches its queues are flushed; 0: as the driver decides."""
+        """Return after how many launches the device's queues are flushed; 0 leaves that to the driver."""
         return flush_every(self.limits.family)
 
     @property
     def compilers(self) -> tuple[str, ...]:
-        """Names of the offline compilers that check its kernels."""
+        """Return the names of the offline compilers that check the device's kernels."""
         if self.limits.kind == "cuda":
             return ("nvrtc",)
         return ("clang", "ocloc") if self.ocloc else ("clang",)
@@ -184,12 +186,12 @@ _PROFILES = (
 
 
 def all_profiles() -> tuple[Profile, ...]:
-    """The devices that kernels can be compiled for without having one."""
+    """Return the devices that kernels can be compiled for without having one."""
     return _PROFILES
 
 
 def host_of_profile(profile: Profile) -> Device:
-    """The CPU of the profile's board, one thread of it; it is called NAME:cpu."""
+    """Return one thread of the CPU of the profile's board as a device, which is called NAME:cpu."""
     triple, cpu = profile.host
     target = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu, "num-cores": 1})
     key = DeviceKey("cpu", family(triple.partition("-")[0], target), cpu, {"threads": 1})
@@ -197,7 +199,8 @@ def host_of_profile(profile: Profile) -> Device:
 
 
 def profile_named(name: str) -> Profile:
-    """The profile of a name or an alias, in any case. Raises BadInput, naming the known ones, if there is none."""
+    """Return the profile of a name or an alias, in any case. Raises BadInput, naming the known ones, if
+    there is none."""
     wanted = name.lower()
     found = next((p for p in _PROFILES if wanted == p.name or wanted in p.aliases), None)
     if found is None:

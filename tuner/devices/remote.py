@@ -1,6 +1,6 @@
-"""A board across the network as a device. Start at `open_board`.
+"""Opens a board across the network as a device. Start at `open_board`.
 
-Its CPU's target is put together from what the agent reports: a board has no compiler that could be asked.
+The target of its CPU is put together from what the agent reports: a board has no compiler that could be asked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuning_db.record import DeviceKey
 _PREFIX = "board:"
 _ON_BOARD = re.compile(r"cpu|(opencl|cuda):\d+")
 _MEMORY_BYTES = 1 << 30  # what asking a driver may take
-# LLVM's names of ARM's cores by the part number that the kernel reports; those of edge boards, and what clouds have.
+# LLVM's names of ARM's cores, by the part number that the kernel reports. These are cores of edge boards and clouds.
 _ARM = {
     "0xd03": "cortex-a53",
     "0xd04": "cortex-a35",
@@ -41,24 +41,25 @@ _ARM = {
     "0xd49": "neoverse-n2",
     "0xd4f": "neoverse-v2",
 }
-# The levels of the x86-64 ABI, by flags that the kernel reports and that none below has.
+# The levels of the x86-64 ABI, by flags that the kernel reports and that no lower level has.
 _X86 = (("x86-64-v4", {"avx512f", "avx512bw", "avx512dq", "avx512vl"}), ("x86-64-v3", {"avx2", "fma", "bmi2"}))
 
 
 def is_board(name: str) -> bool:
-    """Whether a device is named as a board's: "board:pi", "board:pi/opencl:0"."""
+    """Tell whether a device's name is that of a board's device: "board:pi", "board:pi/opencl:0"."""
     return name.startswith(_PREFIX)
 
 
 def boards_of(name: str) -> list[str]:
-    """The devices that a name of several means: "board:a+b/opencl:0" is that of "board:a" and that of "board:b"."""
+    """Return the devices that the name of several boards means: "board:a+b/opencl:0" means that device of "board:a" and
+    that of "board:b"."""
     boards, slash, device = name.removeprefix(_PREFIX).partition("/")
     return [_PREFIX + board + slash + device for board in boards.split("+")]
 
 
 def place_on_board(name: str) -> tuple[str, str]:
-    """The board and the device there that a device's name means: "board:pi" is the CPU of pi. Raises BadInput for a
-    kind of device that boards do not have."""
+    """Return the board, and the device there, that a device's name means: "board:pi" is the CPU of pi. Raises BadInput
+    for a kind of device that boards do not have."""
     board, _, device = name.removeprefix(_PREFIX).partition("/")
     if not _ON_BOARD.fullmatch(device or "cpu"):
         raise BadInput(f"device {name}: give board:{board} for its CPU, board:{board}/opencl:N or /cuda:N")
@@ -66,18 +67,19 @@ def place_on_board(name: str) -> tuple[str, str]:
 
 
 def form_of(name: str) -> str:
-    """How candidates go to a device: as a "library" that TVM's runtime loads, or as "launches" of kernels' source."""
+    """Return in what form candidates go to a device: as a "library" that TVM's runtime loads, or as "launches" of
+    kernels' source."""
     return "launches" if is_board(name) and place_on_board(name)[1] != "cpu" else "library"
 
 
 def called(name: str) -> str:
-    """A device's name as a person says it: "board pi" for "board:pi"."""
+    """Return a device's name as a person says it: "board pi" for "board:pi"."""
     return f"board {place_on_board(name)[0]}" if is_board(name) else name
 
 
 def open_board(name: str, threads: int | None) -> Device:
-    """The device "board:NAME", or "board:NAME+NAME" for equal boards that share the work; of several, those that are
-    away now may come later. Raises BadInput where a board is not known, none can be reached, or two differ."""
+    """Open the device "board:NAME", or "board:NAME+NAME" for equal boards that share the work. Of several boards, those
+    that are away now may come later. Raises BadInput where a board is not known, none can be reached, or two differ."""
     names = boards_of(name)
     if len(set(names)) < len(names):
         raise BadInput(f"device {name}: give different boards")
@@ -101,17 +103,17 @@ def open_board(name: str, threads: int | None) -> Device:
 
 
 def alike(one: DeviceKey, other: DeviceKey) -> bool:
-    """Whether two boards may share a tuning run."""
+    """Tell whether two boards may share a tuning run."""
     return (one.family, one.model, one.attrs.get("threads")) == (other.family, other.model, other.attrs.get("threads"))
 
 
 def _gpu_of(name: str, link: Link, device: str, threads: int | None) -> Device:
-    """Raises BadInput where the board has no such device."""
+    """Open an OpenCL or CUDA device of a board. Raises BadInput where the board has no such device."""
     if threads is not None:
         raise BadInput(f"device {name}: a number of threads is for the CPU; leave it out")
     settings = {"device": device, "form": "launches", "threads": 1, "memory_bytes": _MEMORY_BYTES}
     try:
-        link.start(settings, 60.0, waits=lambda _: None)  # who only asks is soon next in line
+        link.start(settings, 60.0, waits=lambda _: None)  # a host that only asks is soon next in the turn queue
         described, _ = link.ask({"do": "describe"})
     except (KernelDied, RuntimeError) as error:
         raise BadInput(f"device {name}: {error}") from error
@@ -123,8 +125,8 @@ def _described(device: Device) -> str:
 
 
 def device_of(name: str, facts: dict[str, Any], threads: int | None) -> Device:
-    """The CPU that reports these facts. Raises BadInput for more threads than it has, and for an architecture that
-    nothing is compiled for."""
+    """Return the CPU that reports these facts, as a device. Raises BadInput for more threads than it has, and for an
+    architecture that nothing is compiled for."""
     cores = len(facts["cpus"])
     count = cores if threads is None else threads
     if not 1 <= count <= cores:
@@ -134,8 +136,8 @@ def device_of(name: str, facts: dict[str, Any], threads: int | None) -> Device:
 
 
 def gpu_device_of(name: str, facts: dict[str, Any], described: dict[str, Any]) -> Device:
-    """The OpenCL or CUDA device of a board, from the board's facts and what the driver there says of the device (the
-    fields of opencl.DeviceInfo, and "cache_bytes"; or, with the kind "cuda", those of gpu.CudaInfo)."""
+    """Return the OpenCL or CUDA device of a board, from the board's facts and what the driver there says of the device
+    (the fields of opencl.DeviceInfo, and "cache_bytes"; or, with the kind "cuda", those of gpu.CudaInfo)."""
     if described.get("kind") == "cuda":
         cuda = CudaInfo.of(described)
         target, cache = gpu_target(cuda.limits, host_target(1)), max(cuda.cache_bytes, LEAST_CACHE_BYTES)
@@ -150,7 +152,7 @@ def gpu_device_of(name: str, facts: dict[str, Any], described: dict[str, Any]) -
 
 
 def gpu_key_of(facts: dict[str, Any], described: dict[str, Any]) -> DeviceKey:
-    """The key in the tuning database of a board's OpenCL or CUDA device."""
+    """Return the key of a board's OpenCL or CUDA device in the tuning database."""
     if described.get("kind") == "cuda":
         return CudaInfo.of(described).key
     info = info_of(described)
@@ -159,14 +161,14 @@ def gpu_key_of(facts: dict[str, Any], described: dict[str, Any]) -> DeviceKey:
 
 
 def key_of(facts: dict[str, Any], target: Target, threads: int) -> DeviceKey:
-    """A board's key in the tuning database."""
+    """Return the key of a board's CPU in the tuning database."""
     known = {"threads": threads, "last_level_cache_bytes": int(facts["last_level_cache_bytes"])}
     key = DeviceKey("cpu", family(str(facts["machine"]), target), _model(facts), known)
     return unless_emulated(key, bool(facts.get("emulated")))
 
 
 def cpu_of(facts: dict[str, Any], threads: int) -> dict[str, Any]:
-    """The target of a board's CPU. Raises BadInput for a machine that nothing is compiled for."""
+    """Return the target of a board's CPU. Raises BadInput for a machine that nothing is compiled for."""
     machine = facts["machine"]
     if machine == "aarch64":
         return {
@@ -184,6 +186,6 @@ def cpu_of(facts: dict[str, Any], threads: int) -> dict[str, Any]:
 
 
 def _model(facts: dict[str, Any]) -> str:
-    reported = "" if facts.get("emulated") else facts["cpu_name"].lower()  # of the machine below
+    reported = "" if facts.get("emulated") else facts["cpu_name"].lower()  # an emulator reports its own machine
     named = _ARM.get(facts["cpu_ids"][1]) or reported or "generic"
     return "-".join("".join(c if c.isalnum() else " " for c in named).split())

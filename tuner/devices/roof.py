@@ -1,4 +1,4 @@
-"""How fast a device is at best, measured now: multiply-adds, its memory, launches. Start at `roof_of`."""
+"""Measures how fast a device is at best now: its multiply-adds, its memory and its launches. Start at `roof_of`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ _FEW = 1 << 10  # numbers: enough for a parallel loop, and nothing to compute
 
 
 def roof_of(device: Device) -> dict[str, Any]:
-    """The device's peak of multiply-adds and the rate of its memory, measured now, which takes seconds. Operations and
-    bytes a second."""
+    """Measure the device's peak of multiply-adds and the rate of its memory, in operations and bytes a second. This
+    takes seconds."""
     return {"flops": fma_peak(device), "bytes_per_second": _stream_rate(device)}
 
 
 def launch_seconds(device: Device) -> float:
-    """Of a kernel with next to nothing to compute, in a row of such kernels: what every one takes besides its work."""
+    """Measure what every launch takes besides its work: the seconds of a kernel with next to nothing to compute, in a
+    row of such kernels."""
     return median(_sums(device, _FEW, _LAUNCHES))
 
 
 def _stream_rate(device: Device) -> float:
-    """Of a sum of two arrays: bytes read and written a second, the best of a few runs."""
+    """Measure the bytes that a sum of two arrays reads and writes in a second, the best of a few runs."""
     return 3.0 * 4 * _ELEMENTS / min(_sums(device, _ELEMENTS, 1))
 
 
 def _sums(device: Device, elements: int, number: int) -> list[float]:
-    """Seconds of a sum of two arrays, `number` of them in a row, in each of some repeats."""
+    """Time a sum of two arrays that runs `number` times in a row. Return its seconds per run, once for each of some
+    repeats."""
     a, b = (te.placeholder((elements,), "float32", name) for name in "ab")
     total = te.compute((elements,), lambda i: a[i] + b[i], name="total")
     func = default.schedule(te.create_prim_func([a, b, total]).with_attr("global_symbol", "main"), device.target)

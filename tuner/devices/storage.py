@@ -1,4 +1,4 @@
-"""In which types a device can store activations and weights. Start at `check_storage`."""
+"""Checks in which types a device can store activations and weights. Start at `check_storage`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tuner.errors import BadInput
 
 
 def check_storage(dtype: str, target: Target, name: str) -> None:
-    """Raises BadInput unless kernels for a target read and write values of `dtype`. `name`: what a person calls the
+    """Raise BadInput unless kernels for a target read and write values of `dtype`. `name` is what a person calls the
     device."""
     if dtype == "float32":
         return

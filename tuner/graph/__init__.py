@@ -1,7 +1,8 @@
-"""From a model file to a Relax module of scheduled functions.
+"""This package turns a model file into a Relax module of scheduled functions.
 
-`load_onnx` (or `load_exported`) -> `fuse` (-> `halved`) -> `tasks_of` (what to tune) and `lower_placed` ->
-`compile_module`.
+`load_onnx` or `load_exported` reads a model, `fuse` makes fused steps of it, and `halved` stores these in half
+precision if that is wanted. `tasks_of` then lists what there is to tune. `lower_placed` and `compile_module` build the
+module.
 """
 
 from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse

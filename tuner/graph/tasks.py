@@ -1,4 +1,7 @@
-"""What there is to tune in a network: its distinct workloads. Start at `tasks_of`; `flop_table` is for reports."""
+"""List the distinct workloads of a network, each of which is one tuning task.
+
+Start at `tasks_of`. `flop_table` is for reports.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ from tuning_db.record import Workload
 
 @dataclass(frozen=True)
 class FlopShare:
-    """`flop`: of one call by the direct algorithm (0 where an operator has none); `share`: of all calls among the
-    network's tasks (sums to 1)."""
+    """A row of `flop_table`, which describes one distinct workload of a network.
+
+    `flop` is the number of floating-point operations of one call by the direct algorithm (0 if the operator has none).
+    `share` is the fraction of the network's operations that all calls of the workload make up; the shares sum to 1.
+    """
 
     name: str
     workload: Workload
@@ -22,7 +28,7 @@ class FlopShare:
 
 
 def tasks_of(graph: FusedGraph) -> list[Task]:
-    """The distinct workloads in the order of their first use, named after the first node that has them."""
+    """Return the distinct workloads in the order of their first use, each named after the first node that has it."""
     names: dict[Workload, str] = {}
     counts: dict[Workload, int] = {}
     for step in graph.tuned:
@@ -32,7 +38,7 @@ def tasks_of(graph: FusedGraph) -> list[Task]:
 
 
 def flop_table(graph: FusedGraph) -> list[FlopShare]:
-    """The tasks with their share of the network's floating-point operations, largest first."""
+    """Return the tasks with their shares of the network's floating-point operations, the largest share first."""
     rows = [(task, task.flop or 0.0) for task in tasks_of(graph)]
     total = sum(flop * task.occurrences for task, flop in rows) or 1.0
     table = [FlopShare(t.name, t.workload, t.occurrences, flop, flop * t.occurrences / total) for t, flop in rows]

@@ -1,9 +1,9 @@
-"""AutoTVM's tuning logs (JSON lines, version 0.2) as trials for the database. Start at `from_record`.
+"""Converts AutoTVM's tuning logs (JSON lines, version 0.2) to trials for the database. Start at `from_record`.
 
-A record says: on a device that its target names, a kernel of one of AutoTVM's templates computed this operator,
-without an epilogue, in such a time. It becomes a trial of the template "autotvm/TASK" with AutoTVM's own knobs. Nobody
-can build that kernel any more and nobody has checked what it computed, so it never becomes a best; what its tiles say
-to our templates, `templates.foreign` knows.
+A record says that a kernel of one of AutoTVM's templates computed an operator, without an epilogue, in some time on the
+device of its target. It becomes a trial of the template "autotvm/TASK" with AutoTVM's own knobs. That kernel can no
+longer be built, and its result was never checked, so it never becomes a best. `templates.foreign` translates its tiles
+for our templates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tuning_db.rows import check_times
 VERSION = 0.2
 DTYPES = ("float32", "float16")
 
-# MeasureErrorNo of AutoTVM, by its numbers.
+# AutoTVM's MeasureErrorNo, by number.
 _FAILURES = {
     1: FailureKind.INVALID,
     2: FailureKind.COMPILE,
@@ -34,21 +34,24 @@ _FAILURES = {
     7: FailureKind.RUN_TIMEOUT,
     8: FailureKind.RUN,
 }
-# What of a target's `-device`, or of its keys, names a family of ours, in this order.
+# The words in a target's `-device`, its keys or its kind that name a device family. The first word that matches counts.
 _FAMILIES = {
     "mali": "mali",
     "bifrost": "mali",
     "adreno": "adreno",
     "intel_graphics": "intel",
     "cuda": "nvidia",
-    "cpu": "cpu",  # OpenCL on one
+    "cpu": "cpu",  # OpenCL on a CPU
 }
 _KINDS = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
 
 
 def from_record(data: Mapping[str, Any]) -> Trial:
-    """The trial of a record. Raises DatabaseError, saying what has no counterpart here: an operator, layout, data type
-    or processor that no workload or device of ours describes, or a record that is damaged."""
+    """Return the trial of a record.
+
+    Raises DatabaseError, saying what has no counterpart here: an operator, layout, data type or processor that none of
+    our workloads or devices describes, or a damaged record.
+    """
     version = data.get("version", data.get("v"))
     if version != VERSION:
         raise DatabaseError(f"it is of AutoTVM's format {version}: only {VERSION} can be read (TVM 0.6 and later)")
@@ -93,7 +96,7 @@ def _workload(task: str, args: Sequence[Any]) -> Workload:
 
 
 def _tensor(task: str, argument: Any, rank: int) -> tuple[tuple[int, ...], str]:
-    """Shape and data type of a tensor argument."""
+    """Return the shape and data type of a tensor argument."""
     kind, shape, dtype = argument
     if kind != "TENSOR" or len(shape) != rank:
         raise DatabaseError(f"{task}: a tensor of shape {shape} is in a layout of its own")
@@ -122,7 +125,8 @@ def _padding(value: Any) -> tuple[int, int, int, int]:
 
 
 def _conv2d(task: str, args: Sequence[Any]) -> Workload:
-    """Arguments: data (NCHW), weight (OIHW), strides, padding, dilation, then layouts, groups or types."""
+    """Convert a convolution. Its arguments are data (NCHW), weight (OIHW), strides, padding, dilation, then layouts,
+    groups or types."""
     (batch, channels, height, width), dtype = _tensor(task, args[0], 4)
     (outputs, inputs, *kernel), _ = _tensor(task, args[1], 4)
     depthwise, groups = task.startswith("depthwise"), channels // inputs
@@ -147,7 +151,7 @@ def _conv2d(task: str, args: Sequence[Any]) -> Workload:
 
 
 def _dense(task: str, args: Sequence[Any]) -> Workload:
-    """Arguments: data (rows, in), weight (out, in), bias or null, types."""
+    """Convert a dense layer. Its arguments are data (rows, in), weight (out, in), bias or null, types."""
     (rows, inputs), dtype = _tensor(task, args[0], 2)
     (outputs, reduced), _ = _tensor(task, args[1], 2)
     if inputs != reduced:
@@ -166,8 +170,8 @@ _OPERATORS: tuple[tuple[str, Callable[[str, Sequence[Any]], Workload]], ...] = (
 
 
 def device_of(target: str) -> DeviceKey:
-    """The device of a target's text, "cuda -model=tx2" or JSON. Its model is what the log's author called it, or for a
-    CPU LLVM's name. Raises DatabaseError for a kind of device that no template of ours is for."""
+    """Return the device key of a target's text, "cuda -model=tx2" or JSON. Its model is the name that the log's author
+    gave, or for a CPU LLVM's name. Raises DatabaseError for a kind of device for which we have no template."""
     options = _options(target)
     kind, model = options["kind"], options.get("mcpu", options.get("model", "unknown"))
     if kind not in _KINDS:
@@ -178,7 +182,7 @@ def device_of(target: str) -> DeviceKey:
 
 
 def _options(target: str) -> dict[str, str]:
-    """A target's kind and its other options, as text."""
+    """Return a target's kind and its other options, as text."""
     if target.lstrip().startswith("{"):
         listed = parse_json(target)
         return {name: ",".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in listed.items()}
@@ -188,7 +192,7 @@ def _options(target: str) -> dict[str, str]:
 
 
 def _cpu_family(options: Mapping[str, str]) -> str:
-    """As tuner.devices.cpu calls it, where the target says enough."""
+    """Return the family as `tuner.devices.cpu` names it, where the target says enough."""
     machine, features, cpu = options.get("mtriple", "x86_64").partition("-")[0], options.get("mattr", ""), options
     if machine in ("aarch64", "arm64"):
         return "aarch64-neon"

@@ -1,8 +1,8 @@
-"""Which workload of ours a TIR function computes that somebody else made, as TVM's operators are. Start at
+"""Finds which of our workloads a TIR function computes that was made elsewhere, as TVM's operators are. Start at
 `workload_of`.
 
-Blocks are read as equations: one sums products (its indices say strides and dilation), one may copy its data into a
-larger buffer first (its offset is the padding), and those behind it apply an epilogue.
+Blocks are read as equations. One block sums products, and its indices give strides and dilation. A block before it may
+copy its data into a larger buffer, whose offset is the padding. The blocks behind it apply an epilogue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DTYPES = ("float32", "float16")
 
 
 def workload_of(func: tirx.PrimFunc) -> Workload:
-    """Raises DatabaseError, saying why, if the function is no operator of ours."""
+    """Return the workload that a function computes. Raises DatabaseError, saying why, if it is none of our
+    operators."""
     body = _Body(func)
     sums = [block for block in body.blocks if _reduces(block)]
     if len(sums) != 1:
@@ -39,7 +40,7 @@ def workload_of(func: tirx.PrimFunc) -> Workload:
 
 @dataclass
 class _Body:
-    """The blocks of a function in their order, and its parameters."""
+    """Holds the blocks of a function in their order, and its parameters."""
 
     func: tirx.PrimFunc
     blocks: list[Any] = field(init=False)
@@ -69,7 +70,7 @@ def _reduces(block: Any) -> bool:
 
 
 def _linear(expression: Any, variables: Sequence[Any]) -> tuple[dict[int, int], int]:
-    """Coefficients by the place of the variable, those that are not zero, and the constant."""
+    """Return the coefficients that are not zero, by the index of their variable, and the constant."""
     *factors, constant = detect_linear_equation(expression, list(variables)) or (None,)
     if constant is None or not all(isinstance(c, tirx.IntImm) for c in (*factors, constant)):
         raise DatabaseError("its indices are not linear: no operator of ours")
@@ -89,7 +90,8 @@ def _unlike(block: Any) -> DatabaseError:
 
 
 def _conv2d(block: Any, body: _Body, before: Sequence[Any]) -> Conv2d:
-    """Axes (n, f, y, x, c, r, s), without c where it is depthwise; data NCHW, weight OIHW."""
+    """Return the convolution of a block with axes (n, f, y, x, c, r, s), without c if it is depthwise. Data is NCHW,
+    weight OIHW."""
     data, weight = block.reads
     depthwise = len(block.iter_vars) == 6
     n, f, y, x, *channel, r, s = range(len(block.iter_vars))
@@ -125,8 +127,8 @@ def _conv2d(block: Any, body: _Body, before: Sequence[Any]) -> Conv2d:
 
 
 def _padded(buffer: Any, body: _Body, before: Sequence[Any]) -> tuple[Any, tuple[int, int]]:
-    """The parameter that a convolution reads, and how many rows above and columns left of it are zeros: a block may
-    pad it, or only copy."""
+    """Return the parameter that a convolution reads, and how many rows above and columns left of it are zeros. A block
+    before the convolution may pad the parameter, or only copy it."""
     if buffer in body.params:
         return buffer, (0, 0)
     no_padding = DatabaseError("what comes before its sums is no padding")
@@ -145,7 +147,7 @@ def _padded(buffer: Any, body: _Body, before: Sequence[Any]) -> tuple[Any, tuple
 
 
 def _dense(block: Any, body: _Body, before: Sequence[Any]) -> Dense:
-    """Axes (row, feature, k); data (rows, in), weight (out, in)."""
+    """Return the dense layer of a block with axes (row, feature, k). Data is (rows, in), weight (out, in)."""
     data, weight = block.reads
     if (
         before
@@ -160,7 +162,7 @@ def _dense(block: Any, body: _Body, before: Sequence[Any]) -> Dense:
 
 
 def _epilogue(sums: Any, body: _Body, behind: Sequence[Any]) -> tuple[str, ...]:
-    """Tokens of what the blocks behind the sums do, one after the other."""
+    """Return the epilogue's tokens: what the blocks behind the sums do, one after the other."""
     tokens: list[str] = []
     current = sums.writes[0].source
     for block in behind:
@@ -186,7 +188,7 @@ def _tokens(value: Any, current: Any, body: _Body, block: Any) -> list[str]:
 
 
 def _operand(buffer: Any, current: Any) -> str:
-    """A whole tensor is added, or one value a channel."""
+    """Return the token of an addend: "add" for a whole tensor, "bias" for one value a channel."""
     shape, out = _shape(buffer), _shape(current)
     if shape in ((out[1],), tuple(extent if axis == 1 else 1 for axis, extent in enumerate(out))):
         return "bias"

@@ -1,9 +1,9 @@
-"""MetaSchedule's databases (a folder with two files) as trials for the database. Start at `read`.
+"""Converts MetaSchedule's databases (a folder with two files) to trials for the database. Start at `read`.
 
-A record says: on this target a schedule of MetaSchedule's computed this function in such a time. Where the function is
-an operator of ours with an epilogue of ours, it becomes a trial of the template "metaschedule" with the trace's digest
-and decisions as knobs. Nobody has checked what the kernel computed, so it never becomes a best. MetaSchedule does not
-note when it measured: records count as made in 1970, in their order.
+A record says that a schedule of MetaSchedule's computed a function in some time on its target. Where the function is
+one of our operators with an epilogue of ours, the record becomes a trial of the template "metaschedule". Its knobs are
+the trace's digest and decisions. The result of the kernel was never checked, so it never becomes a best. MetaSchedule
+does not note when it measured: records count as made in 1970, in their order.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from tuning_db.rows import check_times
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 TEMPLATE = "metaschedule"
-_FAILED = 1e9  # seconds: what it writes for a schedule that could not be measured is more
+_FAILED = 1e9  # seconds; MetaSchedule writes more than this for a schedule that could not be measured
 T = TypeVar("T")
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_database(path: Path) -> bool:
-    """Whether a folder is one that MetaSchedule has written."""
+    """Tell whether a folder is a database that MetaSchedule has written."""
     return (path / WORKLOADS).is_file() and (path / RECORDS).is_file()
 
 
 def read(folder: Path) -> Iterator[Trial | BadLine]:
-    """What every record holds. Line numbers are those of the file of records. Raises OSError if it cannot be read."""
+    """Yield what every record holds. Line numbers are those of the file of records. Raises OSError if a file cannot be
+    read."""
     with (folder / WORKLOADS).open("rb") as lines:
         functions = [_said(_workload, line) for line in lines if line.strip()]
     with (folder / RECORDS).open("rb") as lines:
@@ -51,7 +52,7 @@ def read(folder: Path) -> Iterator[Trial | BadLine]:
 
 
 def _said(make: Callable[..., T], *arguments: Any) -> T | str:
-    """What it makes, or why it cannot be made."""
+    """Return the result of `make`, or a text that says why it cannot be made."""
     try:
         return make(*arguments)
     except DatabaseError as error:
@@ -62,12 +63,12 @@ def _said(make: Callable[..., T], *arguments: Any) -> T | str:
 
 
 def _workload(line: bytes) -> Workload:
-    """Of a line [hash, module]: TVM's JSON in base64, behind its length."""
+    """Return the workload of a line [hash, module]: TVM's JSON in base64, behind its length."""
     _, encoded = parse_json(line)
     text = base64.b64decode(encoded, validate=True)[8:].decode()
     try:
         module = ir.load_json(text)
-    except Exception as error:  # whatever TVM raises for what another TVM has written
+    except Exception as error:  # TVM may raise anything for what another version wrote
         raise DatabaseError("its function was saved by another TVM, and cannot be read by this one") from error
     functions = list(module.functions.values()) if isinstance(module, ir.IRModule) else []
     if len(functions) != 1:
@@ -99,7 +100,7 @@ def _device(target: str | Mapping[str, Any]) -> DeviceKey:
 
 
 def _knobs(trace: Any) -> dict[str, Any]:
-    """The decisions by the instruction that they are of, and a digest of the instructions."""
+    """Return the decisions by the instruction that each belongs to, and a digest of the instructions."""
     instructions, decisions = trace
     digest = hashlib.sha256(canonical_json(instructions).encode()).hexdigest()[:16]
     return {"trace": digest, **{f"decision{at}": _value(made) for at, made in decisions}}

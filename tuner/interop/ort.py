@@ -1,4 +1,4 @@
-"""A built module between onnxruntime's sessions: `ort_step`. Needs onnxruntime."""
+"""Runs a built module between onnxruntime's sessions. It needs onnxruntime. Start at `ort_step`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Step = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def ort_step(module: Module) -> Step:
-    """A function from named OrtValues to named OrtValues, in CPU memory that is not copied on the way in or out: what
-    one session bound as its outputs may be given, and what comes out may be bound as another's inputs.
+    """Return a function from named OrtValues to named OrtValues, in CPU memory that is not copied in or out.
 
-    It raises BadInput as the module's call does, and for a value in another device's memory.
+    It takes what one session bound as its outputs, and its results may be bound as another session's inputs. It raises
+    BadInput as the module's call does, and for a value in another device's memory.
     """
     import onnxruntime
 
@@ -31,7 +31,7 @@ def ort_step(module: Module) -> Step:
 
 
 def _array(name: str, value: Any) -> np.ndarray:
-    """A view of an OrtValue's memory; it is the caller's to keep."""
+    """Return a view of an OrtValue's memory. The caller must keep the OrtValue alive."""
     if not hasattr(value, "data_ptr"):
         raise BadInput(f"input {name!r} is a {type(value).__name__}, not an OrtValue")
     if value.device_name() != "cpu":

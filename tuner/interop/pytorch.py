@@ -1,4 +1,4 @@
-"""A built module as an operator of PyTorch: `torch_operator`. Needs the extra `torch`."""
+"""Runs a built module as an operator of PyTorch. It needs the extra `torch`. Start at `torch_operator`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _NAMESPACE = "edgetune"
 
 
 def torch_operator(module: Module, name: str) -> Any:
-    """Register the module as `torch.ops.edgetune.NAME` and return the operator: from its inputs, in the module's order,
-    to its output, or a tuple of them. Works under torch.compile and torch.export; has no gradient.
+    """Register the module as `torch.ops.edgetune.NAME` and return the operator.
+
+    It maps the inputs, in the module's order, to the output, or to a tuple of outputs. It works under torch.compile and
+    torch.export, and has no gradient.
 
     Tensors in CPU memory are read in place, and results are not copied. An output whose number of entries depends on
-    the values has a dynamic size there. Raises BadInput for a name that is none, and for a network without results.
+    the values has a dynamic size there. Raises BadInput for an invalid name, and for a network without results.
     """
     import torch
 
@@ -57,7 +59,8 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray, given: Mapping[str, np.ndarray]) -> Any:
-    """The array's memory, but a copy of what is an input's: an operator's results may not share it."""
+    """Return the array's memory as a tensor, or a copy if it shares memory with an input: an operator's results may
+    not."""
     import torch
 
     shared = any(np.may_share_memory(array, value) for value in given.values())

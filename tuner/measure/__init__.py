@@ -1,9 +1,9 @@
-"""Measuring: candidates in, trials out. Start at `contract.Runner`; `LocalRunner` measures on this machine,
-`fleet.BoardRunner` on boards; `open_runner` knows which.
+"""Measures candidates and returns trials. Start at `runner.Runner`. `LocalRunner` measures on this machine and
+`BoardRunner` on boards; `open_runner` chooses between them.
 
-Everything that a candidate can do wrong happens in child processes: `builder` compiles, `executor` runs. The tuner's
-side of them is `pool` and `laboratory`; both get their workers from `processes`. `ray_builders` has other machines
-build.
+Whatever a candidate may break happens in child processes: `workers.build_main` compiles, `workers.run_main` checks and
+times. On the tuner's side `workers.build_pool` and `workers.run_client` talk to these processes, which `workers.worker`
+starts. `ray.builders` lets other machines build.
 """
 
 from collections.abc import Callable
@@ -32,6 +32,6 @@ __all__ = [
 def open_runner(
     device: Device, options: MeasureOptions | None = None, notice: Callable[[str], object] = lambda _: None
 ) -> LocalRunner:
-    """What measures on a device; `notice`: see LocalRunner. Raises BadInput, with what to do, where measuring cannot
-    work."""
+    """Open the runner that measures on a device. `notice` is as in LocalRunner. Raises BadInput, with what to do, where
+    measuring cannot work."""
     return (BoardRunner if is_board(device.name) else LocalRunner)(device, options, notice)

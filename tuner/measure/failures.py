@@ -1,4 +1,5 @@
-"""One short line for whatever went wrong: TVM's errors carry whole programs, a dead process only a status."""
+"""Turns whatever went wrong into one short line. TVM's errors carry whole programs, and a dead process leaves only its
+status. Start at `describe`."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ _NOISE = re.compile(r'^(File "|Traceback|\^|~|#|@|\.\.\.|---|def |class |with |f
 
 
 def last_meaningful_line(text: str) -> str:
-    """The first line in which a compiler reports an error, else the last that names one, else the last that is not
-    part of a traceback or a program; shortened."""
+    """Return the line of an error text that says most, shortened to LIMIT characters.
+
+    This is the first line in which a compiler reports an error. Failing that, it is the last line that names an error,
+    and failing that, the last line that belongs to no traceback or program.
+    """
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if any(map(str.isalpha, line)) and not _NOISE.match(line)]
     reported = [line for line in lines if _COMPILER.search(line)]
@@ -25,7 +29,8 @@ def last_meaningful_line(text: str) -> str:
 
 
 def describe(error: BaseException, memory_bytes: int | None = None) -> str:
-    """One line for an exception: its type and what its message says. `memory_bytes`: the limit it ran under."""
+    """Describe an exception in one line: its type and what its message says. `memory_bytes` is the limit that it ran
+    under."""
     if isinstance(error, MemoryError) or "std::bad_alloc" in str(error):
         limit = f" (limit {memory_bytes >> 20} MiB)" if memory_bytes is not None else ""
         return OUT_OF_MEMORY + limit
@@ -35,13 +40,14 @@ def describe(error: BaseException, memory_bytes: int | None = None) -> str:
 
 
 def was_killed(message: str) -> bool:
-    """Whether a process died of a signal that none sends itself by accident: somebody did, or the system for want of
-    memory."""
+    """Tell whether a message says that SIGKILL ended a process. No process sends that signal to itself by accident:
+    somebody killed it, or the system did for want of memory."""
     return _KILLED.search(message) is not None
 
 
 def how_it_ended(status: int | None, log: str) -> str:
-    """One line for a child that ended, from its wait status and the end of what it wrote to standard error."""
+    """Describe in one line how a child process ended. `status` is its exit status (negative: a signal; None: not
+    known), and `log` is the end of what it wrote to standard error."""
     if status is None:
         return "process was killed"
     if status < 0:

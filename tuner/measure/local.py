@@ -1,4 +1,5 @@
-"""LocalRunner measures on a device of this machine: builds a batch with all cores, then measures it, builders idle.
+"""`LocalRunner` measures on a device of this machine. It builds a batch with all cores, then measures the batch while
+the builders are idle.
 
 Builds and measurements take turns because they would share the last-level cache and the memory bus, and because two
 cores that build and then measure are faster than one that builds beside one that measures (a build takes about four
@@ -45,7 +46,8 @@ _BATCH_PER_BUILDER = 8
 
 
 class LocalRunner(Runner):
-    """A Runner on a device of this machine. Use it as a context manager: it owns processes and a scratch folder."""
+    """A Runner that measures on a device of this machine. Use it as a context manager: it owns processes and a scratch
+    folder."""
 
     _laboratory: Any = None
 
@@ -55,8 +57,8 @@ class LocalRunner(Runner):
         options: MeasureOptions | None = None,
         notice: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Starts the processes and measures a kernel that is known to be good. `notice` is told, from any thread, what
-        a person should know meanwhile, a line each.
+        """Start the processes, then build and run a kernel that is known to be good. `notice` is called from any thread
+        with each line that a person should see meanwhile.
 
         Raises BadInput, with what to do, where the toolchain does not work or a plugin cannot be imported.
         """
@@ -69,11 +71,11 @@ class LocalRunner(Runner):
         import_plugins(self.options.plugins)
         self._scratch = Scratch()
         self._libraries = 0
-        self._open: list[tuple[Trial, Interval]] = []  # trials of which it is not known yet whether they are disturbed
-        self._counting = threading.Lock()  # of what several threads add to
+        self._open: list[tuple[Trial, Interval]] = []  # trials that may yet turn out to be disturbed
+        self._counting = threading.Lock()  # guards what several threads add to
         self._ray: RayBuilders | None = None
         self._searchers: RaySearchers | None = None
-        # What builds here, beside builders elsewhere, must not do so while something is measured here.
+        # Held by local builds beside Ray's nodes and by measurements: on the CPU the two must not overlap.
         self._alone = threading.Lock() if device.name == "cpu" else nullcontext()
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
         try:
@@ -95,7 +97,7 @@ class LocalRunner(Runner):
         binaries = None if self._binaries is None else str(self._binaries)
         self._compiles_when_run = compiles_when_run(device.name)
         self._batch = builders * _BATCH_PER_BUILDER
-        # Builders take the cores from the other end, so that a single one leaves the measuring cores in peace.
+        # Builders take the cores from the other end, so that a single builder does not disturb the measuring cores.
         self._pool = BuilderPool(
             self._server,
             BuilderSettings(device.name, target, linker, device.threads, memory, binaries, form),
@@ -138,7 +140,8 @@ class LocalRunner(Runner):
         )
 
     def make_searcher(self, spec: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
-        """See tuner.search.make_searcher: one that computes on another machine, where builders are on others."""
+        """Make a searcher as `tuner.search.make_searcher` does. Where builders run on other machines, the searcher
+        computes on one of them."""
         make = make_searcher if self._searchers is None else self._searchers.make
         return make(spec, space, seed, history)
 
@@ -159,7 +162,7 @@ class LocalRunner(Runner):
         return self._scratch.path / f"k{self._libraries}.so"
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
-        """See contract.Runner.measure."""
+        """See `Runner.measure`."""
         wanted = list(candidates)
         best: dict[Workload, float | None] = {wanted[0].workload: best_seconds} if wanted else {}
         for start in range(0, len(wanted), self._batch):
@@ -172,7 +175,8 @@ class LocalRunner(Runner):
                 self._remove(libraries)
 
     def _overlaps(self) -> bool:
-        """Whether candidates may be measured while others are built: not where both would share a machine."""
+        """Tell whether candidates may be measured while others are built. They may not where both would share this
+        machine."""
         return self._ray is not None and self._ray.leave_this_machine()
 
     def _measured(
@@ -182,7 +186,8 @@ class LocalRunner(Runner):
         building: Building,
         best: dict[Workload, float | None],
     ) -> Iterator[Trial]:
-        """The trials of a batch, in order; `best` is kept up to date."""
+        """Yield the trials of a batch in order, and keep `best` up to date: the incumbent's seconds of each
+        workload."""
         for i, (candidate, library) in enumerate(zip(batch, libraries, strict=True)):
             started = time.perf_counter()
             failure = building.failure(i)
@@ -193,7 +198,7 @@ class LocalRunner(Runner):
             yield trial
 
     def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """See contract.Runner.compare."""
+        """See `Runner.compare`."""
         if len({c.workload for c in candidates}) > 1:
             raise ValueError("only candidates of one workload can be compared")
         libraries = [self._new_library() for _ in candidates]
@@ -211,7 +216,7 @@ class LocalRunner(Runner):
     def _alternate(
         self, candidates: Sequence[Candidate], libraries: Sequence[Path], checked: Sequence[Trial]
     ) -> list[Trial]:
-        """The checked trials with the times of alternated rounds instead of the check's own."""
+        """Return the checked trials with the times of the alternating rounds in place of the check's own times."""
         good = [i for i, trial in enumerate(checked) if trial.ok]
         if not good:
             return list(checked)
@@ -231,7 +236,7 @@ class LocalRunner(Runner):
         return trials
 
     def _build(self, candidates: Sequence[Candidate], libraries: Sequence[Path], ahead: bool = False) -> Building:
-        """All of them built, or (`ahead`) being built."""
+        """Build all candidates and wait for them or, with `ahead`, start building them in the background."""
         jobs = [BuildJob(c, str(library)) for c, library in zip(candidates, libraries, strict=True)]
         building = Building(self._ray or self._pool, jobs, self._scratch.check_disk)
         if ahead:
@@ -253,7 +258,8 @@ class LocalRunner(Runner):
         best_seconds: float | None,
         repetition: Repetition | None = None,
     ) -> Trial:
-        """The trial of a candidate that was built, or failed to be."""
+        """Return the trial of a candidate whose build has ended; `failure` says why it failed, if it did. A
+        `repetition` is given where the trial only checks the candidate before a comparison."""
         started = time.perf_counter()
         done, interval = RunDone((), failure, None, 0), Interval()
         if failure is None:
@@ -272,14 +278,14 @@ class LocalRunner(Runner):
         )
         with self._counting:
             self.spent.check_seconds += done.check_seconds
-            if self.width == 1:  # else `measure` knows how long all of them took together
+            if self.width == 1:  # else `measure` itself times all candidates together
                 self.spent.run_seconds += time.perf_counter() - started
             if trial.ok and not trial.throttled and repetition is None:  # else it is only the check of a comparison
                 self._open.append((trial, interval))
         return trial
 
     def disturbed(self) -> list[Trial]:
-        """See contract.Runner.disturbed."""
+        """See `Runner.disturbed`."""
         with self._counting:
             over = [interval.ratio is not None for _, interval in self._open]
             ended = [found for found, is_over in zip(self._open, over, strict=True) if is_over]
@@ -287,17 +293,17 @@ class LocalRunner(Runner):
         return [trial for trial, interval in ended if interval.is_disturbed]
 
     def remarks(self) -> list[str]:
-        """See contract.Runner.remarks."""
+        """See `Runner.remarks`."""
         return [drift.summary for drift in self._laboratory.drifts if drift.summary is not None]
 
     def _remove(self, libraries: Sequence[Path]) -> None:
-        """What a batch of candidates left on the disk."""
+        """Delete what a batch of candidates left on the disk."""
         for library in libraries:
             library.unlink(missing_ok=True)
             operands_file(library).unlink(missing_ok=True)
         if self._binaries is not None:
             shutil.rmtree(self._binaries, ignore_errors=True)
-            # Not the cache itself, which the driver has open.
+            # The cache folder itself stays: the driver has it open.
             for left in Path(pocl_cache(str(self._binaries))).glob("*"):
                 if left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
@@ -305,7 +311,7 @@ class LocalRunner(Runner):
                     left.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """See contract.Runner.close."""
+        """See `Runner.close`."""
         if self._searchers is not None:
             self._searchers.close()
         if self._ray is not None:
@@ -317,19 +323,19 @@ class LocalRunner(Runner):
 def _template_version(candidate: Candidate) -> int:
     try:
         return template_named(candidate.config.template).version
-    except KeyError:  # the trial says so; there is no version to speak of
+    except KeyError:  # no such template: the trial's failure says so
         return 0
 
 
 def _default_memory_bytes(builders: int) -> int:
-    """This machine's memory shared between all workers, within bounds."""
+    """Share this machine's memory between all workers, within the bounds of _MEMORY_BYTES."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     least, most = _MEMORY_BYTES
     return max(least, min(most, installed // (builders + 1)))
 
 
 def import_plugins(modules: Sequence[str]) -> None:
-    """Import modules that register templates. Raises BadInput if one cannot be."""
+    """Import modules that register templates. Raises BadInput if one cannot be imported."""
     for name in modules:
         try:
             importlib.import_module(name)

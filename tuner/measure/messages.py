@@ -1,4 +1,5 @@
-"""What goes between the tuner and its workers. All of it is pickled; targets travel as their JSON text."""
+"""Defines the messages that the tuner and its workers exchange. All of them are pickled; targets travel as their JSON
+text."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from tuning_db.record import DeviceKey, Failure, Workload
 
 @dataclass(frozen=True)
 class BuilderSettings:
-    """`device`: its name. `threads`: what the preflight kernel is built for. `memory_bytes`: what one build may
-    allocate. `binaries`: where a driver's compiled programs go; None where there are none. `form`: of what is built,
-    see devices.form_of."""
+    """Settings that a build worker is started with. `device` is the device's name. `threads` is the number of threads
+    that the preflight kernel is built for. `memory_bytes` is what one build may allocate. `binaries` is where a
+    driver's compiled programs go, None where there are none. `form` says in what form candidates are built, see
+    `devices.form_of`."""
 
     device: str
     target: str
@@ -27,7 +29,7 @@ class BuilderSettings:
 
 @dataclass(frozen=True)
 class BuildJob:
-    """Build `candidate` (None: the preflight kernel) into the file `library`."""
+    """Build `candidate` into the file `library`. Where `candidate` is None, build the preflight kernel."""
 
     candidate: Candidate | None
     library: str
@@ -35,16 +37,17 @@ class BuildJob:
 
 @dataclass(frozen=True)
 class WarmJob:
-    """Run a built candidate once, on zeros, on a device whose driver compiles kernels when they are run: all cores
-    compile, and what measures finds them compiled. Answered by BuildDone, whatever comes of it: the candidate's failure
-    is for the executor to find."""
+    """Run a built candidate once, on zeros, on a device whose driver compiles kernels when they are first run. All
+    cores then compile, and the measuring worker finds compiled kernels. The answer is always BuildDone: if the
+    candidate fails, the measuring worker is to find out."""
 
     library: str
 
 
 @dataclass(frozen=True)
 class BuildDone:
-    """`failure` is None where the library was written. `resident_bytes`: of the worker, now."""
+    """Answers a BuildJob or a WarmJob. `failure` is None where the library was written. `resident_bytes` is the memory
+    that the worker has now."""
 
     failure: Failure | None
     resident_bytes: int
@@ -52,9 +55,13 @@ class BuildDone:
 
 @dataclass(frozen=True)
 class ExecutorSettings:
-    """`device`: its name. `cpus`: one per thread. `preflight`: the library that starts the thread pool. `binaries`: as
-    of BuilderSettings. `pool`: the library that runs parallel loops (None: TVM does). `run_seconds`: what a board gives
-    a candidate; `key`: what kind of board it has to be; `reference_seconds`: what the preflight kernel took last."""
+    """Settings that the measuring worker is started with. `device` is the device's name. `cpus` are the worker's cores,
+    one per thread on a CPU. `preflight` is the library of the preflight kernel, which starts the thread pool.
+    `binaries` is as in BuilderSettings. `pool` is the library that runs parallel loops; None leaves them to TVM.
+
+    `run_seconds` is the time that a board gives a candidate. `key` says what kind of board it has to be.
+    `reference_seconds` is what the preflight kernel took when it was last measured.
+    """
 
     device: str
     target: str
@@ -74,14 +81,15 @@ class ExecutorSettings:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Make operands and reference of a workload. Answered by Prepared, like the start of a worker."""
+    """Make the operands and the reference of a workload. The answer is Prepared, which the start of a worker also
+    sends."""
 
     workload: Workload
 
 
 @dataclass(frozen=True)
 class RunJob:
-    """Check one built candidate and time it. Answered by RunDone."""
+    """Check one built candidate and time it. `best_seconds` is the incumbent's time. The answer is RunDone."""
 
     candidate: Candidate
     library: str
@@ -91,7 +99,8 @@ class RunJob:
 
 @dataclass(frozen=True)
 class CompareJob:
-    """Alternate built candidates of one workload that were checked before. Answered by CompareDone."""
+    """Time built candidates of one workload in alternation; all of them were checked before. The answer is
+    CompareDone."""
 
     candidates: tuple[Candidate, ...]
     libraries: tuple[str, ...]
@@ -100,16 +109,19 @@ class CompareJob:
 
 @dataclass(frozen=True)
 class Prepared:
-    """`problem`: one line where it failed."""
+    """Says that preparing has ended. `problem` is one line if it failed."""
 
     problem: str | None = None
 
 
 @dataclass(frozen=True)
 class RunDone:
-    """Either `times` (seconds per call) or `failure`. `error`: relative to the largest reference value; `throttled` and
-    `condition`: see place.Place; `check_seconds`: of a candidate that is right, what was neither
-    loading nor timing it, operands and references that were made for it included."""
+    """Answers a RunJob with either `times` (seconds per call) or `failure`. `error` is relative to the largest
+    reference value. For `throttled` and `condition` see `targets.executor.Executor`.
+
+    `check_seconds` is known for a candidate that is right: the time that went neither into loading nor into timing it.
+    It includes the time of making operands and references for it.
+    """
 
     times: tuple[float, ...]
     failure: Failure | None
@@ -122,7 +134,8 @@ class RunDone:
 
 @dataclass(frozen=True)
 class CompareDone:
-    """`times`: for each candidate, seconds per call in each round; `throttled` and `condition`: see place.Place."""
+    """Answers a CompareJob. `times` has, for each candidate, the seconds per call in each round. For `throttled` and
+    `condition` see `targets.executor.Executor`."""
 
     times: tuple[tuple[float, ...], ...]
     throttled: str = ""
@@ -131,23 +144,23 @@ class CompareDone:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Before the first answer, now and then while others measure on the board. `standing`: who does, and how many turns
-    away ours is."""
+    """Sent now and then before the first answer, while others measure on the board. `standing` says who measures, and
+    how many turns away this host's turn is."""
 
     standing: Standing
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Before an answer, now and then: seconds per call of the preflight kernel."""
+    """Sent now and then before an answer, when the preflight kernel was measured: `seconds` is its time per call."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Lost:
-    """In the place of any answer, and the last one: the device is out of reach (see DeviceLost), or, with `turn_over`,
-    others' turn (see TurnOver)."""
+    """Sent in place of an answer, as the last message. The device cannot be reached any more (see DeviceLost) or, with
+    `turn_over`, it is other hosts' turn (see TurnOver). `running` says that a candidate ran there."""
 
     message: str
     running: bool

@@ -1,4 +1,5 @@
-"""What measuring is about: Candidate in, Trial out, through a Runner, as MeasureOptions say."""
+"""Defines what measuring is: a `Runner` takes Candidates, measures them as MeasureOptions say, and returns Trials.
+Start at `Runner`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tuning_db.record import Config, Trial, Workload
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config to measure on a workload."""
+    """A config that is to be measured on a workload."""
 
     workload: Workload
     config: Config
@@ -21,17 +22,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How candidates are built, run and judged. Sizes in bytes; None means "from this machine".
+    """Options that say how candidates are built, run and judged. Sizes are in bytes; None means "from this machine".
 
-    `compile_seconds`, `run_seconds`: deadlines of one candidate's build and of its check and timing.
-    `builders`: build processes (default: one per usable core).
-    `cold_bytes`: weights rotate through copies of at least this size in total, so that every call finds them in main
-    memory as it would inside a network (default: twice the last-level cache).
-    `tolerance`: largest accepted error relative to the largest value of the float64 reference (default: the dtype's).
-    `memory_bytes`: how much one candidate may allocate while it is built or run.
-    `seed`: of the random operands, and of the order in which `compare` alternates.
-    `plugins`: modules to import, here and in the child processes, for the templates that they register.
-    `ray`: the address of a Ray cluster whose machines build (see ray_builders.check_ray).
+    `compile_seconds` and `run_seconds` are the deadlines of one candidate's build and of its check and timing.
+    `builders` is the number of build processes (default: one per usable core).
+    `cold_bytes` is the least total size of the copies of a weight through which calls rotate, so that every call finds
+    the weight in main memory as it would inside a network (default: twice the last-level cache).
+    `tolerance` is the largest accepted error relative to the largest value of the float64 reference (default: the
+    dtype's).
+    `memory_bytes` is how much one candidate may allocate while it is built or run.
+    `repetition` says how often a call is repeated, and `compare_rounds` how many rounds a comparison has.
+    `seed` decides the random operands, and the order in which `compare` alternates.
+    `plugins` are modules to import, here and in the child processes, for the templates that they register.
+    `ray` is the address of a Ray cluster whose machines build (see `ray.builders.check_ray`).
     """
 
     compile_seconds: float = 20.0
@@ -49,8 +52,9 @@ class MeasureOptions:
 
 @dataclass
 class Spent:
-    """What a runner's work took so far, in wall seconds. `build_seconds`: those in which nothing was measured;
-    `check_seconds`: of the others, those in which right candidates were checked, on a device of this machine."""
+    """Wall seconds that a runner has spent so far. `build_seconds` counts the time in which nothing was measured, and
+    `run_seconds` the other. `check_seconds` is the part of `run_seconds` in which right candidates were checked, on a
+    device of this machine."""
 
     build_seconds: float = 0.0
     run_seconds: float = 0.0
@@ -58,7 +62,7 @@ class Spent:
 
 
 class Closing(Protocol):
-    """Owns processes and files until it is closed, as the end of a `with` block does."""
+    """A context manager that owns processes and files until it is closed, which the end of a `with` block does."""
 
     def close(self) -> None:
         """End every child process and remove every temporary file. More calls do nothing."""
@@ -75,34 +79,36 @@ class Closing(Protocol):
 
 class Runner(Closing, Protocol):
     """Measures candidates. A candidate's failure is part of its trial; an exception means that measuring itself is
-    impossible (BadInput) or wrong. Not to be shared between threads.
+    impossible (BadInput) or wrong. Threads must not share a runner.
 
-    `width`: candidates that it measures at a time; `ready`: trials that `measure` gives without waiting for them;
-    `spent`: what that took so far, which it keeps up to date."""
+    `spent` is the time that the runner has taken so far, which it keeps up to date. `width` is the number of candidates
+    that it measures at a time. `ready` is the number of trials that `measure` can yield without waiting.
+    """
 
     spent: Spent
     width: int = 1
     ready: int = 0
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
-        """One trial per candidate, each as soon as it is known; in order, where `width` is 1. Where it is more,
-        candidates are asked for as there is room for them, some time before they are measured.
+        """Yield one trial per candidate, each as soon as it is known; in order, where `width` is 1. Where `width` is
+        more, candidates are taken as there is room for them, some time before they are measured.
 
-        `best_seconds`: the best known time of the first candidate's workload; clearly slower candidates are given up
-        early. Times found on the way count as well. Closing the iterator stops what is under way.
+        `best_seconds` is the incumbent's time on the first candidate's workload. Clearly slower candidates are given up
+        early. Times that are found on the way count as well. Closing the iterator stops what is under way.
         """
         ...
 
     def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """Measure candidates of one workload against each other: alternated in random order over several rounds, so
-        that drift of the machine falls on all of them. One trial per candidate, in order; one time per round."""
+        """Measure candidates of one workload against each other. They alternate in random order over several rounds, so
+        that drift of the machine falls on all of them. Return one trial per candidate, in order, with one time per
+        round."""
         ...
 
     def disturbed(self) -> Sequence[Trial]:
-        """Trials among those that `measure` gave of which it is known now that the device changed its speed meanwhile.
-        Each is told once."""
+        """Return the trials that `measure` has yielded and that are now known to be disturbed, because the device
+        changed its speed meanwhile. Each trial is returned once."""
         return ()
 
     def remarks(self) -> Sequence[str]:
-        """What a person should know of the measurements so far, a line each."""
+        """Return what a person should know about the measurements so far, a line each."""
         return ()

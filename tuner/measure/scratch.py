@@ -1,4 +1,4 @@
-"""The folder for a runner's temporary files, which goes away with it. Start at `Scratch`."""
+"""Makes the folder for a runner's temporary files, which is removed with the runner. Start at `Scratch`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from tuning_db.record import Failure
 
 
 class Scratch:
-    """A folder as board_agent.scratch makes them; usable in a `with` statement, which gives its path."""
+    """A folder that `board_agent.scratch` makes and locks. A `with` statement gives its path."""
 
     def __init__(self, root: Path | None = None) -> None:
-        """Raises BadInput if the folder for temporary files, TMPDIR if no other is given, cannot be written."""
+        """Make the folder in `root` (default: the system's folder for temporary files, or TMPDIR). Raises BadInput if
+        that cannot be written."""
         base = Path(tempfile.gettempdir() if root is None else root)
         try:
             self._folder = board_agent.scratch.Scratch(str(base))
@@ -30,7 +31,7 @@ class Scratch:
         self.close()
 
     def check_disk(self, failure: Failure | None) -> None:
-        """Raises BadInput where the disk is why a build failed."""
+        """Raise BadInput where the disk is why a build failed."""
         problem = disk_problem(failure)
         if problem is not None:
             raise BadInput(f"{self.path.parent}: {problem}: free some space there or set TMPDIR")
@@ -41,5 +42,6 @@ class Scratch:
 
 
 def disk_problem(failure: Failure | None) -> str | None:
-    """What is wrong with the disk, where that is why a build failed: no candidate's fault."""
+    """Return what is wrong with the disk if that is why a build failed, else None. Such a failure is no candidate's
+    fault."""
     return None if failure is None else full_disk(failure.message)

@@ -1,4 +1,5 @@
-"""Built networks: `build` writes one as a directory, `load` gives a callable, `verify` compares it with its model.
+"""Build and run networks as modules. `build` writes a module as a directory, `load` returns it as a callable, and
+`verify` compares its results with those of its model.
 
 module = tuner.module.load("resnet18")
 outputs = module({"data": image})

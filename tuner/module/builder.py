@@ -1,8 +1,9 @@
-"""Building a module from a network and the tuning database, without measuring. Start at `build`; `build_placed` is for
+"""Build a module from a network and the tuning database, without measuring. Start at `build`, or at `build_placed` for
 a network on several devices.
 
-A module is a directory: kernels (a shared library), the network (the virtual machine's program with the weights, laid
-out as the kernels read them) and manifest.json. Weights of devices other than the first have a file for each device.
+A module is a directory that holds the kernels (a shared library), the network and manifest.json. The network is the
+virtual machine's program with the weights, in the layouts that the kernels read. Weights of devices other than the
+first are in one file for each device.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ def build(
 ) -> Manifest:
     """Compile a network with the best known configs and write it to `directory`, whole or not at all.
 
-    `choices` overrides the database for the workloads that it has; `exact` forbids templates that round differently
-    (Winograd). `check` is given the finished module before it is put in place: what it raises leaves `directory` as it
-    was, the errors that it returns are kept in the manifest. An existing directory is replaced only if it is a module.
+    `choices` overrides the database's configs for the workloads that it contains. `exact` forbids templates that round
+    differently from the direct algorithm (Winograd). `check` is called with the path of the finished module before the
+    module is moved to `directory`. If `check` raises, `directory` stays as it was. The errors that `check` returns are
+    stored in the manifest. An existing directory is replaced only if it is a module or empty.
+
     Raises BadInput if the directory is something else or cannot be written, if a config cannot be applied, or if the
-    device cannot run an operator or store the network's values; DatabaseError if the store cannot be read.
+    device cannot run an operator or store the network's values. Raises DatabaseError if the store cannot be read.
     """
     graph = network if isinstance(network, FusedGraph) else fuse(network)
     kernels = {s.out: choices[s.workload] for s in graph.tuned if s.workload in choices} if choices else {}
@@ -77,8 +80,8 @@ def build_placed(
     check: Check | None = None,
     arrange: Callable[[Placed], Placed] | None = None,
 ) -> Manifest:
-    """As `build`, on several devices, with the network's steps as they are `planned`. `arrange`: may launch the kernels
-    in another way, as in stages, and raise what it likes."""
+    """Build as `build` does, but on several devices, with the placement, layouts and kernels of `planned`. `arrange`
+    may change how the kernels are launched, for example in stages. Whatever it raises is passed on."""
     linker = _prepared(directory, network, devices)
     chosen = []
     for i, device in enumerate(devices):
@@ -109,7 +112,8 @@ def build_placed(
 
 
 def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> str:
-    """The linker. Raises BadInput, before anything costs time, where nothing could be written or run in the end."""
+    """Return the linker. Raises BadInput, before any work that takes time, if the module could not be written or run in
+    the end."""
     check_directory(Path(directory))
     for device in devices:
         check_storage(graph.dtype, device.target, device.title)

@@ -1,6 +1,7 @@
-"""The instruction sets that a module's code uses, and those that this machine has.
+"""Compare the instruction sets that a module's code uses with those that this machine has. Start at `required_features`
+and `missing_features`.
 
-Code for AVX-512 dies of an illegal instruction where there is none: loading compares the two lists first.
+Code for AVX-512 dies of an illegal instruction on a machine without AVX-512, so loading compares the two lists first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from tvm.target import Target
 
 from board_agent.facts import PROCFS, emulated
 
-# LLVM's names (as in targets) to the kernel's (as in /proc/cpuinfo): the sets that LLVM vectorises with.
+# Maps LLVM's names (as in targets) to the Linux kernel's (as in /proc/cpuinfo), for the instruction sets that LLVM
+# vectorises with.
 _X86 = {
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
@@ -42,14 +44,14 @@ _NAMES = {**_X86, **_ARM}
 
 
 def required_features(target: Target) -> tuple[str, ...]:
-    """The instruction sets that code for a CPU target may use, by LLVM's names."""
+    """Return the instruction sets that code for a CPU target may use, by LLVM's names."""
     has = tvm.get_global_func("target.target_has_feature")
     return tuple(name for name in _NAMES if has(name, target))
 
 
 def missing_features(required: tuple[str, ...], procfs: Path = PROCFS) -> list[str]:
-    """Which of them this machine lacks; none where the system does not say. Of an emulated processor it says what the
-    one below has: nothing is known but the architecture."""
+    """Return those of the `required` instruction sets that this machine lacks, or none if the system does not list its
+    own. On an emulated processor the system lists what the machine below has, so only the architecture is known."""
     try:
         lines = (procfs / "cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,7 +1,8 @@
-"""onnx's reference evaluator, with operators of our own in place of those that take minutes, or that it lacks.
+"""Extend onnx's reference evaluator with our own versions of operators that take minutes there or that it lacks. Start
+at `evaluator_of`.
 
-onnx.reference computes pooling pixel by pixel and compares boxes pair by pair in Python; the operators here give the
-same results in seconds. They share nothing with the kernels that are built. Start at `evaluator_of`.
+onnx.reference computes pooling pixel by pixel and compares boxes pair by pair in Python. The operators here give the
+same results in seconds. They share nothing with the kernels that are built.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Pads = tuple[int, int, int, int]  # top, left, bottom, right
 
 
 def evaluator_of(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """Return an evaluator of the model, which is changed: see write_old_rules."""
+    """Return an evaluator of the model, which is changed in place (see write_old_rules)."""
     write_old_rules(model)
     return ReferenceEvaluator(model, new_ops=[*_FAST, *MENDED])
 
@@ -42,7 +43,8 @@ def _explicit_pads(
     reach: Sequence[int],
     strides: Sequence[int],
 ) -> Pads:
-    """Padding as (top, left, bottom, right)."""
+    """Return a node's padding as (top, left, bottom, right). `sizes` are the height and width of the input, and `reach`
+    those of a window with its dilation."""
     if auto_pad in (None, "", "NOTSET"):
         top, left, bottom, right = pads or (0, 0, 0, 0)
         return top, left, bottom, right
@@ -57,7 +59,7 @@ def _explicit_pads(
 
 
 class Conv(OnnxConv):  # type: ignore[misc]
-    """2-D convolution in float64."""
+    """An operator that computes 2-D convolutions in float64 and leaves others to onnx."""
 
     op_domain = ""
 
@@ -80,7 +82,8 @@ class Conv(OnnxConv):  # type: ignore[misc]
 
 
 def _pool(x: np.ndarray, fill: float, attributes: Mapping[str, Any]) -> tuple[np.ndarray, Pads]:
-    """Windows of the padded input, (N, C, OH, OW, KH, KW) in float64, and the padding."""
+    """Return the windows of the padded input as an array (N, C, OH, OW, KH, KW) in float64, and the padding as (top,
+    left, bottom, right)."""
     kernel = attributes["kernel_shape"]
     strides = attributes.get("strides") or (1, 1)
     dilations = attributes.get("dilations") or (1, 1)
@@ -102,7 +105,8 @@ def _pool(x: np.ndarray, fill: float, attributes: Mapping[str, Any]) -> tuple[np
 
 
 class MaxPool(OnnxMaxPool):  # type: ignore[misc]
-    """2-D maximum pooling; with the second output (indices) ONNX's own."""
+    """An operator that computes 2-D maximum pooling. With the second output (indices), and for other ranks, it leaves
+    the node to onnx."""
 
     op_domain = ""
 
@@ -114,7 +118,7 @@ class MaxPool(OnnxMaxPool):  # type: ignore[misc]
 
 
 class AveragePool(AveragePool_19):  # type: ignore[misc]
-    """2-D average pooling in float64."""
+    """An operator that computes 2-D average pooling in float64 and leaves other ranks to onnx."""
 
     op_domain = ""
 
@@ -134,7 +138,8 @@ class AveragePool(AveragePool_19):  # type: ignore[misc]
 
 
 class NonMaxSuppression(OnnxNonMaxSuppression):  # type: ignore[misc]
-    """All boxes at once against each one that is kept; equal scores in the order of their boxes."""
+    """An operator that compares each box that it keeps with all remaining boxes at once. Boxes with equal scores stay
+    in their order."""
 
     op_domain = ""
 
@@ -158,7 +163,8 @@ class NonMaxSuppression(OnnxNonMaxSuppression):  # type: ignore[misc]
 def _kept(
     low: np.ndarray, high: np.ndarray, scores: np.ndarray, *, most: int, overlap: float, threshold: float | None
 ) -> list[int]:
-    """Indices of boxes, the best first, none of which overlaps one before it by more than `overlap`."""
+    """Return the indices of at most `most` boxes, the best first. No box overlaps one before it by more than `overlap`
+    (intersection over union). Boxes whose score is not above `threshold` are left out."""
     order = np.argsort(-scores, kind="stable")
     if threshold is not None:
         order = order[scores[order] > threshold]
@@ -175,7 +181,8 @@ def _kept(
 
 
 class MaxRoiPool(OpRun):  # type: ignore[misc]
-    """onnx.reference has none. Corners are rounded halves away from zero; a bin without a pixel is 0."""
+    """An operator that computes the maximum of each region's bins, which onnx.reference lacks. Corners are rounded to
+    the nearest integer, halves away from zero. A bin without a pixel is 0."""
 
     op_domain = ""
 
@@ -195,7 +202,7 @@ class MaxRoiPool(OpRun):  # type: ignore[misc]
 
 
 def _bins(start: int, end: int, bins: int, size: int) -> list[slice]:
-    """The pixels of each of a region's bins along an axis."""
+    """Return the pixels of each of a region's bins along an axis, as slices."""
     step = np.float32(max(end - start + 1, 1)) / np.float32(bins)
     borders = [(start + math.floor(b * step), start + math.ceil((b + 1) * step)) for b in range(bins)]
     return [slice(min(max(low, 0), size), min(max(high, 0), size)) for low, high in borders]

@@ -1,4 +1,4 @@
-"""Which node of a file is the first whose result a built module gets wrong. Start at `first_off`."""
+"""Find the first node of a model's file whose result a built module gets wrong. Start at `first_off`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from tuner.measure.scratch import Scratch
 from tuner.module.reference import OnnxReference
 from tuner.module.runtime import Module
 
-Build = Callable[[Path, Path], Module]  # of a model's file, in a folder that is not there
+Build = Callable[[Path, Path], Module]  # builds a model's file into a folder that does not exist yet
 
 
 def first_off(
     parts: Parts, output: str, inputs: Mapping[str, np.ndarray], *, allowed: float, build: Build
 ) -> str | None:
-    """Name a node whose result is off by more than `allowed` of its largest value, while all that it reads is right;
-    `output` is known to be off for these inputs. None where no tensor that is off can be built and compared alone.
+    """Name a node whose result is off by more than `allowed` of its largest value, while everything that the node reads
+    is right. `output` is known to be off for these inputs. Return None if no tensor that is off can be built and
+    compared alone.
 
-    It halves the nodes that are in question until one is left, and builds and runs what computes the one in the middle
-    each time: seconds for every build.
+    The search bisects the nodes in question. Each step builds and runs the part of the model that computes the node in
+    the middle, which takes seconds.
     """
     compare = _Comparison(parts, inputs, allowed, build)
     behind = parts.behind(output)
     candidates = [name for name in parts.tensors if name in behind]
     found: str | None = None
-    while candidates:  # what is behind the last one is off
+    while candidates:  # the tensor that follows the last candidate is off
         at = (len(candidates) - 1) // 2
         is_off = compare.is_off(candidates[at])
         if is_off:
@@ -40,21 +41,22 @@ def first_off(
             del candidates[at]
         else:
             candidates = candidates[at + 1 :]
-    # Another branch, whose nodes are before those of one that is right, may be where it begins.
+    # The error may begin in another branch, whose nodes come before one that is right and so were passed over.
     while found is not None and (read := next(filter(compare.is_off, parts.read_by(found)), None)) is not None:
         found = read
     return None if found is None else parts.node_of(found)
 
 
 class _Comparison:
-    """Compares tensors with the reference, each once."""
+    """A comparison of tensors with the reference that computes each tensor only once."""
 
     def __init__(self, parts: Parts, inputs: Mapping[str, np.ndarray], allowed: float, build: Build) -> None:
         self._parts, self._inputs, self._allowed, self._build = parts, inputs, allowed, build
         self._known: dict[str, bool | None] = {}
 
     def is_off(self, tensor: str) -> bool | None:
-        """Whether a tensor is off; None where a model of it alone cannot be built, or be computed by the reference."""
+        """Return whether a tensor is off. Return None if a model of the tensor alone cannot be built, or cannot be
+        computed by the reference."""
         if tensor not in self._known:
             try:
                 self._known[tensor] = self._error(tensor) > self._allowed

@@ -1,4 +1,5 @@
-"""Inputs to run a network on: `random_inputs`, and to verify it on: `drawn_inputs`, from several distributions."""
+"""Draw inputs to run a network on (`random_inputs`), and inputs of several distributions to verify it on
+(`drawn_inputs`)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def _sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 USUAL = "normal"
-# Inputs as they come: normalised, pixels, quiet sound, with a large mean, nearly all of them zero.
+# Distributions that occur in practice: normalised values, pixels, quiet sound, values with a large mean, and values
+# nearly all of which are zero.
 DISTRIBUTIONS: Mapping[str, _Draw] = {
     USUAL: lambda rng, shape: rng.standard_normal(shape),
     "pixels": lambda rng, shape: rng.integers(0, 256, shape).astype(np.float64),
@@ -27,18 +29,21 @@ DISTRIBUTIONS: Mapping[str, _Draw] = {
 
 
 def random_inputs(tensors: Iterable[TensorInfo], seed: int) -> dict[str, np.ndarray]:
-    """Inputs by name: standard normal for floating point; of integers whatever chooses an entry where they choose one
-    (TensorInfo.below), the whole range of at most 16 bits elsewhere, and 0 or 1 for everything else."""
+    """Return random inputs by name. Floating-point inputs are standard normal. Integers that choose one of several
+    entries stay below the number of entries (TensorInfo.below). Other integers of at most 16 bits cover their whole
+    range, and everything else is 0 or 1."""
     return _drawn(tensors, USUAL, seed)
 
 
 def drawn_inputs(
     tensors: Iterable[TensorInfo], seed: int, outputs: Iterable[TensorInfo] = ()
 ) -> tuple[dict[str, np.ndarray], str]:
-    """As `random_inputs`, but floating point of one distribution after the other, from seed to seed; and its name.
+    """Return inputs as `random_inputs` does, and the name of the distribution of their floating-point values.
+    Successive seeds use one distribution after the other.
 
-    All are normal where an output has as many entries as the values say: scores that inputs of another size have made
-    equal, or put at a threshold, would be chosen from by their rounding alone.
+    The distribution is always the normal one if the number of an output's entries depends on the values. Inputs of
+    another magnitude would make scores equal, or put them at a threshold, so that rounding alone would choose between
+    them.
     """
     counted = any(t.count is not None for t in outputs)
     name = list(DISTRIBUTIONS)[0 if counted else seed % len(DISTRIBUTIONS)]

@@ -1,4 +1,4 @@
-"""What a built module says about itself: manifest.json, and the checks that loading makes. Start at `Manifest`."""
+"""Define manifest.json, which describes a built module, and the checks that loading makes. Start at `Manifest`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from tuning_db.record import Config, DeviceKey, Workload
 FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
 FORMAT = 9
-NETWORKS, KERNELS, CONSTANTS = ".ro", ".so", ".params"  # how names of files end
+NETWORKS, KERNELS, CONSTANTS = ".ro", ".so", ".params"  # endings of the files' names
 _UNSIGNED = 8  # the last format whose manifests have no checksum of their own; it is read as well
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A device that a module was built for: its name, such as "opencl:0", its DeviceKey's dictionary, its target."""
+    """A device that a module was built for. `name` is such as "opencl:0", `key` is its DeviceKey as a dictionary, and
+    `target` is its TVM target as a dictionary."""
 
     name: str
     key: Mapping[str, Any]
@@ -34,14 +35,14 @@ class Processor:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is a CPU."""
+        """Return whether the device is a CPU."""
         return self.key["kind"] == "cpu"
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a merged kernel computes of one step of the network, and where it is: in the `result`-th of the kernel's
-    results, from channel block `first_block` on."""
+    """The part of a merged kernel's results that one step of the network computes. It lies in the `result`-th of the
+    kernel's results, from channel block `first_block` on."""
 
     node: str
     result: int
@@ -52,11 +53,11 @@ class Part:
 class OperatorEntry:
     """One step that a template computes, in execution order, and where its kernel came from.
 
-    `function` is the kernel's name in the library (None: legalised without a template); `source` is that of its choice
-    (tuner.graph.layout.choice); `seconds` per call and `error` are those of the stored trial; `first_block` is where
-    its channel blocks begin in the kernel's last tensor, of which it may compute only a part (a concatenation);
-    `device` is the index of the one that computes it. `parts`: where its kernel is several steps' merged one, these;
-    `workload` and `node` are those of all together then.
+    `function` is the kernel's name in the library, or None if the step was legalised without a template. `source` says
+    where its config came from (see tuner.graph.layout.choice). `seconds` per call and `error` are those of the stored
+    trial. `first_block` is where the step's channel blocks begin in the kernel's last tensor, which may be larger than
+    the step's result (a concatenation). `device` is the index of the device that computes the step. `parts` lists the
+    steps that a merged kernel computes; `workload` and `node` then describe all of them together.
     """
 
     node: str
@@ -72,18 +73,19 @@ class OperatorEntry:
 
     @property
     def results(self) -> int:
-        """How many tensors a merged kernel writes: the last of its arguments."""
+        """Return how many tensors the kernel writes, which are the last of its arguments. A merged kernel may write
+        several."""
         return 1 + max((part.result for part in self.parts), default=0)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; `from_dict` reads it."""
+        """Return a dictionary for JSON, which `from_dict` reads."""
         config = self.config.as_dict() if self.config is not None else None
         parts = [asdict(part) for part in self.parts]
         return {**self.__dict__, "workload": self.workload.as_dict(), "config": config, "parts": parts}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OperatorEntry:
-        """As `as_dict` wrote it. Raises KeyError, TypeError or ValueError for anything else."""
+        """Return the entry that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         config = Config.from_dict(data["config"]) if data["config"] is not None else None
         parts = tuple(Part(**part) for part in data["parts"])
         return cls(**{**data, "workload": Workload.from_dict(data["workload"]), "config": config, "parts": parts})
@@ -91,12 +93,17 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`model` has name, sha256, source and rounding (see Model); `devices` are the virtual machine's, in order, and
-    `input_devices` says on which of them each input is read. `kernels` (None if the network needs none), `network` and,
-    for each device, `constants` (None if it has no file of its own) name files; `files` maps every file to its SHA-256.
-    `vendors`: the libraries that its kernels call, with the versions that they were checked with. `dtype` is how
-    activations and weights are stored; `errors` has the largest error of every output relative to its largest value,
-    found when the module was built (empty: not verified)."""
+    """A description of a module, which is stored in its folder.
+
+    `model` has name, sha256, source and rounding (see Model). `devices` are the virtual machine's, in order, and
+    `input_devices` says on which of them each input is read. `kernels` (None if the network needs none), `network` and
+    `constants` name files. `constants` has one entry for each device (None if the device has no file of its own).
+    `files` maps every file to its SHA-256. `vendors` maps the libraries that the kernels call to the versions that they
+    were checked with. `dtype` is how activations and weights are stored. `errors` has the largest error of every output
+    relative to its largest value, as found when the module was built (empty if it was not verified). `stages` describes
+    the stages in which kernels are launched, if they are not launched one after the other. `entry` is the function that
+    an inference calls.
+    """
 
     model: Mapping[str, str]
     inputs: tuple[TensorInfo, ...]
@@ -119,11 +126,11 @@ class Manifest:
 
     @property
     def computes_on_host(self) -> bool:
-        """Whether a CPU computes any of it."""
+        """Return whether a CPU computes any part of the network."""
         return any(processor.is_host for processor in self.devices)
 
     def to_json(self) -> str:
-        """As it is stored in a module's folder."""
+        """Return the manifest as the JSON text that is stored in a module's folder."""
         data = {
             **self.__dict__,
             "kind": KIND,
@@ -138,19 +145,20 @@ class Manifest:
 
 
 def checksum_of(data: Mapping[str, Any]) -> str:
-    """Return the checksum of all that a manifest says but this. It finds damage; whoever changes a manifest on purpose
-    can change this, too."""
+    """Return the checksum of all that a manifest says except the checksum itself. It finds damage, but not a change
+    that was made on purpose, since the checksum can be changed as well."""
     said = {name: value for name, value in data.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def is_module(directory: Path) -> bool:
-    """Whether a directory holds a module, of whatever format."""
+    """Return whether a directory holds a module, of whatever format."""
     return bool(written_files(directory))
 
 
 def written_files(directory: Path) -> set[str]:
-    """Names of the files that a build wrote to a directory; empty where it holds no module, of whatever format."""
+    """Return the names of the files that a build wrote to a directory. The result is empty if the directory holds no
+    module, of whatever format."""
     try:
         data = parse_json((directory / FILE_NAME).read_text())
     except (OSError, ValueError):
@@ -161,9 +169,10 @@ def written_files(directory: Path) -> set[str]:
 
 
 def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
-    """The manifest of a directory, whose files have the checksums that it says.
+    """Read the manifest of a directory. With `check_files`, check that its files have the checksums that it says.
 
-    Raises BadInput if there is none, if it is of a newer format, or if a file is missing or damaged.
+    Raises BadInput if there is no manifest, if it is damaged or of a format that this version does not read, or if a
+    file is missing or damaged.
     """
     path = directory / FILE_NAME
     try:
@@ -187,7 +196,7 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
         raise BadInput(f"{path}: damaged (its checksum differs); build the module again")
     try:
         manifest = _from_dict(data)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError):  # NumPy's, of type names
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError):  # np.dtype raises the last
         raise BadInput(f"{path}: damaged; build the module again") from None
     _check_names(path, manifest)
     if check_files:
@@ -198,13 +207,14 @@ def read_manifest(directory: Path, check_files: bool = True) -> Manifest:
 
 
 def _check_names(path: Path, manifest: Manifest) -> None:
-    """Raises BadInput for a file that is not in the module's folder, or is used and has no checksum."""
+    """Raise BadInput if a named file is not in the module's folder, or if a file that is used has the wrong ending or
+    no checksum."""
     for name in manifest.files:
         if name in ("", "..") or Path(name).name != name:
             raise BadInput(f"{path}: names {name!r}, which is no file in the module's folder; do not use this module")
     kinds = {manifest.network: NETWORKS, manifest.kernels: KERNELS, **dict.fromkeys(manifest.constants, CONSTANTS)}
     for used, kind in kinds.items():
-        if used is not None and not used.endswith(kind):  # each is read as what it is
+        if used is not None and not used.endswith(kind):  # a file of another kind would be misread
             raise BadInput(f"{path}: {used!r} is no file of the kind {kind}; build the module again")
     for used in (manifest.network, manifest.kernels, *manifest.constants):
         if used is not None and used not in list(manifest.files):
@@ -215,12 +225,12 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
     def tensors(entries: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
         return tuple(
             TensorInfo(e["name"], tuple(e["shape"]), e["dtype"], e["count"] and Count(**e["count"]), e.get("below"))
-            for e in entries  # modules of before 2026-11-27 do not say how many entries integers choose from
+            for e in entries  # modules built before 2026-11-27 do not say how many entries integers choose from
         )
 
     if not isinstance(data["files"], dict):
         raise TypeError("the files are names with checksums")
-    data = {"entry": "main", **data}  # modules of before 2026-11-25 have no other
+    data = {"entry": "main", **data}  # modules built before 2026-11-25 have no other entry
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
     fields["operators"] = tuple(OperatorEntry.from_dict(o) for o in data["operators"])
@@ -234,7 +244,7 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
 
 
 def _check_places(manifest: Manifest) -> None:
-    """Raises ValueError where one part of a manifest does not fit another."""
+    """Raise ValueError if one part of a manifest does not fit another."""
     tensors = (*manifest.inputs, *manifest.outputs)
     if any(extent < 0 for tensor in tensors for extent in tensor.shape) or manifest.threads < 1:
         raise ValueError("a negative size")
@@ -257,7 +267,7 @@ def _check_places(manifest: Manifest) -> None:
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file. Raises BadInput if it cannot be read."""
+    """Return the SHA-256 of a file. Raises BadInput if it cannot be read."""
     digest = hashlib.sha256()
     if path.exists() and not path.is_file():
         raise BadInput(f"{path}: not a file; build the module again")

@@ -1,4 +1,4 @@
-"""The devices of this machine that a saved module runs on. Start at `device_for`."""
+"""Find the devices of this machine that a saved module runs on. Start at `device_for`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tuning_db.record import DeviceKey
 
 
 def device_for(processor: Processor) -> Device:
-    """The GPU here that is most like the one that kernels were built for: the same, else the same model, else the
-    one of its name. Numbers of devices change with the drivers that are installed.
+    """Return the GPU of this machine that is most like the one that the kernels were built for. That is the same
+    device, else one of the same model, else the one of the same name. A name alone says little, because devices are
+    renumbered when other drivers are installed.
 
-    Raises BadInput if there is none of its kind, or none that allows what the kernels may use.
+    Raises BadInput if there is no device of this kind, or none that allows what the kernels may use.
     """
     built = DeviceKey.from_dict(processor.key)
     named = f"was built for {processor.name} ({built.model})"
@@ -36,7 +37,7 @@ def device_for(processor: Processor) -> Device:
 
 
 def _allows(here: Target, built: Target) -> bool:
-    """Whether a device runs kernels that were compiled for another."""
+    """Return whether a device with the target `here` runs kernels that were compiled for the target `built`."""
     has, needs = gpu_limits(here), gpu_limits(built)
     if has is None or needs is None:
         return has is needs

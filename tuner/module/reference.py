@@ -1,4 +1,5 @@
-"""What a model says its outputs are: onnxruntime's results, or those of onnx's evaluator. Start at `OnnxReference`."""
+"""Compute the reference outputs of a model's file, with onnxruntime or with onnx's own evaluator. Start at
+`OnnxReference`."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class OnnxReference:
-    """Call it with named inputs to get named outputs. `referee` says who computes them: "onnxruntime" where that is
-    installed and runs the file, "onnx" otherwise. Raises BadInput if the file cannot be evaluated."""
+    """A callable that maps the named inputs of an ONNX file to its named outputs. `referee` names the library that
+    computes them: "onnxruntime" if it is installed and runs the file, else "onnx". Raises BadInput if the file cannot
+    be evaluated."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = path
@@ -31,21 +33,23 @@ class OnnxReference:
         return self._infer(inputs)
 
     def own_errors(self, inputs: Arrays) -> dict[str, float]:
-        """How far these results are from the same in float64, by output (see templates.reference.relative_error); empty
-        where onnx's evaluator, which computes those, does not take the model. It takes seconds."""
+        """Return how far this reference's results are from the same computation in float64, by output (see
+        templates.reference.relative_error). The result is empty if onnx's evaluator, which computes in float64, does
+        not support the model. A call takes seconds."""
         try:
             model = _read(self._path)
             widen_singles(model)
             evaluator = evaluator_of(model)
             exact = dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
-        except Exception:  # of any type: it lacks operators, and types of some
+        except Exception:  # of any type: the evaluator lacks operators, and dtypes of some
             return {}
         found = self._infer(inputs)
         return {name: relative_error(found[name], np.asarray(value)) for name, value in exact.items()}
 
 
 def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
-    """Return inference as the file says it; None where onnxruntime is missing or does not take the file."""
+    """Return a function that runs the file in onnxruntime without graph optimisations. Return None if onnxruntime is
+    missing or does not accept the file."""
     try:
         import onnxruntime
     except ImportError:
@@ -55,11 +59,11 @@ def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
     options.intra_op_num_threads = len(usable_cpus())
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4
-    for source in (lambda: path, lambda: _read(path).SerializeToString()):  # it follows no links to weights itself
+    for source in (lambda: path, lambda: _read(path).SerializeToString()):  # onnxruntime itself follows no links
         try:
             session = onnxruntime.InferenceSession(source(), options, providers=["CPUExecutionProvider"])
             break
-        except Exception:  # of a type of its own for every reason: it lacks an operator, or a dtype of one
+        except Exception:  # onnxruntime has an error type per reason: an operator or dtype is missing
             continue
     else:
         return None
@@ -68,14 +72,14 @@ def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
     def infer(inputs: Arrays) -> dict[str, np.ndarray]:
         try:
             return dict(zip(names, session.run(names, dict(inputs)), strict=True))
-        except Exception as error:  # of a type of its own for every reason
+        except Exception as error:  # onnxruntime has an error type for every reason
             raise BadInput(f"{path}: onnxruntime cannot run it to verify against: {last_line(error)}") from error
 
     return infer
 
 
 def _read(path: str | Path) -> onnx.ModelProto:
-    """The model with its weights, wherever links say that they are."""
+    """Return the model with its weights; symbolic links to files of weights are followed."""
     model = onnx.load(str(path), load_external_data=False)
     load_weights(Path(path), model)
     return model
@@ -90,7 +94,7 @@ def _onnx(path: str | Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
     def infer(inputs: Arrays) -> dict[str, np.ndarray]:
         try:
             return dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
-        except Exception as error:  # of whatever type an operator's implementation raises
+        except Exception as error:  # an operator's implementation may raise any type
             raise BadInput(f"{path}: onnx cannot run it to verify against: {last_line(error)}") from error
 
     return infer

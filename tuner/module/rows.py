@@ -1,4 +1,5 @@
-"""Comparing detections: rows that the scores barely tell apart may have changed places. Start at `in_order_of`."""
+"""Align rows of detections before they are compared, since rows with nearly equal scores may have changed places. Start
+at `in_order_of`."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ import numpy as np
 
 from tuner.graph import TensorInfo
 
-# Rows whose scores are equal but for rounding come in any order; more than so many places away, it is another order.
+# Rows whose scores are equal but for rounding may come in any order. Rows that are more than this many positions apart
+# are not matched: the order is then really another one.
 REACH = 16
 
 
 def in_order_of(
     wanted: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray], outputs: Sequence[TensorInfo], tolerance: float
 ) -> dict[str, np.ndarray]:
-    """`found`, with rows of the outputs that have a common count put where `wanted` has nearly the same ones, at most
-    REACH places away, in all of these outputs. `tolerance`: what counts as the same, of the largest value."""
+    """Return `found` with rows moved to where `wanted` has nearly the same rows. This concerns outputs that have a
+    common count; their rows move together, by at most REACH positions. Rows are the same if they differ by at most
+    `tolerance` of an output's largest value, in all of these outputs."""
     result = dict(found)
     groups: dict[tuple[int, int], list[str]] = defaultdict(list)
     for info in outputs:
@@ -43,8 +46,9 @@ def _rows(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _matched(wanted: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndarray:
-    """For every wanted row the index of a found one, each once: its own where that is near enough, else the nearest
-    of those around it that are not their own row's."""
+    """Return the index of a found row for every wanted row, using each index once. A wanted row keeps its own index
+    where that row is near enough. Otherwise it gets the nearest of the rows around it that did not stay in place. What
+    is left is assigned in order."""
     order = np.arange(len(wanted))
     off = np.flatnonzero(~(np.abs(wanted - found).max(axis=1, initial=0.0) <= tolerance))
     free = set(off.tolist())

@@ -1,4 +1,4 @@
-"""A loaded module: call it with named inputs, get named outputs. Start at `load` and `Module`."""
+"""Load a module and run it: a call takes named inputs and returns named outputs. Start at `load` and `Module`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Observer = Callable[[OperatorEntry, tuple[Any, ...]], None]
 
 @dataclass(frozen=True)
 class CallTime:
-    """Median seconds of one kernel call, or copy between devices, of an inference. `operator` is its anchor, None for
-    other functions."""
+    """The median seconds that one kernel call, or one copy between devices, takes in an inference. `operator` is the
+    operator that the call computes, or None for other functions."""
 
     name: str
     function: str
@@ -49,12 +49,15 @@ class CallTime:
 
 
 def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> Module:
-    """Load what `build` wrote.
+    """Load a module that `build` wrote.
 
-    Weights are placed on their devices here, once. Threads follow TVM_NUM_THREADS, else the number that the module was
-    built for. `pin`: keep TVM's threads each on a core of its own; the calling thread is only held there during calls.
-    Raises BadInput if the directory is not a module, is damaged, was built for a CPU with instructions that this one
-    lacks, for a device that is not here, or with kernels of a library that is not here.
+    The weights are copied to their devices once, here. TVM_NUM_THREADS sets the number of threads. Without it, the
+    module uses as many threads as it was built for, but not more than there are usable cores. `pin` keeps each thread
+    of the pool on its own core; the calling thread is held there only during calls. `check_files` says whether files
+    are compared with their checksums.
+
+    Raises BadInput if the directory is not a module or is damaged. Raises BadInput, too, if it was built for a CPU with
+    instructions that this one lacks, for a device that is not here, or with kernels of a library that is not here.
     """
     directory = Path(directory)
     manifest = read_manifest(directory, check_files)
@@ -69,7 +72,7 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         raise BadInput(f"{directory}: {error}") from None
     devices = [_opened(directory, processor) for processor in manifest.devices]
     if manifest.stages and not manifest.computes_on_host:
-        opencl.load()  # it has the functions that switch streams, on CUDA too
+        opencl.load()  # this library has the functions that switch streams, for CUDA too
     executable = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(directory / manifest.network))
     pool = None
     if manifest.kernels is not None:
@@ -77,7 +80,7 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         executable.import_module(tvm.runtime.load_module(str(kernels)))
         pool = _pool(directory, manifest.files, kernels) if manifest.computes_on_host else None
     if pool is not None and any(processor.key["kind"] == "opencl" for processor in manifest.devices):
-        opencl.set_host_threads(*pool.waiting)  # it may compute on the cores that the pool waits on
+        opencl.set_host_threads(*pool.waiting)  # OpenCL may compute on cores where the pool waits
     if manifest.stages and manifest.computes_on_host:
         offer_stages(pool)
     constants = list(_placed_constants(directory, manifest, devices))
@@ -92,8 +95,8 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
 
 
 def _pool(directory: Path, files: Iterable[str], kernels: Path) -> Pool | None:
-    """The module's own thread pool, serving its kernels; None where it has none that runs here: TVM's does then.
-    Libraries that its manifest does not name are left alone."""
+    """Return the module's own thread pool, after letting it serve the module's kernels. Return None if the module has
+    no pool that runs here; TVM's pool is used then. Libraries that the manifest does not name are left alone."""
     pools = (open_pool((directory / name).resolve()) for name in sorted(fnmatch.filter(files, PATTERN)))
     pool = next(filter(None, pools), None)
     if pool is not None:
@@ -113,7 +116,7 @@ def _opened(directory: Path, processor: Processor) -> tvm.runtime.Device:
 def _placed_constants(
     directory: Path, manifest: Manifest, devices: Sequence[tvm.runtime.Device]
 ) -> Iterable[tvm.runtime.Tensor]:
-    """The constants that are parameters, each on its device."""
+    """Yield the constants that are parameters, each on its device."""
     for processor, device, name in zip(manifest.devices, devices, manifest.constants, strict=True):
         if name is None:
             continue
@@ -135,10 +138,10 @@ def _threads(manifest: Manifest) -> int:
 
 class Module:
     """A network that can be called. `inputs` and `outputs` map names to (shape, dtype), in the model's order. An output
-    may have fewer entries than its shape says if how many there are depends on the values (ONNX's detections).
+    may have fewer entries than its shape says if their number depends on the values (as in ONNX's detections).
 
-    A module has one set of input buffers, on its devices: calls from several threads take turns. `clone` gives one
-    more for a thread that should not wait.
+    A module has one set of input buffers on its devices, so calls from several threads take turns. `clone` returns one
+    more module, for a thread that should not wait.
     """
 
     def __init__(
@@ -176,9 +179,9 @@ class Module:
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
     def in_place(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """As a call, without copies where that can be: inputs in CPU memory that begin at a multiple of 64 bytes are
-        read where they are, and results of the CPU are the memory that they were written to, new at every call. An
-        output may share an input's memory if the network passes it through.
+        """Run the network as a call does, but without copies where possible. Inputs in CPU memory that begin at a
+        multiple of 64 bytes are read where they are. Results of the CPU are the memory that the kernels wrote to, which
+        is new at every call. An output may share an input's memory if the network passes it through.
 
         Raises BadInput as a call does.
         """
@@ -195,10 +198,10 @@ class Module:
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
     def clone(self) -> Module:
-        """One more module with the same weights in memory and buffers of its own, to be called from another thread at
-        the same time. It is not held to cores; of two that compute on the host at once, one has the pool of threads and
-        the other computes on the thread that calls it. Where other devices compute, calls take turns with this one's.
-        """
+        """Return one more module with the same weights in memory and its own buffers, to be called from another thread
+        at the same time. Its threads are not kept on cores. If two modules compute on the host at once, one has the
+        thread pool and the other computes on the thread that calls it. If other devices compute, the clone's calls take
+        turns with this module's."""
         clone = Module(
             self.manifest, self._make_machine, self._devices, constants=self._constants, pin=False, pool=self._host_pool
         )
@@ -212,14 +215,14 @@ class Module:
         return 1 if self._pool is None else self._pool.threads
 
     def on_its_cores(self) -> AbstractContextManager[None]:
-        """The calling thread on the core that it computes on during calls."""
+        """Return a context manager that keeps the calling thread on the core where it computes during calls."""
         return nullcontext() if self._pool is None else self._pool
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> list[CallTime]:
-        """Median seconds of every kernel call over `runs` inferences, in execution order.
+        """Return the median seconds of every kernel call over `runs` inferences, in execution order.
 
-        Those of another device's kernels are between two events of its queue. The virtual machine's own calls are
-        left out. On the host, kernels of one stage run one after the other here, each on all threads.
+        The time of another device's kernel is measured between two events of the device's queue. The virtual machine's
+        own calls are left out. On the host, kernels of one stage run one after the other here, each on all threads.
         """
         with self._turn:
             self._fill(inputs)
@@ -236,8 +239,8 @@ class Module:
             ]
 
     def timeline(self, inputs: Mapping[str, Any]) -> Timeline:
-        """One inference, after one that warms up: every call of the host, and every kernel of OpenCL devices. Kernels
-        of one stage on the host run one after the other here, each on all threads."""
+        """Record one inference, after one that warms up: every call of the host, and every kernel of OpenCL devices. On
+        the host, kernels of one stage run one after the other here, each on all threads."""
         with self._turn:
             self._fill(inputs)
             self._run()
@@ -255,7 +258,8 @@ class Module:
             return Timeline((*recorder.host_spans(nodes), *recorder.device_spans(launches)), seconds)
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
-        """Run once and show `observer` every anchor's call as it ends: the operator and the call's tensors."""
+        """Run the network once, after a warm-up, and show `observer` the call of every operator as it ends. `observer`
+        gets the operator and the call's tensors."""
         with self._turn:
             self._fill(inputs)
             self._run()
@@ -274,12 +278,12 @@ class Module:
         try:
             return self._run(main=self._every_kernel)
         finally:
-            self._machine.set_instrument(None)  # one that does nothing would cost a third of a small network's time
+            self._machine.set_instrument(None)  # an idle one costs a third of a small network's time
 
     def _run(self, arguments: Sequence[tvm.runtime.Tensor] | None = None, main: Any = None) -> Any:
         try:
             return self._ran(arguments, main)
-        except (ValueError, TypeError) as error:  # TVM's own, of arguments that its code does not take
+        except (ValueError, TypeError) as error:  # TVM raises them for arguments that it does not accept
             raise BadInput(f"the module does not fit its manifest ({last_line(error)}): build it again") from error
 
     def _ran(self, arguments: Sequence[tvm.runtime.Tensor] | None, main: Any) -> Any:
@@ -289,7 +293,7 @@ class Module:
         if not getattr(self._started, "yes", False):
             self._pool.start()
             if self._has_drivers:
-                main(*arguments)  # a driver's threads inherit their starter's cores: all of them here
+                main(*arguments)  # a driver's threads inherit the cores of their starter: here all
             self._started.yes = True
         with self._pool:
             return main(*arguments)
@@ -319,7 +323,8 @@ class Module:
 
 
 class Attribution:
-    """Which anchor a call belongs to: the calls of one function come in the order of its operators."""
+    """An assignment that tells which operator a call computes. The calls of one function come in the order of its
+    operators."""
 
     def __init__(self, operators: tuple[OperatorEntry, ...]) -> None:
         self._waiting: dict[str, list[OperatorEntry]] = defaultdict(list)
@@ -337,10 +342,11 @@ def _shapes(tensors: tuple[TensorInfo, ...]) -> Shapes:
 
 
 class _Buffer:
-    """An input's memory: `tensor`, and for the host `view`, the same as NumPy has it.
+    """The memory that holds one input. `tensor` is TVM's tensor of this memory. On the host, `view` is the same memory
+    as a NumPy array.
 
-    A call comes after an inference that has emptied the caches. Python is slow then: what is not asked saves as much as
-    a small kernel takes.
+    A call usually follows an inference that has emptied the caches, and Python is slow then. Each question that is not
+    asked here saves as much time as a small kernel takes.
     """
 
     def __init__(self, info: TensorInfo, device: tvm.runtime.Device) -> None:
@@ -354,7 +360,7 @@ class _Buffer:
             self.tensor = tvm.runtime.empty(info.shape, info.dtype, device)
 
     def fill(self, value: Any) -> None:
-        """Copy a value here. Raises BadInput if it does not fit."""
+        """Copy a value into the buffer. Raises BadInput if it does not fit."""
         array = self.checked(value)
         if self.view is not None:
             np.copyto(self.view, array)
@@ -362,7 +368,8 @@ class _Buffer:
             self.tensor.copyfrom(np.ascontiguousarray(array).reshape(self.info.shape))
 
     def checked(self, value: Any) -> np.ndarray:
-        """The value as an array of this input's shape and type. Raises BadInput if it is none."""
+        """Return the value as an array of this input's shape and dtype. Raises BadInput if the value has others, or
+        cannot be read as an array."""
         name, shape = self.info.name, self.info.shape
         if not isinstance(value, np.ndarray):
             value = _array_of(name, value)

@@ -1,4 +1,4 @@
-"""Writing a module's directory so that it appears whole or not at all. Start at `save`."""
+"""Write a module's directory so that it appears whole or not at all. Start at `save`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module, writ
 NETWORK = "network.ro"
 CONSTANTS = "constants-{device}.params"
 
-# LLVM ends the process when it cannot write, and TVM writes on without a word: this much room is claimed beforehand.
+# LLVM ends the process when it cannot write, and TVM ignores the error. So room for this many bytes is claimed before
+# they write.
 _RESERVE_BYTES = 1 << 20
 _RESERVE_PER_FUNCTION_BYTES = 1 << 18
 
 
-# Looks at a finished module: the largest relative error of every output by name, or None where it measures none.
+# Checks the finished module at a path. It returns the largest relative error of every output by name, or None if it
+# measures none.
 Check = Callable[[Path], Mapping[str, float] | None]
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is to be saved: a VM executable with so many functions, and the constants that are parameters, by device.
-    `parallel`: kernels of the host are among them, whose loops a thread pool runs."""
+    """The parts of a module that are to be saved. `module` is the virtual machine's executable, `functions` the number
+    of its kernels. `constants` holds the constants that are parameters, by device. `parallel` is true if kernels of the
+    host are among them; a thread pool runs the loops of those kernels."""
 
     module: Any
     functions: int
@@ -44,7 +47,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Written:
-    """Names of files as in the manifest, and the checksums of all."""
+    """The names of the files that were written, as the manifest has them, and the checksums of all files."""
 
     kernels: str | None
     network: str
@@ -53,7 +56,7 @@ class Written:
 
 
 def check_directory(directory: Path) -> None:
-    """Raises BadInput unless a module may be written to `directory`."""
+    """Raise BadInput unless a module may be written to `directory`."""
     if directory.resolve() == Path.cwd() or os.path.ismount(directory):
         raise BadInput(f"{directory}: cannot be replaced as a whole; give a directory inside it")
     if directory.exists() and not (directory.is_dir() and (is_module(directory) or not any(directory.iterdir()))):
@@ -72,12 +75,13 @@ def save(
     describe: Callable[[Written], Manifest],
     check: Check | None,
 ) -> Manifest:
-    """Write a module and its manifest, which `describe` makes, let `check` look at it, put it in place. The errors that
-    `check` finds are kept in the manifest.
+    """Write a module with the manifest that `describe` makes, let `check` examine it, and move it into place. The
+    errors that `check` returns are stored in the manifest.
 
-    Raises BadInput if the directory cannot be written, and what `check` raises; nothing is left behind then.
+    Raises BadInput if the directory cannot be written, and passes on what `check` raises. Nothing is left behind in
+    either case.
     """
-    directory = directory.resolve()  # not a link to it
+    directory = directory.resolve()  # a link's target is replaced, not the link
     try:
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".partial", dir=directory.parent))
     except OSError as error:
@@ -112,8 +116,8 @@ def _unwritable(directory: Path, error: OSError) -> BadInput:
 
 
 def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str | None:
-    """Write network and kernels; returns the kernels' library, None if there are none. Its name has its checksum in it:
-    the system's loader takes two libraries of one name for the same."""
+    """Write the network and the kernels. Return the name of the kernels' library, or None if there are no kernels. The
+    name contains the library's checksum, because the system's loader takes two libraries of one name for the same."""
     network, compiled, library = folder / NETWORK, folder / "kernels.o", folder / "kernels.so"
     module.write_to_file(str(network), "ro")
     _claim(compiled, _RESERVE_BYTES + functions * _RESERVE_PER_FUNCTION_BYTES)
@@ -134,14 +138,15 @@ def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str 
 
 
 def _write_pool(folder: Path) -> None:
-    """The library that runs the kernels' parallel loops, if there is one."""
+    """Copy the library whose thread pool runs the kernels' parallel loops, if there is one."""
     pool = pool_library()
     if pool is not None:
         shutil.copyfile(pool, folder / pool.name)
 
 
 def _write_device_code(host: Any, folder: Path) -> list[Path]:
-    """The kernels for other devices as an object file: linked into the library, they are loaded with it."""
+    """Write the kernels for other devices as an object file, and return its path in a list. The object file is linked
+    into the library, so that these kernels are loaded with it."""
     if not host.imports:
         return []
     packed = folder / "devices.o"
@@ -153,7 +158,7 @@ def _write_device_code(host: Any, folder: Path) -> list[Path]:
 
 
 def _write_constants(device: int, arrays: Sequence[np.ndarray], folder: Path) -> str | None:
-    """Write a device's constants, in order; returns the file's name, None if there are none."""
+    """Write a device's constants, in order. Return the file's name, or None if there are no constants."""
     if not arrays:
         return None
     name = CONSTANTS.format(device=device)
@@ -162,21 +167,22 @@ def _write_constants(device: int, arrays: Sequence[np.ndarray], folder: Path) ->
 
 
 def read_constants(path: Path) -> list[tvm.runtime.Tensor]:
-    """A device's constants, in order, in the host's memory."""
+    """Return a device's constants, in order, in the host's memory."""
     found = tvm.runtime.load_param_dict(path.read_bytes())
     return [found[str(i)] for i in range(len(found))]
 
 
 def _claim(path: Path, size: int) -> None:
-    """Raise OSError unless there is room for `size` bytes (there is none, either, if the file before was cut off)."""
+    """Raise OSError unless there is room for `size` bytes. If the file written before was cut off, there is no room
+    left either, so this finds that error too."""
     with path.open("wb") as stream:
         os.posix_fallocate(stream.fileno(), 0, size)
     path.unlink()
 
 
 def _replace(partial: Path, directory: Path) -> None:
-    """Put the finished directory in place; an older module there is moved away first and comes back on failure. What
-    else was in its directory is there afterwards, too."""
+    """Move the finished directory into place. An older module there is moved away first, and is moved back on failure.
+    Other files in the older module's directory are kept."""
     if not directory.exists():
         partial.rename(directory)
         return
@@ -191,13 +197,13 @@ def _replace(partial: Path, directory: Path) -> None:
 
 
 def _delete_module(old: Path, directory: Path) -> None:
-    """Delete the files that a build wrote; others move to `directory`, or stay where the new module has one of that
-    name."""
+    """Delete the files that a build wrote. Other files move to `directory`, or stay where they are if the new module
+    has a file of the same name."""
     written = written_files(old)
     for entry in old.iterdir():
         if entry.name in written and not entry.is_dir():
             entry.unlink()
         elif not (directory / entry.name).exists():
             entry.rename(directory / entry.name)
-    with contextlib.suppress(OSError):  # it is not empty: nothing of it may be lost
+    with contextlib.suppress(OSError):  # raised if it is not empty: nothing in it may be lost
         old.rmdir()

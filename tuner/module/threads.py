@@ -1,7 +1,8 @@
-"""Keeping the threads of a module each on a core of its own while it runs. Start at `PoolThreads`.
+"""Keep each thread of a module on its own core while the module runs. Start at `PoolThreads`.
 
-Two threads of a pool on one core wait for each other. Workers are pinned for good: they do nothing else. The calling
-thread belongs to the caller: it is pinned during a call and gets its own mask back.
+Two threads of a pool that share a core wait for each other. Worker threads are pinned for good, since they do nothing
+else. The calling thread belongs to the caller, so it is pinned only during a call and gets its own affinity mask back
+afterwards.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ _TASKS = Path("/proc/self/task")
 
 
 class _Outside(threading.local):
-    """The cores that a thread may be on outside its calls, which may be inside others."""
+    """The affinity masks that a thread had before its calls. They form a stack, because calls may be nested."""
 
     def __init__(self) -> None:
         self.masks: list[set[int]] = []
 
 
-# TVM's mode "threads share all the cores given": our own binding comes on top. Only the modes that take cores also
-# raise TVM's limit on threads, which otherwise is half of the logical cores.
+# TVM's mode in which all threads share all the cores given; our own pinning is added on top. Only the modes that take a
+# list of cores also raise TVM's limit on threads, which otherwise is half of the logical cores.
 _SHARE_CORES = -3
 _workers = threading.local()  # TVM keeps one pool per calling thread
 _outside = _Outside()
-_shared: dict[Pool, list[int]] = {}  # ours is one for all
+_shared: dict[Pool, list[int]] = {}  # all calling threads share our pool
 
 
 class PoolThreads:
-    """`with` it around every call, which may be inside another: the pool has `threads` threads, on the cores `cpus` if
-    there are enough, and the calling thread is on the first. `pool` is None where TVM's is used."""
+    """A context manager that encloses every call of a module; calls may be nested. The pool has `threads` threads. If
+    `pin` is set and `cpus` has enough cores, each thread is kept on one of these cores, the calling thread on the
+    first. `pool` is None where TVM's own pool is used."""
 
     def __init__(self, threads: int, cpus: Sequence[int], pin: bool, pool: Pool | None) -> None:
         self.threads = threads
@@ -44,8 +46,8 @@ class PoolThreads:
         self._pin = pin and threads > 1 and len(self._cpus) == threads and hasattr(os, "sched_setaffinity")
 
     def start(self) -> None:
-        """Start the calling thread's pool at its size; afterwards its workers are pinned. No kernel runs here: threads
-        that a device's driver starts are not the pool's."""
+        """Start the calling thread's pool at its size, then pin the pool's workers. No kernel runs here, so that
+        threads which a device's driver starts are not taken for workers."""
         before = _tasks()
         if self._pool is not None:
             self._pool.threads(self.threads)
@@ -58,7 +60,7 @@ class PoolThreads:
                 os.sched_setaffinity(tid, {cpu})
 
     def _start_tvms(self, before: set[int]) -> list[int]:
-        """Size and start TVM's pool of the calling thread; all its workers."""
+        """Set the size of TVM's pool for the calling thread, start the pool, and return the ids of all its workers."""
         mask = os.sched_getaffinity(0)
         if "TVM_NUM_THREADS" not in os.environ:
             tvm.get_global_func("runtime.config_threadpool")(

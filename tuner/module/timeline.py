@@ -1,4 +1,4 @@
-"""One inference as spans of time: when the host called what, and when OpenCL devices computed it. Start at
+"""Record one inference as spans of time: when the host made each call, and when OpenCL devices computed it. Start at
 `Timeline`."""
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ LABELS = {COPY: "copy between devices"}
 
 @dataclass(frozen=True)
 class Span:
-    """`track`: HOST, or "stream N" of the OpenCL devices; `begin`: seconds since the inference began; `node`: the
-    layer that it belongs to, None where that is not known."""
+    """A call or a kernel that ran during an inference. `track` is HOST, or "stream N" of the OpenCL devices. `begin` is
+    given in seconds since the inference began. `node` is the layer that the span belongs to, or None where that is not
+    known."""
 
     name: str
     track: str
@@ -29,16 +30,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """`spans` of one inference, which took `seconds`. A host's call of a GPU's kernel only queues it; when it ran is on
-    its stream's track. Those have the device's clock, put to the host's so that the first kernel was queued when it was
-    called."""
+    """The `spans` that make up one inference, which took `seconds`. The host's call of a GPU kernel only queues the
+    kernel; the span on its stream's track says when it ran. Times of streams come from the device's clock. They are
+    shifted so that the first kernel was queued when the host called it."""
 
     spans: tuple[Span, ...]
     seconds: float
 
 
 class Recorder:
-    """An instrument for the virtual machine that lets everything run as it does, and notes begin and end."""
+    """An instrument for the virtual machine that lets everything run unchanged and notes when each call begins and
+    ends."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, float, float, bool]] = []  # name, begin, end, on a device other than the host
@@ -54,7 +56,7 @@ class Recorder:
         return 0  # VMInstrumentReturnKind.NO_OP
 
     def host_spans(self, nodes: Sequence[str | None]) -> list[Span]:
-        """`nodes`: of each call."""
+        """Return the spans of the host's calls. `nodes` has the layer of each call, or None."""
         return [
             Span(node or LABELS.get(name, name), HOST, begin - self.start, end - begin, node)
             for (name, begin, end, _), node in zip(self.calls, nodes, strict=True)

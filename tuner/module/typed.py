@@ -1,4 +1,4 @@
-"""Values that a file holds against the types that dataclasses declare. Start at `check_fields`."""
+"""Check values that were read from a file against the types that dataclasses declare. Start at `check_fields`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def check_fields(value: Any) -> None:
-    """Look whether every field of a dataclass, and of those inside it, holds what its annotation says: names, numbers
-    (a whole one for a float, too), None, mappings, tuples of any length, other dataclasses. Raises TypeError naming the
-    first that does not."""
+    """Check that every field of a dataclass, and of dataclasses inside it, holds what its annotation says. Annotations
+    may be strings, numbers, None, mappings, tuples of any length and other dataclasses. An integer is accepted for a
+    float, too. Raises TypeError naming the first field that does not fit."""
     kind: Any = type(value)
     hints = _hints(kind)
     for field in fields(value):

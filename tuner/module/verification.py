@@ -1,4 +1,4 @@
-"""Comparing a built module with what its model says. Start at `verify`."""
+"""Compare a built module with what its model says. Start at `verify`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from tuner.module.runtime import Module
 from tuner.vendors import vendor_of, vendor_template
 from tuning_db.record import Workload, tolerance_of
 
-# Largest absolute error over the largest absolute value of an output, by what rounds most on the way. In half precision
-# every tensor is rounded, to 11 digits: that says little about a single kernel, so each is checked on its own besides.
-# Where a file quantises to 8 bits, a value on the border of two steps may fall on either side, and some steps add up.
+# The default tolerance, as the largest absolute error over the largest absolute value of an output. The key is what
+# rounds most on the way. In half precision every tensor is rounded, to 11 binary digits. The outputs then say little
+# about a single kernel, so each kernel is checked on its own besides. Where a file quantises to 8 bits, a value on the
+# border of two steps may fall on either side, and some steps add up.
 TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "int8": 1e-1}
 SEEDS = range(len(DISTRIBUTIONS))
-# A deep network may round away more than TOLERANCE by itself: it is right within so many times what onnxruntime's own
-# float32 result is off from float64, and never beyond the limit.
+# The rounding of a deep network alone may exceed TOLERANCE. Its outputs may then be off by _OWN_ERRORS times the error
+# of onnxruntime's own float32 result against float64, but never by more than _MOST.
 _OWN_ERRORS, _MOST = 8.0, 1e-2
 
 Arrays = Mapping[str, np.ndarray]
@@ -38,21 +39,23 @@ Reference = Callable[[Arrays], Arrays]
 
 @dataclass(frozen=True)
 class OperatorError:
-    """How far one operator of a module is from the reference of the same operands."""
+    """The error of one operator of a module, which is compared with the reference on the same operands."""
 
     operator: OperatorEntry
     error: float
 
 
 def tolerance_for(manifest: Manifest) -> float:
-    """The error that is allowed by default: by how the module stores values, and how its file rounds them."""
+    """Return the error that is allowed by default. It depends on how the module stores values, and on how its file
+    rounds them."""
     return max(TOLERANCE[manifest.dtype], TOLERANCE[manifest.model.get("rounding", "float32")])
 
 
 @dataclass(frozen=True)
 class _Set:
-    """Inputs to verify on. Where the reference has no digits, those of a user's own and normal ones fail all the same:
-    only a network's unusual inputs tell nothing then."""
+    """Inputs that a module is verified on. `is_usual` is true for a user's own inputs and for normally distributed
+    ones. Where the reference itself has no accurate digits, a difference on usual inputs still fails, while unusual
+    inputs tell nothing and are skipped."""
 
     inputs: Arrays
     title: str
@@ -70,15 +73,18 @@ def verify(
     own_errors: Callable[[Arrays], Mapping[str, float]] | None = None,
     locate: Callable[[str, Arrays, float], str | None] | None = None,
 ) -> dict[str, float]:
-    """Run both on drawn inputs of several distributions (see inputs.py), and on those that are `given`; the largest
-    relative error of every output over all of them. Detections whose scores are equal but for rounding may come in
-    another order (`rows.in_order_of`).
+    """Run the module and the reference `expected` on drawn inputs of several distributions (see inputs.py), and on
+    those that are `given`. Return the largest relative error of every output over all of them. Detections whose scores
+    are equal but for rounding may come in another order (`rows.in_order_of`).
 
-    Raises VerificationFailed if one is above `tolerance`, naming the output and, where `graph` (that the module was
-    built from) is given, the operator that is farthest off; and what `locate` says of the output, those inputs and the
-    error that is allowed. Without a tolerance it is that of how values are stored and rounded (`tolerance_for`); where
-    that is exceeded, `own_errors` of the reference, of the same inputs and by output, may allow more. Where values are
-    rounded to less than float32, every anchor's kernel has to be right by itself, too.
+    Raises VerificationFailed if an error is above `tolerance`. The message names the output. If `graph` (from which the
+    module was built) is given, the message also names the operator that is farthest off. It includes what `locate`
+    returns for the output, those inputs and the allowed error.
+
+    Without a `tolerance`, the default depends on how values are stored and rounded (`tolerance_for`). If an error
+    exceeds this default, `own_errors` may allow more: it returns the reference's own errors by output for the same
+    inputs. If `graph` is given and values are rounded to less than float32, every anchor's kernel has to be right by
+    itself, too.
     """
     manifest = module.manifest
     errors = {t.name: 0.0 for t in manifest.outputs}
@@ -117,7 +123,8 @@ def _sets(manifest: Manifest, seeds: Sequence[int], given: Arrays | None) -> Ite
 def _more_allowed(
     least: float, each: _Set, own_errors: Callable[[Arrays], Mapping[str, float]]
 ) -> Mapping[str, float] | None:
-    """Return what is allowed, by output, where the reference is off itself; None where these inputs tell nothing."""
+    """Return the allowed error by output where the reference is off itself. Return None if these inputs tell
+    nothing."""
     own = own_errors(each.inputs)
     if not each.is_usual and _OWN_ERRORS * max(own.values(), default=0.0) > _MOST:
         return None
@@ -126,7 +133,7 @@ def _more_allowed(
 
 
 def _errors_of(module: Module, expected: Reference, inputs: Arrays) -> dict[str, float]:
-    """The relative error of every output; infinite where one is of another type."""
+    """Return the relative error of every output. It is infinite if an output has another dtype."""
     references = {name: np.asarray(value) for name, value in expected(inputs).items()}
     results = in_order_of(references, module(inputs), module.manifest.outputs, tolerance_for(module.manifest))
     return {
@@ -136,7 +143,7 @@ def _errors_of(module: Module, expected: Reference, inputs: Arrays) -> dict[str,
 
 
 def _check_operators(errors: Sequence[OperatorError]) -> None:
-    """Raises VerificationFailed where a kernel alone is off by more than its own rounding."""
+    """Raise VerificationFailed if a kernel alone is off by more than its own rounding."""
     for found in errors:
         allowed = tolerance_of(found.operator.workload.dtype)
         if not found.error <= allowed:
@@ -147,8 +154,8 @@ def _check_operators(errors: Sequence[OperatorError]) -> None:
 
 
 def operator_errors(module: Module, graph: FusedGraph, inputs: Arrays) -> list[OperatorError]:
-    """The error of everything that a template computes, on the operands that it has in one inference; of a merged
-    kernel, that of the member that is farthest off."""
+    """Return the error of every operator that a template computes, on the operands that it has in one inference. The
+    error of a merged kernel is that of its part that is farthest off."""
     steps = _steps(module, graph)
     targets = [Target(dict(processor.target)) for processor in module.manifest.devices]
     found: list[OperatorError] = []
@@ -160,7 +167,7 @@ def operator_errors(module: Module, graph: FusedGraph, inputs: Arrays) -> list[O
                 errors.append(_operator_error(step, arrays))
             else:
                 errors.append(_anchor_error(operator, part, step, target=targets[operator.device], arrays=arrays))
-        found.append(OperatorError(operator, float(np.max(errors))))  # not max: one may be no number
+        found.append(OperatorError(operator, float(np.max(errors))))  # not max: an error may be NaN
 
     module.observe(inputs, compare)
     return found
@@ -171,8 +178,8 @@ def _parts(operator: OperatorEntry) -> Sequence[Part]:
 
 
 def _steps(module: Module, graph: FusedGraph) -> dict[int, list[TunedStep]]:
-    """The steps of every operator, which stages may have put in another order than the graph's. A node may have become
-    several: those of equal workloads are in order."""
+    """Return the steps of every operator, by the operator's `id`. Stages may have put operators in another order than
+    the graph's. A node may have become several steps; those of equal workloads are in order."""
     waiting: dict[str, list[TunedStep]] = defaultdict(list)
     for step in graph.tuned:
         waiting[step.node].append(step)

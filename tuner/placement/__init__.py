@@ -1,2 +1,2 @@
-"""Which device computes which step of a network. One placer a file. Start at `fallback.fall_back` for networks that are
-built, at `simulator.Simulator` and `mcmc.search` for those that are simulated."""
+"""Decides which device computes which step of a network, one method a file. Start at `fallback.fall_back`, or at
+`exact.plan_network` for plans by measured costs. `tuner.studies` places networks that are simulated."""

@@ -1,5 +1,5 @@
-"""Exact placement: device, layout and kernel of every step of a network together (`graph.layouts`), by measured costs.
-Start at `plan_network`."""
+"""Exact placement chooses device, layout and kernel of every step of a network together (`graph.layout.plan`), by
+measured costs. Start at `plan_network`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ Rivals = Mapping[Workload, Sequence[Choice]]
 
 @dataclass(frozen=True, eq=False)
 class NetworkPlan:
-    """`planned`: what to build; `plan`: what that takes; `nodes`: the network as the graph tuner saw it, inputs first,
-    then steps, then results, between which `moving` moves values."""
+    """A network with its plan. `planned` is what to build, and `plan` says what that takes. `nodes` are the network as
+    the graph tuner saw it: first inputs, then steps, then results. `moving` says what moving values between nodes
+    takes."""
 
     plan: Plan
     nodes: tuple[Node, ...]
@@ -41,8 +42,8 @@ class NetworkPlan:
 
 
 def plan_network(graph: FusedGraph, devices: Sequence[Device], choices: Sequence[Rivals], costs: Costs) -> NetworkPlan:
-    """The plan with the least seconds for a network on some devices, `choices` having the kernels of each device, of
-    which every step gets one. Where that needs more memory than a device has, see `limit.within_memory`.
+    """Return the plan with the least seconds for a network on some devices. `choices` has the kernels of each device,
+    of which every step gets one. Where the plan needs more memory than a device has, see `memory_limit.within_memory`.
 
     Raises BadInput where no device computes a step, and where no plan fits into the devices' memory.
     """
@@ -53,11 +54,11 @@ def plan_network(graph: FusedGraph, devices: Sequence[Device], choices: Sequence
 
 
 def planned_states(graph: FusedGraph, nodes: Sequence[Node], states: Sequence[int]) -> Planned:
-    """What to build where every node of a `NetworkPlan` is in the state of that index."""
+    """Return what to build where each node of a `NetworkPlan` is in the state with the given index."""
     blocks: dict[Var, int] = {}
     kernels: dict[Var, Choice] = {}
     chosen = [node.states[state] for node, state in zip(nodes, states, strict=True)][len(graph.parameters) :]
-    for step, state in zip(graph.steps, chosen, strict=False):  # behind the steps are the results
+    for step, state in zip(graph.steps, chosen, strict=False):  # the results follow the steps
         if isinstance(step, PlainStep):
             blocks[step.out] = max((form.layout.block for form in (*state.reads, state.makes)), default=0)
         else:
@@ -67,7 +68,8 @@ def planned_states(graph: FusedGraph, nodes: Sequence[Node], states: Sequence[in
 
 
 def seconds_alone(found: NetworkPlan, device: int) -> float | None:
-    """What the network takes if one of its plan's devices computes all of it; None where it cannot."""
+    """Return the seconds that the network takes if one of its plan's devices computes all of it, or None where that
+    device cannot."""
     states = [tuple(s for s in n.states if s.makes.device == device and math.isfinite(s.seconds)) for n in found.nodes]
     if not all(states):
         return None
@@ -75,7 +77,7 @@ def seconds_alone(found: NetworkPlan, device: int) -> float | None:
 
 
 class _Network:
-    """A fused graph as nodes: its inputs, its steps, its results."""
+    """Describes a fused graph as nodes: its inputs, its steps, its results."""
 
     def __init__(self, graph: FusedGraph, devices: Sequence[Device], choices: Sequence[Rivals], costs: Costs) -> None:
         self._graph, self._devices, self._choices, self._costs = graph, devices, choices, costs
@@ -120,7 +122,8 @@ class _Network:
         return Node(step.node, tuple(self._index[v] for v in reads), tuple(states))
 
     def _ways(self, step: Step, device: int) -> list[tuple[tuple[Layout, ...], Layout, Cost, str]]:
-        """The layouts of what it reads and makes, what that costs, and the kernel; each way once."""
+        """Return how a device can compute a step. Each entry has the layouts that it reads and makes, the cost, and the
+        kernel; no two entries have the same layouts."""
         reads = reads_of(step)
         # A convolution may add its own input or another value: the same workload with other operands.
         key = (device, alike(step), tuple(reads.index(v) for v in reads))
@@ -134,7 +137,7 @@ class _Network:
         return self._found[key]
 
     def _lowered(self, step: Step, device: int) -> Iterator[tuple[Alone, Choice | None]]:
-        """In every block, if it is a plain step, else with every kernel; the best first."""
+        """Lower a step for a device: a plain step in every block, any other step with every kernel, the best first."""
         target = self._devices[device].target
         ways: list[tuple[DevicePlan, int | None, Choice | None]]
         if isinstance(step, PlainStep):
@@ -147,7 +150,7 @@ class _Network:
             try:
                 yield lower_alone(self._graph, step, device_plan, block), choice
             except BadInput:
-                continue  # not here, or not so
+                continue  # not on this device, or not in this block or with this kernel
 
     def _cost(self, step: Step, alone: Alone, device: int, choice: Choice | None) -> tuple[Cost, str]:
         if choice is None:
@@ -160,7 +163,7 @@ class _Network:
         return self._costs.step(self._graph, step, alone, device, choice.config), kernel
 
     def _blocks_on(self, device: int) -> list[int]:
-        """Plain, and the blocks that the anchors on a device read or make."""
+        """Return the blocks of layouts on a device: 0 for plain, and those that the device's anchors read or make."""
         found = {0}
         for step in self._graph.steps:
             if isinstance(step, AnchorStep):
@@ -170,7 +173,8 @@ class _Network:
 
 
 def _saves(step: Step, makes: Layout, seconds: float) -> tuple[float, ...]:
-    """What a concatenation saves for each variable that is written in place (see `graph.concat`): its share."""
+    """Return the seconds that a concatenation saves for each variable that is written in place (see
+    `graph.lowering.concat`): the variable's share of the whole."""
     if not makes.block or not isinstance(step, PlainStep) or not is_call(step.value, "concat"):
         return ()
     if int(step.value.attrs.axis) % 4 != 1:

@@ -1,8 +1,10 @@
-"""Placement by CPU fallback: what a GPU can compute stays there, the rest goes to the CPU. Start at `fall_back`.
+"""Places a network by CPU fallback: what a GPU can compute stays there, and the rest goes to the CPU. Start at
+`fall_back`.
 
-Paper 003, section 3.1.2, in two passes: the first tells every operator its device by whether it is known to be good on
-the GPU; the second puts a copy between neighbours on different devices, which `graph.placed` does for any placement.
-Ours keeps no list of what is known: a step is good where it can be lowered for the device.
+Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs", section 3.1.2, takes two
+passes. The first assigns a device to every operator: the GPU if a list knows that the operator performs well there. The
+second puts a copy between neighbours on different devices, which `graph.lowering.placed` does for any placement. There
+is no such list here: a step goes to the GPU where it can be lowered for it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ GPU, CPU = 0, 1  # a placement's devices
 def fall_back(
     graph: FusedGraph, gpu: Target, unwanted: Collection[str] = (), memory_bytes: int | None = None
 ) -> list[int]:
-    """GPU or CPU for each step. `unwanted`: operators that go to the CPU in any case, by the names of `operator_of`.
-    Where the GPU's steps need more than `memory_bytes` of it, the last ones go to the CPU, as many as have to.
+    """Return GPU or CPU for each step. `unwanted` are operators that go to the CPU in any case, by the names of
+    `operator_of`. Where the GPU's steps need more than `memory_bytes` of its memory, the last ones go to the CPU, as
+    many as have to.
 
     Raises BadInput for a name that no step has.
     """
@@ -45,7 +48,8 @@ def fall_back(
 
 
 def within_memory_of(graph: FusedGraph, placement: Sequence[int], memory_bytes: int | None) -> list[int]:
-    """The placement with the last of the GPU's steps on the CPU: as many as do not fit into `memory_bytes` of it."""
+    """Return the placement with the last of the GPU's steps moved to the CPU, as many as do not fit into `memory_bytes`
+    of the GPU's memory (None: no limit)."""
     fitting = list(placement)
     while memory_bytes is not None and memory_on(graph, fitting, GPU) > memory_bytes:
         fitting[max(i for i, device in enumerate(fitting) if device == GPU)] = CPU
@@ -53,7 +57,8 @@ def within_memory_of(graph: FusedGraph, placement: Sequence[int], memory_bytes: 
 
 
 def operator_of(step: Step) -> str:
-    """What a step computes: a workload's operator ("conv2d", "nms"), Relax's for others ("nn.softmax")."""
+    """Return the name of what a step computes: a workload's operator ("conv2d", "nms"), or Relax's for other steps
+    ("nn.softmax")."""
     if isinstance(step, TunedStep):
         return step.workload.op
     if not isinstance(step.value, Call):
@@ -64,7 +69,7 @@ def operator_of(step: Step) -> str:
 
 
 def alike(step: Step) -> Hashable:
-    """Equal for steps that can be lowered where the other can."""
+    """Return a key. Of two steps with equal keys, one can be lowered for a device if the other can."""
     if not isinstance(step, PlainStep):
         return step.workload
     if not isinstance(step.value, Call):

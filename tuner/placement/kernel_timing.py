@@ -1,6 +1,6 @@
-"""Timing what no template computes: a step or a transform by itself, a copy between devices. Start at `time_module`.
+"""Times what no template computes: a step or a transform by itself, or a copy between devices. Start at `time_module`.
 
-Warm: what reads a value in a network mostly finds it in a cache, where its producer left it.
+Caches are warm: what reads a value in a network mostly finds it in a cache, where its producer left it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ RUNS = 15
 
 
 def computes(module: IRModule) -> bool:
-    """Whether a module has a function to run: a transform or a step may only be another view of the same memory."""
+    """Tell whether a module has a function to run. A transform or a step may only be another view of the
+    same memory."""
     return any(isinstance(f, tirx.PrimFunc) for f in module.functions.values())
 
 
 def time_module(module: IRModule, device: Device, runs: int = RUNS, seed: int = 0) -> tuple[float, ...]:
-    """Seconds of all functions of a finished module's "main" together, in each of `runs` inferences on random values.
+    """Return the seconds of all functions of a finished module's "main" together, in each of `runs` inferences on
+    random values.
 
     Raises RuntimeError if the device refuses them.
     """
@@ -50,7 +52,8 @@ def time_module(module: IRModule, device: Device, runs: int = RUNS, seed: int = 
 
 
 def time_copy(source: Device, target: Device, count: int, runs: int = RUNS) -> tuple[float, ...]:
-    """Seconds of copies of so many bytes, the queues of both devices empty before and after."""
+    """Return the seconds of each of `runs` copies of `count` bytes. The queues of both devices are empty before and
+    after."""
     here, there = source.tvm_device(), target.tvm_device()
     data, into = (tvm.runtime.empty((count,), "uint8", place) for place in (here, there))
     copy, found = tvm.get_global_func(COPY), []
@@ -64,7 +67,7 @@ def time_copy(source: Device, target: Device, count: int, runs: int = RUNS) -> t
 
 
 def fitted_link(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Latency and seconds per byte, neither negative, with the least squares of relative errors."""
+    """Fit a link's latency and seconds per byte by the least squares of relative errors. Neither is negative."""
     rows = np.array([[1 / s, n / s] for n, s in zip(sizes, seconds, strict=True)])
     (latency, rate), *_ = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)
     if rate < 0:
@@ -75,7 +78,7 @@ def fitted_link(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, 
 
 
 def _values(ty: Any, place: tvm.runtime.Device, rng: np.random.Generator) -> Any:
-    """Random numbers for a tensor of floats, zeros for others (they may be indices)."""
+    """Return random numbers for a tensor of floats, and zeros for other tensors (they may be indices)."""
     if isinstance(ty, relax.TupleType):
         return tvm.runtime.convert([_values(field, place, rng) for field in ty.fields])
     shape, dtype = [int(s) for s in ty.shape], str(ty.dtype)

@@ -1,5 +1,5 @@
-"""What a placement needs of a device's memory: weights, and the values that are there at the same time. Start at
-`memory_on`."""
+"""Computes what a placement needs of a device's memory: weights, and the values that are there at the same time. Start
+at `memory_on`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from tuner.graph.ir.simplify import constant
 
 
 def memory_on(graph: FusedGraph, placement: Sequence[int], device: int) -> int:
-    """Bytes of the weights and constants of a device's steps, and of the largest set of values that it holds at once,
-    copies of other devices' values included. Layouts that pad channels, and workspaces of kernels, come on top."""
+    """Return the bytes of the weights and constants of a device's steps, and of the largest set of values that it holds
+    at once, copies of other devices' values included. Channels that layouts pad, and workspaces of kernels, come on
+    top."""
     held = sum(weights_of(step) for step, d in zip(graph.steps, placement, strict=True) if d == device)
     return held + _peak(graph, placement, device)
 
 
 def weights_of(step: Step) -> int:
-    """Bytes of what a step reads that does not change from one inference to the next."""
+    """Return the bytes of what a step reads that does not change from one inference to the next."""
     if isinstance(step, AnchorStep):
         return int(step.weight.nbytes + (0 if step.bias is None else step.bias.nbytes))
     leaves = step.inputs if isinstance(step, OperatorStep) else operands(step.value)
@@ -33,12 +34,12 @@ def weights_of(step: Step) -> int:
 
 
 def bytes_of(ty: Any) -> int:
-    """Of a tensor, or of all tensors of a tuple."""
+    """Return the bytes of a tensor, or of all tensors of a tuple."""
     return sum(sizes_of(ty, PLAIN))
 
 
 def sizes_of(ty: Any, layout: Layout) -> list[int]:
-    """Bytes of a tensor in a layout, or of each tensor of a tuple, which are plain."""
+    """Return the bytes of a tensor in a layout, or of each tensor of a tuple, which are plain."""
     if hasattr(ty, "fields"):
         return [size for field in ty.fields for size in sizes_of(field, PLAIN)]
     if not hasattr(ty, "shape"):
@@ -62,7 +63,7 @@ def _peak(graph: FusedGraph, placement: Sequence[int], device: int) -> int:
 
 
 def _lifetimes(graph: FusedGraph, placement: Sequence[int], device: int) -> tuple[Mapping[Var, int], Mapping[Var, int]]:
-    """The first and the last step, by their indices, at which a device holds each value."""
+    """Return the first and the last step, by their indices, at which a device holds each value."""
     first: dict[Var, int] = {}
     last: dict[Var, int] = {}
     results = {o for o in graph.outputs if isinstance(o, Var)}
@@ -71,7 +72,7 @@ def _lifetimes(graph: FusedGraph, placement: Sequence[int], device: int) -> tupl
         for var in here:
             first.setdefault(var, i)
             last[var] = len(graph.steps) if var in results else i
-        for var in reads_of(step):  # it is copied from here to where it is read
+        for var in reads_of(step):  # the value is copied from here to where it is read
             if var in first:
                 last[var] = max(last[var], i)
     return first, last

@@ -1,8 +1,9 @@
-"""Plans that fit into the memory of their devices. Start at `within_memory`.
+"""Finds plans that fit into the memory of their devices. Start at `within_memory`.
 
 Memory is given a price, in seconds per byte, that rises until the cheapest plan fits (Lagrangian relaxation: Everett,
-Operations Research 11, 1963). Between that plan and the last one that did not fit, equal steps change all at once; so
-the first steps are then placed by the one and the others by the other, wherever that is fastest.
+Operations Research 11, 1963). Between that plan and the last one that did not fit, equal steps change all at once. So
+plans are tried, too, that place the first steps as one of the two does and the others as the other does. The fastest
+plan that fits is taken.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from tuner.graph import FusedGraph
 from tuner.graph.layout.plan import Moving, Node, Plan, plan, plan_of, seconds_of
 from tuner.placement.memory import bytes_of, memory_on, weights_of
 
-_DOUBLINGS, _HALVINGS = 60, 20  # of the price: until a plan fits, and to find the least
-_CUTS = 64  # at most, between two plans
+_DOUBLINGS, _HALVINGS = 60, 20  # of the price: until a plan fits, and then to find the least such price
+_CUTS = 64  # the most places at which two plans are cut to be put together
 
 
 def within_memory(
     graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], *, moving: Moving, free: Plan
 ) -> Plan:
-    """`free`, the best plan, if it fits into the devices' `memory_bytes`; else the best that is found to fit, with the
-    bound of `free`. `nodes`: see `exact.NetworkPlan`.
+    """Return `free`, the best plan, if it fits into the devices' `memory_bytes`. Otherwise return the best plan that is
+    found to fit, with the bound of `free`. For `nodes` see `exact.NetworkPlan`.
 
     Raises BadInput where none fits.
     """
@@ -61,7 +62,8 @@ def _cut(
     moving: Moving,
     ends: tuple[Sequence[int], Sequence[int]],
 ) -> Iterator[tuple[int, ...]]:
-    """The best plans that fit and place the first steps by one of two plans and the others by the other."""
+    """Yield the best plans that fit and that place the first steps as one of two plans does, and the others as the
+    other does."""
     placements = [placement_of(graph, nodes, states) for states in ends]
     differ = [i for i, (a, b) in enumerate(zip(*placements, strict=True)) if a != b]
     for one, other in (placements, placements[::-1]):
@@ -72,14 +74,14 @@ def _cut(
 
 
 def placement_of(graph: FusedGraph, nodes: Sequence[Node], states: Sequence[int]) -> list[int]:
-    """The device of each step."""
+    """Return the device of each step."""
     first = len(graph.parameters)
     chosen = [node.states[state] for node, state in zip(nodes, states, strict=True)]
     return [state.makes.device for state in chosen[first : first + len(graph.steps)]]
 
 
 def _placed(graph: FusedGraph, nodes: Sequence[Node], moving: Moving, placement: Sequence[int]) -> tuple[int, ...]:
-    """The states of the best plan with every step on the device that it has there."""
+    """Return the states of the best plan that has every step on its device of `placement`."""
     kept = list(nodes)
     for i, device in enumerate(placement, len(graph.parameters)):
         states = (s if s.makes.device == device else replace(s, seconds=math.inf) for s in nodes[i].states)
@@ -98,7 +100,7 @@ def _fits(graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], s
 def _priced(
     graph: FusedGraph, devices: Sequence[Device], nodes: Sequence[Node], *, moving: Moving, price: float
 ) -> tuple[int, ...]:
-    """The states of the best plan if every byte of a device with a limit costs so many seconds."""
+    """Return the states of the best plan if every byte on a device with a limit costs `price` seconds."""
     first = len(graph.parameters)
     priced = list(nodes)
     for i, step in enumerate(graph.steps, first):

@@ -1,7 +1,8 @@
-"""Plans as files that a person can read and edit: `written` and `read_plan`.
+"""Writes and reads plans as files that a person can read and edit. Start at `described` and `read_plan`.
 
-plan.json has, for every step of a network in order, its device, the block of the layout that it is computed in where
-no template decides that (0: plain), and its kernel; change them, and `tune build --plan` builds what they say.
+plan.json has, for every step of a network in order, its device, its kernel, and the block of the layout that it is
+computed in where no template decides that (0: plain). A person may change them, and `tune build --plan` builds what
+they say.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FORMAT = 1
 
 
 def described(graph: FusedGraph, devices: Sequence[Device], found: NetworkPlan) -> dict[str, Any]:
-    """A plan as JSON."""
+    """Return a plan as JSON has it."""
     first = len(graph.parameters)
     steps = []
     for i, step in enumerate(graph.steps):
@@ -65,7 +66,7 @@ def _move(move: Move, found: NetworkPlan, devices: Sequence[Device]) -> dict[str
 
 
 def load_plan(path: Path) -> dict[str, Any]:
-    """A plan file's object. Raises BadInput where it is none."""
+    """Return a plan file's object. Raises BadInput if the file is no plan."""
     try:
         data = parse_json(path.read_text(encoding="utf-8"))
         formats = data["format"]
@@ -84,9 +85,10 @@ def load_plan(path: Path) -> dict[str, Any]:
 
 
 def read_plan(path: Path, data: Mapping[str, Any], graph: FusedGraph, devices: Sequence[Device]) -> Planned:
-    """What the plan in `path` says of a network on its devices, opened in its order.
+    """Return what the plan in `path`, whose object is `data`, says of a network. `devices` are the plan's devices,
+    opened in its order.
 
-    Raises BadInput, naming the step, where it does not fit the network or the devices.
+    Raises BadInput, naming the step, where the plan does not fit the network or the devices.
     """
     if data["model"]["sha256"] != graph.model.sha256:
         name = data["model"].get("name")

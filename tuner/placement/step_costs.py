@@ -1,5 +1,5 @@
-"""What the pieces of a network cost on some devices: from the tuning database, measured where it lacks them. Start at
-`Costs`.
+"""Tells what the pieces of a network cost on some devices. Costs come from the tuning database, and are measured where
+it lacks them. Start at `Costs`.
 
 Steps that no template computes, transforms of layouts and crossings from one device to another are kept as trials of
 workloads of their own ("step", "transform", "crossing"), with the one config PIECE.
@@ -29,22 +29,26 @@ from tuning_db.store import Store
 
 PIECE = Config("piece", {})
 VERSION = 4  # of how pieces are timed: older times are measured again
-# Of the copies that a link is fitted to, in bytes: from a few numbers to a large activation.
+# The bytes of the copies that a link is fitted to: from a few numbers to a large activation.
 COPIES = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 
 
 class Cost(NamedTuple):
-    """Seconds, infinity where the device cannot, and where they are from: "device" (measured on it), "network" (so, and
-    among a network's other kernels), "free" (nothing to compute), or a kernel's `Choice.source`."""
+    """What a piece costs. `seconds` is infinity where the device cannot compute it. `source` says where they are from:
+    "device" (measured on it), "network" (measured on it among a network's other kernels), "free" (nothing to compute),
+    or a kernel's `Choice.source`."""
 
     seconds: float
     source: str
 
 
 class Costs:
-    """Of `devices`, which are told by their indices. What is measured is added to the store at once. What is given is
-    taken before all else: `networks`, of each device seconds of kernels in networks, by their `kernel_hash`; `links`,
-    latency in seconds and seconds per byte, from one device to another."""
+    """Tells the costs on `devices`, which are named by their indices. What is measured is added to the store at once.
+
+    What `networks` and `links` give precedes all else. `networks` has, for each device, the seconds of kernels in
+    networks, by their `kernel_hash`. `links` has the latency in seconds and the seconds per byte, from one device to
+    another.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,8 @@ class Costs:
         self.link: Callable[[int, int], tuple[float, float]] = cache(self._link)
 
     def step(self, graph: FusedGraph, step: Step, alone: Alone, device: int, config: Config | None = None) -> Cost:
-        """A step, in the layouts that `alone` has; `config`: of one that a template computes."""
+        """Return the cost of a step in the layouts that `alone` has. `config` is that of a step that a template
+        computes."""
         if (known := self.in_network(alone, device)) is not None:
             return known
         described = _plain(graph, step, alone) if isinstance(step, PlainStep) else _tuned(step, config)
@@ -71,14 +76,15 @@ class Costs:
         return self._timed(workload, device, alone.module)
 
     def in_network(self, alone: Alone, device: int) -> Cost | None:
-        """A step that a network's kernels compute; None where one of its kernels was not timed in one."""
+        """Return the cost of a step by its kernels' times in a network, or None where one of its kernels was not timed
+        in one."""
         known = self._networks[device]
         if not known or not (kernels := alone.kernels) or not known.keys() >= set(kernels):
             return None
         return Cost(sum(known[kernel] for kernel in kernels), "network")
 
     def copy(self, size: int, source: int, target: int) -> float:
-        """Seconds of a copy of so many bytes between kernels, by the link's fitted latency and rate."""
+        """Return the seconds of a copy of `size` bytes between kernels, by the link's fitted latency and rate."""
         latency, rate = self.link(source, target)
         return latency + rate * size
 
@@ -91,7 +97,7 @@ class Costs:
         if (source, target) in self._links:
             return self._links[source, target]
         here, there, seconds = self._devices[source], self._devices[target], []
-        timed = cache(lambda: Crossings(here, there, COPIES).seconds())  # all of them, if any has to be
+        timed = cache(lambda: Crossings(here, there, COPIES).seconds())  # times all sizes as soon as one is needed
 
         def times(size: int) -> tuple[float, ...]:
             return timed()[size]
@@ -112,7 +118,7 @@ class Costs:
         if not trials:
             trials = [self._measured(workload, device, measure)]
             self._store.add(trials[0])
-        return Cost(trials[-1].seconds, "device")  # the last that was added, whatever a clock said
+        return Cost(trials[-1].seconds, "device")  # the trial that was added last, whatever its date
 
     def _measured(self, workload: Workload, device: int, measure: Callable[[], tuple[float, ...]]) -> Trial:
         self.measured += 1
@@ -131,7 +137,7 @@ def _tuned(step: TunedStep, config: Config | None) -> dict[str, Any]:
 
 
 def _plain(graph: FusedGraph, step: PlainStep, alone: Alone) -> dict[str, Any]:
-    """What tells a step's time from another's: operator, attributes, types and layouts."""
+    """Return what tells a step's time from another's: operator, attributes, types and layouts."""
     value = step.value
     leaves = operands(value)
     function = value.args[0] if isinstance(value, Call) and operator_of(step) in _names(graph) else None

@@ -1,8 +1,8 @@
-"""Timing what it takes to go on on another device, between kernels as in a module. Start at `Crossings`.
+"""Times what it takes to continue on another device, between kernels as in a module. Start at `Crossings`.
 
-A copy by itself finds its bytes in the cache of the core that copies, and devices that are awake. Behind a kernel it
-finds them where that kernel's threads left them, and writes where nothing was for long; the next kernel has to fetch
-them from where the copy left them, and threads that slept are woken.
+A copy by itself finds its bytes in the cache of the core that copies, and finds devices awake. Behind a kernel it finds
+the bytes where that kernel's threads left them, and it writes where nothing was written for long. The next kernel has
+to fetch them from where the copy left them, and threads that slept are woken.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from tuner.devices.parallel import Pool, open_pool, pool_library
 from tuner.graph import COPY
 from tuner.placement.kernel_timing import time_copy
 
-_ADDITIONS = 1 << 21  # of a kernel
-ROUNDS, RUNS = 5, 6  # many, as a small difference between large times is wanted
-_TRIPS = 4  # one after the other in a run: crossings differ much, and a network has many of them in each of its runs
-# That a device is given before the other goes on, as in a network with many crossings, where it matters what they take.
-# Behind one alone, threads hardly fall asleep (4 KiB: 36 us a trip); behind more, a trip is a small difference between
-# large times, and they sleep deeper than in such a network (behind 3: 66 us, behind 8: 84 to 107).
+_ADDITIONS = 1 << 21  # that one kernel makes
+ROUNDS, RUNS = 5, 6  # many, because a small difference between large times is measured
+_TRIPS = 4  # round trips of a run: crossings differ much, and a network makes many in each inference
+# Kernels that a device is given before the other continues, as in a network with many crossings, where their cost
+# matters. Behind one kernel alone, threads hardly fall asleep (4 KiB: 36 us a trip). Behind more kernels, a trip is a
+# small difference between large times, and threads sleep deeper than in such a network (behind 3: 66 us, behind 8: 84
+# to 107 us).
 _KERNELS = 3
-_TOUCHED = 1 << 24  # bytes that a network touches until it writes a tensor again; of small ones they may be fewer
+_TOUCHED = 1 << 24  # bytes that a network touches until it writes a tensor again; fewer if tensors are small
 _MOST_TENSORS = 64
 _FLOAT = 4
 
 
 class Crossing:
-    """From `source` to `target` and back with `count` bytes, between kernels that read and write as many, which it
-    compiles; on the host, modules' threads run them.
+    """Goes from `source` to `target` and back with `count` bytes, between kernels that read and write as many. It
+    compiles these kernels; on the host, the threads that modules use run them.
 
     Raises RuntimeError if a device refuses its kernel.
     """
@@ -56,10 +57,13 @@ class Crossing:
         self._copy = tvm.get_global_func(COPY)
 
     def seconds(self, runs: int) -> tuple[float, ...]:
-        """Of crossings from the source, in each of `runs` runs of several round trips: a copy by itself, and half of
-        what a trip takes besides its two copies and its kernels, where that is anything. The fastest run is compared
-        with the fastest kernels, and so on: what else the machine does is on both sides, as they take turns."""
-        self._run()  # a driver's threads inherit their starter's cores: all of them here
+        """Return the seconds of a crossing from the source, for each of `runs` runs of several round trips.
+
+        These are the seconds of a copy by itself, and half of what a trip takes besides its two copies and its kernels,
+        if that is positive. The fastest run is compared with the fastest kernels, the second with the second, and so
+        on. Runs and kernels take turns, so that other work on the machine slows both.
+        """
+        self._run()  # a driver's threads inherit the cores of the thread that starts them: here these are all cores
         with ExitStack() as stack:
             if self._pool is not None:
                 self._pool.enter(self._threads, usable_cpus()[0])
@@ -72,8 +76,9 @@ class Crossing:
         return tuple(ours + max(rest / _TRIPS - ours - its, 0.0) / 2 for rest, ours, its in spent)
 
     def _alone(self, end: int) -> float:
-        """One end's kernels of a run, without the other's: one behind another, as costs have them. Threads that a
-        kernel wakes because its device was idle are the crossing's doing, and in the trips alone."""
+        """Return the seconds of one end's kernels in a run, one behind another and without the other end's, as costs
+        count them. Waking threads because a device was idle belongs to the crossing, and so only the trips contain it.
+        """
 
         def launch() -> None:
             for _ in range(_TRIPS * _KERNELS):
@@ -86,7 +91,8 @@ class Crossing:
         return time.perf_counter() - started
 
     def _next(self, end: int) -> tuple[Any, Any]:
-        """The tensor that was written last on a device, and the one that was not for the longest time."""
+        """Return the tensor of a device that was written last, and the one that was not written for the
+        longest time."""
         tensors = self._tensors[end]
         read, self._last[end] = self._last[end], (self._last[end] + 1) % len(tensors)
         return tensors[read], tensors[self._last[end]]
@@ -106,7 +112,7 @@ class Crossing:
 
 
 class Crossings:
-    """One way between two devices, of several numbers of bytes.
+    """Times crossings from one device to another with several numbers of bytes.
 
     Raises RuntimeError if a device refuses its kernel.
     """
@@ -115,7 +121,8 @@ class Crossings:
         self._each = {size: Crossing(source, target, size) for size in sizes}
 
     def seconds(self, rounds: int = ROUNDS, runs: int = RUNS) -> dict[int, tuple[float, ...]]:
-        """Of every size, of all rounds. Sizes take turns in each: what else the machine does meets all of them."""
+        """Return the seconds for every size in all rounds. Sizes take turns in each round, so that other work on the
+        machine slows all of them."""
         times: dict[int, list[float]] = {size: [] for size in self._each}
         for _ in range(rounds):
             for size, crossing in self._each.items():
@@ -124,7 +131,8 @@ class Crossings:
 
 
 def _pool_of(*ends: Device) -> tuple[Pool | None, int]:
-    """The threads that compute on the host, if a device is the host and can have ours: else TVM's do."""
+    """Return the pool of threads that computes on the host, and how many threads there are. The pool is None where no
+    device is the host or our pool cannot be loaded: TVM's threads compute then."""
     host = next((device for device in ends if device.is_host), None)
     library = None if host is None else pool_library()
     pool = None if library is None else open_pool(library)
@@ -138,8 +146,8 @@ def _pool_of(*ends: Device) -> tuple[Pool | None, int]:
 
 
 def _kernel(device: Device, count: int, pool: Pool | None) -> Any:
-    """Makes each of so many numbers again, as a sum of equal parts: as much to compute as a small convolution has, so
-    that it takes longer where a thread wakes late."""
+    """Compile a kernel that makes each of `count` numbers again, as a sum of equal parts. It computes as much as a
+    small convolution, so that it takes longer where a thread wakes late."""
     parts = max(_ADDITIONS // count, 1)
     read, part = te.placeholder((count,), "float32", "read"), te.reduce_axis((0, parts), "part")
     made = te.compute((count,), lambda i: te.sum(read[i] * (1.0 / parts), axis=part), name="made")

@@ -1,4 +1,4 @@
-"""Contenders in processes of their own that take turns: one is timed while all others are stopped (SIGSTOP).
+"""Runs contenders in processes of their own that take turns: one is timed while all others are stopped (SIGSTOP).
 
 The processes serve blocks of runs (tuner.report.contender.serve); `alternate` asks them in turn.
 """
@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from tuner.errors import TuneError
 
-SLOW_ROUNDS = 3  # for a contender whose single run is longer than a block
+SLOW_ROUNDS = 3  # timed of a contender whose single run is longer than a block
 
 
 class ContenderFailed(TuneError):
-    """A contender's process ended: the message has the end of what it wrote."""
+    """Raised when a contender's process has ended. The message has the last line of its standard error."""
 
     exit_status = 2
 
@@ -29,8 +29,11 @@ class ContenderFailed(TuneError):
 def alternate(
     running: Mapping[str, Contender], rounds: int, block_seconds: float, say: Callable[[str], None]
 ) -> dict[str, list[list[float]]]:
-    """Each contender's blocks of seconds per run. All begin rounds in turn; the others follow in a random order, as a
-    machine that other work disturbs now and then would else disturb neighbours together."""
+    """Time all contenders in rounds of blocks, and return each one's blocks of seconds per run.
+
+    Contenders take turns in beginning a round, and the others follow in a random order. In a fixed order, other work on
+    the machine would often disturb the same neighbours together.
+    """
     names = list(running)
     times: dict[str, list[list[float]]] = {name: [] for name in names}
     for number in range(rounds):
@@ -46,10 +49,13 @@ def alternate(
 
 
 class Contender:
-    """A running contender; it is stopped except while it answers."""
+    """A contender that runs in a process of its own, which is stopped except while it answers."""
 
     def __init__(self, name: str, command: Sequence[str], threads: int, log: Path) -> None:
-        """`command` runs a process that serves (tuner.report.contender.serve); `log` takes its standard error."""
+        """Start a contender. Raises ContenderFailed if its process ends.
+
+        `command` runs a process that serves (tuner.report.contender.serve). `log` takes its standard error.
+        """
         self.name = name
         self._log = log
         environment = {**os.environ, "TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
@@ -77,11 +83,11 @@ class Contender:
         self._end()
 
     def block(self, seconds: float) -> list[float]:
-        """Seconds of each run of a block that lasts about `seconds` (at least one run)."""
+        """Time a block that lasts about `seconds` (at least one run), and return the seconds of each run."""
         return self._ask({"block": seconds})["times"]
 
     def profile(self) -> dict[str, Any]:
-        """Where the time goes, of a contender that knows."""
+        """Return where the time goes. Only a contender that serves a profile answers this request."""
         return self._ask({"profile": True})
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Compares a built module with its peers in one run: `compare`.
+"""Compares a built module with its peers in one run. Start at `compare`.
 
 Every contender is a child process, because the thread pools of two systems in one process disturb each other by
-orders of magnitude. All are pinned to the same CPUs and have the same number of threads. Blocks of runs alternate;
-while one contender is timed all others are stopped (SIGSTOP), so that nobody's spinning threads take part.
+orders of magnitude. All are pinned to the same CPUs and have the same number of threads. Blocks of runs alternate.
+While one contender is timed all others are stopped (SIGSTOP), so that their spinning threads do not disturb it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ BLOCK_SECONDS = 0.4
 
 @dataclass(frozen=True)
 class Measured:
-    """One contender's times. `blocks`: the median seconds per run of each block; `error`: the largest absolute
-    difference from our outputs divided by their largest absolute value (None for ourselves)."""
+    """The times that were measured of one contender.
+
+    - `blocks` has the median seconds per run of each block.
+    - `runs` is the number of runs in all blocks.
+    - `error` is the largest absolute difference between our outputs and the contender's, divided by the largest
+      absolute value of the contender's. It is None for our own module.
+    """
 
     name: str
     version: str
@@ -44,12 +49,12 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Median over the blocks of the median seconds per run."""
+        """Return the median over the blocks of the median seconds per run."""
         return median(self.blocks)
 
     @property
     def steadiness(self) -> float:
-        """The slowest block's median over the median of all: 1 is perfectly steady."""
+        """Return the slowest block's median divided by the median of all; 1 is perfectly steady."""
         return max(self.blocks) / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,7 +71,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our module beside its peers, all with `threads` threads on `cpus`. `skipped`: why a peer is not there."""
+    """A comparison that has the times of our module and of its peers, all with `threads` threads on `cpus`.
+
+    `skipped` says why a peer is missing. `profile` tells where our module's time goes.
+    """
 
     ours: Measured
     peers: tuple[Measured, ...]
@@ -76,7 +84,7 @@ class Comparison:
     profile: Profile
 
     def times_better(self, peer: Measured) -> float:
-        """The peer's latency over ours: above one, ours is faster."""
+        """Return the peer's latency divided by ours; above 1, ours is faster."""
         return peer.seconds / self.ours.seconds
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""One contender of a comparison, in a process of its own: `python -m tuner.report.contender SPEC`.
+"""Runs one contender of a comparison in a process of its own: `python -m tuner.report.contender SPEC`.
 
-It opens its model, runs it once, keeps the outputs, warms up, and then times a block of runs for each line that it
-reads. The other side is tuner.report.bench, which stops this process while another one is being timed.
+The process opens its model, runs it once, keeps the outputs, warms up, and then times a block of runs for each line
+that it reads. The other side is tuner.report.bench, which stops this process while another one is being timed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ import numpy as np
 from tuner.arrays import write_arrays
 
 WARM_SECONDS = 0.5  # before the first block
-REWARM_SECONDS = 0.05  # in every block: the caches and the clock are another's
+REWARM_SECONDS = 0.05  # before every block: other contenders have changed the caches and the clock
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What the process runs. `cpus`: the logical CPUs that it may use; `inputs` and `outputs`: .npz files."""
+    """A description of what the process runs.
+
+    `peer` is the peer's name, and `source` the model or module that it opens. `cpus` are the logical CPUs that the
+    process may use. `inputs` and `outputs` are .npz files.
+    """
 
     peer: str
     source: str
@@ -43,7 +47,7 @@ class Spec:
 
 
 def main(argument: str) -> None:
-    """Open a peer and time it whenever the parent process asks; `argument`: a `Spec` as JSON."""
+    """Open a peer and time it whenever the parent process asks. `argument` is a `Spec` as JSON."""
     spec = Spec(**json.loads(argument))
     replies = isolate(spec.cpus)
 
@@ -60,9 +64,11 @@ def main(argument: str) -> None:
 
 
 def serve(run: Callable[[], float], version: str, replies: IO[str], profile: Callable[[], Any] | None = None) -> None:
-    """Warm up, say so, then answer requests: time a block of runs, or profile. `run` makes one run and returns its
-    seconds (a kernel's: less than the run takes, if it waits for the host); `profile` returns what can be told in
-    JSON."""
+    """Warm up, reply with `version`, then answer requests: time a block of runs, or profile.
+
+    `run` makes one run and returns its seconds. They may be a kernel's alone, which are less than the run takes if the
+    run waits for the host. `profile` returns what JSON can hold. Without it, a request for a profile gets no reply.
+    """
     _block(run, WARM_SECONDS)
     _reply(replies, {"version": version})
     for line in sys.stdin:
@@ -75,8 +81,10 @@ def serve(run: Callable[[], float], version: str, replies: IO[str], profile: Cal
 
 
 def isolate(cpus: Sequence[int]) -> IO[str]:
-    """Pin this process to `cpus` and end it with its parent; returns the channel for replies. Call it before any
-    library counts the cores or starts a thread."""
+    """Pin this process to `cpus`, let it end with its parent, and return the channel for replies.
+
+    Call it before any library counts the cores or starts a thread.
+    """
     _die_with_parent()
     os.sched_setaffinity(0, cpus)
     return _claim_standard_output()
@@ -100,7 +108,7 @@ def _block(run: Callable[[], float], seconds: float) -> list[float]:
 
 
 def _die_with_parent() -> None:
-    """A stopped process would outlive a killed parent for ever: have the kernel end it."""
+    """Have the kernel end this process with its parent. A stopped process would outlive a killed parent for ever."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -108,7 +116,7 @@ def _die_with_parent() -> None:
 
 
 def _claim_standard_output() -> IO[str]:
-    """The channel for replies; whatever the libraries print goes to standard error."""
+    """Return the channel for replies. From then on, whatever the libraries print goes to standard error."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return replies

@@ -1,4 +1,4 @@
-"""Why a kernel was chosen: `explain` gives its schedule, the code that its compiler made, counts, and its rivals."""
+"""Explains why a kernel was chosen: `explain` returns its schedule, its compiled code, counts, and its rivals."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
 RIVALS = 5
-_NEAREST = 5  # names that are told where none is as it was given
+_NEAREST = 5  # similar names that are shown if no workload has the given one
 
 
 @dataclass(frozen=True)
 class Rival:
-    """`times_slower` than the chosen one; `differs`: knobs with its and the chosen one's values."""
+    """A config that was measured beside the chosen one.
+
+    It is `times_slower` than the chosen one. `differs` has the knobs that differ, with the values of both.
+    """
 
     config: Config
     seconds: float
@@ -43,9 +46,16 @@ class Rival:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`text`: the workload's name; `schedule`: the scheduled function as TVMScript; `code`: `language` of its kernels;
-    `loop`: where its time goes, by the text; `flop` of the direct algorithm, `bytes` that any kernel has to move;
-    `kernels`: for a GPU, as lowered and as far as its compilers tell; `configs`: how many were tried."""
+    """An account that has the `choice` of a workload's kernel, and what is known about the kernel.
+
+    - `text` is the workload's name.
+    - `configs` is the number of configs that were tried.
+    - `schedule` is the scheduled function as TVMScript.
+    - `code` is the code of its kernels, in `language`.
+    - `loop` is where the time goes, judged by the text of the code.
+    - `flop` counts the operations of the direct algorithm; `bytes` is what any kernel has to move.
+    - `kernels` describes a GPU's kernels as they are lowered, with what its compilers tell. It is empty for the host.
+    """
 
     workload: Workload
     text: str
@@ -82,8 +92,10 @@ class Explanation:
 
 
 def workloads_like(store: Store, text: str) -> dict[str, Workload]:
-    """The one that is called so, else all whose names have `text` in them, by their names. Raises BadInput where there
-    is none, DatabaseError if the store cannot be read."""
+    """Return the workload with the name `text`, else all workloads whose names contain `text`, by name.
+
+    Raises BadInput if there is none, DatabaseError if the store cannot be read.
+    """
     names = {name: workload for workload, name in distinct_texts(store.workloads()).items()}
     if text in names:
         return {text: names[text]}
@@ -96,8 +108,11 @@ def workloads_like(store: Store, text: str) -> dict[str, Workload]:
 
 
 def explain(store: Store, workload: Workload, on: Device, compilers: Sequence[Compiler] = ()) -> Explanation:
-    """What `tune build` would choose for the workload on the device. `compilers`: offline ones, that tell what kernels
-    of a GPU take. Raises BadInput where no template applies, DatabaseError if the store cannot be read."""
+    """Explain the kernel that `tune build` would choose for the workload on the device.
+
+    `compilers` are offline compilers that tell which resources a GPU's kernels take. Raises BadInput if no template
+    applies, DatabaseError if the store cannot be read.
+    """
     choice = choose([workload], on, store)[workload]
     if choice.config is None:
         raise BadInput(f"{clipped(workload_text(workload))}: no template applies to it on {on.key.model}")
@@ -128,7 +143,10 @@ def _state(store: Store, workload: Workload, on: Device) -> TaskState:
 
 
 def _rivals(state: TaskState, choice: Choice) -> list[Rival]:
-    """The next best, and the best of every template that is not among them."""
+    """Return the next best configs, and the best of every template that is not among them.
+
+    Returns none if the choice was not measured on this device.
+    """
     others = [t for t in state.standing() if t.config != choice.config]
     if choice.config is None or choice.seconds is None or choice.source != "device":
         return []

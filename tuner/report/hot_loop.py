@@ -1,6 +1,8 @@
-"""The loop of a kernel where its time goes, found in the text that a compiler made: `in_assembly` of x86-64 and
-aarch64, `in_source` of OpenCL C and CUDA. It is judged by the text alone: of the innermost loops with
-multiply-adds the one that has the most, and few instructions beside them."""
+"""Finds the loop of a kernel where its time goes, in the text that a compiler made.
+
+Start at `in_assembly` for x86-64 and aarch64, and at `in_source` for OpenCL C and CUDA. The text alone decides: of the
+innermost loops with multiply-adds, the hot one has the most of them and few other instructions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _ARM = re.compile(r"\b[vq](\d+)(?:\.\d*[bhsd])?\b")
 _STACK = re.compile(r"\(%r[sb]p|\[(?:sp|x29)\b")
 _VECTOR_STORE = re.compile(r"^\s+(?:v?mov[au]p[sd]\s+%[xyz]mm\d+,\s*\S*\(%r[sb]p|st[rpu]\w*\s+[vqd]\d+.*\[(?:sp|x29))")
 
-# In a source: what reads from an address, whose arithmetic is in the brackets behind; and products of components.
+# These match parts of a source: comments, reads from an address (its arithmetic is in the brackets that follow), fused
+# multiply-adds, and products of vectors' components.
 _COMMENT = re.compile(r"/\*.*?\*/")
 _READ = re.compile(r"(?:\bvload\d+|\b\w*block_read\w*|\bconvert_int|\*\(\w+\s?\*\))\(")
 _FUSED = re.compile(r"\b(?:fma|mad|__fmaf?_\w+)\s*\(")
@@ -27,9 +30,16 @@ _COMPONENTS = re.compile(r"\.\w\s?\*\s?\w+\.\w")
 
 @dataclass(frozen=True)
 class Loop:
-    """Lines `first` to `last` of the text, from 0. `multiply_adds`: instructions, or statements of a source;
-    `registers`: different vector registers; `stack_stores` and `stack_loads`: of vectors, which did not fit into
-    registers or are a small array. None where a source does not tell."""
+    """A loop that takes up the lines `first` to `last` of a text, counted from 0.
+
+    - `instructions` counts its instructions, or the statements of a source, and `multiply_adds` those that multiply
+      and add.
+    - `registers` counts different vector registers.
+    - `stack_stores` and `stack_loads` count vectors that are stored to the stack and loaded from it. They did not fit
+      into registers, or they are a small array.
+
+    The last three are None for a source, which does not tell.
+    """
 
     first: int
     last: int
@@ -44,7 +54,7 @@ class Loop:
 
 
 def in_assembly(text: str) -> Loop | None:
-    """None where the text has no loop with a multiply-add."""
+    """Return the hot loop of assembly, or None if the text has no loop with a multiply-add."""
     lines = text.splitlines()
     labels: dict[str, int] = {}
     spans = []
@@ -68,10 +78,10 @@ def _counted(lines: Sequence[str], first: int, last: int) -> Loop:
 
 
 def in_source(text: str) -> Loop | None:
-    """None where the text has no loop with a multiply-add."""
+    """Return the hot loop of a source, or None if the text has no loop with a multiply-add."""
     lines = text.splitlines()
     spans: list[tuple[int, int]] = []
-    open_at: list[int | None] = []  # of each open brace: the line of its loop
+    open_at: list[int | None] = []  # of each open brace: the line of its loop, None if it opens no loop
     for i, line in enumerate(lines):
         for brace in re.findall(r"[{}]", line):
             if brace == "{":
@@ -87,8 +97,10 @@ def in_source(text: str) -> Loop | None:
 
 
 def _is_multiply_add(statement: str) -> bool:
-    """A sum with a product of values that are read, not of places in memory; or the product of two vectors' components
-    alone, as CUDA's are written, one statement before the sum."""
+    """Return whether a statement is a multiply-add: a sum with a product of values, not a product in an address.
+
+    The product of two vectors' components alone counts, too: in CUDA's sources it stands one statement before the sum.
+    """
     text = _COMMENT.sub("", statement).strip()
     if text.startswith("int"):
         return False
@@ -104,7 +116,7 @@ def _is_multiply_add(statement: str) -> bool:
 
 
 def _up_to_its_end(text: str) -> str:
-    """Before the bracket that ends what `text` is the inside of."""
+    """Return `text`, which begins inside a bracket, up to where that bracket ends."""
     depth = 0
     for i, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -123,14 +135,14 @@ def _first_argument(text: str) -> str:
 
 
 def _hottest(spans: Sequence[tuple[int, int]], counted: Callable[[int, int], Loop]) -> Loop | None:
-    """Of the loops with multiply-adds, without another such loop inside."""
+    """Return the hottest of the loops that have multiply-adds and no other such loop inside, or None."""
     loops = [loop for first, last in spans if (loop := counted(first, last)).multiply_adds]
     inner = [a for a in loops if not any(b is not a and a.first <= b.first and b.last <= a.last for b in loops)]
     return max(inner, key=lambda loop: loop.multiply_adds**2 / max(1, loop.instructions), default=None)
 
 
 def marked(text: str, loop: Loop | None) -> str:
-    """The text with the loop's lines marked at their left."""
+    """Return the text with ">" at the left of the loop's lines."""
     lines = text.splitlines()
     inside = range(loop.first, loop.last + 1) if loop is not None else range(0)
     return "".join(f"{'>' if i in inside else ' '} {line}\n" for i, line in enumerate(lines))

@@ -1,6 +1,8 @@
-"""The report's page while runs go on: `LiveServer`, a small web server on this machine. It gives the page and its data,
-and takes a pause, its end, and a task to skip, to whoever has the token: all of it is in the link that is shown. The
-page keeps the token for its tab, so that it can be loaded again; without one it is empty.
+"""Serves the report's page while runs go on. Start at `LiveServer`, a small web server on this machine.
+
+It gives the page and its data, and takes requests to pause, to go on and to skip a task. All of them need the token,
+which is in the link that is shown. The page keeps the token for its browser tab, so that it can be loaded again.
+Without a token the page is empty.
 """
 
 from __future__ import annotations
@@ -35,15 +37,17 @@ from tuning_db.record import DeviceKey, Workload
 from tuning_db.store import Store
 
 LOOPBACK = "127.0.0.1"
-REST = 2.0  # seconds from one look at the database to the next, at least; and as many as the last one took
+REST = 2.0  # least seconds between two looks at the database; a look that took longer is followed by as long a rest
 _HTML = "text/html; charset=utf-8"
 _LONGEST = 1000  # bytes of a request's body
-_DIGITS = 18  # of a number in a database: more do not fit into 64 bits
+_DIGITS = 18  # of a row's id: an id with more may not fit into 64 bits
 
 
 class Live:
-    """What the page shows of a database now, and what can be asked of its runs. For many threads at once. `modules`,
-    `benches`: as `collect` has them."""
+    """An object that gives the page's current data and passes requests to the runs in a database.
+
+    Many threads may use it at once. `modules` and `benches` are arguments of `collect`.
+    """
 
     def __init__(self, store: Store, modules: Sequence[Path] = (), benches: Sequence[Mapping[str, Any]] = ()) -> None:
         self._store, self._modules, self._benches = store, modules, benches
@@ -52,8 +56,10 @@ class Live:
         self._data, self._due = dict[str, Any](), 0.0
 
     def data(self) -> dict[str, Any]:
-        """As `collect`, with "live" added; no older than REST. Raises DatabaseError if the database cannot be read,
-        BadInput if a module cannot."""
+        """Return what `collect` returns, with "live" added, reused for REST seconds or for as long as it took.
+
+        Raises DatabaseError if the database cannot be read, BadInput if a module cannot.
+        """
         with self._lock:
             began = time.monotonic()
             if began >= self._due:
@@ -65,7 +71,7 @@ class Live:
             return self._data
 
     def _counts(self) -> tuple[Any, ...]:
-        """What differs when anything was measured, marked or removed."""
+        """Return counts that change when anything is measured, flagged or removed."""
         t, e = schema.trials, schema.efforts
         marks = func.sum(func.length(t.c.versions))
         with self._store.reading() as connection:
@@ -76,7 +82,7 @@ class Live:
         return {"paused": wishes.is_paused(self._store), "running": self._running()}
 
     def _running(self) -> list[dict[str, Any]]:
-        """Tasks that a run is at, by the journal and the claims."""
+        """Return the tasks that a run is working on, according to the journal and the claims."""
         found: dict[str, dict[str, Any]] = {}
         decode = Keys()
         for table in (schema.in_flight, schema.claims):
@@ -100,8 +106,10 @@ class Live:
         return list(found.values())
 
     def ask(self, wish: Mapping[str, Any]) -> None:
-        """{"wish": "pause" | "resume" | "skip", "task": ID}. Raises BadInput for anything else, DatabaseError if the
-        database cannot be written."""
+        """Carry out a request, {"wish": "pause" | "resume" | "skip", "task": ID}.
+
+        Raises BadInput for anything else, DatabaseError if the database cannot be written.
+        """
         if wish.get("wish") == "pause":
             wishes.pause(self._store)
         elif wish.get("wish") == "resume":
@@ -129,7 +137,7 @@ class Live:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves until `shutdown`. Raises OSError where the address cannot be had."""
+    """A web server that serves the page until `shutdown`. Raises OSError if it cannot listen at the address."""
 
     daemon_threads = True
 
@@ -146,8 +154,11 @@ class LiveServer(ThreadingHTTPServer):
         return f"http://{self.host}/?token={self.token}"
 
     def is_called(self, host: str) -> bool:
-        """Whether a request's Host names this server, at whatever port (a tunnel's is another). Where it listens on
-        every address, all of them do: a page of elsewhere that would be answered needs a name that leads here."""
+        """Return whether a request's Host header names this server, with any port, as a tunnel's port differs.
+
+        If the server listens on every address, any IP address names it. A page of another site could only be answered
+        by way of a host name that leads here, and such a name is refused.
+        """
         try:
             name = urlsplit(f"//{host}").hostname or ""
             return name in self._names or (self._anywhere and bool(ipaddress.ip_address(name)))
@@ -158,12 +169,12 @@ class LiveServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
     protocol_version = "HTTP/1.1"
-    timeout = 30  # of a peer that says nothing
+    timeout = 30  # seconds to wait for a client that sends nothing
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         if path == "/" and not query and self._is_called():
-            self._guarded(lambda: (render({"live": None}, live=True), _HTML))  # its tab may have the token
+            self._guarded(lambda: (render({"live": None}, live=True), _HTML))  # the browser tab may have the token
         elif path == "/" and self._knows(query.removeprefix("token=")):
             self._guarded(lambda: (render(self.server.live.data(), live=True), _HTML))
         elif path == "/data" and self._knows(self.headers.get("X-Token", "")):
@@ -193,7 +204,10 @@ class _Handler(BaseHTTPRequestHandler):
         return as_json(self.server.live.data())
 
     def _knows(self, token: str) -> bool:
-        """The token, by the server's own address: a page of elsewhere whose name leads here is not answered."""
+        """Return whether a request has the right token and its Host header names this server.
+
+        The second condition refuses pages of other sites whose host name leads here.
+        """
         return hmac.compare_digest(token.encode(), self.server.token.encode()) and self._is_called()
 
     def _is_called(self) -> bool:
@@ -231,4 +245,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the lines would have the token."""
+        """Log nothing, because the lines would contain the token."""

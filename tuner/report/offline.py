@@ -1,4 +1,4 @@
-"""The table of kernels compiled for a device that is not here."""
+"""Makes the table of kernels that were compiled for a device that is not here. Start at `compile_table`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _FIGURES = ("kernel", "items", "registers", "spilled", "private", "local")
 
 
 def compile_table(report: CompileReport) -> Table:
-    """One row a kernel, grouped by task and template; a kernel's figures are those of the first config that compiles.
+    """Return a table with one row per kernel, grouped by task and template.
 
-    Spilled and private bytes are per work-item, local bytes per group; "-" where no compiler tells.
+    A kernel's figures are those of the first config that compiles. Spilled and private bytes are per work-item, local
+    bytes per group. A figure is "-" if no compiler tells it.
     """
     table = Table(box=None, title=f"Compiled for {report.profile.title}", title_justify="left")
     table.add_column("task", overflow="fold")
@@ -43,7 +44,7 @@ def compile_table(report: CompileReport) -> Table:
 
 
 def rejections(report: CompileReport) -> list[str]:
-    """One line for each template and verdict: the first message, for a person to act on."""
+    """Return one line for each template and verdict, with the first message, for a person to act on."""
     lines: dict[tuple[str, Verdict], str] = {}
     for check in report.tasks:
         for found in check.reports:
@@ -53,7 +54,7 @@ def rejections(report: CompileReport) -> list[str]:
 
 
 def compile_summary(report: CompileReport) -> str:
-    """How many configs compile, by which compilers, and why others do not, in a sentence."""
+    """Return a sentence that says how many configs compile, by which compilers, and why others do not."""
     counts = verdicts([found for check in report.tasks for found in check.reports])
     ok = counts.pop(str(Verdict.OK), 0)
     tried = ok + sum(counts.values())

@@ -1,4 +1,7 @@
-"""Where a built module's time goes: `Profile`, one `Call` a kernel in execution order, and the peak of the machine."""
+"""Records where a built module's time goes. Start at `Profile`.
+
+It has one `Call` for each kernel call, in execution order, and the peak of the device.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ PEAK_METHOD = "fastest of several runs of a kernel of fused multiply-adds in reg
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call of an inference. `flop` is of the direct algorithm, whatever the kernel does (None: not an
-    anchor), so a Winograd kernel may be above the peak."""
+    """A kernel call of an inference, which took `seconds`.
+
+    `flop` counts the operations of the direct algorithm, whatever the kernel does, so a Winograd kernel may be above
+    the peak. It is None if the operations are not counted, as for a call that is no anchor.
+    """
 
     name: str
     function: str
@@ -29,20 +35,23 @@ class Call:
 
     @property
     def flops(self) -> float | None:
-        """Operations a second."""
+        """Return the operations a second, or None if the operations are not counted."""
         return None if self.flop is None else self.flop / self.seconds
 
 
 @dataclass(frozen=True)
 class Profile:
-    """`peak_flops`: float32 operations a second, measured (see PEAK_METHOD)."""
+    """The calls of an inference, and the peak that they are compared with.
+
+    `peak_flops` is in float32 operations a second, and was measured (see PEAK_METHOD).
+    """
 
     calls: tuple[Call, ...]
     peak_flops: float
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:
-        """From what tuner.report.peers.ours.Ours.profile gives."""
+        """Make a profile from what tuner.report.peers.ours.Ours.profile returns."""
         calls = tuple(
             Call(
                 call["name"],
@@ -57,7 +66,7 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """Of all calls; an inference also takes what lies between them."""
+        """Return the seconds of all calls together. An inference also takes the time between the calls."""
         return sum(call.seconds for call in self.calls)
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""What a built module's times would be by the stored trials of its operators: `simulated`, to be laid beside what was
-measured."""
+"""Simulates a built module by the stored trials of its operators, for comparison with what was measured.
+
+Start at `simulated`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,11 @@ from tuner.module import Manifest
 
 
 class Expected(NamedTuple):
-    """An operator, as the index in the manifest; `group`: of its stage, 0 where it is in none; seconds since the
-    inference began, and those that it takes."""
+    """A record that says when an operator is expected to run.
+
+    `operator` is the operator's index in the manifest. `group` is its group in its stage, 0 outside of stages. `begin`
+    is in seconds since the inference began. `seconds` is how long the operator takes.
+    """
 
     operator: int
     group: int
@@ -21,15 +26,18 @@ class Expected(NamedTuple):
 
 
 def simulated(manifest: Manifest, flow: Mapping[str, Any]) -> list[Expected]:
-    """Every operator whose time is stored, in the program's order: begun when what it reads is there and its device has
-    done what comes before. Devices work at the same time, and so do the groups of a stage. What no template computes
-    (transforms, copies between devices) takes no time, as none is stored. `flow`: as `page.flow.flow_of` has it."""
+    """Return when every operator with a stored time would run, in the program's order.
+
+    An operator begins when its inputs are there and its device has done what comes before. Devices work at the same
+    time, and so do the groups of a stage. What no template computes (transforms, copies between devices) takes no time,
+    as none is stored. `flow` is what `page.flow.flow_of` returns.
+    """
     before: dict[int, list[int]] = defaultdict(list)
     for maker, reader in flow["edges"]:
         before[reader].append(maker)
     ends: list[float] = []
     free: dict[tuple[int, int], float] = defaultdict(float)
-    stage: dict[int, int | None] = {}  # that each device is in
+    stage: dict[int, int | None] = {}  # the stage that each device is in
     found: dict[int, Expected] = {}
     for number, node in enumerate(flow["nodes"]):
         device, lane = node["device"], (node["device"], node["group"] or 0)
@@ -40,7 +48,7 @@ def simulated(manifest: Manifest, flow: Mapping[str, Any]) -> list[Expected]:
                     free[d, group] = joined
             stage[device] = node["stage"]
         place, seconds = node["operator"], 0.0
-        if place is not None and place not in found:  # of several kernels the first stands for all
+        if place is not None and place not in found:  # the first of several kernels stands for all
             seconds = manifest.operators[place].seconds or 0.0
         begin = max([free[lane], *(ends[maker] for maker in before[number])])
         ends.append(begin + seconds)

@@ -1,5 +1,8 @@
-"""Tables for a person: what a session found (`task_table`), a comparison with peers (`comparison_table`), and where a
-module's time goes (`operator_table`). Times are in milliseconds or microseconds, as the headings say."""
+"""Makes tables for a person. Times are in milliseconds or microseconds, as the headings say.
+
+`task_table` shows what a session found, `comparison_table` a comparison with peers, and `operator_table` where a
+module's time goes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tuning_db.record import Config, Workload
 
 
 def describe(workload: Workload) -> str:
-    """One short text for a workload: "64x56x56 -> 64, 3x3/1 +bias +relu"."""
+    """Return a short text for a workload, such as "64x56x56 -> 64, 3x3/1 +bias +relu"."""
     dtype = [] if workload.dtype == "float32" else [workload.dtype]
     epilogue = (f"+{token.partition(':')[0]}" for token in workload.epilogue)
     return " ".join([_describe_anchor(workload), *epilogue, *dtype])
@@ -39,32 +42,32 @@ def _by(values: tuple[int, ...]) -> str:
 
 
 def clipped(name: str, most: int = 100) -> str:
-    """A name from a model, for a cell: files have them in full."""
+    """Shorten a name from a model for a table's cell. Files have the names in full."""
     return name if len(name) <= most else f"{name[:most]}... ({len(name):,} characters)"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Four significant digits."""
+    """Return seconds as milliseconds with four significant digits, or "-" for None."""
     return "-" if seconds is None else f"{seconds * 1e3:.4g}"
 
 
 def microseconds(seconds: float | None) -> str:
-    """Four significant digits."""
+    """Return seconds as microseconds with four significant digits, or "-" for None."""
     return "-" if seconds is None else f"{seconds * 1e6:.4g}"
 
 
 def failures_text(failures: Mapping[str, int]) -> str:
-    """ "3 compile, 1 run", or "-"."""
+    """Return counts of failures by kind, such as "3 compile, 1 run", or "-" if there are none."""
     return ", ".join(f"{count} {kind}" for kind, count in failures.items()) or "-"
 
 
 def short_config(config: Config | None) -> str:
-    """The template of a config without its device, "-" for none."""
+    """Return the name of a config's template without its device, or "-" for None."""
     return "-" if config is None else config.template.partition(".")[2] or config.template
 
 
 def task_table(report: SessionReport) -> Table:
-    """One row a task, in the order of their share of the network's time."""
+    """Return a table with one row per task, in the order of their share of the network's time."""
     table = Table(box=None, title="Tasks", title_justify="left")
     table.add_column("task", overflow="fold")
     for title in ("calls", "share", "first us", "best us", "gain", "GF/s"):
@@ -99,7 +102,7 @@ def _weight(task: TaskReport) -> float:
 
 
 def session_summary(report: SessionReport) -> str:
-    """A few lines: how much was measured, where the time went, and what it gained."""
+    """Return a few lines that say how much was measured, where the time went, and what it gained."""
     rate = f", {report.trials_per_second:.1f} a second" if report.new_trials else ""
     lines = [
         f"{report.new_trials} configs tried in {report.seconds:.0f} s{rate} ({report.trials} in the database), "
@@ -121,7 +124,7 @@ def session_summary(report: SessionReport) -> str:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One row a contender, ours first."""
+    """Return a table with one row per contender, ours first."""
     threads = f"{comparison.threads} thread{'s' if comparison.threads > 1 else ''}"
     table = Table(box=None, title=f"Latency, {threads}, alternating", title_justify="left")
     table.add_column("")
@@ -141,7 +144,10 @@ def _contender_cells(measured: Measured) -> tuple[str, ...]:
 
 
 def operator_table(profile: Profile, most: int = 25) -> Table:
-    """The kernels that take longest, at most `most` of them, the rest in one row, the virtual machine in another."""
+    """Return a table of the `most` kernels that take longest.
+
+    The other kernels share one row, and the calls of the virtual machine share another.
+    """
     peak = f"peak {profile.peak_flops / 1e9:.0f} GF/s (measured: multiply-adds in registers)"
     table = Table(
         box=None,

@@ -1,4 +1,4 @@
-"""Timelines in the Trace Event Format, which Perfetto and Chrome read: `chrome_trace`."""
+"""Makes timelines in the Trace Event Format, which Perfetto and Chrome read. Start at `chrome_trace`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ _HOST, _DEVICES, _SIMULATED = 1, 2, 3
 
 
 def chrome_trace(manifest: Manifest, timeline: Timeline, flow: Mapping[str, Any]) -> dict[str, Any]:
-    """Measured: the host's calls and the OpenCL devices' streams; beside them, what the plan expected: the module
-    simulated by the times of the stored trials (`simulated`), and how much of it has none. `flow`: as
-    `page.flow.flow_of` has it."""
+    """Return a trace of one inference, as it was measured and as it was expected.
+
+    The measured part has the host's calls and the OpenCL devices' streams. The expected part is the module simulated by
+    the times of the stored trials (`simulated`); its title says how much of the module has no such time. `flow` is what
+    `page.flow.flow_of` returns.
+    """
     expected, unknown = simulated(manifest, flow), _unknown(manifest, flow)
     told = ", ".join(f"{count} {what}" for what, count in unknown.items() if count)
     stored = "simulated: stored trials" + (f" (unknown: {told})" if told else "")
@@ -36,15 +39,17 @@ def chrome_trace(manifest: Manifest, timeline: Timeline, flow: Mapping[str, Any]
 
 
 def _unknown(manifest: Manifest, flow: Mapping[str, Any]) -> dict[str, int]:
-    """How many parts of the module the simulation takes no time for: layers of which no trial is stored (shipped
-    configs, defaults), and what no template computes."""
+    """Count the parts of the module for which the simulation takes no time.
+
+    These are layers of which no trial is stored (shipped configs, defaults), and what no template computes.
+    """
     kinds = [node["kind"] for node in flow["nodes"]]
     layers = sum(operator.seconds is None for operator in manifest.operators)
     return {"layers": layers, "other steps": kinds.count("other"), "copies between devices": kinds.count("copy")}
 
 
 def _simulated(manifest: Manifest, spans: Sequence[Expected]) -> list[dict[str, Any]]:
-    """A track for every device, and one more for every further group of its stages."""
+    """Return the simulated events: a track for every device, and one more for every further group of its stages."""
     tracks = sorted({(manifest.operators[s.operator].device, s.group) for s in spans})
     events = []
     for i, (device, group) in enumerate(tracks):
@@ -63,6 +68,6 @@ def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _span(name: str, where: tuple[int, int], begin: float, *, seconds: float, args: dict[str, Any]) -> dict[str, Any]:
-    """The format's times are microseconds."""
+    """Return the event of one span. `begin` and `seconds` are in seconds, the format's times in microseconds."""
     place = {"pid": where[0], "tid": where[1]}
     return {"ph": "X", "name": name, "ts": begin * 1e6, "dur": seconds * 1e6, **place, "args": args}

@@ -1,4 +1,5 @@
-"""Searchers: which config to measure next. Start at base.Searcher; `auto`, a portfolio of them, is the default."""
+"""Searchers decide which config to measure next. Start at base.Searcher; `auto`, a portfolio of them, is the
+default."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tuner.search.registry import check_searcher, make_searcher, register, searc
 from tuner.search.reinforcement import ReinforcementOptions, ReinforcementSearcher
 
 DEFAULT = "auto"
-# Goes on where a searcher's library fails: it uses none.
+# This searcher goes on where another one's library fails, since it uses none.
 FALLBACK = "genetic"
 
 register("random", RandomSearcher)

@@ -1,4 +1,5 @@
-"""How trials are shared between templates: by the best time each has shown, none ever abandoned. Start at `shares`."""
+"""Share trials between templates by the best time that each has shown. No template is ever abandoned. Start at
+`shares`."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from tuning_db.record import Trial
 
 # A template is judged after this many trials: by then its seeds, its author's best guesses, have been measured.
 ENOUGH = 4
-# Twice as slow: an eighth of the weight. The floor is what a hopeless template still gets.
+# A template that is twice as slow has an eighth of the weight. A hopeless template still gets the floor.
 SHARPNESS = 3.0
 FLOOR = 0.02
 
 
 def best_by_template(trials: Sequence[Trial]) -> dict[str, tuple[int, float]]:
-    """Per template: the number of trials and the best seconds (infinity if all failed)."""
+    """Return the number of trials and the best seconds of each template (infinity if all failed)."""
     found: dict[str, tuple[int, float]] = {}
     for trial in trials:
         count, best = found.get(trial.config.template, (0, math.inf))
@@ -24,7 +25,8 @@ def best_by_template(trials: Sequence[Trial]) -> dict[str, tuple[int, float]]:
 
 
 def shares(templates: Sequence[str], trials: Sequence[Trial]) -> Mapping[str, float]:
-    """The weight of each template, between FLOOR and 1. Those with too few trials to judge count as the best."""
+    """Return the weight of each template, between FLOOR and 1. Templates with too few trials to judge count as the
+    best."""
     measured = best_by_template(trials)
     overall = min((best for _, best in measured.values()), default=math.inf)
 

@@ -1,7 +1,8 @@
-"""Simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) with several chains: a batch is measured at once.
+"""Search by simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983). It has several chains, because a batch is
+measured at once.
 
-A chain steps to a config that differs in a knob or two and is there if that is faster, or with probability
-exp(-ln(slower / faster) / temperature) otherwise; the temperature falls with every trial. A step to a config that was
+A chain steps to a config that differs in a knob or two. It stays there if that config is faster, or with probability
+exp(-ln(slower / faster) / temperature) otherwise. The temperature falls with every trial. A step to a config that was
 measured before costs nothing.
 """
 
@@ -18,8 +19,9 @@ from tuning_db.record import Config, Trial
 
 @dataclass(frozen=True)
 class AnnealingOptions:
-    """`chains`; `hot` and `cold`: temperatures, in units of ln(run time): at 0.1 a config that is 10 % slower is
-    accepted every third time; `trials`: after which it is cold, and warm again."""
+    """Options that set the course of the annealing. `chains` is the number of chains. `hot` and `cold` are
+    temperatures, in units of ln(run time): at 0.1 a config that is 10 % slower is accepted every third time. After
+    `trials` trials the search is cold, and begins hot again."""
 
     chains: int = 8
     hot: float = 0.3
@@ -34,7 +36,7 @@ class AnnealingOptions:
 class AnnealingSearcher(Basis):
     """See this module's docstring."""
 
-    # Steps of one chain through known configs before a random one is proposed instead.
+    # A chain takes at most this many steps through known configs; then a random one is proposed instead.
     STEPS = 32
 
     def __init__(
@@ -71,7 +73,7 @@ class AnnealingSearcher(Basis):
         return self._options.hot * (self._options.cold / self._options.hot) ** done
 
     def _found_chains(self) -> None:
-        """Chains begin at the best configs known."""
+        """Begin missing chains at the best configs known."""
         missing = self._options.chains - len(self._chains)
         if missing:
             good = sorted((t for t in self._trials if t.ok), key=lambda t: t.seconds)
@@ -84,7 +86,8 @@ class AnnealingSearcher(Basis):
             self._chains[chain] = to
 
     def _walk(self, weights: Mapping[str, float]) -> Config | None:
-        """The next unknown config that the chain whose turn it is comes to."""
+        """Return the next unknown config that the chain whose turn it is comes to. Return a random one if it comes to
+        none, or None where the whole space was met."""
         for _ in range(self.STEPS if self._chains else 0):
             chain = self._turn % len(self._chains)
             space = self._space.space_of(self._chains[chain])

@@ -1,9 +1,10 @@
-"""AutoTVM's genetic tuner (GATuner, Apache TVM up to 0.19) re-created, to be compared with: `genetic` is ours.
+"""Re-create AutoTVM's genetic tuner (GATuner, Apache TVM up to 0.19), as a baseline to compare with. `genetic` is ours.
 
-A random population of a hundred is measured; then the elites and roulette-wheel selection by throughput give parents,
-which are crossed at one point, and every knob of a child mutates with a small probability. A child that was met before
-is changed knob by knob until it is new. It knows no seeds, no history and no other workloads. Other than there, a child
-is valid before it is measured, and parents of different templates bear a mutant of the first.
+A random population of a hundred is measured. Then the elites and roulette-wheel selection by throughput give parents,
+which are crossed at one point. Every knob of a child mutates with a small probability. A child that was met before is
+changed knob by knob until it is new. The searcher uses no seeds, no suggestions and no other workloads. Trials of a
+history count as measured in the first generation. Two things differ from GATuner: a child is valid before it is
+measured, and parents of different templates yield a mutant of the first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tuning_db.record import Config, Trial
 
 @dataclass(frozen=True)
 class AutotvmGeneticOptions:
-    """GATuner's own: `population`, `elites` and `mutation`, the probability per knob."""
+    """Options that GATuner has: `population`, `elites` and `mutation`, the probability per knob."""
 
     population: int = 100
     elites: int = 3
@@ -33,7 +34,7 @@ class AutotvmGeneticSearcher(Basis):
     """See this module's docstring."""
 
     seeds_per_template = 0
-    # Changes of a child until it is valid and new; then a random config takes its place.
+    # A child is changed at most this often until it is valid and new; then a random config takes its place.
     ATTEMPTS = 64
 
     def __init__(
@@ -44,13 +45,13 @@ class AutotvmGeneticSearcher(Basis):
         options: AutotvmGeneticOptions | None = None,
     ) -> None:
         self._options = options or AutotvmGeneticOptions()
-        self._measured: list[Trial] = []  # of this generation
+        self._measured: list[Trial] = []  # trials of this generation
         self._parents: list[Trial] = []
         self._left = self._options.population
         super().__init__(space, seed, history)
 
     def suggest(self, configs: Sequence[Config]) -> None:
-        """Ignored."""
+        """Ignore the suggestions."""
 
     def _take_in(self, trials: Sequence[Trial]) -> None:
         self._measured += trials
@@ -74,7 +75,7 @@ class AutotvmGeneticSearcher(Basis):
         self._left = self._options.population
 
     def _child(self) -> Config | None:
-        """New and valid; None where there are no parents, or where none was met."""
+        """Return a new and valid child. Return None where there are no parents, or where no such child was met."""
         if not self._parents:
             return None
         mother, father = self._rng.choices(self._parents, [1 / t.seconds for t in self._parents], k=2)

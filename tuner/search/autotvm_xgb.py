@@ -1,10 +1,11 @@
-"""AutoTVM's model-based tuner (XGBTuner, Apache TVM up to 0.19; Chen et al., "Learning to Optimize Tensor Programs",
-NeurIPS 2018) re-created, to be compared with: `model_guided` is ours.
+"""Re-create AutoTVM's model-based tuner, as a baseline to compare with; `model_guided` is ours. The tuner is XGBTuner
+of Apache TVM up to 0.19; see Chen et al., "Learning to Optimize Tensor Programs", NeurIPS 2018.
 
-After 64 random trials, and again after every 64, boosted trees learn to rank all trials, and simulated annealing of
-128 points over their scores gives the next 64: the best that are new, and at random one in twenty. Points go on from
-where the last annealing left them. It knows no seeds, no history and no other workloads. Other than there, a point only
-steps to valid configs, features are ours, and the number of trees is fixed.
+After 64 random trials, and again after every 64, boosted trees learn to rank all trials. Simulated annealing of 128
+points over their scores then gives the next 64 configs. They are the best that are new, and one in twenty is drawn at
+random. Points go on from where the last annealing left them. The searcher uses no seeds, no suggestions and no other
+workloads; trials of a history are learnt from like others. Three things differ from XGBTuner: a point only steps to
+valid configs, features are ours, and the number of trees is fixed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _RANKING = {**PARAMETERS, "objective": "rank:pairwise", "max_depth": 3, "gamma":
 
 @dataclass(frozen=True)
 class AutotvmModelOptions:
-    """XGBTuner's own: `plan`: trials between two trainings; `random`: their share that is drawn at random; `points`,
-    `steps` and `patience` (steps that improve nothing) of the annealing, whose temperature falls from 1 to 0."""
+    """Options that XGBTuner has. `plan` is the number of trials between two trainings, and `random` the share of them
+    that is drawn at random. `points`, `steps` and `patience` (steps that improve nothing) belong to the annealing,
+    whose temperature falls from 1 to 0."""
 
     plan: int = 64
     random: float = 0.05
@@ -54,14 +56,14 @@ class AutotvmModelSearcher(Basis):
         self._options = options or AutotvmModelOptions()
         self._model = CostModel(space, _RANKING)
         self._points: list[Config] = []
-        self._scores: dict[Config, float] = {}  # by the model as it is
+        self._scores: dict[Config, float] = {}  # by the current model
         self._steps: dict[tuple[Any, ...], Config | None] = {}  # by template and values; None: not valid
         self._plan: list[Config] = []
         self._trained = 0
         super().__init__(space, seed, history)
 
     def suggest(self, configs: Sequence[Config]) -> None:
-        """Ignored."""
+        """Ignore the suggestions."""
 
     def propose(self, n: int) -> list[Config]:
         batch: list[Config] = []
@@ -89,7 +91,7 @@ class AutotvmModelSearcher(Basis):
         return self._unseen.take()
 
     def _annealed(self) -> list[Config]:
-        """The new configs with the best scores that were met, the best first."""
+        """Return the new configs with the best scores that the annealing met, the best first."""
         missing = self._options.points - len(self._points)
         self._points += [c for c in (self._space.sample(self._rng) for _ in range(missing)) if c is not None]
         self._score(self._points)
@@ -113,7 +115,7 @@ class AutotvmModelSearcher(Basis):
         self._scores.update(zip(new, map(float, self._model.scores(new)), strict=True))
 
     def _step(self, config: Config) -> Config:
-        """With another value of one knob, or the same where that is not valid."""
+        """Return the config with one knob set to a random value, or the same config where that is not valid."""
         space = self._space.space_of(config)
         assert space is not None  # points are valid configs
         free = [k for k in space.knobs if len(k.values) > 1]

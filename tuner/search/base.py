@@ -1,4 +1,5 @@
-"""The contract of a searcher, and what most of them share. Start at `Searcher`; `registry` knows them by name.
+"""Define the contract of a searcher, and what most searchers share. Start at `Searcher`; `registry` knows searchers by
+name.
 
 A new searcher is one file with a class `(space, seed, history)`, or `(space, seed, history, options)` where it has
 options, and one line in `tuner/search/__init__.py`.
@@ -21,8 +22,8 @@ from tuning_db.record import Config, Trial
 
 @dataclass(frozen=True)
 class Experience:
-    """What was measured of another workload, or of this one on another device: `space` is the one that it was
-    searched in, `distance` how far it is from the workload at hand (0: only the device differs)."""
+    """Trials that were measured on another workload, or on this one with another device. `space` is the one that they
+    were searched in. `distance` says how far they are from the workload at hand (see tuner.session.experience)."""
 
     space: SearchSpace
     trials: Sequence[Trial]
@@ -30,39 +31,40 @@ class Experience:
 
 
 class Searcher(Protocol):
-    """Decides what to measure next. Same seed and same observations: same proposals.
+    """A searcher decides what to measure next. The same seed and the same observations give the same proposals.
 
-    `failures`: by part, what a library that it uses said when it failed; the searcher goes on without that part.
+    `failures` maps a part of the searcher to what a library said when it failed there; the searcher goes on without
+    that part.
     """
 
     failures: dict[str, str]
 
     def propose(self, n: int) -> list[Config]:
-        """Up to `n` valid configs, none of them proposed, observed or in the history before; fewer than `n` only
-        where the space has no more, so that an empty list means: exhausted. Raises SearchFailed if a library that it
-        uses fails: another searcher can go on."""
+        """Return up to `n` valid configs, none of them proposed, observed or in the history before. Fewer than `n` are
+        returned only where the space has no more, so an empty list means that it is exhausted. Raises SearchFailed if a
+        library that the searcher uses fails; another searcher can go on."""
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Learn from trials, failures included; they need not be ones that this searcher proposed."""
 
     def suggest(self, configs: Sequence[Config]) -> None:
-        """Configs that did well on a similar workload, best first. A searcher may try them soon, or ignore them;
-        those that are not valid here are ignored."""
+        """Suggest configs that did well on a similar workload, best first. A searcher may try them soon, or ignore
+        them. Configs that are not valid here are ignored."""
 
     def learn_from(self, experience: Sequence[Experience]) -> None:
-        """What is known of other workloads, the nearest first. A searcher may ignore it. A later call
+        """Tell the searcher what is known of other workloads, the nearest first. A searcher may ignore it. A later call
         replaces what an earlier one said."""
 
 
 def rng_of(seed: int, history: Sequence[Trial]) -> random.Random:
-    """The generator of a searcher. It depends on the length of the history too: a search that goes on would otherwise
-    draw what it drew in its first session, all of it known by now."""
+    """Return the random generator of a searcher. It depends on the length of the history too. Otherwise a search that
+    goes on would draw what it drew in its first session, all of which is known by now."""
     return random.Random(f"{seed}/{len(history)}")
 
 
 @contextmanager
 def library_calls(name: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raises SearchFailed, in one line, instead of these errors of a library."""
+    """Raise SearchFailed, with one line, in place of these errors of a library."""
     try:
         yield
     except errors as error:
@@ -71,23 +73,24 @@ def library_calls(name: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 class UnadvisedSearcher:
-    """What searchers share that nobody influences."""
+    """Base class for searchers that ignore suggestions and transferred trials."""
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
 
     def suggest(self, configs: Sequence[Config]) -> None:
-        """Ignored."""
+        """Ignore the suggestions."""
 
     def learn_from(self, experience: Sequence[Experience]) -> None:
-        """Ignored."""
+        """Ignore the trials of other workloads."""
 
 
 class Basis:
-    """What searchers share: the configs that were met, the trials that count, and what a search opens with: the very
-    first seed, which says what no tuning would give, then suggestions, then the first seeds of every template.
+    """Base class that most searchers share. It keeps the configs that were met, the trials that count, and the opening
+    of a search. The opening is the very first seed, which shows the time without tuning, then suggestions, then the
+    first seeds of every template.
 
-    A subclass proposes by `_opening` and goes on by itself.
+    A subclass proposes what `_opening` returns first, and goes on by itself.
     """
 
     seeds_per_template = 6
@@ -111,16 +114,16 @@ class Basis:
         self._take_in(valid)
 
     def _take_in(self, trials: Sequence[Trial]) -> None:
-        """What a subclass does with trials of valid configs, which are among `_trials` by now."""
+        """Let a subclass use trials of valid configs, which are among `_trials` by now."""
 
     def suggest(self, configs: Sequence[Config]) -> None:
         self._suggested += [c for c in configs if self._space.is_valid(c)]
 
     def learn_from(self, experience: Sequence[Experience]) -> None:
-        """Ignored, unless a subclass can use it."""
+        """Ignore the trials of other workloads, unless a subclass can use them."""
 
     def _first_seeds(self) -> list[Config]:
-        """The first seeds of every template, taken in turn."""
+        """Return the first seeds of every template, taken from the templates in turn."""
         start: list[Config] = []
         count: dict[str, int] = {}
         for config in self._space.seed_configs():
@@ -130,11 +133,12 @@ class Basis:
         return start
 
     def _weights(self) -> Mapping[str, float]:
-        """What each template has shown (see `allocation`)."""
+        """Return the weight of each template, by what it has shown (see `allocation`)."""
         return shares([s.template for s in self._space.spaces], self._trials)
 
     def _opening(self, n: int, weights: Mapping[str, float]) -> list[Config]:
-        """Up to `n` of what a search opens with; seeds of a template that has shown itself slow are mostly dropped."""
+        """Return up to `n` configs of a search's opening. Seeds of a template that has shown itself slow are mostly
+        dropped."""
         batch: list[Config] = []
         if not self._trials:
             self._take_start(batch, min(n, 1), weights)
@@ -154,7 +158,8 @@ class Basis:
             batch.append(config)
 
     def _random_unseen(self, weights: Mapping[str, float]) -> Config | None:
-        """A random config that was not met, templates by weight; None where the whole space was met."""
+        """Return a random config that was not met, with the template chosen by weight. Return None where the whole
+        space was met."""
         while templates := self._unseen.open_templates:
             template = self._rng.choices(templates, [weights[t] for t in templates])[0]
             config = self._unseen.take(template)
@@ -163,7 +168,7 @@ class Basis:
         return None
 
     def _fill(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> list[Config]:
-        """The batch with random unseen configs up to `n`."""
+        """Fill the batch with random unseen configs up to `n`, and return it."""
         while len(batch) < n and (fresh := self._random_unseen(weights)) is not None:
             batch.append(fresh)
         return batch

@@ -1,7 +1,7 @@
-"""The learned cost model: gradient-boosted trees over the features of `SearchSpace.encode`.
+"""Learn a cost model: gradient-boosted trees over the features of `SearchSpace.encode`. Start at `CostModel`.
 
 Only the order of its scores means anything: higher is faster. Features that a template does not have are missing
-values, which the trees handle themselves, so one model covers all templates of a workload, and all workloads.
+values, which the trees handle themselves. So one model covers all templates of a workload, and all workloads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tuning_db.record import Config, Trial
 if TYPE_CHECKING:
     from xgboost import Booster
 
-# One thread: the other cores measure. On recorded convolutions (64 to 256 trials, ranking the rest) shallow trees rank
-# as well as deep ones and fit in half the time; the objectives rank:pairwise and regression are equal in the trials
-# that matter, the first few, and regression has a scale, which choosing a diverse batch needs.
+# XGBoost has one thread, because the other cores measure. On recorded convolutions (64 to 256 trials, ranking the rest)
+# shallow trees rank as well as deep ones and fit in half the time. The objectives rank:pairwise and regression are
+# equal in the first few trials, which matter. Regression also has a scale, which choosing a diverse batch needs.
 PARAMETERS = {
     "objective": "reg:squarederror",
     "tree_method": "hist",
@@ -34,22 +34,25 @@ PARAMETERS = {
     "verbosity": 0,
 }
 ROUNDS = 40
-# What a trial of another workload counts: it says what is good there. More of them than this change nothing.
+# A trial of another workload has this weight, because it only says what is good there. More than _MOST_FOREIGN of them
+# change nothing.
 _FOREIGN = 0.3
 _MOST_FOREIGN = 600
 
 
 def throughput(trials: Sequence[Trial]) -> np.ndarray:
-    """The fastest trial's seconds over each trial's: 1 for the best, 0 for a failure (the worst there is)."""
+    """Return the fastest trial's seconds over each trial's. The best trial has 1, and a failure has 0 (the worst there
+    is)."""
     seconds = np.array([t.seconds for t in trials])
     best = seconds.min()
     return np.zeros(len(trials)) if math.isinf(best) else best / seconds
 
 
 class CostModel:
-    """Scores configs by what was measured. Deterministic: the same trials in the same order give the same scores.
+    """A model that scores configs by what was measured. It is deterministic: the same trials in the same order give the
+    same scores.
 
-    `parameters`: of XGBoost; an objective that ranks, ranks the trials of one workload among each other.
+    `parameters` are those of XGBoost. A ranking objective ranks the trials of one workload among each other.
     """
 
     def __init__(self, space: SearchSpace, parameters: Mapping[str, Any] = PARAMETERS) -> None:
@@ -63,8 +66,8 @@ class CostModel:
         return self._booster is not None
 
     def fit(self, trials: Sequence[Trial], experience: Sequence[Experience] = ()) -> None:
-        """Trials of valid configs of this space and of others; at least one of them has a time. Throughput is in
-        relation to the best of the same workload. Raises SearchFailed if the library fails."""
+        """Fit the model to trials of valid configs of this space and of others, at least one of which has a time.
+        Throughput is relative to the best of the same workload. Raises SearchFailed if the library fails."""
         parts = [(self._space, trials, 1.0)] if trials else []
         left = _MOST_FOREIGN
         for other in experience:
@@ -90,7 +93,7 @@ class CostModel:
         return matrix
 
     def scores(self, configs: Sequence[Config]) -> np.ndarray:
-        """One score per config, higher is faster. `fit` must have been called."""
+        """Return one score per config; higher is faster. Raises RuntimeError if `fit` was not called before."""
         if self._booster is None:
             raise RuntimeError("the cost model was not fitted")
         if not configs:
@@ -102,8 +105,8 @@ class CostModel:
 
 @contextmanager
 def _xgboost() -> Iterator[ModuleType]:
-    """The library, imported where a search first needs it: one that cannot be loaded, on a board for want of libgomp,
-    is a search that failed and no more."""
+    """Import the library where a search first needs it, and yield it. If it cannot be loaded, as on a board without
+    libgomp, only the search fails: SearchFailed is raised."""
     with library_calls("xgboost", Exception):
         import xgboost
     with library_calls("xgboost", xgboost.core.XGBoostError):

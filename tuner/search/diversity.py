@@ -1,4 +1,5 @@
-"""Choosing configs that differ from each other: distances between configs, spread-out sets, batches. Pure functions."""
+"""Choose configs that differ from each other, by distances between configs. All functions are pure. Start at
+`spread_out` and `diverse_batch`."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from tuning_db.record import Config
 
 
 def position(space: Space, config: Config) -> tuple[float, ...]:
-    """Each knob's place in its order, scaled to 0..1."""
+    """Return the position of each knob's value in the knob's order, scaled to 0..1."""
     return tuple(k.values.index(config[k.name]) / max(1, len(k.values) - 1) for k in space.knobs)
 
 
 def spread_out(space: Space, pool: Sequence[Config], taken: Sequence[Config], n: int) -> list[Config]:
-    """`n` configs of `pool` (all of one template), each the farthest from `taken` and those chosen before it."""
+    """Choose `n` configs of `pool` (all of one template). Each is the farthest from `taken` and from those chosen
+    before it."""
     if not pool:
         return []
     points = np.array([position(space, c) for c in pool])
@@ -36,15 +38,16 @@ def spread_out(space: Space, pool: Sequence[Config], taken: Sequence[Config], n:
 
 
 def _likeness(a: tuple[Any, ...], b: tuple[Any, ...]) -> float:
-    """The share of knobs with equal values between two tuples of a template and its knobs' values, by name; 0 between
-    templates."""
+    """Return the share of knobs with equal values; between templates it is 0. Each tuple holds a template and its
+    knobs' values, ordered by the knobs' names."""
     return (sum(map(eq, a, b)) - 1) / max(1, len(a) - 1) if a[0] == b[0] else 0.0
 
 
 def diverse_batch(ranked: Sequence[Config], scores: Sequence[float], n: int, weight: float) -> list[Config]:
-    """`n` of the configs (best first) by score less `weight` times the likeness to the most alike one chosen before.
+    """Choose `n` of the configs (best first), by score less `weight` times the likeness to the most similar one chosen
+    before.
 
-    `scores` are in units of the best throughput (1 is the best measured), so `weight` is what being new is worth.
+    `scores` are in units of the best throughput (1 is the best measured), and so is `weight`, the value of being new.
     """
     rows = [(c.template, *c.knobs.values()) for c in ranked]
     left = list(range(len(ranked)))

@@ -1,14 +1,15 @@
-"""Genetic search as Woodpecker-DL has it (Chen et al., section 2.3).
+"""Search with a genetic algorithm, after Liu et al., "Woodpecker-DL: Accelerating Deep Neural Networks via
+Hardware-Aware Multifaceted Optimizations", section 2.3.
 
-A config is a chromosome, the vector of its knobs' values. Fitness is a function of the run time; the `elites` fittest
-pass to the next generation as they are, and roulette-wheel selection (equations 1 and 2: the cumulative selection
-probability, sampled by its inverse) chooses the parents of the others, which are crossed and mutated. A child is
+A config is a chromosome, the vector of its knobs' values. Fitness is a function of the run time. The `elites` fittest
+configs pass to the next generation as they are. Roulette-wheel selection chooses the parents of the others, which are
+crossed and mutated. It samples the cumulative selection probability (equations 1 and 2) by its inverse. A child is
 checked against the space's constraints before it is compiled, and no config is ever proposed twice. Generations may
-differ in size. When the run times of a generation are close enough the search has converged: it ends there, or
-(the default, so that a budget is used) begins anew from the best and random configs.
+differ in size. When the run times of a generation are close enough, the search has converged. It then ends, or (by
+default, so that a budget is used) begins anew from the best and random configs.
 
-Beyond the paper: the first generation holds the templates' seeds, or the best of the database's history, and parents
-of different templates, whose vectors do not match, bear a mutant of the first.
+Two things go beyond the paper. The first generation holds the templates' seeds, or the best of the database's history.
+Parents of different templates, whose vectors do not match, yield a mutant of the first parent.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ from tuning_db.record import Config, Trial
 
 @dataclass(frozen=True)
 class GeneticOptions:
-    """`population`: individuals of the first generation; `growth`: the next one's size as a multiple of it; `elites`;
-    `mutation`: probability per knob; `sharpness`: fitness is throughput to this power (1: the paper's inverse run
-    time); `tolerance`: a generation whose times lie within this share has converged; `stop`: end there."""
+    """Options of the genetic search, which are sizes, probabilities and criteria.
+
+    `population` is the number of individuals of the first generation. Each next generation has `growth` times as many,
+    but at least `smallest`. `elites` is the number of configs that pass to the next generation. `mutation` is the
+    probability per knob. Fitness is throughput to the power `sharpness` (1 gives the paper's inverse run time). A
+    generation whose times lie within the share `tolerance` has converged. `stop` says that the search ends there.
+    """
 
     population: int = 32
     growth: float = 0.75
@@ -49,9 +54,10 @@ class GeneticOptions:
 
 
 class GeneticSearcher(Basis):
-    """Attributes: `generation`, counted from 0; `converged`: whether the last generation's run times were alike."""
+    """A searcher that works as this module's docstring says. `generation` is counted from 0. `converged` says that the
+    last generation's run times were alike."""
 
-    # So many children are tried until one is valid and new; then a random config takes its place.
+    # At most this many children are tried until one is valid and new; then a random config takes its place.
     ATTEMPTS = 24
 
     def __init__(
@@ -65,7 +71,7 @@ class GeneticSearcher(Basis):
         self.converged = False
         super().__init__(space, seed, history)
         self._population = _fittest(self._trials)[: self._options.population]
-        # Of this generation, to be proposed.
+        # The number of configs of this generation that are still to be proposed.
         self._left = 0 if self._population else self._options.population
 
     def _take_in(self, trials: Sequence[Trial]) -> None:
@@ -76,7 +82,7 @@ class GeneticSearcher(Basis):
         batch = self._opening(n, weights)
         self._left = max(0, self._left - len(batch))
         if self.generation == 0 and len(_fittest(self._population)) >= self._options.population:
-            self._left = 0  # others have measured a first generation
+            self._left = 0  # a whole first generation is measured already
         while len(batch) < n:
             if self._left == 0 and not self._ended:
                 self._next_generation()
@@ -97,7 +103,7 @@ class GeneticSearcher(Basis):
         fit = _fittest(self._population)
         self.generation += 1
         self.converged = self._has_converged(fit)
-        # Begun anew, only the best is kept: the others are its likes.
+        # A search that begins anew keeps the best alone, since the others are like it.
         self._population = fit[: 1 if self.converged else self._options.elites]
         self._parents = [] if self.converged else fit
         best = fit[0].seconds if fit else 0.0
@@ -111,11 +117,12 @@ class GeneticSearcher(Basis):
         return enough and fit[-1].seconds <= fit[0].seconds * (1 + self._options.tolerance)
 
     def _select(self) -> Trial:
-        """Inverse sampling: the first whose cumulative probability reaches a uniform number."""
+        """Return the first parent whose cumulative probability reaches a uniform random number (inverse sampling)."""
         return self._parents[min(bisect_left(self._wheel, self._rng.random()), len(self._parents) - 1)]
 
     def _child(self, weights: Mapping[str, float]) -> Config | None:
-        """A valid config that was never met; a random one in the first generation, or where none can be bred."""
+        """Return a valid config that was never met. It is random in the first generation, or where none can be bred.
+        Return None where the whole space was met."""
         for _ in range(self.ATTEMPTS if self._parents else 0):
             child = self._breed(self._select().config, self._select().config)
             if child is not None and self._unseen.add(child):
@@ -131,6 +138,6 @@ class GeneticSearcher(Basis):
 
 
 def _fittest(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that ran, one of each config, the fastest first."""
+    """Return the latest trial of each config that ran, fastest first."""
     latest = {t.config.key: t for t in trials if t.ok}
     return sorted(latest.values(), key=lambda t: t.seconds)

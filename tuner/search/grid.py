@@ -1,5 +1,5 @@
-"""Grid search: every valid config once, in the order of the knobs, the templates taken in turn. For small spaces, and
-for recording a whole one."""
+"""Propose every valid config once, in the order of the knobs, with the templates taken in turn. Grid search is for
+small spaces, and for recording a whole one."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Model-guided search: measure the seeds and a spread-out set, then what a learned cost model ranks best.
+"""Measure the seeds and a spread-out set first, then what a learned cost model ranks best. Start at
+`ModelGuidedSearcher`.
 
-Each batch evolves a population from the best measured configs, random ones and unused seeds (mutation, crossover,
-steps to neighbours), scored by the model alone, and takes the best unseen ones that also differ from each other; a
-small share is random. Templates get trials by what they have shown (`allocation`), so a slow one fades early. The
-scheme follows Chen et al., "Learning to Optimize Tensor Programs" (NeurIPS 2018), section 4, with evolution in place
-of annealing, as in Zheng et al., "Ansor" (OSDI 2020), section 5.1.
+Each batch evolves a population from the best measured configs, random ones and unused seeds (by mutation, crossover and
+steps to neighbours). The model alone scores it. The batch gets the best unseen configs that also differ from each
+other, and a small share of random ones. Templates get trials by what they have shown (`allocation`), so a slow one
+fades early. The scheme follows Chen et al., "Learning to Optimize Tensor Programs" (NeurIPS 2018), section 4. Evolution
+takes the place of annealing, as in Zheng et al., "Ansor" (OSDI 2020), section 5.1.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from tuning_db.record import Config, Trial
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Counts are configs. Results depend little on them: halving or doubling one moves a search less than its seed."""
+    """Options whose counts are numbers of configs. Results depend little on them: halving or doubling one moves a
+    search less than its seed does."""
 
-    seeds_per_template: int = 6  # measured first; the rest competes under the model
-    seeds_after_experience: int = 4  # of all templates that the model knows from other workloads
-    adapted: int = 4  # the best of other workloads, measured first too
+    seeds_per_template: int = 6  # measured first; the model ranks the others
+    seeds_after_experience: int = 4  # in all, of templates that the model knows from other workloads
+    adapted: int = 4  # best configs of other workloads, measured first too
     spread_per_template: int = 4
     spread_pool: int = 48
-    fit_from: int = 12  # trials, before which a model knows too little
+    fit_from: int = 12  # trials; with fewer, a model knows too little
     refit_after: int = 4  # new trials
-    refit_share: float = 1 / 16  # or this share of the trials, if it is more: by then a few change little
+    refit_share: float = 1 / 16  # or this share of the trials, if that is more, since a few then change little
     elite: int = 16
     population: int = 64
     generations: int = 4
@@ -65,7 +67,8 @@ class ModelGuidedSearcher(Basis):
             self._start += self._spread(self._start)
 
     def learn_from(self, experience: Sequence[Experience]) -> None:
-        """The model starts with what it says; the best configs of the nearest workloads are among the first tried."""
+        """Start the model with the trials of other workloads. The best configs of the nearest workloads are among the
+        first tried."""
         self._experience = [e for e in experience if any(t.ok for t in e.trials)]
         if self._experience and not self._trials and not self._suggested:
             taught = {t.config.template for e in self._experience for t in e.trials if t.ok}
@@ -83,7 +86,7 @@ class ModelGuidedSearcher(Basis):
         return self._fill(batch, n, weights)
 
     def _spread(self, seeds: Sequence[Config]) -> list[Config]:
-        """Random configs of every template, far from the seeds and from each other."""
+        """Draw random configs of every template, and return those far from the seeds and from each other."""
         found: list[Config] = []
         for space in self._space.spaces:
             pool = [c for c in (space.sample(self._rng) for _ in range(self._options.spread_pool)) if c is not None]
@@ -92,7 +95,7 @@ class ModelGuidedSearcher(Basis):
         return found
 
     def _ready(self) -> bool:
-        """Fit the model if enough is new. False while there is too little to learn from."""
+        """Fit the model if there are enough new trials. Return False while there is too little to learn from."""
         enough = len(self._trials) >= self._options.fit_from and any(t.ok for t in self._trials)
         if not enough and not self._experience:
             return False
@@ -103,14 +106,14 @@ class ModelGuidedSearcher(Basis):
         return True
 
     def _ranked(self, n: int, weights: Mapping[str, float]) -> list[Config]:
-        """The `n` unseen configs of an evolution over the model that it ranks best and that differ."""
+        """Return the `n` unseen configs of an evolution that the model ranks best and that differ from each other."""
         scored = self._evolve(weights)
         pool = sorted((c for c in scored if c not in self._unseen), key=lambda c: -scored[c])
         pool = pool[: self._options.batch_pool]
         return diverse_batch(pool, [scored[c] for c in pool], n, self._options.novelty)
 
     def _evolve(self, weights: Mapping[str, float]) -> dict[Config, float]:
-        """Every config met on the way with its score."""
+        """Return every config that the evolution met, with its score."""
         elite = self._elite(weights)
         scored: dict[Config, float] = {}
         self._score([*elite, *self._fresh(weights), *self._seeds, *self._steps_from(elite[:2])], scored)
@@ -126,7 +129,7 @@ class ModelGuidedSearcher(Basis):
         scored.update(zip(new, map(float, self._model.scores(new)), strict=True))
 
     def _elite(self, weights: Mapping[str, float]) -> list[Config]:
-        """The best measured configs; a slow template's are few, since its trials rank low."""
+        """Return the best measured configs. Few of them are a slow template's, since its trials rank low."""
         good = sorted((t for t in self._trials if t.ok), key=lambda t: t.seconds / weights[t.config.template] ** 0.5)
         return [t.config for t in good[: self._options.elite]]
 
@@ -136,11 +139,12 @@ class ModelGuidedSearcher(Basis):
         return [c for c in (space.sample(self._rng) for space in chosen) if c is not None]
 
     def _steps_from(self, configs: Sequence[Config]) -> list[Config]:
-        """All configs one step from the given ones: the last percents are found there."""
+        """Return all configs one step from the given ones. The last percents are found there."""
         return [n for c in configs if (space := self._space.space_of(c)) for n in space.neighbours(c)]
 
     def _children(self, parents: Sequence[Config]) -> list[Config | None]:
-        """Mutants of parents and crosses of two of one template; better parents (earlier ones) more often."""
+        """Return mutants of parents, and crosses of two parents of one template. Better parents (earlier ones) are
+        chosen more often. None stands for a child that is not valid."""
         found: list[Config | None] = []
         for _ in range(self._options.children):
             parent = parents[int(len(parents) * self._rng.random() ** 2)]

@@ -1,9 +1,10 @@
-"""`auto`: a portfolio of searchers that share the trials by what each has gained lately.
+"""Define `auto`, a portfolio of searchers that share the trials by what each has gained lately.
 
-All of them learn from every trial, whoever proposed it. A batch is divided by weights: a searcher's weight is its
-prior, what the author expects of it, plus its share of the recent gains, where a gain is ln(best before / new best) and
-counts less with every trial since. None falls below a floor, so one that is better late is found out late. After
-the multi-armed bandit of OpenTuner (Ansel et al., PACT 2014, section 4.2), with gains in place of ranks.
+All members learn from every trial, whichever proposed it. A batch is divided by weights. A member's weight is its
+prior, which is what the author expects of it, plus its share of the recent gains. A gain is ln(best before / new best),
+and counts less with every trial since. No weight falls below a floor, so a member that becomes better late is found out
+late. The scheme follows the multi-armed bandit of OpenTuner (Ansel et al., PACT 2014, section 4.2), with gains in place
+of ranks.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from tuning_db.record import Config, Trial
 
 @dataclass(frozen=True)
 class PortfolioOptions:
-    """`model`, `genetic`, `annealing`: the priors (0: left out); `floor`: the least weight of a member; `memory`: after
-    so many trials a gain counts half; `opening`: trials, before which the model alone proposes (it opens with the
-    seeds, a spread-out set, and what is known of other workloads)."""
+    """Options that set the weights of the portfolio. `model`, `genetic` and `annealing` are the priors (0 leaves a
+    member out). `floor` is the least weight of a member. After `memory` trials a gain counts half. Before `opening`
+    trials the model alone proposes: it opens with the seeds, a spread-out set, and what is known of other workloads."""
 
     model: float = 0.8
     genetic: float = 0.1
@@ -52,7 +53,7 @@ class _Member:
 
 
 class PortfolioSearcher:
-    """See above; a member whose library fails is left out."""
+    """A searcher that works as this module's docstring says. A member whose library fails is left out."""
 
     def __init__(
         self, space: SearchSpace, seed: int, history: Sequence[Trial] = (), options: PortfolioOptions | None = None
@@ -105,14 +106,14 @@ class PortfolioSearcher:
         return batch
 
     def weights(self) -> dict[str, float]:
-        """Of the members, with a sum of 1."""
+        """Return the weights of the members, which add up to 1."""
         gained = sum(m.gain for m in self._members)
         raw = {m.name: m.prior + (m.gain / gained if gained else 0.0) for m in self._members}
         floored = {name: max(self._options.floor, weight / sum(raw.values())) for name, weight in raw.items()}
         return {name: weight / sum(floored.values()) for name, weight in floored.items()}
 
     def _slots(self, members: Sequence[_Member], n: int) -> list[tuple[_Member, int]]:
-        """Each member's part of `n` trials, drawn by weight."""
+        """Return each member's part of `n` trials, drawn by weight."""
         if self._trials < self._options.opening:
             return [(members[0], n)]
         weights = self.weights()
@@ -120,7 +121,7 @@ class PortfolioSearcher:
         return [(member, drawn.count(i)) for i, member in enumerate(members) if i in drawn]
 
     def _ask(self, member: _Member, n: int, batch: list[Config]) -> None:
-        """Up to `n` configs that no other member has proposed."""
+        """Add up to `n` configs of a member to the batch, none of which another member has proposed."""
         wanted = len(batch) + n
         while len(batch) < wanted and not member.spent:
             try:

@@ -1,4 +1,5 @@
-"""Random search, the baseline: every template is equally likely, then every valid config; seeds are not favoured."""
+"""Draw configs at random, as the baseline: every template is equally likely, then every valid config. Seeds are not
+favoured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Searchers by name, with their options: `genetic`, or `genetic:population=48,mutation=0.2`."""
+"""Make searchers by name, with their options: `genetic`, or `genetic:population=48,mutation=0.2`. Start at
+`make_searcher`."""
 
 from __future__ import annotations
 
@@ -16,26 +17,27 @@ _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 
 def register(name: str, factory: Callable[..., Searcher], options: type | None = None) -> None:
-    """Make a searcher known: `factory(space, seed, history)`, with an instance of the dataclass `options` as its fourth
-    argument where it has one. Another factory under the same name raises ValueError."""
+    """Make a searcher known. It is made by `factory(space, seed, history)`; where it has `options`, an instance of that
+    dataclass is the fourth argument. Raises ValueError if another factory has the same name."""
     if _REGISTRY.setdefault(name, (factory, options))[0] is not factory:
         raise ValueError(f"searcher {name!r} is registered twice")
 
 
 def searcher_names() -> list[str]:
-    """The names of all searchers, sorted."""
+    """Return the names of all searchers, sorted."""
     return sorted(_REGISTRY)
 
 
 def check_searcher(spec: str) -> str:
-    """The specification, if a searcher has that name and those options. Raises BadInput with the known ones if not."""
+    """Return the specification, if a searcher has that name and those options. Raises BadInput with the known ones if
+    not."""
     _parse(spec)
     return spec
 
 
 def make_searcher(spec: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
-    """A searcher over `space` that has observed `history`. `spec`: NAME or NAME:OPTION=VALUE,... Raises BadInput for
-    an unknown name, option or value, and where the searcher needs an extra that is not installed."""
+    """Return a searcher over `space` that has observed `history`. `spec` is NAME or NAME:OPTION=VALUE,... Raises
+    BadInput for an unknown name, option or value, and where the searcher needs an extra that is not installed."""
     name, options = _parse(spec)
     factory, _ = _REGISTRY[name]
     return factory(space, seed, history) if options is None else factory(space, seed, history, options)
@@ -56,7 +58,8 @@ def _parse(spec: str) -> tuple[str, Any]:
 
 
 def _option(name: str, text: str, kind: type | None) -> tuple[str, Any]:
-    """One OPTION=VALUE, the value of the type of the option's default."""
+    """Parse one OPTION=VALUE, and convert the value to the type of the option's default. Raises BadInput if that fails,
+    or if there is no such option."""
     key, _, value = text.partition("=")
     defaults: dict[str, Any] = {f.name: f.default for f in fields(kind)} if kind is not None else {}
     if key not in defaults:

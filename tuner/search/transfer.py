@@ -1,4 +1,4 @@
-"""What other workloads' trials are worth here: their best configs, fitted into this space. Start at `adapted`."""
+"""Fit the best configs of other workloads into the space of this one. Start at `adapted`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tuning_db.record import Config
 
 
 def adapted(space: SearchSpace, experience: Sequence[Experience], most: int) -> list[Config]:
-    """Up to `most` different valid configs: the best of each workload, the nearest workload's first."""
+    """Return up to `most` different valid configs: the best one of each workload, the nearest workload's first, then
+    each workload's second best, and so on."""
     ranked = [sorted((t for t in e.trials if t.ok), key=lambda t: t.seconds) for e in experience]
     found: dict[str, Config] = {}
     for rank in range(max((len(trials) for trials in ranked), default=0)):
@@ -24,7 +25,8 @@ def adapted(space: SearchSpace, experience: Sequence[Experience], most: int) -> 
 
 
 def fitted(space: SearchSpace, config: Config) -> Config | None:
-    """The config with each knob at the value of this space that is nearest; None if that is not valid."""
+    """Return the config with each knob at the nearest value that this space has. If that is not valid, return a valid
+    config that differs from it in one knob. Return None if there is none, or if the space lacks the template."""
     own = space.space_of(config)
     if own is None:
         return None
@@ -40,7 +42,8 @@ def _nearest(knob: Knob, value: object) -> object:
 
 
 def _repaired(space: Space, config: Config) -> Config | None:
-    """A valid config that differs in one knob, as little as possible: a tile that divides there may not divide here."""
+    """Return a valid config that differs in one knob, by as few steps as possible, or None. It is needed because a tile
+    that divides there may not divide here."""
     options = []
     for knob in space.knobs:
         at = knob.values.index(config[knob.name])

@@ -1,4 +1,4 @@
-"""The record of what was already proposed, and random configs that were not. Start at `UntriedConfigs`."""
+"""Record which configs were already proposed, and draw random ones that were not. Start at `UntriedConfigs`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tuning_db.record import Config
 
 
 class UntriedConfigs:
-    """Which configs were met so far, and random ones that were not.
+    """A record that holds the configs met so far, and draws random ones that were not met.
 
-    Configs are drawn by rejection; where that keeps meeting known ones, what is left of the template is listed.
+    Configs are drawn by rejection. Where that keeps meeting known configs, what is left of the template is listed.
     """
 
-    # This many draws in a row that were known, or met nothing valid: less than half of the space can be left, or valid
-    # configs are so rare that listing is faster.
+    # Configs are listed after this many draws in a row that were known, or met nothing valid. Either less than half of
+    # the space is left then, or valid configs are so rare that listing is faster.
     MISSES = 12
-    # Listing (and shuffling) more combinations than this takes more than about a second: go in order instead.
+    # Listing (and shuffling) more combinations than this takes more than about a second, so they are taken in order
+    # instead.
     SHUFFLED = 100_000
 
     def __init__(self, space: SearchSpace, rng: random.Random) -> None:
@@ -32,19 +33,19 @@ class UntriedConfigs:
         return config.key in self._keys
 
     def add(self, config: Config) -> bool:
-        """Mark as met; true if it was new."""
+        """Mark a config as met, and return whether it was new."""
         known = len(self._keys)
         self._keys.add(config.key)
         return len(self._keys) > known
 
     @property
     def open_templates(self) -> list[str]:
-        """Templates that are not known to be exhausted."""
+        """Return the templates that are not known to be exhausted."""
         return list(self._open)
 
     def take(self, template: str | None = None) -> Config | None:
-        """A random valid config that was not met, now marked: of `template`, or of any (all equally likely, whatever
-        the size of their spaces). None if there is none left."""
+        """Return a random valid config that was not met, and mark it as met. It is of `template`, or of any template
+        (all are equally likely, whatever the size of their spaces). Return None if there is none left."""
         while self._open and (template is None or template in self._open):
             space = self._open[template or self._rng.choice(self.open_templates)]
             config = self._take_from(space)

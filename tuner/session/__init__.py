@@ -1,7 +1,8 @@
-"""The tuning session: searcher, runner, database and budget in one loop. Start at `tune` (loop.py).
+"""Run a tuning session: one loop over searcher, runner, database and budget. Start at `tune` (loop.py).
 
-`budget` says when a task or a session is finished, `task` what is known about a task, `gain` which task is worth the
-next trials, `final` compares the best few at the end, `report` is what the caller sees.
+`budget` says when a task or a session is finished. `task` keeps what is known about a task. `gain` chooses the task
+that is worth the next trials. `final` chooses the configs that are compared at the end. `report` is what the caller
+sees.
 """
 
 from tuner.session.budget import PRESETS, Budget, Preset

@@ -1,6 +1,7 @@
-"""How much tuning there is to do, and when it is done. A budget is what tasks may have had in total, over all
-sessions: what the database has recorded of them is taken off first, so a session that is run again with a finished
-budget measures nothing.
+"""Decide how much tuning there is to do, and when it is done. Start at `Budget`.
+
+A budget is what tasks may have had in total, over all sessions. What the database has recorded of them is taken off
+first, so a session that is run again with a finished budget measures nothing.
 
 A task is done when
   - its recorded trials reach the preset's cap, or
@@ -9,8 +10,8 @@ A task is done when
 A session is done when all its tasks are, or when the tasks together
   - have had `trials` different configs tried, or
   - have had `seconds` of tuning, less a reserve which the final comparisons may use.
-Tasks that no session has met bring their share of the budget with them: a network with one new layer tunes that
-layer, even where the others have used up all the rest.
+Tasks that no session has met bring their share of the budget with them: a network with one new layer tunes that layer,
+even where the others have used up all the rest.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from tuner.errors import BadInput
 
 # An improvement below this does not count for patience.
 SIGNIFICANT = 0.01
-# Trials that each task gets, before any of them gets more: its first seeds.
+# Each task gets this many trials, its first seeds, before any task gets more.
 FLOOR = 8
 
 
 @dataclass(frozen=True)
 class Preset:
-    """`trials`: cap for one task (None: no cap); `patience`: trials without a significant improvement."""
+    """Limits that one task has. `trials` caps the number of its trials (None: no cap). `patience` is the number of
+    trials without a significant improvement that ends its search."""
 
     trials: int | None
     patience: int
@@ -39,11 +41,12 @@ class Preset:
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {"quick": Preset(48, 24), "normal": Preset(192, 64), "exhaustive": Preset(1024, 256)}
 )
-# What the comparisons at the end may take: this share of a time budget, and about so long per task. On a noisy machine
-# they decide as much as the search: its luckiest measurement is often not of its best config.
+# The comparisons at the end may take this share of a time budget, and about this many seconds per task. On a noisy
+# machine they decide as much as the search, whose luckiest measurement is often not of its best config.
 _COMPARING_SHARE = 0.2
 _COMPARING_SECONDS = 5.0
-# A limit by trials or seconds and no preset: the limit ends the session, so that a task may be more patient.
+# This preset applies to a limit by trials or seconds without a preset. That limit ends the session, so a task may be
+# more patient.
 _LIMITED = Preset(None, 128)
 
 
@@ -51,8 +54,8 @@ _LIMITED = Preset(None, 128)
 class Budget:
     """Limits that all apply; None is no limit. With neither trials nor seconds, `preset` defaults to "normal".
 
-    `trials`: different configs, all tasks together. `seconds`: wall time, all tasks together. Raises BadInput for
-    limits that are not positive and for an unknown preset.
+    `trials` counts different configs of all tasks together. `seconds` is wall time of all tasks together. Raises
+    BadInput for limits that are not positive and for an unknown preset.
     """
 
     trials: int | None = None
@@ -69,7 +72,7 @@ class Budget:
 
     @property
     def per_task(self) -> Preset:
-        """What each task may have, by the preset."""
+        """Return the limits that the preset gives each task."""
         if self.preset is not None:
             return PRESETS[self.preset]
         return PRESETS["normal"] if self.trials is None and self.seconds is None else _LIMITED
@@ -77,7 +80,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What is left of a budget for one session. `seconds` includes `reserve_seconds`, kept for the comparisons."""
+    """The part of a budget that is left for one session. `seconds` includes `reserve_seconds`, which are kept for the
+    comparisons."""
 
     trials: float = math.inf
     seconds: float = math.inf
@@ -89,10 +93,11 @@ class Allowance:
 
 
 def allowance(budget: Budget, trials: int, seconds: float, *, tasks: int, new_tasks: int) -> Allowance:
-    """What is left after `trials` and `seconds` that the `tasks` have had; `new_tasks` of them no session has met.
+    """Return what is left of a budget after the `tasks` have had `trials` and `seconds`. No session has met `new_tasks`
+    of them.
 
-    Without new tasks the reserve depends on the budget alone, not on what is left: a session ended by time has used all
-    but the reserve at least, so the next one with the same budget does not search.
+    Without new tasks the reserve depends on the budget alone, not on what is left. A session that was ended by time has
+    used at least all but the reserve, so the next one with the same budget does not search.
     """
     share = new_tasks / tasks if tasks else 0.0
     left_trials = math.inf if budget.trials is None else max(budget.trials - trials, math.ceil(budget.trials * share))
@@ -100,6 +105,6 @@ def allowance(budget: Budget, trials: int, seconds: float, *, tasks: int, new_ta
         return Allowance(left_trials)
     left_seconds = max(budget.seconds - seconds, budget.seconds * share)
     reserve = min(_COMPARING_SHARE * budget.seconds, _COMPARING_SECONDS * tasks)
-    if new_tasks:  # a few of many: what they bring may be less than all tasks' comparisons are worth
+    if new_tasks:  # the share of a few new tasks may be less than the reserve for comparing all tasks
         reserve = min(reserve, _COMPARING_SHARE * left_seconds)
     return Allowance(left_trials, left_seconds, reserve)

@@ -1,4 +1,4 @@
-"""What goes into a bundle: for every task the configs that a searcher would try next. Start at `make_bundle`."""
+"""Fill a bundle with the configs that a searcher would try next, for every task. Start at `make_bundle`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def make_bundle(
     exact: bool = False,
     progress: Callable[[Task, int], None] | None = None,
 ) -> int:
-    """Write a bundle with up to `configs` new configs of every task; how many candidates it holds. A searcher goes on
-    from what the store has of the device: a bundle that is made after one was imported searches where that ended.
-    Configs that cannot be built become trials of the store at once. `progress` is told each task and how many of its
-    candidates were built. Raises BadInput, OSError, DatabaseError if the store cannot be written, and NothingMeasured
-    where no candidate is left: then there is no file."""
+    """Write a bundle with up to `configs` new configs of every task, and return how many candidates it holds. A
+    searcher goes on from what the store has of the device, so a bundle that is made after another was imported
+    continues that one's search. Configs that cannot be built become trials of the store at once. `progress` is called
+    with each task and the number of its candidates that were built. Raises BadInput, OSError, DatabaseError if the
+    store cannot be written, and NothingMeasured if no candidate is left. In the last case no file is written."""
     options = MeasureOptions(seed=seed)
     built: list[tuple[Candidate, Path]] = []
     with CrossBuilder(device, options) as workshop:
@@ -66,7 +66,7 @@ def make_bundle(
 
 
 def _failed(candidate: Candidate, failure: Failure, device: Device, *, seed: int, searcher: str) -> Trial:
-    """The trial of a candidate that cannot be built."""
+    """Return the trial of a candidate that cannot be built."""
     return Trial(
         candidate.workload,
         device.key,

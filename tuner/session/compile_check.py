@@ -1,6 +1,6 @@
-"""Compiling what a network needs for a device that is not here: a few configs of every template for every task.
+"""Compile what a network needs for a device that is not here: a few configs of every template for every task.
 
-Start at `compile_tasks`. Nothing is measured and nothing is kept; see tuner.measure.offline for the reason.
+Start at `compile_tasks`. Nothing is measured and no report is stored; tuner.measure.offline gives the reason.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tuner.session.proposing import task_seed
 from tuner.tasks import Task
 from tuning_db.record import Config
 
-CONFIGS = 8  # of one task, unless the caller says otherwise
+CONFIGS = 8  # of each task, unless the caller says otherwise
 
 
 @dataclass(frozen=True)
 class TaskCheck:
-    """The reports of a task's configs; none where no template applies."""
+    """A task with the reports that its configs got. There are none where no template applies."""
 
     task: Task
     reports: tuple[CandidateReport, ...]
@@ -36,7 +36,7 @@ class TaskCheck:
         return any(report.verdict is Verdict.OK for report in self.reports)
 
     def by_template(self) -> Mapping[str, list[CandidateReport]]:
-        """The reports of each template, in the order of the templates' names."""
+        """Return the reports of each template, in the order of the templates' names."""
         names = sorted({report.config.template for report in self.reports})
         return {name: [r for r in self.reports if r.config.template == name] for name in names}
 
@@ -53,7 +53,7 @@ class TaskCheck:
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What came of every task on the profile. `seconds`: wall time."""
+    """A report that says how every task compiled for the profile. `seconds` is wall time."""
 
     profile: Profile
     tasks: tuple[TaskCheck, ...]
@@ -61,7 +61,7 @@ class CompileReport:
 
     @property
     def failed(self) -> list[TaskCheck]:
-        """The tasks without a config that compiles."""
+        """Return the tasks without a config that compiles."""
         return [task for task in self.tasks if not task.compiles]
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class CompileReport:
 
 
 def verdicts(reports: Sequence[CandidateReport]) -> dict[str, int]:
-    """How often each verdict was given, "ok" first."""
+    """Count how often each verdict was given, "ok" first."""
     counts = Counter(report.verdict for report in reports)
     return {str(verdict): counts[verdict] for verdict in Verdict if counts[verdict]}
 
@@ -93,8 +93,9 @@ def compile_tasks(
     only: Sequence[str] | None = None,
     progress: Callable[[TaskCheck], None] | None = None,
 ) -> CompileReport:
-    """Check `configs` configs of every task, at least one of every template that applies. `runner` is the profile's;
-    `exact` and `only` as in tune(); `progress` is called after each task. Raises BadInput if workers cannot start."""
+    """Check `configs` configs of every task, at least one of every template that applies. `runner` is the profile's.
+    `exact` and `only` are as in `tune`. `progress` is called after each task. Raises BadInput if workers cannot
+    start."""
     started, target = time.monotonic(), profile.target()
     checks = []
     for task in tasks:
@@ -108,7 +109,8 @@ def compile_tasks(
 
 
 def choose(space: SearchSpace, configs: int, rng: random.Random) -> list[Config]:
-    """Different valid configs, as many of each template, at least one: half its author's seeds, half at random."""
+    """Return different valid configs, as many of each template, and at least one. Half of them are seeds of the
+    template's author, and half are drawn at random."""
     share = -(-configs // len(space.spaces))
     return [config for part in space.spaces for config in _choose(part, share, rng)]
 

@@ -1,9 +1,10 @@
-"""What a session knows of other workloads, for the searcher of a task. Start at `TransferData`.
+"""Collect what a session knows of other workloads, for the searcher of a task. Start at `TransferData`.
 
-Trials of the same operator on this device and on its relatives (the same family: a config that is good on one is worth
-trying on the other): of the session's other tasks as they go, and from the database. Only what a template of this
-workload computes says something (a depthwise convolution's trials say nothing about a dense one's). Nearest first, by
-the sizes of the workloads in powers of two; only what is near is ever read.
+The trials are of the same operator, on this device and on its relatives. Relatives are devices of the same family: a
+config that is good on one is worth trying on the other. Trials come from the session's other tasks as they go on, and
+from the database. A workload counts only if one of its templates computes this workload, too (a depthwise convolution's
+trials say nothing about a dense one's). The nearest workloads come first, by the distance of their sizes in powers of
+two. Only near ones are ever read.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from tuning_db.lookup import relatives
 from tuning_db.record import Config, DeviceKey, Trial, Workload
 from tuning_db.store import Store
 
-# Workloads that a searcher is told of, and trials of each, evenly from the best to the worst.
+# A searcher is told of this many workloads, and of this many trials of each, spread evenly from the best to the worst.
 NEAREST = 4
 TRIALS = 150
-# Configs of another tuner's, the fastest of each of its templates, that a search is told of.
+# A searcher is told of this many configs from another tuner's logs. They are the fastest of each of that tuner's
+# templates.
 FOREIGN = 3
-# What a different device adds to the distance: as much as twice the size in one dimension.
+# A different device adds this much to the distance, which is as much as twice the size in one dimension.
 _OTHER_DEVICE = 1.0
 
 
 @dataclass(frozen=True)
 class _RecordedWorkload:
-    """What the database has of a workload on a device."""
+    """A workload that the database has trials of on a device. `extra` is added to the distance of its sizes."""
 
     workload: Workload
     device: DeviceKey
@@ -44,7 +46,8 @@ class _RecordedWorkload:
 
 
 class TransferData:
-    """`space_of`: the search space of a workload on the session's device, None where no template applies."""
+    """A source of trials that were measured on other workloads. `space_of` returns the search space of a workload on
+    the session's device, or None where no template applies."""
 
     def __init__(
         self, store: Store, device: DeviceKey, ops: set[str], space_of: Callable[[Workload], SearchSpace | None]
@@ -57,7 +60,8 @@ class TransferData:
         self._recorded: dict[Workload, list[Experience]] = {}
 
     def nearest(self, state: TaskState, states: Sequence[TaskState]) -> list[Experience]:
-        """For the searcher of `state`; `states` are the session's tasks: their trials are newer than the database's."""
+        """Return the trials of the nearest other workloads, for the searcher of `state`. `states` are the session's
+        tasks, whose trials are newer than the database's."""
         assert state.space is not None  # it has a searcher
         own, here = state.task.workload, state.space.context
         others = [
@@ -72,7 +76,8 @@ class TransferData:
         return sorted([*live, *self._recorded[own]], key=lambda e: e.distance)[:NEAREST]
 
     def foreign(self, workload: Workload, space: SearchSpace, target: Target) -> list[Config]:
-        """What imported logs of another tuner say of this anchor on devices of this family, as configs of ours."""
+        """Return configs of ours that another tuner's imported logs suggest for this anchor. The logs are those of
+        devices of this family."""
         anchor = replace(workload, epilogue=())
         imported = (t for d in self._relatives for t in self._store.trials(anchor, d, ok=True))
         fastest = dict[tuple[DeviceKey, str], Trial]()
@@ -95,7 +100,8 @@ class TransferData:
         return [replace(known, distance=distance) for known, distance in loaded if known is not None][:NEAREST]
 
     def _load(self, shelf: _RecordedWorkload) -> Experience | None:
-        """Read at most once in a session: several tasks are near to it."""
+        """Return the trials of a recorded workload. They are read at most once in a session, since several tasks may be
+        near to the workload."""
         if shelf not in self._read:
             self._read[shelf] = self._of(shelf)
         return self._read[shelf]
@@ -110,12 +116,13 @@ class TransferData:
 
 
 def akin(one: SearchSpace, other: SearchSpace) -> bool:
-    """Whether a template computes both workloads."""
+    """Return whether some template computes both workloads."""
     return not {s.template for s in one.spaces}.isdisjoint(s.template for s in other.spaces)
 
 
 def _spread(space: SearchSpace, trials: Sequence[Trial]) -> list[Trial]:
-    """Up to TRIALS trials of valid configs, the latest of each, evenly from the fastest to the failures."""
+    """Return up to TRIALS trials of valid configs, the latest of each config. They are spread evenly from the fastest
+    to the failures."""
     latest = {t.config.key: t for t in trials if space.is_valid(t.config)}
     valid = sorted(latest.values(), key=lambda t: t.seconds)
     if len(valid) <= TRIALS:

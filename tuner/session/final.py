@@ -1,4 +1,5 @@
-"""Who is compared at the end: the best few of a task and its incumbent, until the leader has been compared."""
+"""Choose the configs that are compared at the end: the best few of a task and its incumbent, until the leader has been
+compared. Start at `finalists`."""
 
 from __future__ import annotations
 
@@ -8,17 +9,19 @@ from tuner.session.task import TaskState
 from tuning_db.record import Config
 
 FINALISTS = 4
-# Repeated measurements after which a task's comparison ends in any case. Where the machine has become slower, every
-# config measured before looks faster than those compared now.
+# After this many repeated measurements, a task's comparison ends in any case. If the machine has become slower, every
+# config that was measured before looks faster than those compared now, so new leaders would keep appearing.
 ENOUGH = 3 * FINALISTS
 
 
 def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
-    """Configs to measure against each other, or none where the leader has been measured again and still leads.
+    """Return the configs to measure against each other, or none where the leader has been measured again and still
+    leads.
 
-    The leader of single measurements is often just the luckiest. When a comparison moves it behind a config that was
-    not compared, that one is next, beside those that it has to beat, the winner of the comparisons so far among them.
-    `advice`: leaders of tasks that differ in the epilogue alone; they are compared too, until they have been.
+    The leader of single measurements is often just the luckiest. If a comparison moves the leader behind a config that
+    was not compared, that config is next. It is measured beside those that it has to beat, among them the winner of the
+    comparisons so far. `advice` holds the leaders of tasks that differ in the epilogue alone; they are compared too,
+    until they have been.
     """
     standing = [t.config for t in state.standing()]
     if len(standing) < 2 or state.comparison_failure is not None or state.repeats >= ENOUGH:
@@ -27,7 +30,7 @@ def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
     advised = [c for c in valid if not state.has_tried(c) or (c in standing and not state.is_confirmed(c))]
     if state.is_confirmed(standing[0]) and not advised:
         return []
-    # Compared while the machine was slow, the winner so far only looks beaten.
+    # If the winner so far was compared while the machine was slow, it only looks beaten.
     winner = [c for c in standing if state.is_confirmed(c)][:1]
     incumbent = [c for c in standing if c == state.incumbent]
     return list(dict.fromkeys([*standing[:FINALISTS], *winner, *advised, *incumbent]))

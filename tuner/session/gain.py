@@ -1,4 +1,5 @@
-"""Which task is worth the next trials: the one that promises most for the whole network. Start at `expected_gain`."""
+"""Choose the task that is worth the next trials: the one that promises most for the whole network. Start at
+`expected_gain`."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from collections.abc import Sequence
 
 from tuner.session.task import TaskState
 
-# What an unknown space promises per trial after n of them: OPTIMISM / n**1.5 (0.3 % at 16, 0.02 % at 96).
+# After n trials, an unknown space is assumed to promise OPTIMISM / n**1.5 per trial (0.3 % at 16, 0.02 % at 96).
 OPTIMISM = 0.2
 
 
 def slope(curve: Sequence[float]) -> float:
-    """Relative improvement per trial over the last third of a task's trials (at least 8), never negative."""
+    """Return the relative improvement per trial over the last third of a task's trials (at least 8). It is never
+    negative."""
     n = len(curve)
     window = min(n - 1, max(8, n // 3))
     if window < 1 or math.isinf(curve[-1]):
@@ -22,10 +24,10 @@ def slope(curve: Sequence[float]) -> float:
 
 
 def expected_gain(state: TaskState, typical_seconds: float) -> float:
-    """Seconds that the next trial is expected to take off one inference of the network: the recent slope, or what
-    optimism allows, times the task's share of the network's time.
+    """Return the seconds that the next trial is expected to take off one inference of the network. They are the sum of
+    the recent slope and of what optimism allows, times the task's share of the network's time.
 
-    `typical_seconds`: what is assumed of a task that has no time yet.
+    `typical_seconds` is the time that is assumed of a task without a time.
     """
     best = state.best_seconds if math.isfinite(state.best_seconds) else typical_seconds
     promise = slope(state.curve) + OPTIMISM / max(1, state.begun) ** 1.5
@@ -33,7 +35,8 @@ def expected_gain(state: TaskState, typical_seconds: float) -> float:
 
 
 def most_promising(states: Sequence[TaskState]) -> TaskState:
-    """The task to give the next batch; `states` are the open ones, at least one."""
+    """Return the task that gets the next batch. `states` are the open tasks, at least one. A task below the floor of
+    trials comes first."""
     starved = [s for s in states if s.below_floor]
     if starved:
         return starved[0]

@@ -1,7 +1,8 @@
-"""`tune`: search, measure and record until the budget is used up or nothing is left to gain, then compare the best.
+"""Search, measure and record until the budget is used up or nothing is left to gain, then compare the best configs.
+Start at `tune`.
 
-Every trial is committed as soon as it is known. A session keeps nothing of its own: what a later one needs, it derives
-from the recorded trials and from the seconds of effort per task (tuning_db.tuning_time).
+Every trial is committed as soon as it is known. A session keeps nothing of its own: a later one derives what it needs
+from the recorded trials and from the tuning time of each task (tuning_db.tuning_time).
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from tuning_db.store import Store
 from tuning_db.trial_flags import mark_throttled
 from tuning_db.tuning_time import TuningTime, add_tuning_time, tuning_times_of
 
-# Enough to keep a few cores building at a time. On recorded spaces without seeds, a search that hears of its trials
-# after every 8 needs a fifth fewer of them than after every 16; 4 are no better.
+# This many configs are enough to keep a few cores building at a time. On recorded spaces without seeds, a search that
+# sees its trials after every 8 needs a fifth fewer of them than one that sees them after every 16. Batches of 4 are no
+# better.
 BATCH = 8
-# Trials that are committed together at most.
+# At most this many trials are committed together.
 TOGETHER = 32
 
 
@@ -57,16 +59,18 @@ def tune(
     notice: Callable[[str], None] | None = None,
     make: Making = make_searcher,
 ) -> SessionReport:
-    """Tune the tasks on the device, going on from what the store has, within the budget (see tuner.session.budget).
+    """Tune the tasks on the device within the budget (see tuner.session.budget), going on from what the store has.
 
-    Sessions that tune for the same device in the same database share the tasks between them (`lease_seconds`, `notice`:
-    see tuner.session.sharing.Sharing).
+    Sessions that tune for the same device in the same database share the tasks between them (for `lease_seconds` and
+    `notice` see tuner.session.sharing.Sharing).
 
-    `runner` measures on `device`. `exact` forbids templates that round differently from the direct algorithm; `only`
-    names the templates that may be used. `clock` gives seconds; `make` makes searchers. An interrupt
-    (KeyboardInterrupt) ends the session: the report says so, and all that was measured is in the store. Raises BadInput
-    for an unknown searcher or template, NothingMeasured if no task has a time at the end, DatabaseError if the store
-    cannot be written.
+    `runner` measures on `device`. `progress` is called after every trial. `exact` forbids templates that round
+    differently from the direct algorithm. `only` names the templates that may be used. `clock` returns seconds. `make`
+    makes searchers. An interrupt (KeyboardInterrupt) ends the session: the report says so, and all that was measured is
+    in the store.
+
+    Raises BadInput for an unknown searcher or template, NothingMeasured if no task has a time at the end, and
+    DatabaseError if the store cannot be written. Raises ValueError if two tasks have the same workload.
     """
 
     def share(states: Sequence[TaskState]) -> Sharing:
@@ -148,8 +152,8 @@ class _Session:
         try:
             with self._sharing:
                 stopped = self._search()
-                # Now these tasks are known to a session, and bring no share of the budget again. Those that an
-                # interrupted one has not come to still do.
+                # Now a session has met these tasks, so they do not bring a share of the budget again. After an
+                # interrupt, the tasks that the session has not come to still do.
                 add_tuning_time(self._store, {s.task.workload: TuningTime() for s in self._tunable}, self._device.key)
                 self._compare()
         except KeyboardInterrupt:
@@ -166,7 +170,7 @@ class _Session:
 
     @property
     def _trials_left(self) -> float:
-        """Of the budget: what others measure meanwhile counts too."""
+        """Return the trials left in the budget; trials of concurrent sessions count."""
         return self._left.trials - (sum(s.begun for s in self._tunable) - self._tried_before)
 
     def _open_tasks(self) -> list[TaskState]:
@@ -176,7 +180,7 @@ class _Session:
         while True:
             self._heed_wishes()
             state = self._sharing.hold_one(self._open_tasks(), most_promising)
-            self._sharing.catch_up()  # after that: what the last owner measured is known now
+            self._sharing.catch_up()  # after the claim, to know what the last owner measured
             if self._trials_left <= 0:
                 return Stopped.TRIALS
             if self._elapsed >= self._left.search_seconds:
@@ -190,21 +194,21 @@ class _Session:
                 self._measure(state)
 
     def _heed_wishes(self) -> None:
-        """The time of a pause does not count."""
+        """Follow requests to pause or skip. The time of a pause does not count."""
         began = self._clock()
         if self._sharing.heed():
             waited = self._clock() - began
             self._started, self._charged = self._started + waited, self._charged + waited
 
     def _measure(self, first: TaskState) -> None:
-        """Measure and record a batch of the task; where the runner measures many at a time, batches of this and of
-        other tasks, one after the other, until the runner has to be empty."""
+        """Measure and record a batch of the task. If the runner measures many candidates at a time, batches of this and
+        of other tasks follow one another until the runner has to be empty."""
         known: list[Trial] = []
         try:
             with _closing(self._runner.measure(self._candidates(first), finite(first.best_seconds))) as measured:
                 for trial in measured:
                     known.append(trial)
-                    if not self._runner.ready or len(known) == TOGETHER:  # one commit for all that ended meanwhile
+                    if not self._runner.ready or len(known) == TOGETHER:  # one commit for all that have ended
                         self._record(known, "search")
                     if self._elapsed >= self._left.search_seconds:
                         break
@@ -217,11 +221,11 @@ class _Session:
             self._proposer.observe(state)
 
     def _candidates(self, first: TaskState) -> Iterator[Candidate]:
-        """Of a batch, each noted in the journal; of the next one when the runner has room for it, of the task that
-        promises most by then."""
+        """Yield the candidates of a batch, each noted in the journal. If the runner measures many at a time, yield
+        another batch when it has room, of the task that promises most by then."""
         state: TaskState | None = first
         while state is not None:
-            # A candidate over which a session may have died is measured alone.
+            # A candidate that may have killed a session is measured alone.
             again = bool(state.suspects)
             configs = [state.suspects.pop()] if again else self._next_batch(state)
             if configs:
@@ -233,7 +237,8 @@ class _Session:
             state = self._next_task(state) if self._runner.width > 1 else None
 
     def _next_task(self, last: TaskState) -> TaskState | None:
-        """Whose batch is next while others are measured; None where what is under way has to end first."""
+        """Return the task whose batch is next while others are measured. Return None if what is under way has to end
+        first."""
         self._mark_disturbed()
         self._charge(last)
         used_up = self._trials_left <= 0 or self._elapsed >= self._left.search_seconds
@@ -244,8 +249,9 @@ class _Session:
         return state if state is not None and state.is_open(self._preset) else None
 
     def _next_batch(self, state: TaskState) -> list[Config]:
-        """What to measure of a task next; nothing where its space is exhausted."""
-        # Half of what is measured at a time: a search that went on for each single trial would take a core for itself.
+        """Return the configs of a task to measure next, or none where its space is exhausted."""
+        # A batch is at least half of what is measured at a time: a search that went on for each single trial would take
+        # a core for itself.
         size = min(max(BATCH, self._runner.width // 2), self._trials_left)
         if self._preset.trials is not None:
             size = min(size, self._preset.trials - state.begun)
@@ -254,7 +260,8 @@ class _Session:
         return self._proposer.batch(state, int(size))
 
     def _release(self) -> None:
-        """Take back what was begun and will not be measured: the time is up, or an interrupt came."""
+        """Take back the candidates that were begun and will not be measured, because the time is up or an interrupt
+        came."""
         for state in self._tunable:
             if state.pending:
                 release(self._store, self._device.key, state.task.workload, list(state.pending.values()))
@@ -264,7 +271,7 @@ class _Session:
         return next(s for s in self._states if s.task.workload == workload)
 
     def _record(self, measured: list[Trial], phase: Literal["search", "compare"]) -> None:
-        """Commit trials together, and empty the list."""
+        """Commit the trials together, and empty the list."""
         trials = [replace(t, seed=self._seed, searcher=self._searcher) for t in measured]
         measured.clear()  # whatever happens, they are not committed again
         new = self._store.add_together(trials) if trials else []
@@ -282,15 +289,15 @@ class _Session:
                 self._progress(self._progress_of(self._state_of(trial.workload), trial, phase))
 
     def _mark_disturbed(self) -> None:
-        """Mark what was measured while the device changed its speed."""
+        """Mark the trials that were measured while the device changed its speed."""
         for trial in self._runner.disturbed():
             recorded = replace(trial, seed=self._seed, searcher=self._searcher)
             state = next((s for s in self._states if s.task.workload == trial.workload), None)
-            if state is not None and recorded in state.trials:  # else another session's, or it came too late
+            if state is not None and recorded in state.trials:  # else it is another session's, or came too late
                 state.replace(recorded, mark_throttled(self._store, recorded, "drift"))
 
     def _charge(self, state: TaskState) -> None:
-        """Put the time since the last charge to the task's account."""
+        """Add the time since the last charge to the task's tuning time."""
         now, spent = self._clock(), replace(self._runner.spent)
         build, run = spent.build_seconds - self._spent.build_seconds, spent.run_seconds - self._spent.run_seconds
         add_tuning_time(
@@ -299,7 +306,7 @@ class _Session:
         self._charged, self._spent = now, spent
 
     def _charge_rest(self) -> None:
-        """Account for the moments since the last trial too, or the next session would find them left over."""
+        """Charge the moments since the last trial too, or the next session would find them left over."""
         measured = [s for s in self._tunable if s.tried > s.known]
         if measured:
             self._charge(measured[0])
@@ -307,8 +314,8 @@ class _Session:
     # The end
 
     def _compare(self) -> None:
-        """Measure the best few of every task against each other, the tasks that matter most first, until no task's
-        leader is news for another, and none without a time is with another session."""
+        """Measure the best few configs of every task against each other, the tasks that take most time first. Stop when
+        no task's leader is news for another task, and no task without a time is with another session."""
         weight = {s: s.task.occurrences * (finite(s.best_seconds) or 0.0) for s in self._tunable}
         while True:
             wanted = [s for s in sorted(self._tunable, key=lambda s: -weight[s]) if self._finalists(s)]
@@ -322,7 +329,7 @@ class _Session:
                 self._sharing.catch_up()
 
     def _compare_task(self, state: TaskState) -> bool:
-        """False if another session is at it now."""
+        """Compare the finalists of a task. Return False if another session works on the task now."""
         if not self._sharing.hold(state):
             return False
         self._sharing.catch_up()
@@ -331,7 +338,7 @@ class _Session:
         return True
 
     def _finalists(self, state: TaskState) -> list[Config]:
-        """Whom to compare; nobody when the time is up."""
+        """Return the configs to compare, or none when the time is up."""
         return finalists(state, self._proposer.advice(state, 1)) if self._elapsed < self._left.seconds else []
 
     def _compare_once(self, state: TaskState, configs: Sequence[Config]) -> None:
@@ -347,7 +354,7 @@ class _Session:
         self._charge(state)
 
     def _all_remarks(self) -> tuple[str, ...]:
-        """What failed and was done without."""
+        """Return remarks on what failed, on tasks that were skipped, and on trials of other sessions."""
         failed = [
             f"{s.task.name}: the best were not measured against each other: {s.comparison_failure}"
             for s in self._tunable
@@ -396,7 +403,8 @@ class _Session:
         )
 
     def _seconds_left(self, elapsed: float, rate: float) -> float | None:
-        """An upper bound: by the time budget, and by the trials that are left at the rate so far."""
+        """Return an upper bound of the seconds left: by the time budget, and by the trials that are left at the rate so
+        far."""
         trials = self._trials_left
         if self._preset.trials is not None:
             caps = sum(self._preset.trials - s.tried for s in self._tunable if s.is_open(self._preset))
@@ -407,7 +415,7 @@ class _Session:
 
 @contextmanager
 def _closing(trials: Iterator[Trial]) -> Generator[Iterator[Trial], None, None]:
-    """Ends what is under way behind the iterator, if it was left early."""
+    """End what is under way behind the iterator, if it was left early."""
     try:
         yield trials
     finally:
@@ -421,7 +429,7 @@ def _check_names(searcher: str, only: Sequence[str] | None) -> None:
 
 
 def check_templates(names: Sequence[str]) -> None:
-    """Raises BadInput, with the known names, for a template that is not there."""
+    """Raise BadInput, with the known names, for a template that is not there."""
     for name in names:
         try:
             template_named(name)

@@ -1,4 +1,4 @@
-"""What a task's searcher is told, and what it proposes next. Start at `Proposer`."""
+"""Tell a task's searcher what is known, and let it propose what to measure next. Start at `Proposer`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tuner.session.task import TaskState
 from tuner.tasks import Task
 from tuning_db.record import Config, Trial
 
-# A searcher of this name and these options, for a space, a seed and a history: see tuner.search.make_searcher.
+# Makes a searcher from its name with options, a space, a seed and a history (see tuner.search.make_searcher).
 Making = Callable[[str, SearchSpace, int, Sequence[Trial]], Searcher]
-# How many of its best configs a task hands to those that differ in the epilogue alone.
+# A task hands this many of its best configs to tasks that differ in the epilogue alone.
 ADVICE = 3
 
 
 def task_seed(seed: int, task: Task) -> int:
-    """Tasks of one session do not search in step."""
+    """Return the seed of a task, so that tasks of one session do not search in step."""
     digest = hashlib.sha256(f"{seed}/{task.workload.key}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
 
 class Proposer:
-    """Has a searcher of the name `searcher` for each of the session's tasks, `states`, made when it is first asked.
-    `remarks`: what failed and was done without."""
+    """An owner of the searchers of a session's tasks, which are `states`. Each task has a searcher of the name
+    `searcher`, made when it is first asked. `remarks` returns what failed and was done without."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Proposer:
         self._remarks: list[str] = []
 
     def batch(self, state: TaskState, size: int) -> list[Config]:
-        """Up to `size` configs that were never proposed; none where the task's space is exhausted."""
+        """Return up to `size` configs that were never proposed, or none where the task's space is exhausted."""
         assert state.space is not None
         if state.searcher is None:
             state.searcher = self._make(self._name, state.space, task_seed(self._seed, state.task), state.trials)
@@ -56,20 +56,20 @@ class Proposer:
         state.searcher.suggest(self.advice(state, ADVICE))
         try:
             return state.searcher.propose(size)
-        except SearchFailed as error:  # a library that the searcher uses
+        except SearchFailed as error:  # a library that the searcher uses has failed
             self._remarks.append(f"{state.task.name}: {self._name} failed ({error}); going on with {FALLBACK}")
             state.searcher = make_searcher(FALLBACK, state.space, task_seed(self._seed, state.task), state.trials)
             return state.searcher.propose(size)
 
     def observe(self, state: TaskState) -> None:
-        """Tell the task's searcher what it was not told yet."""
+        """Show the task's searcher the trials that it has not seen yet."""
         if state.searcher is not None and state.unobserved:
             state.searcher.observe(state.unobserved)
         state.unobserved = []
 
     def advice(self, state: TaskState, most: int) -> list[Config]:
-        """The best configs of tasks that differ in the epilogue alone, up to `most` of each: what is good for one is
-        good for all, nearly."""
+        """Return the best configs of tasks that differ in the epilogue alone, up to `most` of each. What is good for
+        one such task is nearly as good for all."""
         anchor = state.task.workload
         siblings = [
             s

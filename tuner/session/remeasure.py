@@ -1,4 +1,5 @@
-"""Whether what a database says of a device still holds: some of its bests are built, checked and timed once more."""
+"""Check whether a database's records of a device still hold: some of its best configs are built, checked and timed
+again. Start at `remeasure`."""
 
 from __future__ import annotations
 
@@ -17,31 +18,32 @@ from tuner.session.task import is_current
 from tuning_db.record import FailureKind, Trial, Workload, tolerance_of
 from tuning_db.store import Store
 
-SEARCHER = "verify"  # as the trials note it
+SEARCHER = "verify"  # the name of the searcher in these trials
 _NOT_THE_KERNELS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
 
 @dataclass(frozen=True)
 class Remeasured:
-    """A best as it was stored, and the same kernel now."""
+    """A best trial as it was stored, and the trial that measures the same kernel now."""
 
     stored: Trial
     now: Trial
 
     @property
     def ratio(self) -> float | None:
-        """Of the time now to the time then; None where there is no time now."""
+        """Return the time now over the time then, or None where there is no time now."""
         return self.now.seconds / self.stored.seconds if self.now.ok else None
 
     @property
     def wrong(self) -> bool:
-        """The kernel does not compute what it should, or not at all."""
+        """Return whether the kernel does not compute what it should, or does not run at all. Failures of the connection
+        or the device do not count."""
         if self.now.failure is not None:
             return self.now.failure.kind not in _NOT_THE_KERNELS_FAULT
         return self.now.error is None or self.now.error > tolerance_of(self.now.workload.dtype)
 
     def drifted(self, factor: float) -> bool:
-        """Whether the two times differ by more than this factor, in either direction."""
+        """Return whether the two times differ by more than this factor, in either direction."""
         return self.ratio is not None and abs(math.log(self.ratio)) > math.log(factor)
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,14 +62,15 @@ class Remeasured:
 
 
 def current_bests(store: Store, device: Device) -> list[Trial]:
-    """The best of every workload on this very device whose template is here, in the version that was measured."""
+    """Return the best trial of every workload on this very device. Only trials count whose template is here, in the
+    version that was measured."""
     found = (_current_best(store, device, workload) for workload in store.workloads(device.key))
     return [trial for trial in found if trial is not None]
 
 
 def _current_best(store: Store, device: Device, workload: Workload) -> Trial | None:
     space = search_space(workload, device.target)
-    if space is None:  # what is known of steps and copies is no kernel of a template
+    if space is None:  # records of steps and copies belong to no template
         return None
     names = {s.template for s in space.spaces}
 
@@ -78,12 +81,13 @@ def _current_best(store: Store, device: Device, workload: Workload) -> Trial | N
 
 
 def sample(bests: Sequence[Trial], count: int, seed: int) -> list[Trial]:
-    """Up to so many of them, at random; the same for the same seed."""
+    """Return up to `count` of the trials, drawn at random. The same seed draws the same trials."""
     return random.Random(seed).sample(bests, min(count, len(bests)))
 
 
 def remeasure(bests: Sequence[Trial], store: Store, runner: Runner, seed: int = 0) -> Iterator[Remeasured]:
-    """Measure each once more, and add what comes out to the history. Raises DatabaseError if it cannot be stored."""
+    """Measure each config once more, add the new trial to the store, and yield both. Raises DatabaseError if it cannot
+    be stored."""
     for stored in bests:
         with journalled(store, stored.device, stored.workload, [stored.config]):
             (trial,) = runner.measure([Candidate(stored.workload, stored.config)])

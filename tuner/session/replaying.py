@@ -1,4 +1,4 @@
-"""A search on a recorded space, without a device: `replay` runs one, `Replayed` says how it went."""
+"""Run a search on a recorded space, without a device. `replay` runs one, and `Replayed` says how it went."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from tuner.session.loop import BATCH
 from tuner.session.report import finite
 from tuning_db.record import Config, Trial
 
-# Of the best throughput: what searches are judged by.
+# Searches are judged by the trials and seconds that they need to reach these shares of the best throughput.
 SHARES = (0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """`delivered`: after each trial, what a session that ended there would deliver: the least recorded median among the
-    configs that were measured fastest so far, which it would measure against each other (infinity while none ran);
-    `clock`: simulated seconds of building and measuring up to it; `own_seconds`: what the searcher itself took, on this
-    machine; `optimum`: the least recorded median; `failures`: what it went on without, and why; `trials`: all that was
-    measured, in order."""
+    """The course that a replayed search took.
+
+    `delivered` has, after each trial, the time that a session which ended there would deliver. That session would
+    compare the configs that were measured fastest so far, so it is the least recorded median among them (infinity while
+    none ran). `clock` has the simulated seconds of building and measuring up to each trial. `own_seconds` is the time
+    that the searcher itself took, on this machine. `optimum` is the least recorded median. `failures` says what the
+    searcher went on without, and why. `trials` are all that were measured, in order.
+    """
 
     delivered: Sequence[float]
     clock: Sequence[float]
@@ -39,17 +42,19 @@ class Replayed:
     trials: Sequence[Trial] = ()
 
     def trials_to(self, share: float) -> float:
-        """Trials until what is delivered has `share` of the best throughput; infinity if it never has."""
+        """Return the trials until what is delivered has `share` of the best throughput, or infinity if it never has."""
         return next((i for i, s in enumerate(self.delivered, 1) if self.optimum >= share * s), math.inf)
 
     def seconds_to(self, share: float) -> float:
-        """The same in simulated seconds."""
+        """Return the simulated seconds until what is delivered has `share` of the best throughput, or infinity if it
+        never has."""
         trials = self.trials_to(share)
         return self.clock[int(trials) - 1] if math.isfinite(trials) else math.inf
 
 
 def reached(runs: Sequence[Replayed]) -> dict[str, dict[str, float | None]]:
-    """Median trials and simulated seconds to each of SHARES; None where half of the searches never got there."""
+    """Return the median trials and simulated seconds to each of SHARES. A median is None where half of the searches
+    never got there."""
     return {
         "trials_to": {str(share): finite(median(r.trials_to(share) for r in runs)) for share in SHARES},
         "seconds_to": {str(share): finite(median(r.seconds_to(share) for r in runs)) for share in SHARES},
@@ -74,8 +79,8 @@ def replay(
 ) -> Replayed:
     """Search with `searcher` (a name with its options) until `trials` configs are measured or the space is exhausted.
 
-    `noise`: every measurement is drawn anew from the recorded times. Raises BadInput for an unknown
-    searcher, TuneError where a library fails that it cannot do without.
+    With `noise`, every measurement is drawn anew from the recorded times. The searcher learns from `experience` first.
+    Raises BadInput for an unknown searcher, and TuneError if a library fails that the searcher cannot do without.
     """
     began = time.perf_counter()
     search = make_searcher(searcher, recorded.space, seed)
@@ -87,7 +92,7 @@ def replay(
     delivered: list[float] = []
     clock: list[float] = []
     measured: list[Trial] = []
-    finalists: list[tuple[float, float]] = []  # as measured, and the recorded median
+    finalists: list[tuple[float, float]] = []  # seconds as measured, and the recorded median
     while len(delivered) < trials:
         configs = _proposed(search, searcher, min(BATCH, trials - len(delivered)))
         if not configs:

@@ -1,4 +1,5 @@
-"""What a session tells: `Progress` after every trial, `SessionReport` at the end. Nothing is printed here."""
+"""Define what a session reports: `Progress` after every trial, and `SessionReport` at the end. Nothing is printed
+here."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from tuning_db.record import Config, DeviceKey, Trial, Workload
 
 
 class Stopped(StrEnum):
-    """Why a session ended."""
+    """An enumeration of the reasons that end a session."""
 
-    DONE = "done"  # every task is: nothing left to gain
+    DONE = "done"  # every task is done: there is nothing left to gain
     TRIALS = "trials"  # the budget of trials is used up
     TIME = "time"
     INTERRUPTED = "interrupted"
@@ -24,11 +25,12 @@ class Stopped(StrEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a session after a trial.
+    """The state that a session is in after a trial.
 
-    `index`: of the task, from 0, among `tasks`; `trials`/`best_seconds`/`gflops`: of that task, in all sessions (None
-    until something ran, or where the operations are not known); `failures`: of the session, by kind; `session_trials`:
-    in this session, all tasks; `seconds_left`: at most, None if nobody knows.
+    `index` is the position of the task among all `tasks`, from 0. `trials`, `best_seconds` and `gflops` are those of
+    the task, in all sessions. The last two are None until something ran; `gflops` is None as well where the operations
+    are not known. `failures` counts the session's failures by kind. `session_trials` counts this session's trials of
+    all tasks. `seconds_left` is an upper bound, or None where none is known.
     """
 
     phase: Literal["search", "compare"]
@@ -48,11 +50,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One task after a session. None stands for times that were never measured.
+    """The state that a task is in after a session. None stands for times that were never measured.
 
-    `new_trials`/`trials`: different configs tried, in this session and in all; `first_seconds`: of the first config
-    that ran (a seed), the "before" of tuning; `best_error`: of the best, relative to the largest value of the float64
-    reference; `confirmed`: the best has been measured against its rivals; `reason`: why there is no best.
+    `new_trials` and `trials` count the different configs that were tried, in this session and in all. `first_seconds`
+    is the time of the first config that ran (a seed), the "before" of tuning. `best_error` is that of the best config,
+    relative to the largest value of the float64 reference. `confirmed` says that the best config has been measured
+    against its rivals. `reason` says why there is no best config.
     """
 
     name: str
@@ -70,7 +73,7 @@ class TaskReport:
     reason: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return {
             "name": self.name,
             "workload": self.workload.as_dict(),
@@ -90,9 +93,12 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class SessionReport:
-    """A session. `seconds`: wall time; `failures`: by kind, of this session, as are the trials per second; `remarks`:
-    what a person should know of it, a line each; `spent`: wall seconds by what they went to ("build", "run"), where the
-    runner tells; the rest is the tuner's own."""
+    """The results that a session ends with.
+
+    `seconds` is wall time. `failures` counts this session's failures by kind, and the trials per second are this
+    session's, too. `remarks` holds what a person should know of the session, a line each. `spent` maps "build" and
+    "run" to the wall seconds that they took, where the runner tells; the rest is the tuner's own.
+    """
 
     device: DeviceKey
     searcher: str
@@ -106,22 +112,22 @@ class SessionReport:
 
     @property
     def new_trials(self) -> int:
-        """Configs that this session has measured."""
+        """Return the number of configs that this session has measured."""
         return sum(t.new_trials for t in self.tasks)
 
     @property
     def trials(self) -> int:
-        """With those that the database had before."""
+        """Return the number of configs measured, including those that the database had before."""
         return sum(t.trials for t in self.tasks)
 
     @property
     def trials_per_second(self) -> float:
-        """Of this session's wall time; 0 where it took none."""
+        """Return the new trials per second of this session's wall time, or 0 where it took none."""
         return self.new_trials / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def unmeasured(self) -> tuple[TaskReport, ...]:
-        """Tasks without any time: they are built with the default schedule."""
+        """Return the tasks without any time, which are built with the default schedule."""
         return tuple(t for t in self.tasks if t.best_seconds is None)
 
     def _total(self, seconds: list[float | None]) -> float | None:
@@ -130,16 +136,16 @@ class SessionReport:
 
     @property
     def first_seconds(self) -> float | None:
-        """Of all tasks times their occurrences, before tuning; None if a task has no time."""
+        """Return the seconds of all tasks times their occurrences, before tuning. Return None if a task has no time."""
         return self._total([t.first_seconds for t in self.tasks])
 
     @property
     def best_seconds(self) -> float | None:
-        """The same after tuning."""
+        """Return the seconds of all tasks times their occurrences, after tuning. Return None if a task has no time."""
         return self._total([t.best_seconds for t in self.tasks])
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return {
             "device": self.device.as_dict(),
             "searcher": self.searcher,
@@ -160,18 +166,19 @@ class SessionReport:
 
 
 def finite(seconds: float) -> float | None:
-    """Seconds, None where nothing was measured."""
+    """Return `seconds`, or None where they are infinite because nothing was measured."""
     return seconds if math.isfinite(seconds) else None
 
 
 def gflops_of(state: TaskState) -> float | None:
-    """10^9 operations of the direct algorithm per second, by the best config."""
+    """Return the speed of the best config in 10^9 operations of the direct algorithm per second. Return None where the
+    time or the number of operations is not known."""
     flop, best = state.task.flop, finite(state.best_seconds)
     return None if flop is None or best is None else flop / best / 1e9
 
 
 def task_report(state: TaskState) -> TaskReport:
-    """What there is to say of a task, as it stands."""
+    """Return a report of a task as it stands."""
     standing = state.standing()
     reason = None
     if state.space is None:

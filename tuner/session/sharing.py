@@ -1,9 +1,10 @@
-"""Sessions that tune for the same device in one database at the same time, in processes here or on other hosts: each
-works on tasks that no other is at, and learns what the others have found. Start at `Sharing`.
+"""Share the tasks of a database between sessions that tune for the same device at the same time, in processes here or
+on other hosts. Each session works on tasks that no other works on, and learns what the others have found. Start at
+`Sharing`.
 
-A session claims the task that it proposes configs for (tuning_db.claims), keeps those whose configs are still measured,
-and renews its claims from a thread, so that a candidate which takes long costs it nothing. A session that finds all
-tasks claimed which are left waits: they may need it yet.
+A session claims the task that it proposes configs for (tuning_db.claims), and keeps its claim on tasks whose configs
+are still being measured. A thread renews the claims, so that a candidate which takes long does not cost the session a
+claim. If others have claimed all tasks that are left, the session waits, because one of these tasks may still need it.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from tuning_db.run_control import RunControl
 from tuning_db.store import Store
 
 LEASE_SECONDS = 60.0
-_RENEWALS = 4  # in that time
-_WAIT_SECONDS = 0.5  # between two looks at whether others have gone on
+_RENEWALS = 4  # per lease
+_WAIT_SECONDS = 0.5  # between two looks at what other sessions have done
 
 
 class Sharing:
-    """A session's part in a database. Use it in `with`: it owns a thread and a claim. Every method raises DatabaseError
-    if the database cannot be read or written.
+    """A session's part in a database that several sessions share. Use it in a `with` block, because it owns a thread
+    and claims. Every method raises DatabaseError if the database cannot be read or written.
 
-    `lease_seconds`: after how long without a sign of life others may take over the session's task; `notice` is told, in
-    a line, what the session waits for.
+    `lease_seconds` is the time without a sign of life after which others may take over the session's tasks. `notice` is
+    called with a line that says what the session waits for.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class Sharing:
         self._notice = notice or (lambda _: None)
         self._noticed = False
         self._held: list[TaskState] = []
-        self._changing = threading.Lock()  # what is held, and the claims that it stands for
-        self._counts = {s.task.workload.key: len(s.trials) for s in states}  # what differs is read again
+        self._changing = threading.Lock()  # guards `_held` and the claims in the database
+        self._counts = {s.task.workload.key: len(s.trials) for s in states}  # a task whose count differs is read again
         self._ended = threading.Event()
         self._failure: DatabaseError | None = None
         self._heart = threading.Thread(target=self._beat, args=(lease_seconds / _RENEWALS,), daemon=True)
@@ -74,18 +75,19 @@ class Sharing:
             if self._held:
                 try:
                     with self._changing:
-                        kept = self._claims.renew()  # not all where this machine slept, and others have taken over
+                        kept = self._claims.renew()  # fewer if this machine slept and others took over
                         self._held = [s for s in self._held if s.task.workload.key in kept]
-                except DatabaseError as error:  # the session hears of it when it goes on
+                except DatabaseError as error:  # raised in the session's thread by `hold`
                     self._failure = error
                     return
 
     def recorded(self, state: TaskState) -> None:
-        """The session has added a trial of its own."""
+        """Note that the session has added a trial of its own."""
         self._counts[state.task.workload.key] += 1
 
     def hold(self, state: TaskState) -> bool:
-        """Whether the task is this session's now, until it holds another and nothing of this one is measured."""
+        """Claim the task for this session, and return whether that succeeded. The claim lasts until the session holds
+        another task and no config of this one is being measured."""
         if self._failure is not None:
             raise self._failure
         with self._changing:
@@ -97,24 +99,24 @@ class Sharing:
         return True
 
     def hold_one(self, states: Sequence[TaskState], choose: Callable[[list[TaskState]], TaskState]) -> TaskState | None:
-        """One that no other session is at, and is this one's now: the first that `choose` picks; None if there is
-        none."""
+        """Claim a task that no other session works on, and return it. It is the first of `states` that `choose` picks.
+        Return None if there is none."""
         taken = self.with_others(states)
         free = [s for s in states if s not in taken]
         while free:
             state = choose(free)
             if self.hold(state):
                 return state
-            free.remove(state)  # somebody was faster
+            free.remove(state)  # another session was faster
         return None
 
     def with_others(self, states: Sequence[TaskState]) -> list[TaskState]:
-        """Those that another session is at now."""
+        """Return those of the tasks that another session works on now."""
         others = self._claims.of_others() if states else {}
         return [s for s in states if (owner := others.get(s.task.workload.key)) and not _is_dead(owner)]
 
     def catch_up(self) -> None:
-        """Learn what others have measured since."""
+        """Learn the trials that other sessions have measured since."""
         workloads = {s.task.workload.key: s for s in self._states}
         counts = trial_counts(self._store, [s.task.workload for s in self._states], self._device)
         for key, count in counts.items():
@@ -131,14 +133,15 @@ class Sharing:
         self.from_others += len(new)
 
     def is_wished_to_pause(self) -> bool:
-        """Leave out what a person wants skipped; whether all runs are to pause."""
+        """Mark the tasks that a person wants skipped, and return whether all runs are to pause."""
         wishes = self._wishes.made()
         for state in self._states:
             state.skipped = state.skipped or state.task.workload.key in wishes.skipped
         return wishes.paused
 
     def heed(self) -> bool:
-        """Leave out what a person wants skipped, and wait while all runs are to pause; whether this one has waited."""
+        """Mark the tasks that a person wants skipped, and wait while all runs are to pause. Return whether this run has
+        waited."""
         waited = False
         while True:
             if not self.is_wished_to_pause():
@@ -149,7 +152,7 @@ class Sharing:
             self._rest()
 
     def _rest(self) -> None:
-        """A moment, with nothing claimed: others may wait for it."""
+        """Give all claims back and sleep for a moment, since other sessions may wait for these tasks."""
         with self._changing:
             if self._held:
                 self._held = []
@@ -157,7 +160,8 @@ class Sharing:
         time.sleep(_WAIT_SECONDS)
 
     def wait(self) -> None:
-        """Until the others may have gone on. What this session has claimed is given back, for they may wait too."""
+        """Sleep until the other sessions may have gone on. This session gives its claims back, because the others may
+        wait for them, too."""
         if not self._noticed:
             owners = sorted({process_of(owner) for owner in self._claims.of_others().values()})
             self._notice(f"what is left is being tuned by {', '.join(owners) or 'others'}; waiting for it")
@@ -166,7 +170,8 @@ class Sharing:
 
 
 def _namespace() -> int:
-    """Of this process's id: containers may have the same host name, and each its own processes."""
+    """Return the namespace of this process's id. Containers may have the same host name, while each has its own
+    processes."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:  # not Linux
@@ -178,6 +183,6 @@ def _new_owner() -> str:
 
 
 def _is_dead(owner: str) -> bool:
-    """Whether it was a process of this machine that is gone."""
+    """Return whether the owner of a claim was a process of this machine that is gone."""
     process, _, own = owner.partition("/")
     return own.partition(".")[0] == str(_namespace()) and is_gone(process)

@@ -1,5 +1,5 @@
-"""A tuning task and what is known about it. Everything here follows from the recorded trials, in their order, so that
-a session which is run again reaches the same conclusions."""
+"""Keep what is known about a task that is being tuned. Start at `TaskState`. Everything here follows from the recorded
+trials, in their order, so a session that is run again reaches the same conclusions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
 
 def is_current(trial: Trial, templates: Iterable[str]) -> bool:
-    """Whether a recorded trial still tells: one of these templates, in its current version."""
+    """Return whether a recorded trial still counts: its template must be one of `templates`, in its current version."""
     template = trial.config.template
     return template in templates and template_named(template).version == trial.template_version
 
 
 @dataclass(eq=False)
 class TaskState:
-    """`trials` are the recorded ones of the task (current templates only), oldest first; `space` is None where no
-    template applies. `seconds`: time spent in this session."""
+    """The state that a task is in during a session. `trials` are the task's recorded ones (current templates only),
+    oldest first. `space` is None where no template applies. `seconds` is the time spent in this session."""
 
     task: Task
     space: SearchSpace | None
@@ -36,17 +36,17 @@ class TaskState:
     searcher: Searcher | None = None
     exhausted: bool = False
     seconds: float = 0.0
-    known: int = field(init=False)  # trials of other sessions, before this one and meanwhile
-    incumbent: Config | None = field(init=False)  # the best before this session
+    known: int = field(init=False)  # configs that other sessions tried, before this one and meanwhile
+    incumbent: Config | None = field(init=False)  # the best config before this session
     comparison_failure: str | None = None
-    skipped: bool = False  # a person has asked for it
-    suspects: list[Config] = field(default_factory=list)  # over which a session may have died
+    skipped: bool = False  # a person has asked to skip the task
+    suspects: list[Config] = field(default_factory=list)  # configs that may have killed a session
     repeats: int = field(init=False, default=0)  # trials of known configs since the last new one
     pending: dict[str, Config] = field(init=False, default_factory=dict)  # configs that are being measured, by key
-    unobserved: list[Trial] = field(init=False, default_factory=list)  # that the searcher was not told of
-    _tried: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the first trial
-    _latest: dict[str, Trial] = field(init=False, default_factory=dict)  # by config, the one that counts
-    _times: Counter[str] = field(init=False, default_factory=Counter)  # by config, trials that succeeded
+    unobserved: list[Trial] = field(init=False, default_factory=list)  # trials that the searcher has not seen yet
+    _tried: dict[str, Trial] = field(init=False, default_factory=dict)  # the first trial of each config, by key
+    _latest: dict[str, Trial] = field(init=False, default_factory=dict)  # the trial of each config that counts, by key
+    _times: Counter[str] = field(init=False, default_factory=Counter)  # successful trials of each config, by key
     _best: Trial | None = field(init=False, default=None)  # the first of `standing`
     _improved: int = field(init=False, default=0)  # configs tried up to the last significant improvement
     _curve: list[float] = field(init=False, default_factory=list)  # best seconds after each config tried
@@ -79,7 +79,7 @@ class TaskState:
             self._improved = len(self._curve)
 
     def replace(self, old: Trial, new: Trial) -> None:
-        """A trial of this session was marked."""
+        """Replace a trial of this session by the same trial with its throttled flag."""
         self.trials[self.trials.index(old)] = new
         for known in (self._tried, self._latest):
             if known[old.config.key] == old:
@@ -87,14 +87,15 @@ class TaskState:
         self._rank(self._latest[old.config.key])
 
     def _rank(self, latest: Trial) -> None:
-        """Keep the best, of which every trial asks, where a config has another trial that counts."""
+        """Update the best trial after a config got another trial that counts. The best is kept, because it is looked up
+        after every trial."""
         if self._best is None or latest.config.key == self._best.config.key:
             self._best = min((t for t in self._latest.values() if t.ok), key=_rank, default=None)
         elif latest.ok and _rank(latest) < _rank(self._best):
             self._best = latest
 
     def add_from_others(self, trials: Sequence[Trial]) -> None:
-        """Trials that another session has measured since."""
+        """Add trials that another session has measured since, and show them to the searcher."""
         before = self.tried
         for trial in trials:
             self.add(trial)
@@ -104,36 +105,37 @@ class TaskState:
 
     @property
     def tried(self) -> int:
-        """Different configs that were tried, in all sessions."""
+        """Return the number of different configs that were tried, in all sessions."""
         return len(self._tried)
 
     @property
     def begun(self) -> int:
-        """Those, and what is being measured."""
+        """Return the number of different configs that were tried or are being measured."""
         return len(self._tried) + len(self.pending)
 
     @property
     def best_seconds(self) -> float:
-        """Infinity where nothing was measured."""
+        """Return the time of the best config, or infinity where nothing was measured."""
         return math.inf if self._best is None else self._best.seconds
 
     @property
     def first_seconds(self) -> float:
-        """Of the first config that ran, a seed: what the template's author would have chosen without tuning."""
+        """Return the time of the first config that ran, or infinity if none did. That config is a seed: the template's
+        author would have chosen it without tuning."""
         return next((t.seconds for t in self._tried.values() if t.ok), math.inf)
 
     @property
     def curve(self) -> Sequence[float]:
-        """Best seconds after each config tried."""
+        """Return the best seconds after each config tried."""
         return self._curve
 
     def standing(self) -> list[Trial]:
-        """Configs that work, each by the measurement that counts (its latest), the fastest first; behind all others
-        those that were measured while the device did not keep its speed."""
+        """Return one trial of every config that works, namely the one that counts (its latest), fastest first. Trials
+        that were measured while the device did not keep its speed come last."""
         return sorted((t for t in self._latest.values() if t.ok), key=_rank)
 
     def is_confirmed(self, config: Config) -> bool:
-        """Whether the config has been measured more than once."""
+        """Return whether the config has been measured more than once."""
         return self._times[config.key] > 1
 
     def has_tried(self, config: Config) -> bool:
@@ -143,7 +145,7 @@ class TaskState:
         return self.tried - self._improved >= preset.patience
 
     def is_open(self, preset: Preset) -> bool:
-        """Whether there is anything left to search."""
+        """Return whether there is anything left to search."""
         capped = preset.trials is not None and self.begun >= preset.trials
         return self.space is not None and not (self.exhausted or self.skipped or capped or self.stalled(preset))
 
@@ -152,7 +154,7 @@ class TaskState:
         return self.begun < FLOOR
 
     def failures(self) -> Mapping[str, int]:
-        """Failed trials by kind, in all sessions."""
+        """Return the number of failed trials by kind, in all sessions."""
         return Counter(str(t.failure.kind) for t in self.trials if t.failure is not None)
 
     def first_error(self) -> str | None:

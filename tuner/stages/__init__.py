@@ -1,5 +1,7 @@
-"""Operators of one device that run at the same time: which, found by dynamic programming over measured costs (paper
-000). Start at `search`."""
+"""Chooses operators of one device that run at the same time, by dynamic programming over measured costs. Start at
+`search`. The source is the paper on inter-operator parallelism, "Accelerate DNN Inference by Inter-Operator
+Parallelism" (ICLR 2020 submission).
+"""
 
 from tuner.stages.endings import Cut, Limits
 from tuner.stages.operators import OperatorGraph, StageOperator

@@ -1,6 +1,6 @@
-"""A network's kernels on its device, to be launched in any stages without compiling again. Start at `StageBench`.
+"""Launches a network's kernels on its device in any stages, without compiling again. Start at `StageBench`.
 
-Every tensor has memory of its own here, filled by one run of the whole network on random values.
+Every tensor has its own memory here, which one run of the whole network on random values fills.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tuner.stages.passes import around, passes
 from tuner.stages.schedule import Stage
 
 RUNS = 11
-WIDE_RUNS = 21  # of stages of several groups: differences of two times
-WHOLE_RUNS = 31  # of whole networks, whose differences are small beside them
+WIDE_RUNS = 21  # runs of stages of several groups, as their times are differences
+WHOLE_RUNS = 31  # runs of whole networks, whose times differ by little
 FEW_RUNS, WHOLE_SECONDS = 9, 1.5
 Around = Sequence[tuple[tuple[int, ...], Stage]]  # see `passes.around`
 _ALLOCATION = "relax.builtin.alloc_tensor"
@@ -37,10 +37,11 @@ _ALLOCATION = "relax.builtin.alloc_tensor"
 
 class StageBench:
     """Launches stages of a network on streams, or on parts of the host's threads, as its module would. The kernels of
-    merged stages, which `merging` has, are compiled when they are first launched.
+    merged stages, which `merging` provides, are compiled when they are first launched.
 
-    Raises BadInput if the device has less memory than that takes (drivers promise more than there is, and who uses it
-    is killed), or there is no thread pool for the host; RuntimeError if it refuses a kernel or a tensor.
+    Raises BadInput if the device has less memory than that takes: drivers promise more than there is, and the process
+    that uses it is killed. Raises BadInput if there is no thread pool for the host, and RuntimeError if the device
+    refuses a kernel or a tensor.
     """
 
     def __init__(
@@ -66,11 +67,16 @@ class StageBench:
         self._device.sync()
 
     def seconds(self, stages: Sequence[Stage], runs: int | None = None) -> dict[Stage, tuple[float, ...]]:
-        """Seconds of each stage, each time, in the network (see `passes`; on a device between its events around it); of
-        one of several groups, or merged, what it takes beyond its kernels one after the other, which may be less than
-        nothing: both are run in turns. All stages get their first run before any gets its second, so that a machine
-        that becomes slower does so for all. On the host a group of one kernel alone has the stage's threads (default:
-        all). `runs`: default `RUNS`, of stages of several groups `WIDE_RUNS`. Raises RuntimeError as above."""
+        """Return the seconds of each stage in the network, one value a run (see `passes`).
+
+        On a device they are the time between its events around the stage. For a stage of several groups, or a merged
+        one, they are what the stage takes beyond its kernels one after the other. That may be negative; both are run in
+        turns. All stages get their first run before any gets its second, so that a machine that slows down does so for
+        all. On the host, a stage of one group has its own number of threads (default: all).
+
+        `runs` is by default `RUNS`, or `WIDE_RUNS` in passes with stages of several groups. Raises RuntimeError as the
+        class does.
+        """
         every = [_Pass(self, *given) for given in passes(self._graph, stages)]
         for n in range((runs or WIDE_RUNS) + 1):
             for one in every:
@@ -79,10 +85,14 @@ class StageBench:
         return {stage: times[1:] for one in every for stage, times in one.times()}  # the first warms up
 
     def behind(self, several: Sequence[Sequence[Stage]], runs: int = WHOLE_RUNS) -> list[tuple[float, ...]]:
-        """Seconds that stages on several streams cost the network beyond `seconds`, a stage, each time, which may be
-        less than nothing; of each of several lists of stages: in turns, the network with those of them that go
-        together, and one kernel after the other. Some drivers go on slower behind streams that were joined. Fewer runs
-        than `runs` (by default; `FEW_RUNS` at least) of networks that take long. Raises RuntimeError as above."""
+        """Return, for each list of stages on several streams, what a stage costs the network beyond `seconds`, one
+        value a run.
+
+        Some drivers continue more slowly after streams were joined. The network is run in turns with those stages of
+        the list that fit into one schedule, and with one kernel after the other. A value may be negative. Networks that
+        take long get fewer than `runs` runs, but at least `FEW_RUNS` if `runs` allows. Raises RuntimeError as the class
+        does.
+        """
         chosen = [next(passes(self._graph, stages)) for stages in several]
         local = self.seconds([schedule[i] for schedule, given in chosen for i in given])
         found = []
@@ -98,8 +108,8 @@ class StageBench:
         return found
 
     def timing(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
-        """What runs stages once, each behind what comes before it, and returns the seconds of each; not `staged`: of
-        their kernels one after the other."""
+        """Return a function that runs stages once, each behind what comes before it, and returns the seconds of each.
+        If not `staged`, their kernels run one after the other."""
         return self._timing_on_host(timed, staged) if self._host else self._timing_on_device(timed, staged)
 
     def _timing_on_device(self, timed: Around, staged: bool) -> Callable[[], list[float]]:
@@ -107,7 +117,7 @@ class StageBench:
         rows: list[list[list[Any]]] = []
         for before, stage in timed:
             groups = self._groups(stage) if staged else [[self._launches[i] for i in _members(stage)]]
-            rows += [[[self._launches[i] for i in before]], groups]  # what comes before, as a stage of one group
+            rows += [[[self._launches[i] for i in before]], groups]  # what comes before is a stage of one group
         converted = tvm.runtime.convert(rows)
         return lambda: [int(n) * 1e-9 for n in function(self._device, converted)[1::2]]
 
@@ -121,7 +131,7 @@ class StageBench:
 
         def run() -> list[float]:
             taken = []
-            with host.computing():  # once: a thread that is put on a core is slow to begin
+            with host.computing():  # entered once, as a thread that is put on a core is slow to begin
                 for before, launcher, stage in launchers:
                     for launch in before:
                         launch()
@@ -129,7 +139,7 @@ class StageBench:
                     if threads != host.threads:
                         host.share(threads)
                     if len(stage.groups) > 1 and not stage.merged:
-                        host.small_stage()  # in a network in stages, what launches one is in caches
+                        host.small_stage()  # warms the caches with the code that launches stages, as in a network
                     started = time.perf_counter()
                     launcher()
                     taken.append(time.perf_counter() - started)
@@ -140,11 +150,12 @@ class StageBench:
         return run
 
     def before(self, schedule: Sequence[Stage], given: Sequence[int]) -> Around:
-        """Stages of a schedule, each with what is to be run before it to find the caches as it would there."""
+        """Return the stages of a schedule with the indices `given`, each with the calls to run before it, so that it
+        finds the caches as it would there."""
         return around(tuple(schedule), given, self._touched, self._cache_bytes)
 
     def _touched(self, i: int) -> dict[Any, int]:
-        """The tensors of a call, and their bytes."""
+        """Return the tensors of a call, and their bytes."""
         if i not in self._sizes:
             call = self._calls.kernels[i]
             constants = [a for a in call.value.args if isinstance(a, GenericConst)]
@@ -152,7 +163,7 @@ class StageBench:
         return self._sizes[i]
 
     def schedule_seconds(self, schedule: Sequence[Stage], runs: int = RUNS) -> tuple[float, ...]:
-        """Seconds of stages one after the other, each time. Raises RuntimeError as above."""
+        """Return the seconds of stages one after the other, one value a run. Raises RuntimeError as the class does."""
         launch = self._launching(schedule)
         if self._host is None:
             function = tvm.runtime.convert(launch)
@@ -175,10 +186,10 @@ class StageBench:
         return launch
 
     def _launcher(self, stage: Stage) -> Callable[[], Any]:
-        """What launches a stage."""
+        """Return a function that launches a stage."""
         groups = self._groups(stage)
         if self._host is None:
-            converted = tvm.runtime.convert(groups)  # here, not where it is timed
+            converted = tvm.runtime.convert(groups)  # converted here, outside the timed part
             return lambda: self._run(self._device, converted)
         if len(groups) > 1:
             kernels = [[("", function, arguments) for function, *arguments in group] for group in groups]
@@ -209,7 +220,7 @@ class StageBench:
         return self._merged[stage]
 
     def _value(self, expr: Any) -> Any:
-        """The tensor behind a kernel's operand; anything else as it is."""
+        """Return the tensor behind a kernel's operand; any other operand is returned unchanged."""
         if not isinstance(expr, Var | GenericConst):
             return expr
         if expr not in self._values:
@@ -221,7 +232,7 @@ class StageBench:
             return tvm.runtime.tensor(expr.value.numpy(), self._device)
         shape, dtype = [int(s) for s in expr.ty.shape], str(expr.ty.dtype)
         value = self._calls.values.get(expr)
-        if value is None:  # an input: random numbers, or zeros where they may be indices
+        if value is None:  # an input gets random numbers, or zeros where they may be indices
             normal = dtype.startswith("float")
             return tvm.runtime.tensor(
                 (self._rng.standard_normal(shape) if normal else np.zeros(shape)).astype(dtype), self._device
@@ -236,7 +247,8 @@ class StageBench:
 
 
 class _Pass:
-    """A schedule with some stages to time, run again and again. `runs`: how often it should be, besides the first."""
+    """A schedule with some stages to time, which is run again and again. `runs` is how often it should run after the
+    first."""
 
     def __init__(self, bench: StageBench, schedule: Sequence[Stage], given: Sequence[int]) -> None:
         self._timed = bench.before(schedule, given)
@@ -247,13 +259,13 @@ class _Pass:
         self._rounds: list[list[float]] = []
 
     def run(self) -> None:
-        """Once, and its stages' kernels one after the other, if any of them has several groups."""
+        """Run once, and once more with the stages' kernels one after the other if any stage has several groups."""
         taken = self._staged()
         less = self._plain() if self._plain else taken
         self._rounds.append([t - s if w else t for t, s, w in zip(taken, less, self._wide, strict=True)])
 
     def times(self) -> Iterator[tuple[Stage, tuple[float, ...]]]:
-        """Of every stage, all seconds."""
+        """Return every stage with all its seconds."""
         stages = (stage for _, stage in self._timed)
         return zip(stages, zip(*self._rounds, strict=True), strict=True)
 

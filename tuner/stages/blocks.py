@@ -1,4 +1,4 @@
-"""Making graphs smaller before they are searched: `blocks` are scheduled one by one, `chains` are scheduled as one."""
+"""Makes graphs smaller before they are searched: `blocks` are scheduled one by one, `chains` are scheduled as one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from tuner.stages.operators import OperatorGraph
 
 
 def blocks(graph: OperatorGraph, largest: int | None = None) -> tuple[int, ...]:
-    """The graph as a sequence of sets, cut wherever all that comes behind depends on all before: behind an operator
-    that all branches lead to, or behind several that write parts of one tensor. No two operators of different blocks
-    could run at the same time.
+    """Return the graph as a sequence of sets, cut wherever all later operators depend on all earlier ones.
 
-    Blocks of more than `largest` operators are cut further, where the fewest results are still to be read: there, some
-    could have run at the same time.
+    That is after an operator that all branches lead to, or after several that write parts of one tensor. No two
+    operators of different blocks could run at the same time. Blocks of more than `largest` operators are cut further,
+    where the fewest results are still to be read. At such a cut, some operators could have run at the same time.
     """
     cuts = [0, *(k for k in range(1, len(graph)) if _narrows(graph, k)), len(graph)]
     found = []
@@ -38,20 +37,23 @@ def _split(graph: OperatorGraph, start: int, end: int, largest: int) -> list[tup
 
 
 def halves(graph: OperatorGraph) -> tuple[int, int]:
-    """The graph cut in two about the middle, where the fewest results are still to be read."""
+    """Return the graph cut in two near the middle, where the fewest results are still to be read."""
     margin = max(len(graph) // 4, 1)
     at = min(range(margin, len(graph) - margin + 1), key=lambda k: _read_across(graph, 0, k))
     return (1 << at) - 1, graph.all & ~((1 << at) - 1)
 
 
 def _read_across(graph: OperatorGraph, start: int, k: int) -> int:
-    """How many of the operators from `start` on have results that are read from the k-th on."""
+    """Return how many of the operators from `start` on have results that are read from the k-th on."""
     return sum(bool(graph.successors[i] >> k) for i in range(start, k))
 
 
 def chains(graph: OperatorGraph) -> tuple[tuple[int, ...], ...]:
-    """The operators as chains: one is followed by another if nothing else reads the first and the other reads nothing
-    else. Operators that could be merged with others are chains of their own. In an order that can be executed."""
+    """Return the operators as chains, in an order in which they can be executed.
+
+    An operator is followed by another if nothing else reads the first and the other reads nothing else. Operators that
+    could be merged with others are chains of their own.
+    """
     kinds = Counter(o.merges for o in graph.operators if o.merges is not None)
     alone = [kinds[o.merges] > 1 for o in graph.operators]
     found: dict[int, list[int]] = {}
@@ -64,5 +66,5 @@ def chains(graph: OperatorGraph) -> tuple[tuple[int, ...], ...]:
         else:
             chain = found[i] = [i]
         tails[i] = chain
-    # What the first of a chain reads are the last of others: in the order of the first they can be executed.
+    # The first operator of a chain reads only the last ones of other chains, so the order of the first ones is valid.
     return tuple(tuple(chain) for chain in found.values())

@@ -1,8 +1,8 @@
-"""A finished network of one device as what it does to memory: kernel calls, and the tensors that they read and write.
-Start at `Calls.of`.
+"""Reads a finished network of one device as kernel calls, and the tensors in memory that they read and write. Start at
+`Calls.of`.
 
-Two calls need an order only where one reads what the other writes. Calls that write parts of one joined tensor (see
-`graph.concat`, the only place from which calls in place come) do not: their parts are disjoint.
+Two calls need an order only where one reads what the other writes. Calls that write parts of one joined tensor need
+none, as their parts are disjoint (see `graph.lowering.concat`, the only module that makes calls in place).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _VIEWS = ("relax.reshape", "relax.memory.view")
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
-    """`value`: the call. `reads` and `writes`: the allocations and parameters behind its operands."""
+    """A call of a kernel. `value` is the call itself. `reads` and `writes` are the allocations and parameters behind
+    its operands."""
 
     value: Any
     name: str
@@ -34,8 +35,11 @@ class KernelCall:
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """`module`: with memory as operands, so that `main` is calls (`kernels`, in order) and what only names memory:
-    `values` has that of every other variable, the allocations among them."""
+    """The calls of a network. Memory is passed as operands in `module`, so its `main` has only calls and bindings that
+    name memory.
+
+    `kernels` holds the calls in order, and `values` the values of all other variables, allocations included.
+    """
 
     module: IRModule
     kernels: tuple[KernelCall, ...]
@@ -43,7 +47,8 @@ class Calls:
 
     @classmethod
     def of(cls, placed: Placed) -> Calls:
-        """Raises BadInput if the network is on several devices, or computes anything but kernels."""
+        """Read a placed network. Raises BadInput if it is on several devices, or if it computes anything but
+        kernels."""
         if len(placed.constants) != 1:
             raise BadInput("stages are for networks on one device")
         inplace = list(_in_place(placed.module["main"]))
@@ -71,7 +76,7 @@ class Calls:
 
 
 def _in_place(main: relax.Function) -> Iterable[tuple[int, ...]]:
-    """Of every kernel call, which of its arguments it writes in place."""
+    """Yield, for every kernel call, the indices of the arguments that it writes in place."""
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
@@ -108,7 +113,8 @@ class _Reader:
             raise BadInput(f"{name or value}: is no kernel, and may have side effects: stages would change their order")
 
     def _kernel(self, value: Call) -> KernelCall:
-        """What was allocated and never used yet is written, and what is written in place."""
+        """Return a call with what it reads and writes. It writes allocations that were never used before, and what it
+        writes in place."""
         name = value.op.name_hint if isinstance(value.op, GlobalVar) else str(value.op.global_symbol)
         if isinstance(value.op, relax.ExternFunc):
             raise BadInput(f"{name}: is no kernel of ours, and may have side effects: stages would change their order")

@@ -1,14 +1,20 @@
-"""What stages of a network take on its device: from the tuning database, measured where it lacks them. Start at
+"""Provides what stages of a network cost: from the tuning database, or measured where it lacks them. Start at
 `MeasuredCosts`.
 
-A stage is a trial of a workload of its own, "stage", under a canonical key: for every group, what its kernels compute
-(their structural hashes) and which of them each reads; on the host also its number of threads, of those that the
-device's key has (one kernel alone is timed on fewer than all, too: that is its group's work, and what it may take
-beside others). A merged stage is marked as one, and has the merged kernel's hash instead. So networks that repeat a
-block measure it once. A stage of several groups, or merged, takes what its kernels take one by one and what it took
-beyond them where both ran in turn; on streams, also what that costs the network besides (kernels behind joined streams
-may be held up), which is one figure of a network for each number of groups. A search has stages measured roughly, in
-few runs, and those once more, in as many as it takes, that it would choose.
+A stage is a trial of a workload of its own, "stage", so that networks that repeat a block measure it once. Its
+canonical key has:
+
+- for every group, what its kernels compute (their structural hashes) and which kernels of the group each one reads;
+- on the host, the number of threads of each group, as one kernel alone is also timed on fewer threads than the device
+  key has: these times show a group's work, and what it may take beside others;
+- for a merged stage, a flag and the hash of the merged kernel instead.
+
+A stage of one group takes the sum of its kernels. A stage of several groups, or a merged one, adds to that what it took
+beyond its kernels when both ran in turns. On streams a third term is added: what such a stage costs the network
+besides, as kernels behind joined streams may be held up. It is one figure of a network for each number of groups.
+
+A search first has stages measured roughly, in few runs. Those that it would choose are measured once more, in as many
+runs as that takes.
 """
 
 from __future__ import annotations
@@ -39,20 +45,23 @@ from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 STAGE = Config("stage", {})
-VERSION = 6  # of how stages are timed: older times are measured again
-# Until it is known how much estimates promise, they promise a little more than kernels that share nothing could give.
+VERSION = 6  # version of the timing of stages; times of older versions are measured again
+# Estimates are multiplied by this until enough stages are measured. It promises a little more than kernels that share
+# nothing could give.
 PROMISE = 0.95
-_FASTER = 1.25  # than the fastest of its members a merged kernel may be: it is larger
-_TICK = 1e-9  # what a driver's clock counts
+_FASTER = 1.25  # times the flop rate of its fastest member that a merged kernel may reach, as it is larger
+_TICK = 1e-9  # seconds: the resolution of a driver's clock
 _ENOUGH = 24  # measured stages after which their ratio to the estimates is known
 _RESIDENT = 2048  # work-items that fill a compute unit of a GPU
-_ROUGHLY = 5  # runs
+_ROUGHLY = 5  # runs of a rough measurement
 
 
 class MeasuredCosts:
-    """Costs of a network's stages for `search`. What is measured is added to the store at once. Groups of one stage are
-    timed together, on their streams or, on the host, on their parts of its threads; a stage of one group takes what its
-    calls take."""
+    """Provides the costs of a network's stages for `search`. What is measured is added to the store at once.
+
+    Groups of one stage are timed together: on their streams or, on the host, on their parts of its threads. A stage of
+    one group takes what its calls take.
+    """
 
     def __init__(
         self,
@@ -65,8 +74,8 @@ class MeasuredCosts:
         progress: Callable[[int], None] = lambda _measured: None,
         merging: Merging | None = None,
     ) -> None:
-        """`progress` is told how many stages have been timed. `merging`: what has the kernels of merged stages; without
-        it there are none."""
+        """Prepare to measure. `progress` is called with the number of stages that have been timed. `merging` provides
+        the kernels of merged stages; without it no stage can be merged."""
         self._merging = merging
         self._calls, self._bench, self._device, self._store = calls, bench, device, store
         self._versions, self._progress = versions or {}, progress
@@ -74,15 +83,18 @@ class MeasuredCosts:
         self._network = network_key(self._kernels, self._graph)
         self._known: dict[str, float] = {}
         self._measured_roughly: set[str] = set()
-        self._by_stage: dict[Stage, str] = {}  # keys of their workloads
+        self._by_stage: dict[Stage, str] = {}  # the key of each stage's workload
         self._workloads: dict[Stage, Workload] = {}
         self._ratios: list[float] = []
         self.measured = 0
 
     def seconds(self, stage: Stage) -> float:
-        """Infinity where the stage cannot be: no kernel computes it as one, or on the host it has more groups than
-        there are threads, or a kernel in one of several must be alone. Raises BadInput, naming the kernel, where one
-        alone cannot be timed."""
+        """Return the seconds of a stage; infinity where the stage is impossible.
+
+        A merged stage is impossible if no kernel computes it as one. A stage of several groups is impossible if it has
+        more groups than the host has threads, or if one of its kernels must be alone. Raises BadInput, naming the
+        kernel, where a kernel alone cannot be timed.
+        """
         if not self._can_be(stage):
             return math.inf
         if len(stage.groups) == 1:
@@ -98,7 +110,7 @@ class MeasuredCosts:
         return seconds
 
     def known(self, stage: Stage) -> bool:
-        """Whether nothing has to be measured to tell its seconds."""
+        """Tell whether the seconds of a stage are known without measuring anything."""
         if not self._can_be(stage):
             return True
         together = len(stage.groups) > 1 and not stage.merged
@@ -111,8 +123,11 @@ class MeasuredCosts:
         return all(map(self._is_known, [self._workload(self.divided(stage)), *behind]))
 
     def estimate(self, stage: Stage) -> float | None:
-        """The longest group, or what the kernels take that would fill the device, whichever is more. Of a merged stage
-        see `_least_merged`. What is known needs no estimate."""
+        """Return the least seconds that a stage may take, or None if they are known and need no estimate.
+
+        That is the longest group, or the time of the kernels if they filled the device, whichever is more. For a merged
+        stage see `_least_merged`.
+        """
         if len(stage.groups) == 1 or stage in self._by_stage or self.known(stage):
             return None
         return self._least_merged(stage) if stage.merged else self._least(stage)
@@ -121,9 +136,12 @@ class MeasuredCosts:
         return self._by_stage.get(stage) in self._measured_roughly
 
     def divided(self, stage: Stage) -> Stage:
-        """On the host, a stage of several groups with the threads of each, by the work of its kernels: the seconds that
-        they take on one thread. Any other stage as it is. Raises BadInput for more groups than threads, and as
-        `seconds`."""
+        """Return a stage of several groups on the host with the threads of each group; any other stage is returned
+        unchanged.
+
+        Threads are divided by the work of the groups' kernels: the seconds that they take on one thread. Raises
+        BadInput for more groups than threads, and as `seconds` does.
+        """
         if not self._device.is_host or stage.merged or len(stage.groups) == 1:
             return stage
         works = [sum(self._alone(i, 1) for i in group) for group in stage.groups]
@@ -140,14 +158,15 @@ class MeasuredCosts:
 
     @cached_property
     def _of_one_stream(self) -> frozenset[str]:
-        """Kernels that nothing may run beside."""
+        """Return the names of the kernels that nothing may run beside."""
         functions = self._calls.module.functions.items()
         return frozenset(
             g.name_hint for g, f in functions if isinstance(f, tirx.PrimFunc) and must_be_alone(f, self._device.target)
         )
 
     def correction(self) -> float:
-        """By what was measured so far: of 20 stages, one takes less than its estimate times this."""
+        """Return the factor for estimates that follows from the measured stages: one stage in 20 takes less than its
+        estimate times this factor."""
         if len(self._ratios) < _ENOUGH:
             return PROMISE
         return sorted(self._ratios)[len(self._ratios) // 20]
@@ -161,8 +180,9 @@ class MeasuredCosts:
         return max(longest, filled)
 
     def _least_merged(self, stage: Stage) -> float:
-        """A merged kernel has all to do that any of its members has; and the flop of its padded kernels, hardly faster
-        than the fastest of its members has its own where it fills the device."""
+        """Return the least seconds that a merged kernel may take. It has at least the work of each of its members. It
+        also has the flop of its padded kernels, at a rate hardly higher than the best one that a member reaches, scaled
+        to a full device."""
         kernel, merging = self._merged(stage), self._merging
         assert kernel is not None
         assert merging is not None
@@ -176,7 +196,7 @@ class MeasuredCosts:
         return Stage(((i,),), threads=(threads or self._device.threads,) if self._device.is_host else ())
 
     def _alone(self, i: int, threads: int | None = None) -> float:
-        """Seconds of one kernel; on the host, on so many threads (default: all)."""
+        """Return the seconds of one kernel; on the host, on `threads` threads (default: all)."""
         stage = self._single(i, threads)
         if stage not in self._by_stage:
             self._by_stage[stage] = self._key(stage)
@@ -186,8 +206,8 @@ class MeasuredCosts:
         return seconds
 
     def _singles(self, i: int, together: bool) -> list[Stage]:
-        """What has to be known of a kernel: on the host, beside others, also what it takes on one thread, for the
-        stage's threads are divided by that."""
+        """Return the stages of one kernel that must be known. On the host, a kernel beside others is also timed on one
+        thread, as the stage's threads are divided by that."""
         one = [self._single(i, 1)] if together and self._device.is_host else []
         return [self._single(i), *one]
 
@@ -195,23 +215,30 @@ class MeasuredCosts:
         return Workload("stage", {"behind": self._network, "streams": groups})
 
     def _behind(self, groups: int, stages: Sequence[Stage]) -> float:
-        """Seconds that a stage on so many streams costs the network beyond what passes in it: a driver's way, the same
-        of every one. Measured with some, if it is not known."""
+        """Return the seconds that a stage on `groups` streams costs the network beyond the stage's own time.
+
+        They come from the driver and are the same for every such stage. If they are unknown, they are measured with
+        `stages`.
+        """
         if self._device.is_host:
             return 0.0
         self._measure_behind({groups: stages})
         return self._known[self._behind_workload(groups).key]
 
     def _measure_behind(self, together: Mapping[int, Sequence[Stage]]) -> None:
-        """By the number of groups."""
+        """Measure what stages cost the network beyond their own time, for each number of groups that is not known
+        yet."""
         workloads = {groups: self._behind_workload(groups) for groups in together}
         new = [groups for groups, workload in workloads.items() if not self._is_known(workload)]
         for groups, times in zip(new, self._bench.behind([together[groups] for groups in new]), strict=True):
             self._add(workloads[groups], tuple(max(s, _TICK) for s in times))
 
     def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
-        """Measure what is not known of stages, and of the operators of those that are one group, in as few runs of the
-        network as can be. `roughly`: stages of several groups in few runs; without, also those that are known so."""
+        """Measure what is unknown of stages, and of their operators alone, in as few runs of the network as possible.
+
+        With `roughly`, stages of several groups are measured in few runs. Without it, those that are known only roughly
+        are measured again.
+        """
         possible = [stage for stage in stages if self._can_be(stage)]
         wide = [stage for stage in possible if len(stage.groups) > 1]
         every = {i for stage in possible for i in numbers(stage.members)}
@@ -221,7 +248,7 @@ class MeasuredCosts:
         together: dict[int, list[Stage]] = defaultdict(list)
         for stage in wide:
             key = self._workload(self.divided(stage)).key
-            if not stage.merged and math.isfinite(self._known.get(key, math.inf)):  # the device refuses some
+            if not stage.merged and math.isfinite(self._known.get(key, math.inf)):  # else refused by the device
                 together[len(stage.groups)].append(stage)
         if not self._device.is_host:
             self._measure_behind(together)
@@ -236,12 +263,12 @@ class MeasuredCosts:
         try:
             found = self._bench.seconds([stage for _, stage in waiting.values()], runs)
         except RuntimeError:
-            return  # which stage it was shows when each is measured alone
+            return  # each is measured alone later, which shows which stage failed
         for workload, stage in waiting.values():
             self._add(workload, self._whole(stage, found[stage]))
 
     def _key(self, stage: Stage) -> str:
-        """Of a stage's workload, which is measured if it is not known."""
+        """Return the key of a stage's workload, which is measured if it is not known."""
         workload = self._workload(stage)
         if not self._is_known(workload):
             try:
@@ -251,23 +278,25 @@ class MeasuredCosts:
         return workload.key
 
     def _whole(self, stage: Stage, times: tuple[float, ...]) -> tuple[float, ...]:
-        """Seconds of a stage; of one of several groups the bench says what it takes beyond its kernels' own."""
+        """Return the seconds of a stage. For a stage of several groups, `times` holds what it takes beyond its kernels
+        alone."""
         if len(stage.groups) == 1:
             return times
         alone = sum(self._alone(i) for group in stage.groups for i in group)
         return tuple(max(alone + seconds, _TICK) for seconds in times)
 
     def _is_known(self, workload: Workload) -> bool:
-        """Here, or in the store."""
+        """Tell whether the seconds of a workload are known here or in the store."""
         if workload.key not in self._known and workload.key in self._stored:
             trials = [t for t in self._store.trials(workload, self._device.key) if t.template_version == VERSION]
             if trials:
-                self._know(trials[-1])  # the last that was added, whatever a clock said
+                self._know(trials[-1])  # the last one added, whatever its timestamp
         return workload.key in self._known
 
     @cached_property
     def _stored(self) -> frozenset[str]:
-        """The keys of what the store has of the device: asked once, for most stages are in no store."""
+        """Return the keys of the workloads that the store has of the device. They are read once, as most stages are not
+        stored."""
         return frozenset(workload.key for workload in self._store.workloads(self._device.key))
 
     def _add(self, workload: Workload, times: tuple[float, ...], failure: Failure | None = None) -> None:
@@ -286,7 +315,8 @@ class MeasuredCosts:
         return None if self._merging is None else self._merging.kernel(stage)
 
     def _workload(self, stage: Stage) -> Workload:
-        """Made once: a search asks for those of its kernels again for every stage that they could be in."""
+        """Return the workload of a stage. It is cached, as a search asks again for every stage that a kernel could be
+        in."""
         if stage not in self._workloads:
             self._workloads[stage] = self._new_workload(stage)
         return self._workloads[stage]
@@ -300,8 +330,8 @@ class MeasuredCosts:
         )
 
     def _groups(self, stage: Stage) -> tuple[str, ...]:
-        """A text for every group, sorted: the kernels with the places in the group of what they read there. On the host
-        behind the number of the group's threads."""
+        """Return a text for every group, sorted: its kernels, each with the positions in the group of those it reads.
+        On the host the number of the group's threads comes first."""
         found = []
         for number, group in enumerate(stage.groups):
             place = {i: n for n, i in enumerate(group)}
@@ -318,22 +348,23 @@ class MeasuredCosts:
 
 
 def kernel_hashes(calls: Calls) -> tuple[str, ...]:
-    """What every call computes, as a hash."""
+    """Return a hash of what each call computes."""
     functions = {g.name_hint: f for g, f in calls.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     hashes = {name: kernel_hash(f) for name, f in functions.items()}
     return tuple(hashes[call.name] for call in calls.kernels)
 
 
 def network_key(kernels: Sequence[str], graph: OperatorGraph, merges: Mapping[str, str] | None = None) -> str:
-    """A digest of a network's calls: which kernels, in which order, and which of them each reads. `merges`: how those
-    of them that may be merged would be computed."""
+    """Return a digest of a network's calls: which kernels, in which order, and which of them each one reads. `merges`
+    says how those that may be merged would be computed."""
     calls = [[kernel, *o.reads] for kernel, o in zip(kernels, graph.operators, strict=True)]
     text = json.dumps([calls, dict(sorted(merges.items()))] if merges else calls)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def share_of(function: tirx.PrimFunc, device: Device) -> float:
-    """How much of a device a kernel keeps busy, 1 at most: by its groups on a processor, by its items on a GPU."""
+    """Return the share of a device that a kernel keeps busy, at most 1: by its groups on a processor, by its items on a
+    GPU."""
     extents: dict[str, int] = {}
     for loop in nodes(tirx.For, function):
         if loop.thread_binding is not None:
@@ -348,11 +379,13 @@ def share_of(function: tirx.PrimFunc, device: Device) -> float:
 
 
 def must_be_alone(function: tirx.PrimFunc, target: Target) -> bool:
-    """Whether nothing may run beside a kernel. On the host: if it calls another library, which has threads of its own,
-    for all cores, and what that has prepared is for one call at a time. On CUDA: if it allocates memory for itself,
-    or launches several kernels, which hand each other results there: TVM takes such memory from a pool of the thread's,
-    to which it is given back once the kernels are queued, and the next may get it, on whichever stream. (Our OpenCL
-    runtime's is of a stream.)"""
+    """Tell whether nothing may run beside a kernel.
+
+    On the host that holds if it calls another library. Such a library has threads of its own for all cores, and what it
+    has prepared serves one call at a time. On CUDA it holds if the kernel allocates memory for itself, or consists of
+    several launches that pass results in such memory. TVM takes it from a pool of the thread and gives it back once the
+    kernels are queued, so that the next kernel may get it on any stream. (Our OpenCL runtime has one pool a stream.)
+    """
     if target.kind.name == "llvm":
         return any(getattr(call.op, "name", "") == "tirx.tvm_call_packed" for call in nodes(Call, function))
     if target.kind.name != "cuda":

@@ -1,8 +1,8 @@
-"""The stages that a set of operators can end with. Start at `endings`.
+"""Enumerates the stages that a set of operators can end with. Start at `endings`.
 
-An ending is a subset that nothing outside of it reads from. Its groups are its connected parts: within the set they
-are endings too, and no two of them touch. So groups are enumerated first, then the ways of choosing some that are
-disjoint; a limit on either is a limit on the work.
+An ending is a subset that nothing else in the set reads from. Its groups are its connected parts. Each of them is an
+ending of the set too, and no two of them touch. So groups are enumerated first, then the choices of disjoint groups; a
+limit on either limits the work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from tuner.stages.operators import OperatorGraph, numbers
 
 @dataclass(frozen=True)
 class Limits:
-    """How many groups a stage may have, and how many operators a group; None: any number. Where chains of operators are
-    scheduled as one, each counts as one, unless they are given sizes."""
+    """Limits the number of groups in a stage and of operators in a group; None means any number.
+
+    Where chains of operators are scheduled as one, each counts as one operator, unless sizes are given.
+    """
 
     groups: int | None = None
     operators: int | None = None
@@ -26,12 +28,12 @@ class Limits:
 
 
 class TooLarge(Exception):
-    """There are more sets than were to be looked at."""
+    """Raised where there are more sets than may be examined."""
 
 
 @dataclass
 class Cut:
-    """What limits have cut off: how often a group would have grown, and how often a stage would have got another
+    """Counts what limits have cut off: how often a group would have grown, and how often a stage would have got another
     group."""
 
     operators: int = 0
@@ -40,12 +42,12 @@ class Cut:
 
 @dataclass
 class Work:
-    """How many sets may still be looked at; None: any number."""
+    """Counts how many sets may still be examined; None means any number."""
 
     left: int | None = None
 
     def one(self) -> None:
-        """Raises TooLarge where none may."""
+        """Count one set. Raises TooLarge where none is left."""
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
@@ -55,8 +57,8 @@ class Work:
 def endings(
     graph: OperatorGraph, members: int, limits: Limits, cut: Cut, work: Work, sizes: Sequence[int] | None = None
 ) -> Iterator[tuple[int, ...]]:
-    """Every ending of a set of operators within limits, each once, as its groups. `sizes`: as how many each of them
-    counts (default: one). Raises TooLarge."""
+    """Yield every ending of a set of operators within limits once, as its groups. `sizes` says as how many operators
+    each one counts (default: one). Raises TooLarge."""
     groups = list(_groups(graph, members, limits.operators, cut=cut, work=work, sizes=sizes or [1] * len(graph)))
     stack: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
     while stack:
@@ -76,7 +78,8 @@ def endings(
 def _groups(
     graph: OperatorGraph, members: int, limit: int | None, *, cut: Cut, work: Work, sizes: Sequence[int]
 ) -> Iterator[int]:
-    """The connected endings of a set: endings grow by operators in descending order, so that each is made once."""
+    """Yield the connected endings of a set. Endings grow by operators in descending order, so that each is made only
+    once."""
     successors = graph.successors
     stack = [(0, 0, members)]
     while stack:

@@ -1,5 +1,6 @@
-"""The host's threads for timing: kernels in libraries that our thread pool serves, as a built module has them. Start at
-`Host`."""
+"""Provides the host's threads for timing: kernels are in libraries that our thread pool serves, as in a built module.
+Start at `Host`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _LOAD = "ffi.Module.load_from_file.relax.VMExecutable"
 
 
 class Host:
-    """So many of the host's threads. Raises BadInput where there is no C compiler for the pool, or no linker."""
+    """Provides `threads` of the host's threads. Raises BadInput where there is no C compiler for the pool, or no
+    linker."""
 
     def __init__(self, threads: int) -> None:
         library = pool_library()
@@ -38,7 +40,7 @@ class Host:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """The calling thread stays on a core, and its loops are shared by all threads."""
+        """Keep the calling thread on one core, and share its loops among all threads, within the context."""
         self._pool.enter(self.threads, usable_cpus()[0])
         try:
             yield
@@ -46,12 +48,12 @@ class Host:
             self._pool.leave()
 
     def share(self, threads: int) -> None:
-        """The calling thread's loops are shared by so many threads from now on."""
+        """Share the calling thread's loops among `threads` threads from now on."""
         self._pool.threads(threads)
 
     def loaded(self, kernels: Any) -> Any:
-        """Compiled kernels (a TVM module of LLVM's) as a library that the pool serves. Raises RuntimeError if the
-        linker fails."""
+        """Return compiled kernels (a TVM module of LLVM's) as a library that the pool serves. Raises RuntimeError if
+        the linker fails."""
         with Scratch() as folder:
             library = folder / "kernels.so"
             link_shared({library.with_suffix(".o"): kernels}, library, self._linker)
@@ -61,7 +63,8 @@ class Host:
 
     @cached_property
     def small_stage(self) -> Callable[[], object]:
-        """Launches a stage of two groups that copy a number. Raises RuntimeError as `loaded`."""
+        """Return a function that launches a stage of two groups that copy a number. Raises RuntimeError as `loaded`
+        does."""
         data = te.placeholder((1,), "float32", name="data")
         copied = te.compute((1,), lambda i: data[i], name="copied")
         function = te.create_prim_func([data, copied]).with_attr("global_symbol", "copy_number")
@@ -70,7 +73,7 @@ class Host:
         return partial(tvm.get_global_func(STAGE), *stage_arguments((1, group) for group in groups))
 
     def machine(self, executable: Any) -> Any:
-        """A virtual machine of a compiled network whose kernels the pool serves."""
+        """Return a virtual machine of a compiled network whose kernels the pool serves."""
         with Scratch() as folder:
             network = folder / "network.ro"
             executable.mod.write_to_file(str(network), "ro")

@@ -1,5 +1,6 @@
-"""All that Algorithm 1 of paper 000 looks at, for one graph: the sets of operators that are left to be scheduled, and
-the endings of each. Start at `Lattice.of`; `solve` is the dynamic program.
+"""Holds all that algorithm 1 of the paper on inter-operator parallelism ("Accelerate DNN Inference by Inter-Operator
+Parallelism", ICLR 2020 submission) examines for one graph: the sets of operators that are left to be scheduled, and the
+endings of each. Start at `Lattice.of`; `solve` is the dynamic program.
 
 The sets and endings do not depend on costs, so they are enumerated once, however often costs are corrected.
 """
@@ -19,14 +20,19 @@ from tuner.stages.schedule import Stage, can_merge
 
 @dataclass(eq=False)
 class Lattice:
-    """`stages`: every stage that there may be. `endings`: of every ending, the index of its stage, and that of its
-    merged one (the same where there is none). Sets that may be left are numbered, smaller ones first; the i-th has the
-    rows from `starts[i]` to `starts[i + 1]`: in `before` the numbers of the sets that are left behind one more ending,
-    in `last` that ending. `levels`: the first numbers of sets of one size."""
+    """The sets of operators that may be left, with their endings and the stages of these.
+
+    - `stages` holds every possible stage.
+    - `endings` holds, for every ending, the index of its stage and that of its merged stage (the same if there is
+      none).
+    - Sets are numbered, smaller ones first. The i-th has the rows from `starts[i]` to `starts[i + 1]`. A row has the
+      number of the set that is left after one more ending in `before`, and that ending in `last`.
+    - `levels` holds the number of the first set of each size, except the smallest.
+    """
 
     stages: list[Stage] = field(default_factory=list)
     endings: list[tuple[int, int]] = field(default_factory=list)
-    ways: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # `endings`
+    ways: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # `endings` as an array
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     before: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     last: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -41,8 +47,8 @@ class Lattice:
     def of(
         cls, graph: OperatorGraph, limits: Limits, most: int | None = None, sizes: Sequence[int] | None = None
     ) -> Lattice:
-        """`sizes`: as how many operators each counts (default: one). Raises TooLarge where more than `most` sets would
-        have to be looked at."""
+        """Enumerate the sets and endings of a graph. `sizes` says as how many operators each one counts (default: one).
+        Raises TooLarge where more than `most` sets would have to be examined."""
         found = cls()
         known: dict[tuple[int, ...], int] = {}
         sets: dict[int, list[tuple[int, int]]] = {0: []}
@@ -63,7 +69,7 @@ class Lattice:
         return found
 
     def _add(self, graph: OperatorGraph, groups: Sequence[int]) -> int:
-        """The stages of an ending, its longest group first; returns the ending's index."""
+        """Add the stages of an ending, with its longest group first, and return the ending's index."""
         lists = sorted((tuple(numbers(group)) for group in groups), key=lambda g: (-len(g), g))
         stage = Stage(tuple(lists))
         ways = [stage, Stage(stage.groups, True)] if can_merge(graph, stage) else [stage]
@@ -82,7 +88,8 @@ class Lattice:
         self.last = np.array([e for left in order for _, e in sets[left]], np.int64)
 
     def solve(self, seconds: np.ndarray) -> tuple[float, list[int]]:
-        """The least sum of seconds, and the indices of the stages that have it; `seconds` has those of every stage."""
+        """Return the least sum of seconds, and the indices of the stages that reach it. `seconds` holds those of every
+        stage."""
         costs = seconds[self.ways].min(axis=1)
         count = len(self.starts) - 1
         best = np.zeros(count)

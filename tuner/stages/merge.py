@@ -1,9 +1,9 @@
-"""The merged kernels of a network on its device: which calls may be merged, and what becomes of them. Start at
+"""Makes the merged kernels of a network on its device: which calls may be merged, and what they become. Start at
 `Merging`.
 
-A merged kernel is that of an ordinary workload (`graph.merge`), by its best known config among the templates that have
-the layouts of its members. It writes each member's channels straight into the member's own tensor, or into the part of
-a joined tensor that the member would write: nothing is copied afterwards.
+A merged kernel is that of an ordinary workload (`graph.lowering.merge`). It has the best known config among the
+templates with the layouts of its members. It writes each member's channels straight into the member's own tensor, or
+into the part of a joined tensor that the member would write. Nothing is copied afterwards.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tuning_db.store import Store
 
 @dataclass(frozen=True, eq=False)
 class MergedKernel:
-    """`function`: scheduled, to be called with `arguments` (variables of the calls' "main", constants). `parts`: of its
-    results, by the members' order."""
+    """A kernel that computes several calls. `function` is scheduled and is called with `arguments`: variables of the
+    calls' "main", and constants. `parts` are those of its results, in the members' order."""
 
     node: str
     workload: Workload
@@ -47,8 +47,8 @@ class MergedKernel:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """A call of a convolution that may be merged. `first_block`: where its result begins in the tensor that it writes,
-    which has the number `root`."""
+    """A call of a convolution that may be merged. `first_block` is where its result begins in the tensor that it
+    writes; that tensor has the number `root`."""
 
     step: AnchorStep
     layouts: Layouts
@@ -58,7 +58,7 @@ class _Member:
 
 
 class Merging:
-    """The merges of a network's calls. `kinds`: of every call, what `Operator.merges` is.
+    """Finds the merges of a network's calls. `kinds` holds the `StageOperator.merges` of every call.
 
     `exact` leaves out templates that round differently (Winograd). Raises DatabaseError if the store cannot be read.
     """
@@ -82,18 +82,18 @@ class Merging:
         self.kinds = tuple(found[i] if i in found and counts[found[i]] > 1 else None for i in range(len(calls.kernels)))
 
     def kernel(self, stage: Stage) -> MergedKernel | None:
-        """What computes a stage whose operators have one kind; None where no template can."""
+        """Return the kernel that computes a stage whose operators have one kind; None where no template can."""
         numbers = tuple(sorted(i for group in stage.groups for i in group))
         if numbers not in self._made:
             self._made[numbers] = self._merged([self._members[i] for i in numbers])
         return self._made[numbers]
 
     def flop(self, i: int) -> float:
-        """Operations of a call that may be merged, by the direct algorithm."""
+        """Return the operations of a call that may be merged, by the direct algorithm."""
         return conv_of(self._members[i].step.workload).flop
 
     def known(self) -> dict[str, str]:
-        """The configs that the merges which are worth tuning get, by their workloads, as texts."""
+        """Return the keys of the configs that the merges which are worth tuning get, by the keys of their workloads."""
         sets: dict[Hashable, list[_Member]] = defaultdict(list)
         for i, member in self._members.items():
             if self.kinds[i] is not None:
@@ -107,7 +107,7 @@ class Merging:
         return found
 
     def _named(self, expr: Any) -> Any:
-        """The variable that holds a tensor, behind other names for it."""
+        """Return the variable that holds a tensor, where `expr` may be another name for it."""
         while isinstance(expr, Var) and isinstance(self._calls.values.get(expr), Var):
             expr = self._calls.values[expr]
         return expr
@@ -116,7 +116,8 @@ class Merging:
         return choose_among(workload, layouts, self._device, store=self._store, exact=self._exact)
 
     def _merged(self, members: Sequence[_Member]) -> MergedKernel | None:
-        """Members that write parts of one tensor come in the order of these: so they are one part."""
+        """Return the kernel of some members. Members that write parts of one tensor are sorted by these parts, which
+        makes them one part."""
         members = sorted(members, key=lambda m: (m.root, m.first_block))
         step, layouts = merged_step([m.step for m in members]), members[0].layouts
         choice = self._choice(step.workload, layouts)
@@ -149,7 +150,7 @@ class Merging:
 
 
 def _member(operator: PlacedOperator, call: KernelCall, device: Device, root: int) -> _Member | None:
-    """None for a call that can be merged with none."""
+    """Return a call as a member of merges; None if it cannot be merged."""
     lowered = operator.operator
     step, config = lowered.step, lowered.config
     if not isinstance(step, AnchorStep) or config is None or merge_kind(step) is None:
@@ -168,7 +169,8 @@ def _blocks(member: _Member) -> int:
 
 
 def operators_by_call(placed: Placed, calls: Calls) -> dict[int, PlacedOperator]:
-    """Of every call that a template computes, its operator: the calls of one function come in its operators' order."""
+    """Return, for every call that a template computes, its operator. The calls of one function come in the order of its
+    operators."""
     waiting: dict[str | None, deque[PlacedOperator]] = defaultdict(deque)
     for operator in placed.operators:
         assert isinstance(operator, PlacedOperator), "the network has merged kernels already"

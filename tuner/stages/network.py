@@ -1,4 +1,4 @@
-"""What the kernels of a network take in it, one after the other. Start at `NetworkKernels`."""
+"""Measures what the kernels of a network take in it, one after the other. Start at `NetworkKernels`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.stages.schedule import Stage
 
 
 class NetworkKernels:
-    """Of a finished network on one device, compiled once.
+    """The kernels of a finished network on one device, which are compiled once.
 
     Raises BadInput as `Calls.of` and `StageBench` do, RuntimeError if the device refuses a kernel.
     """
@@ -29,10 +29,13 @@ class NetworkKernels:
         self._bench = StageBench(placed, calls, device)
 
     def seconds(self, runs: int = RUNS) -> dict[str, float]:
-        """Of every kernel, by its `kernel_hash`: the median of so many runs of the whole network; of a kernel that is
-        called several times the mean of its calls. One that writes a part of a concatenation stands for the one that
-        writes a tensor of its own. A kernel alone, run again and again, finds its operands nearer; run now and then, it
-        finds a processor's threads asleep. Raises RuntimeError as above."""
+        """Return the seconds of every kernel, by its `kernel_hash`: the median of `runs` runs of the whole network.
+
+        A kernel that is called several times gets the mean of its calls. A kernel that writes a part of a concatenation
+        stands for the one that writes a tensor of its own. Kernels are timed in the network because their times differ
+        elsewhere. A kernel that runs alone again and again finds its operands in nearer caches. One that runs now and
+        then finds a processor's threads asleep. Raises RuntimeError as the class does.
+        """
         times = self._bench.seconds(self._stages, runs)
         found: dict[str, list[float]] = defaultdict(list)
         for name, stage in zip(self._hashes, self._stages, strict=True):

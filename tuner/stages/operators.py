@@ -1,4 +1,4 @@
-"""The graph that stages are searched on: operators as numbers, sets of them as bits of an int. Start at
+"""The graph that stages are searched on has operators as numbers, and sets of them as bits of an int. Start at
 `OperatorGraph`.
 
 It knows nothing of kernels: any directed acyclic graph will do.
@@ -15,8 +15,8 @@ from tuner.errors import BadInput
 
 @dataclass(frozen=True)
 class StageOperator:
-    """`reads`: the numbers of the operators whose results it needs. Operators with the same `merges`, if it is not
-    None, may be computed as one."""
+    """An operator that needs the results of the operators with the numbers `reads`. Operators with the same `merges`,
+    if it is not None, may be computed as one."""
 
     name: str
     reads: tuple[int, ...] = ()
@@ -25,10 +25,10 @@ class StageOperator:
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """Operators in an order in which they can be executed: each reads earlier ones.
+    """Operators in an order in which they can be executed, so that each reads earlier ones.
 
-    Raises BadInput, naming the operator, for one that reads a later one, as in a cycle (files with one are refused
-    when they are loaded).
+    Raises BadInput, naming the operator, for one that reads a later one, as in a cycle (files with one are refused when
+    they are loaded).
     """
 
     operators: tuple[StageOperator, ...]
@@ -46,17 +46,17 @@ class OperatorGraph:
 
     @cached_property
     def all(self) -> int:
-        """The set of all operators, a bit for each."""
+        """Return the set of all operators, with a bit for each."""
         return (1 << len(self.operators)) - 1
 
     @cached_property
     def predecessors(self) -> tuple[int, ...]:
-        """Of every operator, as a set."""
+        """Return, for every operator, the set of operators that it reads."""
         return tuple(as_set(operator.reads) for operator in self.operators)
 
     @cached_property
     def successors(self) -> tuple[int, ...]:
-        """Of every operator, as a set."""
+        """Return, for every operator, the set of operators that read it."""
         found = [0] * len(self.operators)
         for i, operator in enumerate(self.operators):
             for read in set(operator.reads):
@@ -65,7 +65,7 @@ class OperatorGraph:
 
     @cached_property
     def ancestors(self) -> tuple[int, ...]:
-        """Of every operator, all that it depends on."""
+        """Return, for every operator, the set of all that it depends on."""
         found: list[int] = []
         for before in self.predecessors:
             found.append(before)
@@ -75,7 +75,7 @@ class OperatorGraph:
 
     @cached_property
     def descendants(self) -> tuple[int, ...]:
-        """Of every operator, all that depends on it."""
+        """Return, for every operator, the set of all that depend on it."""
         found = list(self.successors)
         for i in reversed(range(len(found))):
             for j in numbers(self.successors[i]):
@@ -83,7 +83,7 @@ class OperatorGraph:
         return tuple(found)
 
     def components(self, members: int) -> tuple[int, ...]:
-        """The parts of a set that no edge connects, by their first members."""
+        """Return the parts of a set that no edge connects, ordered by their first members."""
         found = []
         while members:
             part, border = 0, members & -members
@@ -99,7 +99,7 @@ class OperatorGraph:
 
 
 def as_set(members: Sequence[int]) -> int:
-    """Numbers as bits."""
+    """Return numbers as a set of bits."""
     found = 0
     for i in members:
         found |= 1 << i
@@ -107,7 +107,7 @@ def as_set(members: Sequence[int]) -> int:
 
 
 def numbers(members: int) -> Iterator[int]:
-    """The numbers in a set, in order."""
+    """Yield the numbers in a set, in order."""
     while members:
         lowest = members & -members
         yield lowest.bit_length() - 1

@@ -1,8 +1,7 @@
-"""Timing many stages at once, each as it runs in the network: behind what the network runs before it. Start at
-`passes`.
+"""Times many stages at once, each as it runs in the network: behind what the network runs before it. Start at `passes`.
 
-A stage that is run alone, again and again, finds its weights in caches that the network fills with others' before it
-comes to that stage again. So networks are run whole, in such an order that some of the stages come up in each.
+A stage that runs alone again and again finds its weights in caches. In the network other weights fill these caches
+before the stage comes up again. So whole networks are run, in orders in which some of the stages come up in each.
 """
 
 from __future__ import annotations
@@ -15,9 +14,12 @@ from tuner.stages.schedule import Schedule, Stage
 
 
 def passes(graph: OperatorGraph, stages: Sequence[Stage]) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
-    """Schedules that together have every stage, and where in them the given stages are: all other operators are stages
-    of their own. In every schedule is the first stage that was in none so far, those of the next that can be behind it,
-    in their order (so stages of one schedule are in one again), and all others that then can be."""
+    """Yield schedules that together contain every stage, with the indices of the given stages in them.
+
+    All other operators are stages of their own. Every schedule contains the first stage that no earlier schedule
+    contains. Behind it come those later stages that fit, in their order, so that the stages of one schedule stay
+    together. Any other stage that still fits is added.
+    """
     left = dict.fromkeys(stages)
     while left:
         schedule, given = _with(graph, tuple(left))
@@ -31,7 +33,7 @@ def _first(stage: Stage) -> int:
 
 
 def _with(graph: OperatorGraph, stages: Sequence[Stage]) -> tuple[Schedule, tuple[int, ...]]:
-    """A schedule with some of the stages, each behind what it needs: the first of them in any case."""
+    """Return a schedule with some of the stages, each after what it needs. The first of them is always included."""
     waiting: dict[int, list[Stage]] = defaultdict(list)
     for stage in stages:
         waiting[_first(stage)].append(stage)
@@ -63,7 +65,7 @@ def _with(graph: OperatorGraph, stages: Sequence[Stage]) -> tuple[Schedule, tupl
 
 
 def _before(graph: OperatorGraph, members: int) -> int:
-    """All that some operators depend on."""
+    """Return the set of all that some operators depend on."""
     found = 0
     for i in numbers(members):
         found |= graph.ancestors[i]
@@ -71,7 +73,8 @@ def _before(graph: OperatorGraph, members: int) -> int:
 
 
 def _runs(graph: OperatorGraph, stage: Stage, done: int) -> bool:
-    """Whether a stage can come next: it has nothing that is done, and all that it reads is, or is before in a group."""
+    """Tell whether a stage can come next: none of its operators is done, and all that they read is done or earlier in
+    the group."""
     if stage.members & done:
         return False
     for group in stage.groups:
@@ -89,10 +92,13 @@ def around(
     touched: Callable[[int], Mapping[Hashable, int]],
     cache_bytes: int,
 ) -> tuple[tuple[tuple[int, ...], Stage], ...]:
-    """What is to be run again and again to time some stages of a schedule: each, behind the operators to run before it.
-    These are what the schedule has there (before the first of them: what comes last, and then what comes first), but
-    no more than the last ones that touch as many bytes as the device's caches hold. `touched` has the tensors of an
-    operator, and their bytes."""
+    """Return what to run again and again to time some stages of a schedule: each stage with the operators to run before
+    it.
+
+    These operators are the ones that the schedule has between it and the given stage before. For the first stage they
+    are those after the last given stage, and then those at the beginning. Only the last ones are kept, as many as touch
+    the bytes that the device's caches hold. `touched` returns the tensors of an operator and their bytes.
+    """
     found = []
     for n, at in enumerate(given):
         between = schedule[given[n - 1] + 1 :] + schedule[:at] if n == 0 else schedule[given[n - 1] + 1 : at]

@@ -1,9 +1,10 @@
-"""Which stages a network is built in, or none: searched for, compared with one kernel after the other and with the
-greedy schedule, and remembered. On CUDA each is compared as one captured graph, too. Start at `plan_stages`.
+"""Decides in which stages a network is built, if any. The stages of a search are compared with one kernel after the
+other and with the greedy schedule, and the result is remembered. On CUDA each is also compared as one captured graph.
+Start at `plan_stages`.
 
-What is remembered are trials of a workload of its own, "schedule", of this very network (its kernels, so its shapes and
-batch size, too) on this very device. All ways are timed end to end, as modules, in turns; times of different
-comparisons are not set against each other.
+Results are stored as trials of a workload of its own, "schedule". It stands for this very network (its kernels, so its
+shapes and batch size, too) on this very device. All variants are timed end to end, as modules, in turns. Times of
+different comparisons are not compared with each other.
 """
 
 from __future__ import annotations
@@ -37,16 +38,22 @@ from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
 _Way = tuple[Schedule | None, bool]  # stages, if any, and whether they are captured
-VERSION = 8  # of how schedules are searched and timed
+VERSION = 8  # version of the search and the timing of schedules
 ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """`placed`: the network to build, in the stages `schedule`; None where one kernel after the other takes no more. It
-    says whether it is captured. Seconds are medians of whole inferences, of this and of one kernel after the other.
-    `finished`: whether the search had the time that it needed. `measured`: how many stages were timed now. `cuts`: what
-    was not looked at in this search, a line a block, and why there is no CUDA graph where there could be one."""
+    """The network to build, and how its variants compare.
+
+    - `placed` is the network to build, in the stages `schedule`; it says whether it is captured. `schedule` is None
+      where one kernel after the other takes no more.
+    - `seconds` and `sequential_seconds` are medians of whole inferences: of this network, and of one kernel after the
+      other.
+    - `finished` says whether the search had the time that it needed, and `measured` how many stages were timed now.
+    - `cuts` says what this search did not examine, a line a block, and why there is no CUDA graph where one was
+      possible.
+    """
 
     placed: Placed
     schedule: Schedule | None
@@ -68,19 +75,19 @@ def plan_stages(
     options: Options | None = None,
     exact: bool = False,
 ) -> StagePlan:
-    """The best of a network in the stages that a search finds, in the greedy schedule's (if the device can run that
-    within the limits), and one kernel after the other, as they are measured end to end. What is known is not measured
-    again; stages are searched for no longer than `seconds`, and `progress` is told how many have been timed. `exact`
-    forbids templates that round differently (Winograd) for merged kernels, too.
+    """Return the best variant of a network as measured end to end: in the stages that a search finds, in those of the
+    greedy schedule (if the device can run that within the limits), or one kernel after the other.
 
-    On the CPU a stage has at most as many groups as the device has threads.
+    What is known is not measured again. Stages are searched for at most `seconds`, and `progress` is called with the
+    number that have been timed. `exact` forbids templates that round differently (Winograd) for merged kernels, too. On
+    the CPU a stage has at most as many groups as the device has threads.
 
-    Raises BadInput if the network cannot be run in stages on the device (a CPU with one thread, or without a C compiler
-    for our thread pool), or a kernel cannot be timed; RuntimeError if
-    the device refuses (it may have no memory left); DatabaseError.
+    Raises BadInput if a kernel cannot be timed, or if the network cannot be run in stages on the device. That is so on
+    a CPU with one thread, and on one without a C compiler for our thread pool. Raises RuntimeError if the device
+    refuses (it may have no memory left), and DatabaseError if the store cannot be used.
     """
     if not device.is_host:
-        opencl.load()  # it has the functions that switch streams, on CUDA too
+        opencl.load()  # this library switches streams, on CUDA too
     elif device.threads < 2:
         raise BadInput(
             "kernels that run at the same time need a thread each, and the CPU has one here: give --threads 2"
@@ -110,13 +117,14 @@ def plan_stages(
         store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
     medians = list(zip(map(median, times), ways, strict=True))
     best = _best(placed, calls, merging, times=medians, finished=found.finished, measured=costs.measured)
-    there_is = feasible(None, device, merging)  # what is beyond was not left out
+    there_is = feasible(None, device, merging)  # stages beyond these limits are impossible, so they were not left out
     lines = (block.cut_text(there_is) for block in found.blocks)
     return replace(best, cuts=(*filter(None, lines), *graphs))
 
 
 def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits | None:
-    """On the CPU no more groups than threads, or than one kernel could compute: no others are enumerated."""
+    """Return limits for the CPU: no more groups than threads, or than one kernel could compute. No others are
+    enumerated."""
     if not device.is_host:
         return limits
     merged = Counter(kind for kind in merging.kinds if kind is not None)
@@ -126,8 +134,8 @@ def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits 
 
 
 def _rivals(found: Sequence[Schedule], costs: MeasuredCosts, options: Options) -> list[Schedule | None]:
-    """What is compared: one kernel after the other, and those schedules with stages of several groups that are within
-    limits and can be on the device."""
+    """Return what is compared: one kernel after the other (None), and schedules with stages of several groups that are
+    within the limits and possible on the device."""
     rivals: list[Schedule | None] = [None]
     for schedule in found:
         wide = [stage for stage in schedule if len(stage.groups) > 1]
@@ -141,8 +149,11 @@ def _rivals(found: Sequence[Schedule], costs: MeasuredCosts, options: Options) -
 def _compared(
     placed: Placed, calls: Calls, merging: Merging, *, schedules: Sequence[Schedule | None], device: Device
 ) -> tuple[list[_Way], list[list[float]], list[str]]:
-    """Schedules, on CUDA also captured, and the seconds of each; and a line if some cannot be captured there. Raises
-    RuntimeError if the device refuses a network that is not captured."""
+    """Return the variants, the seconds of each, and a line for each reason why some cannot be captured.
+
+    The variants are the schedules and, on CUDA, the captured ones. Raises RuntimeError if the device refuses a network
+    that is not captured.
+    """
     ways: list[_Way] = [(schedule, False) for schedule in schedules]
     networks = [_network(placed, calls, merging, way) for way in ways]
     if device.target.kind.name != "cuda":
@@ -161,12 +172,13 @@ def _compared(
 
 
 def _remembered(store: Store, workload: Workload, device: Device) -> list[Trial]:
-    """The latest trial of one kernel after the other, and those in stages that it was compared with: the ones since."""
+    """Return the latest trial of one kernel after the other, and the trials in stages that it was compared with: later
+    ones."""
     trials = [t for t in store.trials(workload, device.key) if t.template_version == VERSION and t.ok]
     plain = [t for t in trials if _way(t) == (None, False)]
     if not plain:
         return []
-    since = trials[trials.index(plain[-1]) :]  # as they were added, whatever a clock said
+    since = trials[trials.index(plain[-1]) :]  # in the order in which they were added, whatever their timestamps
     return [t for t in since if t is plain[-1] or t not in plain]
 
 
@@ -175,7 +187,7 @@ def _way(trial: Trial) -> _Way:
 
 
 def _network(placed: Placed, calls: Calls, merging: Merging, way: _Way) -> Placed:
-    """One kernel after the other is the network as it was: it may be built without being taken apart."""
+    """Return the network of a variant. One kernel after the other is the original network, which is not rewritten."""
     schedule, captured = way
     if schedule is not None:
         check(calls.graph(merging.kinds), schedule)
@@ -199,7 +211,7 @@ def _best(
 
 
 def compare(networks: Sequence[Placed], device: Device, rounds: int = ROUNDS) -> list[list[float]]:
-    """Seconds of whole inferences of networks with the same inputs, on one device, in turns."""
+    """Return the seconds of whole inferences of networks with the same inputs, on one device, in turns."""
     place, host = device.tvm_device(), Host(device.threads) if device.is_host else None
     programs = [
         compile_module(n.module, host_of([device.target]), 1, device.target if n.captured else None) for n in networks

@@ -1,4 +1,4 @@
-"""The best stages of a block where finding out what one takes is expensive. Start at `Refinement`."""
+"""Finds the best stages of a block where measuring a stage is expensive. Start at `Refinement`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from tuner.stages.lattice import Lattice
 from tuner.stages.schedule import Costs, Schedule, Stage
 
-_GAIN = 0.005  # a smaller share is no gain that a search would go on for
+_GAIN = 0.005  # a gain below this share does not reset the patience
 
 
 class Refinement:
-    """The stages of the best schedule by estimates are measured, until it has none that is not, or only roughly. If no
-    estimate is more than is measured, no schedule takes less than the result, without `patience`.
+    """Measures the stages of the schedule that is best by estimates, until all of its stages are measured well.
 
-    `patience`: after so many rounds without gain the best of what is known is taken; `unmeasured`: how many stages
-    promised more then. `finished`: False where it was not allowed to go on.
+    If no estimate exceeds the measured seconds, and without `patience`, no schedule takes less than the result.
+    `patience` is the number of rounds without gain after which the best of what is known is taken. `unmeasured` then
+    counts the stages that promised more. `finished` is False if the search was not allowed to go on.
     """
 
     def __init__(self, lattice: Lattice, costs: Costs, patience: int | None = None) -> None:
@@ -36,8 +36,8 @@ class Refinement:
         self._best, self._since = math.inf, 0
 
     def rounds(self) -> Generator[Sequence[Stage], bool | None, None]:
-        """Yields what is to be measured next, and is sent whether that may be; once it may not, what is not known is
-        not used."""
+        """Yield the stages to measure next, and receive whether they may be measured. Once they may not, unknown stages
+        are not used."""
         while True:
             estimated = self._open & self._wide
             self._times[estimated] = self._least[estimated] * self._costs.correction()
@@ -49,7 +49,7 @@ class Refinement:
                 continue
             if not waiting:
                 again = [self._costs.seconds(stage) for stage in stages]
-                if not np.array_equal(again, self._times[found]):  # another block has had one like it measured better
+                if not np.array_equal(again, self._times[found]):  # an equal stage of another block was measured better
                     self._times[found] = again
                     continue
                 self.schedule = tuple(stages)
@@ -64,7 +64,7 @@ class Refinement:
                 self._close()
 
     def _is_stalled(self) -> bool:
-        """Whether what is known has not become better for long."""
+        """Tell whether the best known schedule has not improved for longer than the patience."""
         if self._patience is None:
             return False
         known, _ = self._lattice.solve(np.where(self._open, math.inf, self._times))
@@ -74,7 +74,7 @@ class Refinement:
         return self._since > self._patience
 
     def _close(self) -> int:
-        """Go on without what is not known; how many stages that are."""
+        """Continue without unknown stages, and return how many these are."""
         known = {i: self._costs.known(self._lattice.stages[i]) for i in np.flatnonzero(self._open)}
         for i, is_known in known.items():
             self._times[i] = self._costs.seconds(self._lattice.stages[i]) if is_known else math.inf

@@ -1,10 +1,11 @@
-"""A network in stages: the same kernel calls in another order, with calls of the runtime that switch streams and join
-them (`opencl/runtime/stages.cc`), or, on the host, with one call for each stage of several groups, of the thread pool
+"""Rewrites a network in stages: the same kernel calls in another order, with calls of the runtime that switch and join
+streams (`opencl/runtime/stages.cc`). On the host, one call of the thread pool runs each stage of several groups
 (`parallel/stage.c`). Start at `staged`.
 
-The memory of tensors is planned afterwards, from what is used last where in the order of calls, as if they ran one by
-one. Groups do not: what a stage reads or writes must not be given to others before it has ended. So every tensor that
-a group touches is an operand of the call that joins them, or that is the stage.
+The memory of tensors is planned afterwards. The planner looks at the last use of each tensor in the order of calls, as
+if they ran one by one. Groups do not run one by one: what a stage reads or writes must not be reused before the stage
+has ended. So every tensor that a group touches is an operand of the call that joins the groups, or of the one call that
+runs the stage.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ ASIDE, BACK, JOIN = "edgetune.stage.aside", "edgetune.stage.back", "edgetune.sta
 def staged(
     placed: Placed, calls: Calls, schedule: Sequence[Stage], *, keep: bool = True, merging: Merging | None = None
 ) -> Placed:
-    """The network with its calls in a schedule's stages, and its operators in the order in which they are launched.
+    """Return the network with its calls in a schedule's stages, and its operators in the order in which they are
+    launched.
 
-    `keep`: tensors live as long as their stage. Without it results are wrong; that is for tests alone. `merging` has
-    the kernels of merged stages. Raises BadInput for a merged stage that has none, and for one of several groups on
-    the host whose groups have no threads (see `Stage.divided`).
+    With `keep`, tensors live as long as their stage. Without it results are wrong, which only tests use. `merging`
+    provides the kernels of merged stages. Raises BadInput for a merged stage that has none, and for a stage of several
+    groups on the host whose groups have no threads (see `Stage.divided`).
     """
     vdevices = placed.module.global_infos["vdevice"]
     for stage in schedule:
@@ -63,7 +65,7 @@ def _kernels(schedule: Sequence[Stage], merging: Merging | None) -> dict[Stage, 
 def _operators(
     placed: Placed, calls: Calls, schedule: Sequence[Stage], merged: Mapping[Stage, MergedOperator]
 ) -> Iterator[PlacedOperator | MergedOperator]:
-    """As they are launched; then those that no call computes."""
+    """Yield the operators in launch order, followed by those that no call computes."""
     by_call = operators_by_call(placed, calls)
     for stage in schedule:
         if stage.merged:
@@ -75,7 +77,8 @@ def _operators(
 
 
 class _Rewriting:
-    """The new main, under construction. `_new`: of the old one's variables. `merged`: what its merged stages became."""
+    """Builds the new main. `_new` maps the old one's variables to new ones, and `merged` the merged stages to the
+    operators that they became."""
 
     def __init__(self, calls: Calls, keep: bool, kernels: Mapping[Stage, MergedKernel]) -> None:
         self._calls = calls
@@ -111,7 +114,8 @@ class _Rewriting:
         self.merged[stage] = kernel.operator(function.name_hint)
 
     def _together(self, stage: Stage) -> None:
-        """One call of all groups. Memory planning sees what they touch used here alone: no two share memory."""
+        """Emit one call of all groups. Memory planning sees everything that they touch used in this call, so that no
+        two tensors share memory."""
         groups = []
         for group, threads in zip(stage.launched, stage.threads[::-1], strict=True):
             values = [with_leaves(self._calls.kernels[i].value, self._renamed) for i in group]
@@ -142,7 +146,8 @@ class _Rewriting:
         self._builder.emit(relax.Call(relax.ExternFunc(name), list(tensors), ty_args=[relax.TupleType([])]))
 
     def _renamed(self, expr: Any) -> Any:
-        """The new variable of an old one, made where it is first asked for: memory is what its name says all along."""
+        """Return the new variable of an old one, and emit it where it is first needed. Its memory stays what its name
+        says."""
         if not isinstance(expr, Var):
             return expr
         if expr not in self._new:

@@ -1,5 +1,6 @@
-"""What a schedule is: stages, one after the other, each of groups that run at the same time or are merged. `sequential`
-and `greedy` are the schedules to compare with."""
+"""A schedule consists of stages, one after the other, each of groups that run at the same time or are merged.
+`sequential` and `greedy` are the schedules to compare with. Start at `Stage`.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Stage:
-    """Groups of operators; those of a group run one after the other, in their order. `merged`: every group is one
-    operator, and all are computed by one kernel. `threads`: how many of the host's threads each group has; none on
-    other devices, whose groups have streams."""
+    """Groups of operators that run at the same time; the operators of a group run one after the other, in their order.
+
+    In a `merged` stage every group is one operator, and one kernel computes all of them. `threads` is the number of the
+    host's threads for each group. It is empty on other devices, whose groups have streams.
+    """
 
     groups: Groups
     merged: bool = False
@@ -25,21 +28,24 @@ class Stage:
 
     @property
     def members(self) -> int:
-        """All its operators, as a set."""
+        """Return all its operators as a set."""
         return as_set([i for group in self.groups for i in group])
 
     @property
     def launched(self) -> Groups:
-        """The groups as they are launched: the longest last, on the stream that the others are joined with."""
+        """Return the groups as they are launched: the longest one last, on the stream that joins the others."""
         return self.groups[::-1]
 
     def shifted(self, numbers: tuple[int, ...]) -> Stage:
-        """With other numbers for its operators."""
+        """Return the stage with other numbers for its operators."""
         return replace(self, groups=tuple(tuple(numbers[i] for i in group) for group in self.groups))
 
     def divided(self, works: Sequence[float], threads: int) -> Stage:
-        """With all of so many threads, each group's in proportion to its work, at least one: the rest go, one by one,
-        to whoever has most work for each (Adams's method). Raises BadInput where there are fewer than groups."""
+        """Return the stage with `threads` threads, divided among its groups in proportion to their work.
+
+        Every group gets one thread. The rest go, one by one, to the group with the most work per thread (Adams's
+        method). Raises BadInput where there are fewer threads than groups.
+        """
         if len(self.groups) > threads:
             raise BadInput(f"stage {self.text()}: its {len(self.groups)} groups are more than {threads} threads")
         counts = [1] * len(self.groups)
@@ -48,8 +54,8 @@ class Stage:
         return replace(self, threads=tuple(counts))
 
     def text(self) -> str:
-        """As it is stored: "0,1|2"; with "=" in front where it is merged; with a group's threads behind it: "0,1:3|2:1"
-        where it has some."""
+        """Return the stage as it is stored: "0,1|2". A merged stage begins with "=". Groups with threads end with their
+        number: "0,1:3|2:1"."""
         groups = [",".join(map(str, group)) for group in self.groups]
         if self.threads:
             groups = [f"{group}:{count}" for group, count in zip(groups, self.threads, strict=True)]
@@ -57,7 +63,7 @@ class Stage:
 
     @classmethod
     def from_text(cls, text: str) -> Stage:
-        """Raises ValueError where it is none."""
+        """Return the stage of a stored text. Raises ValueError for any other text."""
         parts = [group.partition(":") for group in text.removeprefix("=").split("|")]
         groups = tuple(tuple(map(int, group.split(","))) for group, _, _ in parts)
         threads = tuple(int(count) for _, colon, count in parts if colon)
@@ -70,37 +76,38 @@ Schedule = tuple[Stage, ...]
 
 
 class Costs(Protocol):
-    """What stages take on a device."""
+    """Provides what stages take on a device."""
 
     def seconds(self, stage: Stage) -> float:
-        """Infinity where the stage cannot be. Raises BadInput where that cannot be found out."""
+        """Return the seconds of a stage; infinity where it is impossible. Raises BadInput where they cannot be
+        measured."""
 
     def estimate(self, stage: Stage) -> float | None:
-        """As little as it may take, where finding out how much it does takes long; None: ask `seconds` at once."""
+        """Return the least seconds that a stage may take, where measuring it takes long; None means that `seconds` may
+        be asked at once."""
 
     def correction(self) -> float:
-        """What estimates of stages of several groups, but for merged ones, are to be multiplied by, as far as that is
-        known so far."""
+        """Return the factor for estimates of stages of several groups that are not merged, as far as it is known."""
 
     def known(self, stage: Stage) -> bool:
-        """Whether `seconds` need not find it out."""
+        """Tell whether `seconds` need not measure anything."""
 
     def is_rough(self, stage: Stage) -> bool:
-        """Whether its seconds are known only roughly; `prepare` makes that better."""
+        """Tell whether the seconds of a stage are known only roughly; `prepare` improves them."""
 
     def prepare(self, stages: Sequence[Stage], roughly: bool = False) -> None:
-        """What is asked for next: finding out several at once may take less. `roughly`: what is not known need not be
-        known well; without, what is known roughly is found out again."""
+        """Measure stages that are asked for next, as measuring several at once may take less. With `roughly`, unknown
+        stages may be measured roughly. Without it, stages that are known only roughly are measured again."""
 
 
 def sequential(graph: OperatorGraph) -> Schedule:
-    """One operator after the other."""
+    """Return the schedule that runs one operator after the other."""
     return tuple(Stage(((i,),)) for i in range(len(graph)))
 
 
 def greedy(graph: OperatorGraph, widest: int | None = None) -> Schedule:
-    """All operators that can run (the first `widest` of them), then all that can run then, and so on (Tang et al.,
-    2018)."""
+    """Return the schedule whose every stage has all operators that can run by then, or the first `widest` of them (Tang
+    et al., 2018)."""
     done, stages = 0, []
     while done != graph.all:
         ready = [i for i in numbers(graph.all & ~done) if not graph.predecessors[i] & ~done]
@@ -111,8 +118,11 @@ def greedy(graph: OperatorGraph, widest: int | None = None) -> Schedule:
 
 
 def check(graph: OperatorGraph, schedule: Iterable[Stage]) -> None:
-    """Raises BadInput unless every operator is in one stage, behind what it reads: of an earlier stage, or of its own
-    group. Merged stages have at least two operators, which may be merged."""
+    """Check that a schedule is valid; raises BadInput where it is not.
+
+    Every operator must be in one stage, after all operators that it reads: these are in earlier stages, or earlier in
+    its own group. Merged stages need at least two operators, which may be merged.
+    """
     done = 0
     for stage in schedule:
         for group in stage.groups:
@@ -134,12 +144,13 @@ def check(graph: OperatorGraph, schedule: Iterable[Stage]) -> None:
 
 
 def can_merge(graph: OperatorGraph, stage: Stage) -> bool:
-    """Whether a stage consists of at least two operators that may be computed as one."""
+    """Tell whether a stage consists of at least two operators that may be computed as one."""
     kinds = {graph.operators[group[0]].merges for group in stage.groups}
     single = all(len(group) == 1 for group in stage.groups)
     return single and len(stage.groups) > 1 and len(kinds) == 1 and None not in kinds
 
 
 def total(costs: Costs, schedule: Iterable[Stage]) -> float:
-    """Seconds of a schedule by the sum of its stages (paper 000, section 4.1)."""
+    """Return the seconds of a schedule as the sum of its stages (the paper on inter-operator parallelism, section
+    4.1)."""
     return sum(costs.seconds(stage) for stage in schedule)

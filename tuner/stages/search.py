@@ -1,10 +1,11 @@
-"""The best schedule of a network's operators in stages: Deep Optimal Scheduling (paper 000, algorithm 1). Start at
-`search`.
+"""Finds the best schedule of a network's operators in stages by Deep Optimal Scheduling. The source is algorithm 1 of
+the paper on inter-operator parallelism ("Accelerate DNN Inference by Inter-Operator Parallelism", ICLR 2020
+submission). Start at `search`.
 
-A schedule costs the sum of its stages. The last stage of what is left is any of its endings, run concurrently or
-merged, whichever is faster; what is left then is a smaller problem of the same kind. The network is cut into blocks
-where it narrows, and further where a block is large. Where a block has too many endings, limits are narrowed until it
-has not, and what that cuts off is reported; where that does not help, it is cut in two.
+A schedule costs the sum of its stages. The last stage of the operators that are left is any of their endings. It runs
+concurrently or merged, whichever is faster, and what remains is a smaller problem of the same kind. The network is cut
+into blocks where it narrows, and large blocks are cut further. Where a block has too many endings, limits are narrowed
+until it has few enough, and what they cut off is reported. Where that does not help, the block is cut in two.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from tuner.stages.operators import OperatorGraph, StageOperator, as_set, numbers
 from tuner.stages.refinement import Refinement
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
 
-PATIENCE = 6  # rounds, where stages are measured
-MOST = 100_000  # sets that are looked at for one block, with one kind of limits: a second or so
+PATIENCE = 6  # rounds without gain, where stages are measured
+MOST = 100_000  # sets that are examined for one block with the same limits; that takes about a second
 LARGEST = 40
-_FEW = 20  # operators: of more, chains are scheduled as one
-_SMALL = 6  # operators: of fewer, blocks are not cut
+_FEW = 20  # operators; in larger blocks, chains are scheduled as one
+_SMALL = 6  # operators; smaller blocks are not cut
 
 
 @dataclass(frozen=True)
 class Options:
-    """`limits` on every stage (default: none, narrowed where a block would have more than `most` endings in all).
-    `largest`: of a block, in operators; larger ones are cut. `whole`: do not cut the network into blocks. `widest`: how
-    many groups the greedy schedule's stages may have (default: as many as the limits allow). `patience`: see
-    `Refinement` (default: none, all is measured that may be better)."""
+    """Options that control a search.
+
+    - `limits` holds for every stage. By default there are none, and they are narrowed where a block would have more
+      than `most` endings in all.
+    - `largest` is the number of operators in a block; larger blocks are cut.
+    - `whole` keeps the network from being cut into blocks.
+    - `widest` is the number of groups in the greedy schedule's stages (default: as many as the limits allow).
+    - `patience` is that of `Refinement` (default: none, so that everything is measured that may be better).
+    """
 
     limits: Limits | None = None
     most: int = MOST
@@ -44,15 +50,18 @@ class Options:
     patience: int | None = None
 
     def greedy(self, graph: OperatorGraph) -> Schedule:
-        """The greedy schedule of what a device can do."""
+        """Return the greedy schedule with stages that the device can run."""
         return greedy(graph, self.widest or (None if self.limits is None else self.limits.groups))
 
 
 @dataclass(frozen=True)
 class Block:
-    """What was searched of one block. `chains`: as how many its operators were scheduled. Without `transitions` it was
-    too wide for any search: it got the better of the greedy schedule and one operator after the other. `unmeasured`:
-    how many stages might have been better when patience ended."""
+    """Describes the search of one block.
+
+    `chains` is the number of units that its operators were scheduled as. A block without `transitions` was too wide for
+    any search; it got the better of the greedy schedule and one operator after the other. `unmeasured` is the number of
+    stages that might have been better when patience ended.
+    """
 
     operators: int
     chains: int
@@ -63,8 +72,8 @@ class Block:
     unmeasured: int = 0
 
     def cut_text(self, there_is: Limits | None = None) -> str:
-        """What limits and patience left out, as a line; nothing where all was looked at. `there_is`: no stages beyond
-        these limits can be."""
+        """Describe in one line what limits and patience left out; empty where everything was examined. No stage beyond
+        the limits `there_is` is possible."""
         size = f"{self.operators} operators" + (f" in {self.chains} chains" if self.chains < self.operators else "")
         if not self.transitions:
             return f"a block of {size}: too wide to be searched"
@@ -79,8 +88,8 @@ class Block:
 
 @dataclass(frozen=True)
 class StageSearchResult:
-    """The best schedule, and what it, one operator after the other and the greedy schedule take by the same costs, in
-    seconds. `finished`: whether all was measured that could have been better."""
+    """Holds the best schedule and its seconds, and the seconds of one operator after the other and of the greedy
+    schedule by the same costs. `finished` says whether all was measured that could have been better."""
 
     schedule: Schedule
     seconds: float
@@ -95,7 +104,8 @@ _Enumerated = tuple[Lattice | None, tuple[tuple[int, ...], ...], Block]
 
 @dataclass
 class _Searched:
-    """The best found so far for one part of the network. A single operator is no block (see `StageSearchResult`)."""
+    """Holds the best schedule so far for one part of the network. A single operator has no block (see
+    `StageSearchResult`)."""
 
     schedule: Schedule
     seconds: float
@@ -103,7 +113,7 @@ class _Searched:
     refinement: Refinement | None = None
 
     def end(self) -> None:
-        """Take what the refinement has found."""
+        """Take over what the refinement has found."""
         found = self.refinement
         if found is not None and self.block is not None:
             self.block = replace(self.block, unmeasured=found.unmeasured)
@@ -114,9 +124,11 @@ class _Searched:
 def search(
     graph: OperatorGraph, costs: Costs, options: Options | None = None, may_go_on: Callable[[], bool] = lambda: True
 ) -> StageSearchResult:
-    """The schedule with the least sum of costs within the options' limits; it takes no more than one operator after the
-    other, or than the greedy schedule if that keeps to the limits. Once `may_go_on` is false, no more stages are
-    measured than single operators and those of the greedy schedule: the result is the best of what is known.
+    """Return the schedule with the least sum of costs within the options' limits.
+
+    It takes no more than one operator after the other, and no more than the greedy schedule if that keeps to the
+    limits. Once `may_go_on` returns False, only single operators and the stages of the greedy schedule are still
+    measured. The result is then the best of what is known.
 
     Raises BadInput if an operator's cost cannot be measured.
     """
@@ -127,7 +139,7 @@ def search(
     _go_on(parts, costs, may_go_on)
     schedule = tuple(chain.from_iterable(part.schedule for part in parts))
     seconds = sum(part.seconds for part in parts)
-    times = total(costs, plain), total(costs, rival)  # greedy stages may reach across where a block was cut
+    times = total(costs, plain), total(costs, rival)  # greedy stages may cross the border of a block
     for other, its_seconds in zip((plain, rival), times, strict=True):
         if its_seconds < seconds and keeps(other, options.limits):
             schedule, seconds = other, its_seconds
@@ -138,9 +150,9 @@ def search(
 
 
 def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Searched]:
-    """The network in parts, none of them searched so far."""
+    """Return the parts of the network, each ready to be searched."""
     found: list[tuple[list[Schedule], _Enumerated | None]] = []
-    enumerated: dict[OperatorGraph, _Enumerated] = {}  # networks repeat their blocks
+    enumerated: dict[OperatorGraph, _Enumerated] = {}  # as networks repeat their blocks
     waiting = [graph.all] if options.whole else [*blocks(graph, options.largest)][::-1]
     while waiting:
         members = tuple(numbers(waiting.pop()))
@@ -150,7 +162,7 @@ def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Sea
             enumerated[shape] = _enumerated(part, options)
         way = enumerated.get(shape)
         if way is not None and way[0] is None and not options.whole and len(members) >= _SMALL:
-            # Even narrow limits leave too many ways.
+            # Even narrow limits leave too many endings.
             waiting += [as_set([members[i] for i in numbers(half)]) for half in halves(part)][::-1]
         elif members:
             found.append((_rivals(part, members, options), way))
@@ -159,7 +171,8 @@ def _searched(graph: OperatorGraph, costs: Costs, options: Options) -> list[_Sea
 
 
 def _rivals(part: OperatorGraph, members: tuple[int, ...], options: Options) -> list[Schedule]:
-    """Of a part of the network: one operator after the other, and the greedy schedule if that keeps to the limits."""
+    """Return schedules of a part of the network: one operator after the other, and the greedy one if it keeps to the
+    limits."""
     both = (_shifted(sequential(part), members), _shifted(options.greedy(part), members))
     return [schedule for schedule in both if keeps(schedule, options.limits)]
 
@@ -183,8 +196,8 @@ def _begun(
 
 
 def _go_on(parts: Sequence[_Searched], costs: Costs, may_go_on: Callable[[], bool]) -> None:
-    """Search all parts, in rounds: what they have to measure next is measured together, in few runs of the network.
-    What is known roughly is not measured well before no part has anything new to measure."""
+    """Search all parts in rounds. What they have to measure next is measured together, in few runs of the network. What
+    is known roughly is measured well only when no part has anything new to measure."""
     rounds = {number: part.refinement.rounds() for number, part in enumerate(parts) if part.refinement is not None}
     answers: dict[int, bool | None] = dict.fromkeys(rounds)
     asked: dict[int, Sequence[Stage]] = {}
@@ -204,7 +217,7 @@ def _go_on(parts: Sequence[_Searched], costs: Costs, may_go_on: Callable[[], boo
 
 
 def keeps(schedule: Schedule, limits: Limits | None) -> bool:
-    """Whether all stages are within limits that were asked for."""
+    """Tell whether all stages are within the limits that were asked for."""
     groups, operators = (None, None) if limits is None else (limits.groups, limits.operators)
     return all(
         (groups is None or len(stage.groups) <= groups)
@@ -218,7 +231,8 @@ def _shifted(schedule: Schedule, there: tuple[int, ...]) -> Schedule:
 
 
 def _part(graph: OperatorGraph, members: Sequence[int]) -> OperatorGraph:
-    """Some of the operators as a graph of their own; what others compute is there already."""
+    """Return some of the operators as a graph of their own, without dependencies on the others, which are computed
+    already."""
     place = {i: new for new, i in enumerate(members)}
     operators = (graph.operators[i] for i in members)
     return OperatorGraph(
@@ -227,7 +241,7 @@ def _part(graph: OperatorGraph, members: Sequence[int]) -> OperatorGraph:
 
 
 def _shape(part: OperatorGraph) -> OperatorGraph:
-    """The same graph without what does not matter to which stages there are."""
+    """Return the graph without what does not affect which stages are possible."""
     kinds: dict[Hashable, int] = {}
     merges = [o.merges if o.merges is None else kinds.setdefault(o.merges, len(kinds)) for o in part.operators]
     both = zip(part.operators, merges, strict=True)
@@ -235,8 +249,8 @@ def _shape(part: OperatorGraph) -> OperatorGraph:
 
 
 def _enumerated(part: OperatorGraph, options: Options) -> _Enumerated:
-    """All stages of a block, of units that are one operator each or chains of them; None where even the narrowest
-    limits leave too many."""
+    """Return all stages of a block. Its units are single operators or chains of them. There is no lattice where even
+    the narrowest limits leave too many."""
     for limits, units in _narrower(part, options):
         folded = _folded(part, units)
         sizes = [len(unit) for unit in units] if _counts_operators(options) else None
@@ -250,7 +264,7 @@ def _enumerated(part: OperatorGraph, options: Options) -> _Enumerated:
 
 
 def _narrower(part: OperatorGraph, options: Options) -> Iterator[tuple[Limits, tuple[tuple[int, ...], ...]]]:
-    """Limits, and what to schedule as one within them."""
+    """Yield ever narrower limits, each with the units to schedule within them."""
     single, chained = tuple((i,) for i in range(len(part))), chains(part)
     first = options.limits or Limits()
     if len(part) <= _FEW or len(chained) == len(part):
@@ -263,12 +277,12 @@ def _narrower(part: OperatorGraph, options: Options) -> Iterator[tuple[Limits, t
 
 
 def _counts_operators(options: Options) -> bool:
-    """Whether limits were asked for that are on operators: chains do not count as one then."""
+    """Tell whether limits on operators were asked for: then a chain does not count as one."""
     return options.limits is not None and options.limits.operators is not None
 
 
 def _pieces(chained: tuple[tuple[int, ...], ...], limits: Limits, options: Options) -> tuple[tuple[int, ...], ...]:
-    """Chains, cut where a group may not be as long."""
+    """Return the chains, cut where they are longer than a group may be."""
     if not _counts_operators(options) or limits.operators is None:
         return chained
     length = limits.operators

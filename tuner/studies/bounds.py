@@ -1,11 +1,12 @@
-"""Least times of all strategies that begin in a certain way: what the exhaustive search prunes by. Start at `Bounds`.
+"""Lower bounds on the seconds of all strategies with a common beginning; the exhaustive search prunes by them. Start at
+`Bounds`.
 
-- No lane ends before all its work is done, nor all processors together before all work is done.
-- Along a path through the network, forward and back again, the part of an operator that ends last has to be waited for
-  by some part of the next. What that takes is known for every pair of neighbours' configs, and the least sum over
-  operators that have no config yet is found once, from the end.
-- The backward steps and the updates of a path's operators from the first up to one of them cannot begin before the path
-  has come back to that one, so a processor needs that long and then all its work of that kind.
+- No lane ends before all its work is done, and the processors together do not end before all their work is done.
+- On a path through the network, forward and back again, some part of each operator waits for the part of its
+  predecessor that ends last. The least time of that is known for every pair of configs of neighbours. The least sum
+  over the operators that have no config yet is computed once, from the end of the path.
+- The backward tasks and updates of a path's first operators, up to some operator, cannot begin before the path has come
+  back to that operator. A processor needs that time and then the time of all its work of that kind.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ _PATHS = 16
 
 
 class Pair(NamedTuple):
-    """Of an edge, for each pair of configs: ticks from the end of the producer's last (first) part to the end of the
-    consumer's last (first) part at least, forward; and the same back again."""
+    """For one edge and each pair of configs, the least ticks between the ends of parts of the two operators.
+
+    `last` counts from the end of the producer's last part to the end of the consumer's last part, `first` does so for
+    the first parts. `last_back` and `first_back` count the way back, from consumer to producer.
+    """
 
     last: np.ndarray
     last_back: np.ndarray
@@ -34,7 +38,7 @@ class Pair(NamedTuple):
 
 
 class Bounds:
-    """`configs`: for each operator those that it may have."""
+    """Computes lower bounds for strategies of a network. `configs` are the configs that each operator may have."""
 
     def __init__(self, blocks: Blocks, configs: Sequence[tuple[PartConfig, ...]]) -> None:
         self._blocks, self._configs = blocks, configs
@@ -55,7 +59,8 @@ class Bounds:
         self._at: list[int] = []
 
     def after(self, chosen: list[int]) -> np.ndarray:
-        """For each config of the next operator, if those before it have the `chosen` ones (indices): ticks."""
+        """Return the lower bound in ticks for each config of the next operator, given the configs `chosen` (indices)
+        before it."""
         operator = len(chosen)
         loads = self._loads(chosen) + self._own[operator]
         for u, moved in self._edges_to[operator]:
@@ -70,7 +75,7 @@ class Bounds:
         return found
 
     def times(self, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each config, ticks of each part, forward and backward."""
+        """Return, for each config, the ticks of each part: forward and backward."""
         found = []
         for config, number in zip(self._configs[i], self._numbers[i], strict=True):
             exe, parts = self._blocks.operator(i, number).exe, len(config.devices)
@@ -78,8 +83,11 @@ class Bounds:
         return found
 
     def returning(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """For each config, of an operator's backward step and the update of parameters that it has to itself: ticks of
-        work on each processor, and of the update alone at least."""
+        """Return, for each config, the work of an operator's backward step and of the update of parameters that only it
+        has.
+
+        The first array holds ticks of work on each processor, the second the least ticks of the update alone.
+        """
         work, alone = [], []
         layer = next((g for g, x in enumerate(self._blocks.layers) if x.members == (i,)), None)
         for config, number in zip(self._configs[i], self._numbers[i], strict=True):
@@ -95,14 +103,16 @@ class Bounds:
         return np.array(work), np.array(alone)
 
     def _update(self, exe: np.ndarray, lane: np.ndarray) -> float:
-        """From the last gradient to the end of some update, at least."""
+        """Return the least ticks from the last gradient to the end of some update."""
         updates = exe[lane < self._processors]
         links = exe[(lane >= self._processors) & (lane < self._lanes - 1)]
-        # As many links as copies: every piece goes round a ring before it is updated.
+        # There are as many transfers as updates only if every piece goes round a ring; then each update waits for a
+        # transfer.
         return float(updates.min() + (links.min() if len(links) == len(updates) else 0))
 
     def _loads(self, chosen: list[int]) -> np.ndarray:
-        """Ticks of work on each lane, of what is chosen: kept from one call to the next as far as they agree."""
+        """Return the ticks of work on each lane of what is chosen. The part that two successive calls share is computed
+        once."""
         same = 0
         while same < min(len(self._at), len(chosen)) and self._at[same] == chosen[same]:
             same += 1
@@ -120,7 +130,7 @@ class Bounds:
         return np.array([np.bincount(p.lane, p.exe, self._lanes) for p in patterns])
 
     def _exchange(self, operator: int, chosen: list[int], config: int) -> np.ndarray:
-        """Of the layers whose last operator this is."""
+        """Return the ticks on each lane of the exchange in those layers whose last operator this is."""
         found = np.zeros(self._lanes)
         for g in self._complete[operator]:
             members = self._blocks.layers[g].members
@@ -131,7 +141,7 @@ class Bounds:
         return found
 
     def _moved(self, e: int) -> np.ndarray:
-        """For each pair of configs, ticks of work on each lane."""
+        """Return, for each pair of configs, the ticks of work that edge `e` puts on each lane."""
         u, v, _ = self._blocks.edges[e]
         found = np.zeros((len(self._configs[u]), len(self._configs[v]), self._lanes))
         for a, b in np.ndindex(found.shape[:2]):
@@ -148,7 +158,7 @@ class Bounds:
             moved = self._blocks.transfers(e, *configs)
             needs = np.isfinite(moved)
             ends = np.where(needs, moved + other[b][0][None, :], 0)
-            # A part that nobody reads holds nobody up.
+            # If some part is read by none, it may be the last one and delay nothing: there is no bound then.
             found.last[a, b] = ends.max(axis=1).min() if needs.any(axis=1).all() else -np.inf
             found.first[a, b] = ends.max(axis=0).min()
             if self._blocks.training:
@@ -160,8 +170,8 @@ class Bounds:
 
 
 class _Path:
-    """Least sums along one path: exact for operators that have configs; for the others by the config of the last one
-    that has, from tables that are made from the end."""
+    """The least sums along one path. They are exact for operators that have configs. For the others they come from
+    tables that are filled from the end of the path and looked up by the last config that is known."""
 
     def __init__(self, path: tuple[int, ...], bounds: Bounds, pairs: dict[tuple[int, int], Pair]) -> None:
         self._path = path
@@ -173,14 +183,15 @@ class _Path:
         self._returning = [work for work, _ in returning]
         self._left_last = [np.array([float(b.max()) for _, b in end])]
         self._left_first = [np.array([float(b.min()) for _, b in end])]
-        self._there = [np.zeros(len(end))]  # as left_first, but not back to the operator itself
+        self._there = [np.zeros(len(end))]  # as `_left_first`, without the last step back to the operator itself
         for pair in reversed(self._pairs):
             self._there.insert(0, (pair.first + self._left_first[0][None, :]).min(axis=1))
             self._left_last.insert(0, (pair.last + pair.last_back + self._left_last[0][None, :]).min(axis=1))
             self._left_first.insert(0, (pair.first + pair.first_back + self._left_first[0][None, :]).min(axis=1))
 
     def after(self, chosen: list[int]) -> np.ndarray | float:
-        """For each of the next operator's configs (the same for all if it is not on the path)."""
+        """Return the bound for each config of the next operator, or one number for all if that operator is not on the
+        path."""
         known = [chosen[i] for i in self._path if i < len(chosen)]
         if not known:
             alone = self._begin_last + self._left_last[0]
@@ -192,14 +203,14 @@ class _Path:
         return self._bound(known)
 
     def _bound(self, known: list[int]) -> float:
-        """`known`: configs of the path's first operators."""
+        """Return the bound where the path's first operators have the configs `known`."""
         m, steps = len(known) - 1, list(itertools.pairwise(known))
         found = float(self._begin_last[known[0]] + self._left_last[m][known[m]])
         found += sum(p.last[s] + p.last_back[s] for p, s in zip(self._pairs, steps, strict=False))
         there = float(self._begin_first[known[0]]) + sum(p.first[s] for p, s in zip(self._pairs, steps, strict=False))
         work = np.sum([returning[c] for returning, c in zip(self._returning, known, strict=False)], axis=0)
         back = float(self._there[m][known[m]])
-        for k in range(m, -1, -1):  # all that follows the return to the path's operator k
+        for k in range(m, -1, -1):  # operators 0 to k go backward only when the path is back at k
             found = max(found, there + back + float(work.max()))
             work = work - self._returning[k][known[k]]
             back = back + float(self._pairs[k].first_back[steps[k]]) if k < m else float(self._left_first[m][known[m]])
@@ -207,7 +218,7 @@ class _Path:
 
 
 def _paths(network: Network) -> list[tuple[int, ...]]:
-    """From operators that read none to those that none reads; some of them where there are many."""
+    """Return paths from operators that read no other to operators that no other reads, at most `_PATHS` of them."""
     readers: list[list[int]] = [[] for _ in network.operators]
     for v, operator in enumerate(network.operators):
         for u in dict.fromkeys(operator.inputs):

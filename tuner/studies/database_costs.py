@@ -1,5 +1,5 @@
-"""What the tuning database says of workloads on a device: its best times, and behind them a roofline that is fitted to
-them. Start at `DatabaseCosts`; `fitted` gives the roofline with its error.
+"""Provides costs of workloads on a device from the tuning database: its best times and, for other workloads, a roofline
+that is fitted to them. Start at `DatabaseCosts`; `fitted` returns the roofline with its error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from tuning_db.store import Store
 
 
 def kind_of(workload: Workload) -> str:
-    """The operator; depthwise and grouped convolutions are kinds of their own, as they reach other shares of a peak."""
+    """Return the kind of a workload: its operator, except that depthwise and grouped convolutions are kinds of their
+    own.
+
+    They reach other shares of a device's peaks than dense convolutions do.
+    """
     if is_anchor(workload):
         anchor = anchor_of(workload)
         if isinstance(anchor, Conv2d) and anchor.groups > 1:
@@ -26,14 +30,15 @@ def kind_of(workload: Workload) -> str:
 
 
 def work_of(workload: Workload) -> Work | None:
-    """Flop (none of operators that are not about them) and bytes; None for a workload that is not known here."""
+    """Return the flop and bytes of a workload, or None if its bytes are unknown. An operator without a flop count has 0
+    flop."""
     moved = bytes_of(workload)
     return None if moved is None else Work(flop_of(workload) or 0.0, moved)
 
 
 def samples_of(store: Store, key: DeviceKey, dtype: str = "float32") -> list[Sample]:
-    """The best verified trial of each workload on a device, which was not throttled; of one dtype, as another one has
-    other peaks. Raises DatabaseError if the store cannot be read."""
+    """Return the best verified trial of each workload on a device, unless it was throttled. Only workloads of one dtype
+    count, as other dtypes have other peaks. Raises DatabaseError if the store cannot be read."""
     found = []
     for workload in store.workloads(key):
         work = work_of(workload) if workload.dtype == dtype else None
@@ -44,14 +49,14 @@ def samples_of(store: Store, key: DeviceKey, dtype: str = "float32") -> list[Sam
 
 
 def fitted(store: Store, key: DeviceKey, device: DeviceSpec, dtype: str = "float32") -> FittedRoofline:
-    """The roofline of a device of a topology, from its trials, with its error. Raises BadInput where there are too few
+    """Fit a roofline, with its error, to the trials of a device of a topology. Raises BadInput where there are too few
     workloads, DatabaseError if the store cannot be read."""
     return fit_kinds(samples_of(store, key, dtype), device)
 
 
 class DatabaseCosts:
-    """Of workloads on devices, which are told by their indices: `keys` in the database, `devices` in a topology. The
-    rooflines are fitted to what the database has now.
+    """Provides costs of workloads on devices, which are given by their indices in `keys` (the database) and `devices`
+    (a topology). The rooflines are fitted to the trials that the database has when this is made.
 
     Raises BadInput as `fitted` does.
     """
@@ -63,8 +68,8 @@ class DatabaseCosts:
         self.fits = [fitted(store, key, device, dtype) for key, device in zip(keys, devices, strict=True)]
 
     def cost(self, workload: Workload, device: int) -> Cost | None:
-        """Seconds, and where they are from: "device" (the database's best) or "fitted" (the roofline). None for a
-        workload of which neither the time nor the work is known."""
+        """Return a workload's seconds and their source: "device" (the database's best) or "fitted" (the roofline). None
+        means that neither a time nor the work of the workload is known."""
         best = self._store.best(workload, self._keys[device])
         if best is not None:
             return Cost(best.seconds, "device")

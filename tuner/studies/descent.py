@@ -1,8 +1,8 @@
 """Local search among strategies. Start at `descend`.
 
-The neighbours of a strategy differ from it in one operator's config (paper 002, section 8.4). A recurrent layer's steps
-share their parameters, and one of them alone is seldom better elsewhere: so all of a layer's operators are tried
-together, too.
+The neighbours of a strategy differ from it in the config of one operator (Jia, Zaharia and Aiken, "Beyond Data and
+Model Parallelism for Deep Neural Networks", section 8.4). The steps of a recurrent layer share their parameters, so
+moving one of them alone seldom helps. Therefore all operators of a layer are also tried together.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from tuner.studies.simulator.patterns import TICK
 from tuner.studies.soap import PartConfig, Proposals, configs_of
 
 Move = tuple[int, ...]  # operators that get the same config
-_AT_ONCE = 16  # moves that are looked at before one is made
-_NEAR = 0.003  # what takes this share more at most is nearly as fast
+_AT_ONCE = 16  # moves that are evaluated before any is made
+_NEAR = 0.003  # a config is nearly as fast if it takes at most this share more
 
 
 def layer_moves(simulator: Simulator) -> list[Move]:
-    """All operators of a layer together, of every layer that has more than one."""
+    """Return one move for every layer of more than one operator: all its operators together."""
     return [layer.members for layer in simulator.blocks.layers if len(layer.members) > 1]
 
 
 def better_of(
     simulator: Simulator, operators: Sequence[int], configs: Sequence[PartConfig], margin: float = 0.0
 ) -> tuple[PartConfig | None, list[PartConfig]]:
-    """Of some configs for these operators the one that makes the strategy fastest, None if none makes it faster than it
-    is; and those that make it slower by no more than this share."""
+    """Return the best of some configs for these operators, and the configs that are nearly as fast.
+
+    The best is None if no config makes the strategy faster than it is now. The nearly fast ones make it slower by at
+    most the share `margin`; better ones are among them.
+    """
     limit = simulator.seconds * (1 + margin) - TICK
     others = [config for config in configs if any(config != simulator.strategy_at(i) for i in operators)]
     found = simulator.look([dict.fromkeys(operators, config) for config in others], limit)
@@ -48,17 +51,20 @@ def descend(
     go_on: Callable[[], bool] = lambda: True,
     configs: Proposals = configs_of,
 ) -> bool:
-    """Takes operators' best of `configs`, and layers', again and again, until none is better: then the simulators'
-    strategy is a local optimum and this returns True; False if `go_on` ended it before. Next to one that changed,
-    others are likely to become better: they come first. All `simulators` have the same strategy, and have the same in
-    the end: they look at neighbours at the same time, which changes nothing in what is found."""
+    """Replace configs of operators and of layers by better ones until no neighbour is faster.
+
+    Returns True if the strategy of the simulators is then a local optimum, False if `go_on` ended the search earlier.
+    After a change the neighbours of the changed operators are tried first, as they are likely to improve too. All
+    `simulators` have the same strategy, before and after. They evaluate neighbours at the same time, which does not
+    change the result.
+    """
     network, topology = simulators[0].network, simulators[0].topology
     moves: list[Move] = [(i,) for i in range(len(network.operators))]
     rng.shuffle(moves)
     moves = layer_moves(simulators[0]) + moves
     every = {move: configs(network.operators[move[0]], topology) for move in moves}
     beside, near = _beside(simulators[0], moves), dict[Move, Sequence[PartConfig]]()
-    waiting, unchanged = dict.fromkeys(moves), 0  # those that were looked at longest ago come first
+    waiting, unchanged = dict.fromkeys(moves), 0  # the moves evaluated longest ago come first
     with ThreadPoolExecutor(len(simulators)) as pool:
         while unchanged < len(moves):
             if not go_on():
@@ -80,7 +86,10 @@ def _again(
     near: dict[Move, Sequence[PartConfig]],
     go_on: Callable[[], bool],
 ) -> None:
-    """Where all moves have been looked at, most of what a change makes better was nearly as fast before it."""
+    """Evaluate only the configs that were nearly as fast, again and again until none of them is better.
+
+    Once all moves have been evaluated, most configs that become better by a change were nearly as fast before it.
+    """
     made = True
     while made:
         made, some = False, [move for move, configs in near.items() if configs]
@@ -92,7 +101,7 @@ def _again(
 
 
 def _beside(simulator: Simulator, moves: Sequence[Move]) -> dict[Move, list[Move]]:
-    """Of each move of one operator, the moves of those that it reads or that read it."""
+    """Return, for each move of one operator, the moves of the operators that it reads or that read it."""
     of: dict[int, list[Move]] = defaultdict(list)
     for move in moves:
         for i in move:
@@ -110,7 +119,8 @@ def _improve(
     moves: Mapping[Move, Sequence[PartConfig]],
     near: dict[Move, Sequence[PartConfig]],
 ) -> list[Move]:
-    """Looks at all at the same time, takes what is better and returns which moves were; `near`: of each move then."""
+    """Evaluate all moves at the same time, make the better ones and return them. `near` records each move's configs
+    that are nearly as fast."""
     free: SimpleQueue[Simulator] = SimpleQueue()
     for simulator in simulators:
         free.put(simulator)
@@ -128,8 +138,8 @@ def _improve(
 
 
 def _apply(simulators: Sequence[Simulator], better: Mapping[Move, PartConfig]) -> list[Move]:
-    """Takes the configs that are better one after the other; the moves that were. All were found for one strategy, so
-    that those behind the first may not be better any more."""
+    """Apply the better configs one after the other and return the moves that were made. All were found for one
+    strategy, so that a later one may no longer be better; such a move is skipped."""
     made = []
     for move, config in better.items():
         change = dict.fromkeys(move, config)
@@ -144,6 +154,6 @@ def _apply(simulators: Sequence[Simulator], better: Mapping[Move, PartConfig]) -
 
 
 def is_local_optimum(simulator: Simulator) -> bool:
-    """Whether no strategy that differs in one operator is faster than the simulator's."""
+    """Tell whether no strategy that differs in one operator is faster than the simulator's."""
     operators, topology = simulator.network.operators, simulator.topology
     return all(better_of(simulator, (i,), configs_of(o, topology))[0] is None for i, o in enumerate(operators))

@@ -1,5 +1,5 @@
-"""A network of a model for the simulator, by what the database knows and without measuring anything. Start at
-`estimated_network`; `measured.measured_network` has plans whose every cost was measured.
+"""Converts a model for the simulator by what the database knows, without measuring anything. Start at
+`estimated_network`; `measured_network.measured_network` converts plans whose every cost was measured.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ from tuning_db.store import Store
 
 
 def estimated_network(graph: FusedGraph, devices: Sequence[Device], topology: Topology, store: Store) -> Simulated:
-    """What `Simulator` takes of a model on `devices`, which `topology` has in this order (`here.measured_topology`).
+    """Return what `Simulator` takes for a model on `devices`, which `topology` lists in the same order (see
+    `topology.here.measured_topology`).
 
-    A step takes the database's best for its workload, else what the roofline fitted to the device's trials says of its
-    flop and bytes: those of plain steps are what they read and write. Layouts and their transforms are not counted. No
-    operator is split; the placement is the fallback from the fastest device.
+    A step takes the database's best seconds for its workload. Without them it takes the seconds of the roofline that is
+    fitted to the device's trials, by its flop and bytes; the bytes of a plain step are what it reads and writes.
+    Layouts and their transforms are not counted. No operator is split. The placement is the fallback from the fastest
+    device.
 
-    Raises BadInput where a device has too few trials to fit a roofline to, or a step no device.
+    Raises BadInput where a device has too few trials to fit a roofline, or where no device computes some step.
     """
     return Estimates(devices, topology, store, graph.dtype).network(graph)
 
 
 class Estimates:
-    """As `estimated_network`, for several graphs: what is known of the devices is asked for once."""
+    """Estimates several graphs as `estimated_network` does, and looks up what is known of the devices only once."""
 
     def __init__(self, devices: Sequence[Device], topology: Topology, store: Store, dtype: str) -> None:
         self._devices, self._topology = devices, topology
@@ -52,8 +54,9 @@ class Estimates:
         self._runs: list[dict[Hashable, bool]] = [{} for _ in devices]
 
     def network(self, graph: FusedGraph, whole: Mapping[Var, AnchorStep] = MappingProxyType({})) -> Simulated:
-        """`whole`: of steps that are parts of others (`graph.split`), these: a part that was not measured takes its
-        share of what they take."""
+        """Return what `Simulator` takes for a graph. `whole` maps the result of a part (see `tuner.graph.fusion.split`)
+        to the step that it is a part of. A part without a trial of its own takes its share of the whole step's
+        seconds."""
         network, works = network_of(graph)
         table = {}
         for step, operator in zip(graph.steps, network.operators, strict=True):
@@ -70,7 +73,8 @@ class Estimates:
 
 
 def _known_seconds(costs: DatabaseCosts, workload: Workload, whole: AnchorStep | None, device: int) -> float | None:
-    """By trials of the workload, or of the one that it is a part of; None where there are none."""
+    """Return seconds by trials of the workload, or of the step `whole` that it is a part of; None where there are
+    none."""
     cost = costs.cost(workload, device)
     if cost is None or cost.source == "device":
         return None if cost is None else cost.seconds
@@ -84,8 +88,11 @@ def _known_seconds(costs: DatabaseCosts, workload: Workload, whole: AnchorStep |
 
 
 def network_of(graph: FusedGraph) -> tuple[Network, Mapping[str, Work]]:
-    """A model's steps as operators, and what each of them computes and moves. Images have their own dimensions, all
-    else a single one as large as all of it; what can be split (`graph.split`) can be along its channels and rows."""
+    """Return a model's steps as operators of a simulated network, and by name the flop and bytes of each.
+
+    Images keep their own dimensions; any other value has a single dimension as large as all of it. Steps that can be
+    split (see `tuner.graph.fusion.split`) can be split along their channels and rows.
+    """
     place = {step.out: i for i, step in enumerate(graph.steps)}
     operators, works = list[NetworkOperator](), dict[str, Work]()
     for i, step in enumerate(graph.steps):
@@ -117,8 +124,12 @@ def _dimensions(step: Step) -> tuple[tuple[int, ...], str]:
 
 
 def _needs(step: Step, read: Var, shape: tuple[int, ...], given: tuple[int, ...]) -> tuple[Read, ...]:
-    """What parts of a step, which makes `shape`, need of a value of the shape `given`, both as `_dimensions` has them:
-    of what is added no more than they make, of a convolution's data the rows that its kernel reaches."""
+    """Return what the parts of a step that makes `shape` need of a value `read` of the shape `given`, one `Read` a
+    dimension.
+
+    Both shapes are as `_dimensions` returns them. Of an addend a part needs only the piece that it makes itself. Of a
+    convolution's data it needs the rows that its kernel reaches.
+    """
     everything = (ALL,) * len(given)
     if not isinstance(step, AnchorStep):
         return everything
@@ -140,8 +151,8 @@ def able_topology(
     topology: Topology,
     runs: Sequence[dict[Hashable, bool]] | None = None,
 ) -> Topology:
-    """The topology's devices, each lacking the kinds of which it cannot compute some step of the network. `runs`: what
-    each was already found to compute, which grows."""
+    """Return the topology with devices that lack every kind of which they cannot compute some step of the network.
+    `runs` remembers for each device which steps it can compute, and is extended."""
     found = []
     for device, spec, known in zip(devices, topology.devices, runs or [{} for _ in devices], strict=True):
         lacks = set(spec.lacks)

@@ -1,4 +1,5 @@
-"""The fastest of all strategies that a search proposes, by depth-first search with bounds (paper 002, section 8.4).
+"""Finds the fastest of all strategies that a search proposes, by depth-first search with bounds (Jia, Zaharia and
+Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", section 8.4).
 
 Operators get their configs one after the other, in the network's order. A branch is left when no strategy in it can be
 faster than the best one known, by `bounds.Bounds`. Start at `fastest`.
@@ -20,8 +21,11 @@ from tuner.studies.soap import Strategy, configs_of
 
 @dataclass
 class Proof:
-    """`strategy` takes `seconds`, and if the search was `complete` none takes less. `space`: how many strategies there
-    are; `leaves`: how many were simulated; `nodes`: how many beginnings of one were looked at."""
+    """The result of the search: `strategy` takes `seconds`, and if the search was `complete`, none takes less.
+
+    `space` is the number of strategies, `leaves` the number of simulated ones and `nodes` the number of beginnings that
+    were examined.
+    """
 
     strategy: Strategy
     seconds: float
@@ -32,8 +36,11 @@ class Proof:
 
 
 def fastest(simulator: Simulator, known: Strategy, go_on: Callable[[Proof], bool] = lambda _: True) -> Proof:
-    """Of all strategies made of `configs_of`; `known`: a fast one to start with. `go_on` is asked after every 1000
-    beginnings. For networks of a few operators on a few devices: paper 002 took hours."""
+    """Return the fastest of all strategies made of `configs_of`.
+
+    `known` is a fast strategy to start with. `go_on` is asked after every 1000 beginnings, and the search ends if it
+    returns False. It suits networks of a few operators on a few devices: Jia et al. report hours.
+    """
     search = _Search(simulator, known, go_on)
     search.proof.complete = search.descend(0)
     return search.proof
@@ -51,7 +58,7 @@ class _Search:
         self._chosen: list[int] = []
 
     def descend(self, operator: int) -> bool:
-        """All strategies that begin as chosen; False if `go_on` ended it."""
+        """Examine all strategies that begin with the chosen configs. Returns False if `go_on` ended the search."""
         if operator == len(self._configs):
             self._simulate()
             return True

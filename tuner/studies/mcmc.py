@@ -1,14 +1,15 @@
-"""Strategies by Markov chains (paper 002, section 6). Start at `search`.
+"""Searches strategies by Markov chains (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep Neural
+Networks", section 6). Start at `search`.
 
-From every initial strategy a chain proposes another config for an operator that is drawn, takes it always if that is
-faster and else with probability exp(-(seconds more) / temperature), and ends when its time is over, or when the best
-strategy is half of that time old. The paper leaves the temperature open: here it is a share of the start's seconds. Two
-things are not in the paper: a share of the proposals is for all operators of a layer `together`, and the best strategy
-is made a local optimum at the end (`_polish`).
+A chain begins at every initial strategy. It proposes another config for an operator drawn at random. It always accepts
+a faster strategy, and a slower one with probability exp(-(seconds more) / temperature). It ends when its time is over,
+or when its best strategy has not improved for half of that time. The paper does not give the temperature: here it is a
+share of the initial strategy's seconds. Two things are not in the paper. A share of the proposals changes all operators
+of a layer `together`, and the best strategy is made a local optimum at the end (`_polish`).
 
-Chains from several starts run in threads, each with a simulator and random numbers of its own (the simulator is C, and
-holds no lock of Python's while it runs): what they find does not depend on how many run at a time, unless time limits
-them.
+Chains from several starts run in threads, each with its own simulator and random numbers. The simulator is written in C
+and releases Python's lock while it runs. What the chains find does not depend on how many run at a time, unless they
+are limited by time.
 """
 
 from __future__ import annotations
@@ -27,18 +28,22 @@ from tuner.studies.descent import descend, layer_moves
 from tuner.studies.simulator import Simulator
 from tuner.studies.soap import Proposals, Strategy, configs_of, random_config
 
-SHARES = 3  # of a search's time: chains may have one, descents have the rest
+SHARES = 3  # of a search's time: the chains get one at most, the descents get the rest
 
 
 @dataclass(frozen=True)
 class Options:
-    """`seconds` or `proposals` limits each chain (one of them has to). `temperature`: a proposal that takes this share
-    of the start's seconds more is accepted with probability 1/e. `together`: the share of proposals for whole layers.
-    `tempering`: that many chains from every start, each warmer than the one before by `ratio`, which exchange
-    strategies every `exchange` proposals. `patience`: proposals without gain before a chain may end early. `descents`:
-    how often to go from the best to a local optimum, each time in another order, and keep the best of these; for that
-    there is twice as much time as all chains may have, and what they left. `threads`: how many chains run at a time,
-    and neighbours are looked at."""
+    """Options that control a search. At least one of `seconds` and `proposals` must be given; each limits every chain.
+
+    - `temperature`: a proposal that takes this share of the start's seconds more is accepted with probability 1/e.
+    - `together` is the share of proposals that change whole layers.
+    - `tempering` is the number of chains from every start. Each is warmer than the one before by the factor `ratio`,
+      and they exchange strategies every `exchange` proposals.
+    - `patience` is the number of proposals without gain before a chain may end early.
+    - `descents` is how many times a local optimum is sought from the best strategy, each time in another order; the
+      best result is kept. The descents get twice the time that all chains may have, and what the chains left.
+    - `threads` is the number of chains that run at a time, and of neighbours that are evaluated at a time.
+    """
 
     seconds: float = math.inf
     proposals: float = math.inf
@@ -61,8 +66,11 @@ class Options:
 
 @dataclass
 class ChainResult:
-    """`strategy` takes `seconds`; `start`: from which it was reached. `reached`: the seconds of each chain's best, by
-    the start's name. `optimal`: no neighbour is faster. `history`: elapsed time, seconds of the best then."""
+    """The result of a search: `strategy` takes `seconds` and was reached from the start named `start`.
+
+    `reached` holds the seconds of each chain's best by the name of its start. `optimal` means that no neighbour is
+    faster. `history` pairs elapsed seconds with the seconds of the best strategy at that time.
+    """
 
     strategy: Strategy = ()
     seconds: float = math.inf
@@ -88,12 +96,13 @@ def search(
     progress: Progress = lambda _: None,
     configs: Proposals = configs_of,
 ) -> ChainResult:
-    """The fastest strategy that chains from the starts come upon and that fits into the memories. Every temperature and
-    thread has the simulator, which is left in any strategy, or a twin of it. Same `rng` and `proposals`: same result.
-    `progress` is told of each new best, by one thread at a time; what it raises ends the search. `configs`: what may be
-    proposed.
+    """Return the fastest strategy that chains from the starts find and that fits into the memories.
 
-    Raises BadInput if there are no starts, or none of the strategies seen fits into the memories.
+    Every temperature of every thread uses `simulator` or a twin of it; `simulator` is left in an arbitrary strategy.
+    The same `rng` and `proposals` give the same result. `progress` is called with each new best, by one thread at a
+    time; an exception that it raises ends the search. `configs` returns the configs that may be proposed.
+
+    Raises BadInput if there are no starts, or if none of the strategies seen fits into the memories.
     """
     if not starts:
         raise BadInput("a search needs a strategy to start from")
@@ -134,8 +143,11 @@ def _polish(
     best: _Best,
     configs: Proposals,
 ) -> None:
-    """Which local optimum a descent ends in depends on its order. None but the first is begun that would not end in
-    time if it took as long as the longest so far."""
+    """Descend from the best strategy several times, in different orders, and keep the best local optimum.
+
+    The order decides which local optimum a descent ends in. After the first descent, another one begins only if it
+    would end in time, should it take as long as the longest so far.
+    """
     found, start, least, longest = best.found, best.found.strategy, best.found.seconds, 0.0
     for _ in range(options.descents):
         began = best.elapsed()
@@ -154,7 +166,8 @@ def _polish(
 
 
 class _Best:
-    """The best of all chains. Of strategies that are equally fast, that of the first start is kept: `place`."""
+    """Keeps the best strategy of all chains. Of strategies that are equally fast it keeps that of the first start, by
+    `place`."""
 
     def __init__(self, clock: Callable[[], float], progress: Progress) -> None:
         self.found, self.place, self.ended = ChainResult(), 0, Event()
@@ -176,7 +189,7 @@ class _Best:
 
 
 def _run(chains: Sequence[_Chains], crews: Sequence[list[Simulator]], best: _Best) -> None:
-    """As many chains at a time as there are crews of simulators."""
+    """Run as many chains at a time as there are crews of simulators."""
     free: SimpleQueue[list[Simulator]] = SimpleQueue()
     for crew in crews:
         free.put(crew)
@@ -193,11 +206,11 @@ def _run(chains: Sequence[_Chains], crews: Sequence[list[Simulator]], best: _Bes
             for done in [pool.submit(run, chain) for chain in chains]:
                 done.result()
         finally:
-            best.ended.set()  # of interest where this was interrupted, or one chain failed
+            best.ended.set()  # ends the other chains if this was interrupted or one of them failed
 
 
 class _Chains:
-    """All temperatures from one start, taking turns. `place`: of the start among the others."""
+    """The chains of all temperatures from one start, which take turns. `place` is the index of the start."""
 
     def __init__(
         self,
@@ -230,7 +243,8 @@ class _Chains:
                 self._exchange()
 
     def _over(self) -> bool:
-        """The paper's two criteria; the second in time where time is the limit, else in proposals."""
+        """Tell whether one of the paper's two criteria ends the chains. The second is measured in time if time is
+        limited, else in proposals."""
         options, (gained, at) = self._options, self._gained
         if self.seen >= options.proposals or self._shared.ended.is_set():
             return True
@@ -251,7 +265,7 @@ class _Chains:
             operators = (rng.randrange(len(simulator.network.operators)),)
         config = random_config(simulator.network.operators[operators[0]], simulator.topology, rng, self._configs)
         self.seen += 1
-        # Drawn before it is simulated: what is above the limit is refused, and need not be simulated to its end.
+        # The limit is drawn before the simulation: what exceeds it is refused and need not be simulated to its end.
         limit = simulator.seconds - warmth * math.log(1.0 - rng.random())
         too_large = simulator.excess > 0
         if simulator.propose(dict.fromkeys(operators, config), math.inf if too_large else limit) == math.inf:
@@ -261,7 +275,7 @@ class _Chains:
         self._look(simulator)
 
     def _exchange(self) -> None:
-        """Replica exchange between neighbouring temperatures: strategies stay where they are, temperatures move."""
+        """Move temperatures between neighbours by replica exchange; the strategies stay in their simulators."""
         for i in range(len(self._simulators) - 1):
             colder, warmer = self._simulators[i : i + 2]
             gain = (1 / self._warmth[i] - 1 / self._warmth[i + 1]) * (colder.seconds - warmer.seconds)

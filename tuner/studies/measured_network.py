@@ -1,4 +1,4 @@
-"""A planned network for the simulator: its operators whole, with what was measured of them (the tuning database). Start
+"""Converts a planned network for the simulator: its operators stay whole and take the times that were measured. Start
 at `measured_network`.
 
 The additive model (`placement.exact`) cannot see that devices work at the same time; the simulator can.
@@ -20,7 +20,7 @@ from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
 
 
 class Simulated(NamedTuple):
-    """What `Simulator` takes, and the plan's own placement."""
+    """Holds the arguments of `Simulator`, and the plan's own placement as a strategy."""
 
     network: Network
     topology: Topology
@@ -39,27 +39,33 @@ def measured_network(
     links: Sequence[tuple[int, int, float, float]],
     cores: Sequence[str] = (),
 ) -> Simulated:
-    """`nodes`, `moving` and the plan's `states` as in `exact.NetworkPlan`; `sizes`: bytes of what each node makes;
-    `devices`: their names; `links`: source, target, latency in seconds, seconds per byte, as `Costs.link` has them;
-    `cores`: of each device, equal for those that compute on the same ones (see `topology.DeviceSpec`).
+    """Return what `Simulator` takes for a planned network.
 
-    On the device that the plan gives it, an operator takes what the plan says, with the transforms of layouts that are
-    made for it first, and what a concatenation saves taken off; on another one, its fastest state there, which saves
-    nothing. A network's inputs are where they are read. No operator is split. What several read on another device than
-    where it is made is copied there once: they read an operator there that takes no time (and may be anywhere, for a
-    search).
+    - `nodes` and `moving` are those of `exact.NetworkPlan`, `states` those of its plan.
+    - `sizes` holds the bytes of what each node makes.
+    - `devices` holds the names of the devices.
+    - `links` holds (source, target, latency in seconds, seconds per byte), as `Costs.link` returns them.
+    - `cores` holds a name for each device, equal for devices that compute on the same cores (see
+      `topology.DeviceSpec`).
+
+    On the device that the plan gives it, an operator takes the plan's seconds. These include the layout transforms that
+    are made for it first, less what a concatenation saves. On another device it takes its fastest state there, which
+    saves nothing. A network's inputs are wherever they are read. No operator is split.
+
+    A value that several operators read on a device that does not make it is copied there once. To this end they read an
+    additional operator on that device that takes no time. A search may move that operator anywhere.
     """
     made = [node.states[state].makes for node, state in zip(nodes, states, strict=True)]
     own = _own_seconds(nodes, moving, states)
     kept = [i for i, node in enumerate(nodes) if node.operands]
     read = Counter((o, made[i].device) for i in kept for o in set(nodes[i].operands))
     given = _Given(devices)
-    at: dict[tuple[int, int], int] = {}  # of a node and a device, the operator that those read which are there
+    at: dict[tuple[int, int], int] = {}  # by node and device: the operator that readers on that device read
     for number, i in enumerate(kept):
         node, here = nodes[i], made[i].device
         seconds = [min((s.seconds for s in node.states if s.makes.device == d), default=math.inf) for d in given.every]
         seconds[here] = own[i]
-        title = f"{number} {node.name}"  # names of steps need not differ
+        title = f"{number} {node.name}"  # names of steps need not be unique
         inputs = tuple(dict.fromkeys(at[o, here] for o in node.operands if (o, here) in at))
         maker = given.add(title, sizes[i], inputs, here, seconds)
         for d in given.every:
@@ -71,7 +77,7 @@ def measured_network(
 
 
 def _own_seconds(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> list[float]:
-    """Of every node, and of the transforms that are made for it first."""
+    """Return the seconds of every node, with those of the layout transforms that are made for it first."""
     moves = moves_of(nodes, moving, states)
     left = {(move.node, move.to): move.seconds for move in moves if move.before.device == move.to.device}
     found = list(computing(nodes, states))
@@ -81,7 +87,8 @@ def _own_seconds(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -
 
 
 class _Given:
-    """Whole operators for `devices`, and what they take on each: infinity where they cannot be."""
+    """Collects whole operators for `devices`, with their seconds on each device: infinity where a device cannot compute
+    one."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices, self.every = devices, range(len(devices))
@@ -91,7 +98,7 @@ class _Given:
         self.lacks = [set[str]() for _ in devices]
 
     def add(self, title: str, size: int, inputs: tuple[int, ...], device: int, seconds: Sequence[float]) -> int:
-        """The operator's index."""
+        """Add an operator and return its index."""
         shape = (max(size // ITEM, 1),)
         self.operators.append(NetworkOperator(title, title, shape, "-", inputs, tuple((ALL,) for _ in inputs)))
         self.strategy.append(PartConfig((1,), (device,)))
@@ -111,11 +118,11 @@ def _topology(
     links: Sequence[tuple[int, int, float, float]],
     cores: Sequence[str],
 ) -> Topology:
-    """Peaks are not known, and not needed: nothing is split."""
+    """Return a topology of these devices and links. Peaks are unknown, and not needed as nothing is split."""
     each = zip(devices, lacks, cores, strict=True)
     specs = [DeviceSpec(d, d, 1.0, 1.0, d, 0.0, frozenset(no), on) for d, no, on in each]
     found = []
     for a, b, latency, rate in links:
-        bus = cores[a] if cores[a] == cores[b] else ""  # the cores that both compute on also copy
+        bus = cores[a] if cores[a] == cores[b] else ""  # the cores that both devices use also make the copy
         found.append(Link(devices[a], devices[b], math.inf if rate == 0 else 1 / rate, latency, bus))
     return Topology(name, tuple(specs), tuple(Memory(d) for d in devices), tuple(found))

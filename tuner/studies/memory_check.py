@@ -1,4 +1,4 @@
-"""Whether placements on a GPU and the CPU fit into the memories of a topology. Start at `Limits`."""
+"""Checks whether placements on a GPU and the CPU fit into the memories of a topology. Start at `Limits`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tuner.studies.topology import Memory, Topology
 
 @dataclass(frozen=True)
 class Limits:
-    """What there is of a topology's memories, and of the GPU's what it may have besides (`gpu`, None: all of it)."""
+    """Holds the memories of a topology, and in `gpu` the bytes that the GPU may use (None: all of its memory)."""
 
     topology: Topology
     gpu: int | None
 
     @staticmethod
     def of(topology: Topology, gpu: Device) -> Limits:
-        """The GPU may have what the device has, or less where the topology has less of a memory of its own."""
+        """Return the limits where the GPU may use the bytes that the device reports, or fewer if its own memory in the
+        topology has fewer."""
         own = topology.memory_of[GPU] != topology.memory_of[CPU]
         given = topology.memories[topology.memory_of[GPU]].bytes if own else math.inf
         least = min(given, math.inf if gpu.memory_bytes is None else gpu.memory_bytes)
@@ -36,15 +37,19 @@ class Limits:
         return self.kept(graph, placement) == list(placement) and self._too_small(graph, placement) is None
 
     def check(self, graph: FusedGraph, placement: Sequence[int]) -> None:
-        """Raises BadInput where no placement can fit: a value that is needed is held by some device, so all memories
-        together have to hold at least what one device would need alone. `placement`: whose needs are told."""
+        """Check that some placement can fit. A needed value is held by some device, so all memories together must hold
+        at least what one device would need alone. `placement` is the one whose needs the message gives. Raises BadInput
+        where none fits."""
         least = memory_on(graph, [CPU] * len(graph.steps), CPU)
         if least > sum(memory.bytes for memory in self.topology.memories):
             raise self.refusal(graph, placement)
 
     def refusal(self, graph: FusedGraph, placement: Sequence[int]) -> BadInput:
-        """Says which memory is too small for a placement whose last steps are the CPU's where the GPU's is too small;
-        which was before, if none is then (the CPU lacks what it would have to compute)."""
+        """Return the error that names the memory which is too small.
+
+        The placement is examined with its last steps moved to the CPU where the GPU's memory is too small. If no memory
+        is too small then, the CPU lacks what it would have to compute, and the placement is examined as it is.
+        """
         found = self._too_small(graph, self.kept(graph, placement)) or self._too_small(graph, placement)
         if found is None:
             has = f"{self.topology.name}: the GPU may have {self.gpu} bytes, and the CPU lacks what does not fit there"
@@ -56,7 +61,7 @@ class Limits:
         )
 
     def _too_small(self, graph: FusedGraph, placement: Sequence[int]) -> tuple[Memory, int] | None:
-        """The first memory that is too small, and the bytes that are needed of it."""
+        """Return the first memory that is too small, and the bytes that are needed of it."""
         needs = [0] * len(self.topology.memories)
         for device, memory in enumerate(self.topology.memory_of):
             needs[memory] += memory_on(graph, placement, device)

@@ -1,9 +1,9 @@
-"""Strategies of a network that is built: each step whole, or in parts along its output channels or rows. Start at
-`built`; `read_strategy_of` and `write_strategy_of` are for files that a person edits, `part_tasks` to tune what these
-split.
+"""Strategies of a network that is built: each step is whole, or in parts along its output channels or rows. Start at
+`built`. `read_strategy_of` and `write_strategy_of` handle files that a person edits; `part_tasks` lists what there is
+to tune in the steps that these files split.
 
-The parts of paper 002, section 4, are equal: that a device gets three quarters is said as four parts, three of them
-there, which are built as one.
+The parts of Jia, Zaharia and Aiken ("Beyond Data and Model Parallelism for Deep Neural Networks", section 4) are equal.
+To give a device three quarters, a strategy has four parts, three of them on that device; these are built as one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
 from tuner.tasks import Task
 
 MOST_PARTS = 4
-_BLOCKS = (16, 8, 4)  # channels of a layout block: a part of whole blocks is joined to others without a copy
+_BLOCKS = (16, 8, 4)  # channels of a layout block; parts of whole blocks are joined without a copy
 
 
 def configs_in_parts(operator: NetworkOperator, topology: Topology, most: int = MOST_PARTS) -> tuple[PartConfig, ...]:
-    """What a search proposes: whole on a device, or along a parameter dimension, or the rows of what has parameters, up
-    to `most` parts shared out between two of them."""
+    """Return the configs that a search proposes: the whole operator on a device, or up to `most` parts on two devices.
+
+    The parts lie along a parameter dimension, or along the rows of an operator that has parameters.
+    """
     axes = "pa" if operator.weights else "p"
     dims = tuple(i for i, axis in enumerate(operator.axes) if axis in axes)
     return _configs(topology.able(operator.kind), dims, operator.shape, most)
@@ -51,14 +53,18 @@ def _configs(able: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...
     for dim, (one, other) in product(dims, combinations(able, 2)):
         for degree in range(2, min(most, shape[dim]) + 1):
             degrees = tuple(degree if i == dim else 1 for i in range(len(shape)))
-            first = [k for k in range(1, degree) if gcd(k, degree) == 1]  # 2 of 4 are 1 of 2
+            first = [k for k in range(1, degree) if gcd(k, degree) == 1]  # 2 of 4 equals 1 of 2
             found += [PartConfig(degrees, (one,) * k + (other,) * (degree - k)) for k in first]
     return tuple(found)
 
 
 def all_in_rows(simulator: Simulator, otherwise: Strategy) -> Strategy:
-    """All steps that can be in the same parts of their rows, the fastest such, the others as they are `otherwise`: a
-    start for searches. From whole steps none leads there where what is between two of them takes long to copy."""
+    """Return the fastest strategy that splits the rows of all steps that can be split alike, the others as in
+    `otherwise`.
+
+    It is a start for searches. From whole steps a search does not get there one step at a time, if what lies between
+    two steps takes long to copy.
+    """
     ways: list[dict[tuple[int, ...], PartConfig]] = []
     for operator in simulator.network.operators:
         configs = configs_in_parts(operator, simulator.topology)
@@ -71,8 +77,9 @@ def all_in_rows(simulator: Simulator, otherwise: Strategy) -> Strategy:
 def fewer_parts(
     strategy: Strategy, seconds: Callable[[Strategy], float], go_on: Callable[[], bool] = lambda: True
 ) -> tuple[Strategy, float]:
-    """The strategy with the steps whole whose parts do not pay by `seconds` (of the strategy as it is built, say: the
-    search does not see slices and concatenations), one after the other, and its seconds. `go_on` may end it before."""
+    """Make steps whole again, one after the other, where their parts do not pay by `seconds`; return the strategy and
+    its seconds. `seconds` may count the strategy as it is built: the search itself does not see slices and
+    concatenations. `go_on` may end this early."""
     took, left = seconds(strategy), [i for i, config in enumerate(strategy) if len(config.devices) > 1]
     gained = True
     while gained:
@@ -91,8 +98,9 @@ def fewer_parts(
 
 
 def built(graph: FusedGraph, strategy: Strategy, host: int) -> Split:
-    """The network with its steps in the parts of a strategy for `network_of(graph)`; `host`: the index of the CPU. The
-    parts are put together where all who read them are, else where most of them are made.
+    """Return the network with its steps in the parts that a strategy for `network_of(graph)` gives. `host` is the index
+    of the CPU. The parts of a step are joined on the device of all readers if there is only one, else on the device
+    that makes most of them.
 
     Raises BadInput, naming the node, for a step that has fewer channels, or groups of channels, than parts, or whose
     channels and rows are both split.
@@ -117,7 +125,7 @@ def built(graph: FusedGraph, strategy: Strategy, host: int) -> Split:
 
 
 def shares_of(step: AnchorStep, config: PartConfig) -> list[Share]:
-    """The rows or the channels of each part. Raises BadInput for a config that splits both."""
+    """Return the rows or the channels of each part. Raises BadInput for a config that splits both."""
     if sum(degree > 1 for degree in config.degrees) > 1:
         raise BadInput(f"node {step.node!r}: split it along channels or along rows, not both")
     if len(config.degrees) > ROWS and config.degrees[ROWS] > 1:
@@ -128,8 +136,8 @@ def shares_of(step: AnchorStep, config: PartConfig) -> list[Share]:
 
 
 def _channels_shared(step: AnchorStep, devices: Sequence[int]) -> list[Share]:
-    """As equal as whole groups of channels allow, but for whole layout blocks where these move a border by a quarter of
-    a part at most. Every device has a group, if there are as many."""
+    """Share out channels as equally as whole groups of channels allow. Borders move to whole layout blocks where that
+    moves each border by at most a quarter of a part. Every device gets a group if there are enough."""
     channels, unit, parts = channels_of(step), unit_of(step), len(devices)
     exact = [channels * i / parts for i in range(parts + 1)]
     for block in (*(unit * b for b in _BLOCKS), unit):
@@ -144,26 +152,27 @@ def _channels_shared(step: AnchorStep, devices: Sequence[int]) -> list[Share]:
 
 
 def _most(shares: Sequence[Share]) -> int:
-    """The device with the most channels, or rows."""
+    """Return the device with the most channels, or rows."""
     devices = dict.fromkeys(share.device for share in shares)
     return max(devices, key=lambda d: sum(share.size for share in shares if share.device == d))
 
 
 def whole_strategy(graph: FusedGraph, placement: Sequence[int]) -> Strategy:
-    """A placement of a graph's steps, by the indices of their devices, as a strategy in which none is split."""
+    """Return a placement of a graph's steps (indices of devices) as a strategy in which no step is split."""
     network, _ = network_of(graph)
     return tuple(whole(o, d) for o, d in zip(network.operators, placement, strict=True))
 
 
 def read_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device]) -> Strategy:
-    """Raises BadInput, in one line with the file and the step, for what cannot be used."""
+    """Read a strategy for a graph from a file. Raises BadInput, in one line with the file and the step, for what cannot
+    be used."""
     network, _ = network_of(graph)
     return read_strategy(path, network, able_topology(graph, network, devices, topology=_names_of(devices)))
 
 
 def built_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> Split:
-    """As `built`, on a GPU and the CPU, for a strategy that a file has. Raises BadInput, with the file, for what cannot
-    be split so, and for what does not fit into the GPU's memory."""
+    """Return `built` for a strategy from a file, on a GPU and the CPU. Raises BadInput, naming the file, for a strategy
+    that cannot be built, and for one that does not fit into the GPU's memory."""
     split = _built(path, graph, strategy, CPU)
     gpu, needs = devices[GPU], memory_on(split.graph, split.placement, GPU)
     if gpu.memory_bytes is not None and needs > gpu.memory_bytes:
@@ -180,13 +189,14 @@ def _built(path: Path, graph: FusedGraph, strategy: Strategy, host: int) -> Spli
 
 
 def write_strategy_of(path: Path, graph: FusedGraph, devices: Sequence[Device], strategy: Strategy) -> None:
-    """A file for `read_strategy_of`. Raises BadInput where it cannot be written."""
+    """Write a file for `read_strategy_of`. Raises BadInput where it cannot be written."""
     network, _ = network_of(graph)
     write_strategy(path, network, _names_of(devices), strategy)
 
 
 def part_tasks(path: Path, graph: FusedGraph, device: str) -> list[Task]:
-    """What there is to tune on a device in the parts that a file gives it. Raises BadInput as `read_strategy_of`."""
+    """Return the tasks to tune on a device for the parts that a file gives it. Raises BadInput as `read_strategy_of`
+    does."""
     names = devices_in(path)
     if device not in names:
         raise BadInput(f"{path}: gives nothing to {device}: it has {', '.join(names) or 'no devices'}")
@@ -202,7 +212,7 @@ def _names_of(devices: Sequence[Device]) -> Topology:
 
 
 def _named(names: Sequence[str]) -> Topology:
-    """Devices by their names alone: to say where a step is takes no peaks."""
+    """Return a topology of devices that have only names; saying where a step is takes no peaks."""
     specs = tuple(DeviceSpec(name, name, 1.0, 1.0, name) for name in names)
     links = tuple(Link(a, b, 1.0) for a in names for b in names if a != b)
     return Topology(",".join(names), specs, tuple(Memory(name) for name in names), links)

@@ -1,4 +1,4 @@
-"""What placements of a network really take: built and run. Start at `Runs`."""
+"""Measures placements of a network by building and running them. Start at `Runs`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ RUNS = 5
 
 
 class Runs:
-    """Seconds of an inference of a network on several devices by the placement of its steps: the device of each, as an
-    index. Every placement is built and run once, on random inputs, by the kernels that the database has. Raises
-    DatabaseError if the store cannot be read."""
+    """A callable that returns the seconds of an inference of a network for a placement: the index of each step's
+    device.
+
+    Every placement is built and run once, on random inputs, with the kernels that the database has. Raises
+    DatabaseError if the store cannot be read.
+    """
 
     def __init__(self, graph: FusedGraph, devices: Sequence[Device], store: Store, runs: int = RUNS) -> None:
         self._graph, self._devices, self._runs = graph, devices, runs
@@ -35,7 +38,8 @@ class Runs:
         self._known: dict[tuple[int, ...], float] = {}
 
     def __call__(self, placement: Sequence[int]) -> float:
-        """Infinite where a device cannot compute a step, or refuses a kernel or a tensor."""
+        """Return the seconds of a placement; infinity where a device cannot compute a step, or refuses a kernel or a
+        tensor."""
         key = tuple(placement)
         if key not in self._known:
             try:
@@ -63,7 +67,7 @@ class Runs:
 
 
 def _random(ty: Any, place: tvm.runtime.Device) -> Any:
-    """Numbers for a tensor of floats, zeros for others (they may be indices)."""
+    """Return random numbers for a tensor of floats, zeros for other types (they may be indices)."""
     shape, dtype = [int(s) for s in ty.shape], str(ty.dtype)
     floats = dtype.startswith("float")
     values = np.random.default_rng(0).standard_normal(shape) if floats else np.zeros(shape)

@@ -1,11 +1,13 @@
-"""Ways of placing a model's steps on a GPU and the CPU by simulation, no kernel being measured. Start at `place`.
+"""Places a model's steps on a GPU and the CPU by simulation, without measuring any kernel. Start at `place`.
 
-All of them see the same costs (`estimated.estimated_network`: the database's best times, fitted rooflines behind them).
-What they find is taken only where the simulator says that it is faster than what needs no search: each device alone,
-and the fallback. `mcmc` goes on with steps in parts (`parts`), and takes these where they are faster as they are built,
-slices, copies and concatenations included, than all that leaves every step whole. Chains give each device the whole
-rate of its memory; what they find, and what needs no search, is compared with the rate shared where devices draw on one
-memory at the same time (`simulator.contention`).
+All search methods see the same costs: the database's best times, and fitted rooflines where there are none
+(`estimated_network.estimated_network`). A result is taken only if the simulator says that it is faster than each device
+alone and than the fallback, which need no search.
+
+`mcmc` then searches on with steps in parts (`parts`). It takes these only if they beat every placement of whole steps,
+as they are built: with their slices, copies and concatenations. The chains give each device the whole rate of its
+memory. The final comparison shares the rate between devices that draw on one memory at the same time
+(`simulator.contention`).
 """
 
 from __future__ import annotations
@@ -38,15 +40,19 @@ from tuner.studies.topology import Topology
 from tuning_db.store import Store
 
 FALLBACK = "fallback"
-_REACHED = 1.0  # of a memory's rate: topologies have what kernels reach (`tune devices --topology`)
+_REACHED = 1.0  # share of a memory's rate: measured topologies (`tune devices --topology`) hold what kernels reach
 
 
 @dataclass(frozen=True)
 class PlacementResult:
-    """`strategy`: what is to be built, as `split` has it. It is what the `way` found (`taken` is the way's name then),
-    or one of `simple`, which has the simulated seconds of each device alone, infinite where it cannot, and of the
-    fallback. `found`: the seconds of what the way found. `in_parts`: those of what it found with steps in parts, as it
-    would be built; None where it found none that fit."""
+    """The strategy to build, and the seconds that led to it.
+
+    `strategy` is what is to be built, and `split` the graph in its parts. The strategy is either what the search method
+    `way` found, with `taken` equal to `way`, or the simple placement that `taken` names. `simple` holds the simulated
+    seconds of the fallback and of each device alone, infinite where that is impossible. `found` is the seconds of what
+    the search found with whole steps. `in_parts` is the seconds of what it found with steps in parts, as it would be
+    built; it is None where no step is split or nothing fits.
+    """
 
     way: str
     taken: str
@@ -56,15 +62,15 @@ class PlacementResult:
     simple: Mapping[str, float]
     scene: _Scene = field(repr=False)  # of `split.graph`
     in_parts: float | None = None
-    measured: bool = False  # by running what was found and the simple ones
+    measured: bool = False  # whether `found` and `simple` were measured by running the placements
 
     def timeline(self) -> Timeline:
-        """The simulated one of what is to be built."""
+        """Return the simulated timeline of what is to be built."""
         return self.scene.timeline(self.placement)
 
     @property
     def placement(self) -> tuple[int, ...]:
-        """The index of the device of each step of `split.graph`."""
+        """Return the index of the device of each step of `split.graph`."""
         return self.split.placement
 
     @property
@@ -74,7 +80,7 @@ class PlacementResult:
         return self.simple.get(self.taken, self.found)
 
     def text(self) -> str:
-        """For a person, in one line."""
+        """Describe the result for a person, in one line."""
         beside = ", ".join(f"{name} {_milliseconds(s)}" for name, s in self.simple.items())
         known = "measured" if self.measured else "simulated"
         found = f"{self.way} placement: {known} {_milliseconds(self.found)}, {beside}"
@@ -97,13 +103,17 @@ def place(
     seed: int = 0,
     reward: Callable[[Sequence[int]], float] | None = None,
 ) -> PlacementResult:
-    """A placement on `devices`, a GPU and the CPU, which `topology` has in this order. `way`: of `WAYS`. `unwanted`:
-    as `fallback.fall_back` has it. `seconds`: how long the ways that search may. `reward`: what says the seconds of
-    placements instead of the simulator (`runs.Runs`); of the ways that search `learned` alone asks it.
+    """Place a graph on `devices`, a GPU and the CPU, which `topology` lists in this order.
 
-    Nothing is taken that does not fit into the topology's memories, of which devices may share one. The GPU's own, or
-    its `memory_bytes` if these are less, are kept to as the fallback does: the last steps go to the CPU. Steps of a
-    kind that the topology's GPU `lacks` are the CPU's.
+    - `way` is the search method, one of `WAYS`.
+    - `unwanted` names operators that the GPU must not compute, as in `fallback.fall_back`.
+    - `seconds` is how long methods that search may take.
+    - `reward` returns the seconds of placements in place of the simulator (`runs.Runs`). Of the methods that search,
+      only `learned` asks it.
+
+    No result exceeds the topology's memories, some of which devices may share. If the GPU's steps need more than its
+    own memory, or than its `memory_bytes` where these are less, its last steps go to the CPU, as in the fallback. Steps
+    of a kind that the topology's GPU `lacks` go to the CPU.
 
     Raises BadInput as `fall_back` and `estimated_network` do, where nothing fits into the memories, and where `learned`
     lacks torch or learns nothing that the devices can compute.
@@ -136,7 +146,7 @@ def place(
 def _in_parts(
     placing: PlacementResult, task: _Task, scene: _Scene, *, unwanted: Collection[str], estimates: Estimates
 ) -> PlacementResult:
-    """With steps in parts where that is faster as it is built, and fits into the memories."""
+    """Return the result with steps in parts where that is faster as it is built, and fits into the memories."""
     starts = {**task.starts, placing.taken: placing.strategy, "rows": all_in_rows(task.simulator(), placing.strategy)}
     strategy = task.searched(starts, configs_in_parts)
     found = _Built(placing.split.graph, scene.limits, unwanted, estimates)
@@ -153,7 +163,7 @@ def _in_parts(
 
 @dataclass(frozen=True)
 class _Scene:
-    """What tells the seconds of placements of a graph. `reward`: as `place` has it."""
+    """Evaluates placements of a graph. `reward` is that of `place`."""
 
     graph: FusedGraph
     given: Simulated
@@ -161,12 +171,12 @@ class _Scene:
     reward: Callable[[Sequence[int]], float] | None = None
 
     def can(self, placement: Sequence[int]) -> bool:
-        """Whether the devices compute it, and it fits into their memories."""
+        """Tell whether the devices compute every step and the placement fits into their memories."""
         runs = all(d not in lacking for d, lacking in zip(placement, _lacking(self.given), strict=True))
         return runs and self.limits.hold(self.graph, placement)
 
     def seconds(self, placement: Sequence[int]) -> float:
-        """Infinite for what cannot be."""
+        """Return the seconds of a placement; infinity for one that is impossible."""
         if not self.can(placement):
             return math.inf
         if self.reward is not None:
@@ -177,7 +187,7 @@ class _Scene:
         return Simulator(network, topology, cost).start(_strategy(self.given, placement))
 
     def timeline(self, placement: Sequence[int]) -> Timeline:
-        """As the simulator has it."""
+        """Return the simulated timeline of a placement."""
         network, topology, cost, _ = self.given
         if self._contends:
             return contended_timeline(network, topology, _strategy(self.given, placement), cost=cost, reached=_REACHED)
@@ -187,14 +197,14 @@ class _Scene:
 
     @property
     def _contends(self) -> bool:
-        """Whether the devices draw on one memory at the same time: they share one, but no cores."""
+        """Tell whether the devices draw on one memory at the same time: they share a memory but no cores."""
         memory, processor = self.given.topology.memory_of, self.given.topology.processor_of
         return memory[GPU] == memory[CPU] and processor[GPU] != processor[CPU]
 
 
 @dataclass(frozen=True)
 class _Built:
-    """What strategies of a graph take as they are built."""
+    """Evaluates strategies of a graph as they are built."""
 
     graph: FusedGraph
     limits: Limits
@@ -202,7 +212,8 @@ class _Built:
     estimates: Estimates
 
     def seconds(self, strategy: Strategy) -> float:
-        """Infinite for what does not fit into the memories, or one of the devices cannot compute."""
+        """Return the seconds of a strategy; infinity if it does not fit into the memories, or if a device cannot
+        compute a step."""
         split = built(self.graph, strategy, CPU)
         return self.scene(split).seconds(split.placement)
 
@@ -212,14 +223,15 @@ class _Built:
 
 
 def check_known(store: Store, devices: Sequence[Device], dtype: str) -> None:
-    """Raises BadInput where the database has too little of a device for `place`, DatabaseError if it cannot be read."""
+    """Check that the database knows enough of each device for `place`. Raises BadInput where it does not, DatabaseError
+    if it cannot be read."""
     for device in devices:
         check_enough(samples_of(store, device.key, dtype), device.name)
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What a way is given; `starts`: strategies by name."""
+    """What a search method is given. `starts` holds strategies by name."""
 
     given: Simulated
     starts: Mapping[str, Strategy]
@@ -231,7 +243,7 @@ class _Task:
         return Simulator(self.given.network, self.given.topology, self.given.cost)
 
     def searched(self, starts: Mapping[str, Strategy], configs: Proposals) -> Strategy:
-        """By chains from these, and descents, in the task's seconds."""
+        """Search by chains from these starts and by descents, within the task's seconds."""
         options = mcmc.Options(seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()))
         return mcmc.search(self.simulator(), starts, self.rng, options=options, configs=configs).strategy
 
@@ -241,8 +253,8 @@ def _exact(task: _Task) -> Strategy:
 
 
 def _mcmc(task: _Task) -> Strategy:
-    """Chains from all starts, from the exact sum and from a random strategy, which have a third of the time; the
-    rest is for descents. Every step is whole."""
+    """Search by chains with every step whole. They start from all starts, from the optimum of the additive model and
+    from a random strategy. The chains get a third of the time, the descents get the rest."""
     configs = partial(configs_in_parts, most=1)
     drawn = random_strategy(task.given.network, task.given.topology, task.rng, configs)
     starts = {**task.starts, "exact": _exact(task), "random": drawn}
@@ -259,16 +271,16 @@ def _learned(task: _Task) -> Strategy:
 
 
 WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}
-IN_PARTS = ("mcmc",)  # ways that go on with steps in parts, for as long again
+IN_PARTS = ("mcmc",)  # methods that search on with steps in parts, for as long again
 
 
 def _unlimited(topology: Topology) -> Topology:
-    """The simulator frees no value, `memory_on` does: memory is kept to by that."""
+    """Remove the memory limits: the simulator never frees a value, so `memory_on` enforces the limits instead."""
     return replace(topology, memories=tuple(replace(m, bytes=math.inf) for m in topology.memories))
 
 
 def _without(unwanted: Collection[str], graph: FusedGraph, given: Simulated) -> Simulated:
-    """The GPU does not compute the steps of these operators."""
+    """Return `given` with a GPU that lacks the operators of these names."""
     each = zip(graph.steps, given.network.operators, strict=True)
     lacks = {operator.kind for step, operator in each if operator_of(step) in unwanted}
     devices = list(given.topology.devices)
@@ -277,7 +289,7 @@ def _without(unwanted: Collection[str], graph: FusedGraph, given: Simulated) -> 
 
 
 def _lacking(given: Simulated) -> list[set[int]]:
-    """For each step the devices that cannot compute it."""
+    """Return, for each step, the devices that cannot compute it."""
     every = set(range(len(given.topology.devices)))
     return [every - set(given.topology.able(o.kind)) for o in given.network.operators]
 

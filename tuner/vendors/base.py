@@ -1,4 +1,4 @@
-"""What all vendors' templates have in common: `VendorTemplate`."""
+"""Define `VendorTemplate`, which is what all vendors' templates have in common."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OPS = ("conv2d", "dense")
 
 
 class VendorTemplate(AnchorTemplate):
-    """One config: the library's version, so that times of another are not taken for it. `function`: the global
-    function that its kernels call."""
+    """A template that has one config: the library's version, so that times of another version are not taken for this
+    one's. `function` is the global function that its kernels call."""
 
     def __init__(self, vendor: str, version: str, op: str) -> None:
         self.version_here, self.op = version, op
@@ -26,7 +26,7 @@ class VendorTemplate(AnchorTemplate):
 
     @abstractmethod
     def applies(self, workload: Workload, target: Target) -> bool:
-        """Whether the library computes a float32 workload there."""
+        """Return whether the library computes a float32 workload on the target."""
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         return Layouts(PLAIN, PLAIN)

@@ -1,6 +1,6 @@
-"""CLBlast's convolutions and matrix products on an OpenCL device, in the queue that our own kernels are in.
+"""Call CLBlast's convolutions and matrix products on an OpenCL device, in the queue that our own kernels use.
 
-The library has no epilogues: a kernel of ours does them behind it, from a workspace.
+The library has no epilogues. A kernel of ours computes them after the library's, which writes to a workspace.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tuner.vendors.base import OPS, VendorTemplate
 from tuning_db.record import Config, Workload
 
 _CROSS_CORRELATION, _ROW_MAJOR, _AS_IT_IS, _TRANSPOSED = 151, 101, 111, 112
-_ITEMS = 16  # of a group of the epilogue
+_ITEMS = 16  # work-items per group in the epilogue's kernel
 
 
 class ClBlastTemplate(VendorTemplate):
-    """CLBlast as one more config of an operator."""
+    """A template that offers CLBlast as one more config of an operator."""
 
     first_calls = 3  # the first compiles the library's kernels
 
@@ -67,7 +67,8 @@ class ClBlastTemplate(VendorTemplate):
 
 
 def _compute(key: str, data: c_void_p, weight: c_void_p, out: c_void_p) -> None:
-    """Of the workload with that key, without its epilogue; the pointers are cl_mem. Enqueued, not awaited."""
+    """Compute the workload with that key, without its epilogue. The pointers are cl_mem. The work is enqueued, not
+    awaited. Raises RuntimeError if CLBlast reports an error."""
     status = _call(key)(data, weight, out, ctypes.byref(c_void_p(_current_queue()().value)))
     if status:
         raise RuntimeError(f"CLBlast failed with status {status}")
@@ -75,7 +76,8 @@ def _compute(key: str, data: c_void_p, weight: c_void_p, out: c_void_p) -> None:
 
 @cache
 def _call(key: str) -> Callable[..., int]:
-    """From data, weight, output and a pointer to a queue to the library's status."""
+    """Return a function of data, weight, output and a pointer to a queue, which calls the library and returns its
+    status."""
     c, library, nothing = anchor_of(Workload.from_dict(json.loads(key))), _library(), c_size_t(0)
     if isinstance(c, Dense):
         sizes = [c_size_t(n) for n in (c.rows, c.out_features, c.in_features)]
@@ -103,7 +105,7 @@ def _current_queue() -> Any:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Raises ImportError where it is not here."""
+    """Load the library. Raises ImportError where it is not here."""
     name = find_library("clblast")
     if name is None:
         raise ImportError("the library libclblast is not here")
@@ -111,7 +113,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _version() -> str:
-    """As the file that was loaded has it in its name: "1.5.3"."""
+    """Return the version, which the file that was loaded has in its name: "1.5.3"."""
     _library()
     mapped = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libclblast" in line)
     return Path(next(mapped)).resolve().name.partition(".so.")[2]

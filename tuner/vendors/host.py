@@ -1,8 +1,8 @@
-"""A library of the CPU's kernels as a template: `HostTemplate`, of a `Library`.
+"""Offer a library of CPU kernels as a template. Start at `HostTemplate`, which wraps a `Library`.
 
-The scheduled function only calls back, with the addresses of its tensors: nothing is copied. A library needs weights
-beforehand, to lay them out its own way, while a kernel reads them at every call: so what the kernel reads begins with a
-digest of the weights, by which the library's own are found. Weights that moved or changed are never mistaken.
+The scheduled function only calls back, with the addresses of its tensors, so nothing is copied. A library needs weights
+beforehand, to lay them out its own way, while a kernel reads them at every call. So what the kernel reads begins with a
+digest of the weights, by which the library's own weights are found. Weights that moved or changed are never mistaken.
 """
 
 from __future__ import annotations
@@ -29,41 +29,43 @@ from tuner.devices.parallel import open_pools
 from tuner.vendors.base import VendorTemplate
 from tuning_db.record import Config, Workload
 
-DIGEST = 32 // 4  # of SHA-256, in floats
-# Weights that are cold in a measurement rotate through copies of their own; so do the library's, up to so many.
+DIGEST = 32 // 4  # length of a SHA-256 digest, in floats
+# Weights that are cold in a measurement rotate through copies of their own. The library's weights do so too, with up to
+# this many copies.
 COPIES = 8
-PREPARED, BOUND = 256, 4096  # kept, the latest used
+PREPARED, BOUND = 256, 4096  # how many are kept, the latest used
 _CORES = os.sched_getaffinity(0)
 
 Call = Callable[[], object]
 
 
 class Prepared(Protocol):
-    """A library's kernel for one workload and its weights."""
+    """A library's kernel that is ready for one workload and its weights."""
 
     def bound(self, reads: Sequence[np.ndarray], out: np.ndarray) -> Call:
-        """A call that computes `out` from the data and the operands of "add", in place, whatever they then hold."""
+        """Return a call that computes `out` in place. It reads the data and the operands of "add", whatever they hold
+        at the time of the call."""
         ...
 
 
 class Library(ABC):
-    """On this machine. `exact`: see `Template.exact`."""
+    """A library that is installed on this machine. For `exact` see `Template.exact`."""
 
     name: str
     version: str
     exact: bool = True
 
     def computes(self, workload: Workload) -> bool:
-        """Of float32 workloads on the CPU."""
+        """Return whether the library computes this workload, which is float32 and on the CPU."""
         return True
 
     @abstractmethod
     def prepared(self, workload: Workload, weight: np.ndarray, bias: np.ndarray | None, threads: int) -> Prepared:
-        """`weight` (OIHW, or (out, in)) and `bias` may be kept."""
+        """Prepare a kernel. It may keep `weight` (OIHW, or (out, in)) and `bias`."""
 
 
 class HostTemplate(VendorTemplate):
-    """A library for the CPU as one more config of an operator."""
+    """A template that offers a library for the CPU as one more config of an operator."""
 
     first_calls = 4 * COPIES  # by then every copy has been met and prepared
 
@@ -109,8 +111,8 @@ def _with_digest(array: np.ndarray) -> np.ndarray:
 
 
 class _Callback:
-    """What a library's kernels call: the workload's key, the number of threads, and the addresses of the data, the
-    weight, the operands of the epilogue and the output."""
+    """The function that a library's kernels call. Its arguments are the workload's key, the number of threads, and the
+    addresses of the data, the weight, the operands of the epilogue and the output."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -138,7 +140,7 @@ class _Callback:
         return self._constants[key]
 
     def _bind(self, kernel: tuple[Any, ...], known: tuple[Any, ...], constants: Sequence[int]) -> None:
-        """Prepare what is new, and call it."""
+        """Prepare the kernel and the call that are not cached yet, and make the call."""
         workload, threads = Workload.from_dict(json.loads(kernel[0])), kernel[1]
         anchor = anchor_of(workload)
         data, *adds, out = known[len(kernel) :]
@@ -150,17 +152,18 @@ class _Callback:
                 _keep(self._prepared, kernel, self._library.prepared(workload, values, bias, threads), PREPARED)
             reads = [_array(data, anchor.data_shape), *(_array(add, anchor.out_shape) for add in adds)]
             call = self._prepared[kernel].bound(reads, _array(out, anchor.out_shape))
-            call()  # a library's threads inherit the cores of the one that starts them
+            call()  # a library's threads inherit the cores of the thread that starts them
         _keep(self._bound, known, call, BOUND)
 
 
 def _scattered(address: int) -> int:
-    """One of the copies, whatever the distance of the weights (Fibonacci hashing, Knuth, TAOCP 3, section 6.4)."""
+    """Return which of the copies an address belongs to. Copies are told apart whatever the distance of the weights
+    (Fibonacci hashing, Knuth, TAOCP 3, section 6.4)."""
     return (address // 64 * 2654435769 % (1 << 32)) * COPIES >> 32
 
 
 def _array(address: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The memory at an address."""
+    """Return the memory at an address as an array of float32."""
     floats = ctypes.c_float * int(np.prod(shape))
     return np.ctypeslib.as_array(floats.from_address(address)).reshape(shape)
 
@@ -174,7 +177,7 @@ def _keep(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None
 
 @contextmanager
 def _cores_free() -> Iterator[None]:
-    """Without our threads waiting on their cores for the next loop. Calling them back is a part of what it takes."""
+    """Keep our threads from waiting on their cores for the next loop. The library's time includes calling them back."""
     pools = open_pools()
     for pool in pools:
         pool.rest()
@@ -187,7 +190,7 @@ def _cores_free() -> Iterator[None]:
 
 @contextmanager
 def _on_all_cores() -> Iterator[None]:
-    """The calling thread, wherever it is held, on all cores that the process began with."""
+    """Let the calling thread, wherever it is held, use all cores that the process began with."""
     held = os.sched_getaffinity(0)
     os.sched_setaffinity(0, _CORES)
     try:

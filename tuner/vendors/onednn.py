@@ -1,7 +1,7 @@
-"""oneDNN's CPU kernels, through torch, which keeps weights in oneDNN's own layouts.
+"""Call oneDNN's CPU kernels through torch, which keeps weights in oneDNN's own layouts.
 
-oneDNN adds a residual and applies a ReLU behind the convolution itself; other steps of an epilogue are torch's. torch
-has one number of threads for all of a process: that of the latest kernel.
+oneDNN itself adds a residual and applies a ReLU after the convolution; torch computes the other steps of an epilogue.
+torch has one number of threads for all of a process: that of the latest kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-# Its threads would otherwise keep the cores for milliseconds after each call; read when torch is first imported.
+# torch's threads would otherwise keep the cores for milliseconds after each call. The variable is read when torch is
+# first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
@@ -36,7 +37,7 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 
 
 class OneDnn(Library):
-    """oneDNN as torch brings it. Raises ImportError where torch was built without."""
+    """The library oneDNN, which torch contains. Raises ImportError where torch was built without it."""
 
     name = "onednn"
     version = f"torch {torch.__version__}"
@@ -86,7 +87,7 @@ class _Kernel:
         return call
 
     def _computed(self, data: torch.Tensor, adds: Sequence[torch.Tensor]) -> torch.Tensor:
-        """With the bias, the first "add" and the ReLU, as far as oneDNN fuses them."""
+        """Return the result with the bias, the first "add" and the ReLU, as far as oneDNN fuses them."""
         anchor, weight = self._anchor, self._weight
         unary = "relu" if self._relu else None
         if not isinstance(anchor, Conv2d):

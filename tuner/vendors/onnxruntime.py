@@ -1,6 +1,6 @@
-"""onnxruntime's CPU kernels, one session for every operator.
+"""Call onnxruntime's CPU kernels, with one session for every operator.
 
-Its threads sleep between calls: a network's next kernels are ours, which need the cores.
+Its threads sleep between calls, because a network's next kernels are ours and need the cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tuning_db.record import Workload
 
 
 class OnnxRuntime(Library):
-    """onnxruntime's CPU kernels: a session of one operator."""
+    """The library onnxruntime, which computes an operator in a session of its own."""
 
     name = "onnxruntime"
     version = onnxruntime.__version__

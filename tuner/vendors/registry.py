@@ -1,4 +1,4 @@
-"""Vendors by name: asked for by a user, or needed by a module. Start at `open_vendor`."""
+"""Find vendors by name, where a user asks for them or a module needs them. Start at `open_vendor`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tuner.errors import BadInput
 from tuner.vendors.base import PREFIX, VendorTemplate
 from tuning_db.record import Config, Workload
 
-# How to get each.
+# The command that installs each vendor's library.
 VENDORS = {
     "onnxruntime": "pip install onnxruntime",
     "onednn": "pip install 'edgetune[torch]'",
@@ -19,8 +19,8 @@ VENDORS = {
 
 
 def open_vendor(name: str) -> str:
-    """Make a vendor's templates known: from now on its kernels compete. Returns the module that does so in other
-    processes. Raises BadInput for a name that is none and for a library that is not here."""
+    """Register a vendor's templates, so that its kernels compete from now on. Return the module that does so in other
+    processes. Raises BadInput for an unknown name and for a library that is not here."""
     templates_of(name)
     module = f"{__package__}.enabled.{name}"
     import_module(module)
@@ -28,14 +28,14 @@ def open_vendor(name: str) -> str:
 
 
 def register_templates(name: str) -> None:
-    """Register a library's templates. Raises BadInput as `templates_of`."""
+    """Register a library's templates. Raises BadInput as `templates_of` does."""
     for template in templates_of(name):
         register(template)
 
 
 def templates_of(name: str) -> tuple[VendorTemplate, ...]:
-    """Of a vendor that is here; from now on its kernels can be called. Raises BadInput for a name that is none and for
-    a library that is not here."""
+    """Return the templates of a vendor that is here; from now on its kernels can be called. Raises BadInput for an
+    unknown name and for a library that is not here."""
     if name not in VENDORS:
         raise BadInput(f"unknown vendor {name!r} (known: {', '.join(VENDORS)})")
     try:
@@ -46,24 +46,24 @@ def templates_of(name: str) -> tuple[VendorTemplate, ...]:
 
 
 def vendor_template(name: str, workload: Workload) -> VendorTemplate:
-    """The one of a vendor that computes a workload's operator. Raises BadInput as `templates_of` does."""
+    """Return the vendor's template that computes a workload's operator. Raises BadInput as `templates_of` does."""
     return next(t for t in templates_of(name) if t.op == workload.op)
 
 
 def vendor_of(template: str) -> str | None:
-    """The vendor behind a template's name, None if there is none."""
+    """Return the vendor behind a template's name, or None if there is none."""
     return template.rpartition("_")[2] if template.startswith(PREFIX) else None
 
 
 def vendors_of(configs: Iterable[Config | None]) -> dict[str, str]:
-    """The vendors that configs call, with the versions that they were measured with."""
+    """Return the vendors that configs call, with the versions that they were measured with."""
     named = [(vendor_of(config.template), config) for config in configs if config is not None]
     return {name: str(config["version"]) for name, config in named if name is not None}
 
 
 def require(vendors: Mapping[str, str]) -> None:
-    """Let the kernels of a module call its vendors. Raises BadInput where one is not here, or in another version: that
-    would be another kernel than the one that was checked."""
+    """Let the kernels of a module call its vendors. Raises BadInput if a vendor is not here, or has another version:
+    its kernel would not be the one that was checked."""
     for name, version in vendors.items():
         here = templates_of(name)[0].version_here
         if here != version:

@@ -1,4 +1,4 @@
-"""Real architectures as ONNX files with seeded random weights: something to tune where no model is at hand.
+"""Writes real architectures as ONNX files with seeded random weights: something to tune where no model is at hand.
 
 `write_model("resnet18", "resnet18.onnx")` writes one, `names()` lists them. The graphs are those of torchvision and
 GluonCV exports, with BatchNormalization and Dropout left as nodes. Each architecture is one file with a `build`
@@ -39,7 +39,7 @@ _ARCHITECTURES: dict[str, Callable[[GraphBuilder, int], str | Sequence[str]]] = 
 
 
 def names() -> list[str]:
-    """The architectures that can be written, sorted."""
+    """Return the names of the architectures that can be written, sorted."""
     return sorted(_ARCHITECTURES)
 
 
@@ -64,7 +64,7 @@ def write_model(name: str, path: str | os.PathLike[str], batch: int = 1, seed: i
 
 
 def _write_whole(target: Path, content: bytes) -> None:
-    """Write beside the target and rename, so that a full disk or a kill leaves no torn file."""
+    """Write to a file beside the target and rename it, so that a full disk or a kill leaves no incomplete file."""
     try:
         with whole_file(str(target)) as file:
             file.write(content)

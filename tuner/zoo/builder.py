@@ -1,7 +1,7 @@
-"""GraphBuilder: adds layers with seeded random parameters to an ONNX graph, and hands out the finished model.
+"""`GraphBuilder` adds layers with seeded random parameters to an ONNX graph and returns the finished model.
 
-Weights are He-scaled and batch statistics lie around those of a trained network, so that activations keep their
-magnitude from the first layer to the last. Every method takes and returns the name of a value.
+Weights are He-scaled, and batch statistics lie around those of a trained network. So activations keep their magnitude
+from the first layer to the last. Methods that add a layer take and return names of values.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_i
 OPSET = 17
 IR_VERSION = 8
 
-# The same on all sides; above and below, left and right; or above, left, below, right.
+# A padding is one number for all sides, (above and below, left and right), or (above, left, below, right).
 Padding = int | tuple[int, int] | tuple[int, int, int, int]
 
 
 class GraphBuilder:
-    """One graph under construction. Values are NCHW float32; `channels` maps each value to its channel count."""
+    """Builds one graph, whose values are NCHW float32. `channels` maps each value to its channel count."""
 
     def __init__(self, name: str, rng: np.random.Generator) -> None:
         self._name = name
@@ -49,8 +49,8 @@ class GraphBuilder:
         gain: float = 2.0,
         shift: float | np.ndarray = 0.0,
     ) -> str:
-        """`gain`: weight variance times fan-in; 2 keeps the magnitude where a ReLU precedes or follows. `shift`: around
-        which the biases lie."""
+        """Add a convolution. `gain` is the weight variance times fan-in; 2 keeps the magnitude where a ReLU precedes or
+        follows. `shift` is the value around which the biases lie."""
         kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
         shape = (out_channels, self.channels[x] // groups, kh, kw)
         reads = [x, self._parameter(f"{name}.weight", self._normal(shape, np.sqrt(gain / np.prod(shape[1:]))))]
@@ -68,7 +68,8 @@ class GraphBuilder:
         )
 
     def batch_norm(self, x: str, name: str, gain: float = 1.0, epsilon: float = 1e-5) -> str:
-        """`gain`: the mean scale; below one where a residual branch ends, so that the sums do not grow."""
+        """Add a batch normalisation. `gain` is its mean scale; it is below one where a residual branch ends, so that
+        the sums do not grow."""
         n = self.channels[x]
         uniform = self.rng.uniform
         parameters = {
@@ -102,7 +103,7 @@ class GraphBuilder:
         return self.node("LeakyRelu", [x], self.channels[x], alpha=slope)
 
     def upsample(self, x: str) -> str:
-        """Every pixel four times, as torch exports it."""
+        """Double height and width by repeating every pixel, as torch exports it."""
         scales = self._parameter(f"upsample.{x}.scales", np.array([1, 1, 2, 2], np.float32))
         rule = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         return self.node("Resize", [x, "", scales], self.channels[x], **rule)
@@ -128,7 +129,7 @@ class GraphBuilder:
         )
 
     def average_pool(self, x: str, kernel: int, stride: int, *, padding: Padding = 0, include_pad: bool = True) -> str:
-        """`include_pad`: padding counts as zeros, as in torch."""
+        """Add an average pooling. `include_pad` says whether padding counts as zeros, as in torch."""
         return self.node(
             "AveragePool",
             [x],
@@ -155,7 +156,7 @@ class GraphBuilder:
         return self.node("Gemm", [x, weight, bias], out_features, alpha=1.0, beta=1.0, transB=1)
 
     def model(self, *outputs: str) -> ModelProto:
-        """The checked model of these outputs (float32), with inferred shapes."""
+        """Return the checked model of these outputs (float32), with inferred shapes."""
         results = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None) for output in outputs]
         graph = helper.make_graph(self._nodes, self._name, self._inputs, results, self._initializers)
         opsets = [helper.make_opsetid("", OPSET)]
@@ -176,7 +177,7 @@ class GraphBuilder:
         return name
 
     def node(self, op: str, reads: Sequence[str], channels: int = 0, **attributes: object) -> str:
-        """Any operator; `channels` of its result, for layers behind it that ask."""
+        """Add any operator. `channels` is the channel count of its result, for later layers that ask."""
         number = self._counts.get(op, 0)
         self._counts[op] = number + 1
         output = f"{op.lower()}_{number}"

@@ -1,5 +1,6 @@
-"""Inception v3 (Szegedy et al., 2015, section 6) as torchvision builds it, without the auxiliary head: 299x299 input,
-23.83 M parameters, 5.71 G multiply-adds."""
+"""Builds Inception v3 (Szegedy et al., 2015, section 6) as torchvision does, without the auxiliary head: 299x299 input,
+23.83 M parameters, 5.71 G multiply-adds.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ EPSILON = 1e-3
 
 
 def build(b: GraphBuilder, batch: int) -> str:
-    """The name of the output (batch, 1000)."""
+    """Build the network and return the name of its output (batch, 1000)."""
     x = b.input("data", (batch, 3, 299, 299))
     x = _conv(b, x, "Conv2d_1a_3x3", channels=32, kernel=3, stride=2)
     x = _conv(b, x, "Conv2d_2a_3x3", channels=32, kernel=3)
@@ -56,7 +57,7 @@ def _pool_branch(b: GraphBuilder, x: str, name: str, channels: int) -> str:
 
 
 def _block_a(b: GraphBuilder, x: str, name: str, pool_channels: int) -> str:
-    """35x35 (figure 5)."""
+    """Add a block at 35x35 (figure 5)."""
     one = _conv(b, x, f"{name}.branch1x1", channels=64, kernel=1)
     five = _conv(b, x, f"{name}.branch5x5_1", channels=48, kernel=1)
     five = _conv(b, five, f"{name}.branch5x5_2", channels=64, kernel=5, padding=2)
@@ -67,7 +68,7 @@ def _block_a(b: GraphBuilder, x: str, name: str, pool_channels: int) -> str:
 
 
 def _block_b(b: GraphBuilder, x: str, name: str) -> str:
-    """35x35 to 17x17 (figure 10)."""
+    """Add the reduction from 35x35 to 17x17 (figure 10)."""
     three = _conv(b, x, f"{name}.branch3x3", channels=384, kernel=3, stride=2)
     double = _conv(b, x, f"{name}.branch3x3dbl_1", channels=64, kernel=1)
     double = _conv(b, double, f"{name}.branch3x3dbl_2", channels=96, kernel=3, padding=1)
@@ -76,7 +77,7 @@ def _block_b(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def _block_c(b: GraphBuilder, x: str, name: str, inner: int) -> str:
-    """17x17 with 1x7 and 7x1 factors (figure 6)."""
+    """Add a block at 17x17 with 1x7 and 7x1 factors (figure 6)."""
     one = _conv(b, x, f"{name}.branch1x1", channels=192, kernel=1)
     seven = _conv(b, x, f"{name}.branch7x7_1", channels=inner, kernel=1)
     seven = _wide(b, seven, f"{name}.branch7x7_2", channels=inner, length=7)
@@ -90,7 +91,7 @@ def _block_c(b: GraphBuilder, x: str, name: str, inner: int) -> str:
 
 
 def _block_d(b: GraphBuilder, x: str, name: str) -> str:
-    """17x17 to 8x8."""
+    """Add the reduction from 17x17 to 8x8."""
     three = _conv(b, x, f"{name}.branch3x3_1", channels=192, kernel=1)
     three = _conv(b, three, f"{name}.branch3x3_2", channels=320, kernel=3, stride=2)
     seven = _conv(b, x, f"{name}.branch7x7x3_1", channels=192, kernel=1)
@@ -101,7 +102,7 @@ def _block_d(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def _block_e(b: GraphBuilder, x: str, name: str) -> str:
-    """8x8 with the last factors side by side (figure 7)."""
+    """Add a block at 8x8 with the last factors side by side (figure 7)."""
     one = _conv(b, x, f"{name}.branch1x1", channels=320, kernel=1)
     three = _conv(b, x, f"{name}.branch3x3_1", channels=384, kernel=1)
     three_wide = _wide(b, three, f"{name}.branch3x3_2a", channels=384, length=3)

@@ -1,6 +1,7 @@
-"""NASNet-A (Zoph et al., 2018, figure 4) as TensorFlow's slim and its ports build it: mobile (4 @ 1056, 224x224 input,
-5.29 M parameters, 0.564 G multiply-adds) and large (6 @ 4032, 331x331, 88.75 M, 23.8 G). Every cell reads the two
-before it; its blocks are five additions of two branches each."""
+"""Builds NASNet-A (Zoph et al., 2018, figure 4) as TensorFlow's slim and its ports do: mobile (4 @ 1056, 224x224 input,
+5.29 M parameters, 0.564 G multiply-adds) and large (6 @ 4032, 331x331, 88.75 M, 23.8 G). Every cell reads the two cells
+before it; its blocks are five additions of two branches each.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +12,37 @@ import numpy as np
 from tuner.zoo.builder import GraphBuilder
 
 EPSILON = 1e-3
-SQUEEZED = 0.25  # variance of the 1x1 convolutions that cells begin with: their additions make values larger
+SQUEEZED = 0.25  # variance of the 1x1 convolutions that cells begin with, as the additions in cells make values larger
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value and its height, which is its width."""
+    """A value that has the height `size`, which is also its width."""
 
     name: str
     size: int
 
 
 def mobile(b: GraphBuilder, batch: int) -> str:
-    """NASNet-A (4 @ 1056): the name of the output."""
+    """Build NASNet-A (4 @ 1056) and return the name of its output."""
     return _Network(b).build(batch, size=224, stem=32, features=1056, repeats=4, skips=False)
 
 
 def large(b: GraphBuilder, batch: int) -> str:
-    """NASNet-A (6 @ 4032): the name of the output."""
+    """Build NASNet-A (6 @ 4032) and return the name of its output."""
     return _Network(b).build(batch, size=331, stem=96, features=4032, repeats=6, skips=True)
 
 
 class _Network:
-    """Cells on one graph. Padding is TensorFlow's SAME: with stride 2 one less before an even size than behind it."""
+    """Builds cells on one graph. Padding is TensorFlow's SAME: with stride 2, an even size gets one pixel less before
+    it than behind it."""
 
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
 
     def build(self, batch: int, size: int, stem: int, features: int, repeats: int, skips: bool) -> str:
-        """`skips`: behind a reduction, the value before the last cell is read, not the last."""
+        """Build the network. With `skips`, the cell after a reduction reads the value before the last cell, not that of
+        the last."""
         b, channels = self._b, features // 24
         x = b.conv(b.input("data", (batch, 3, size, size)), "conv0", stem, 3, 2)
         first = Value(b.batch_norm(x, "conv0.bn", epsilon=EPSILON), (size - 3) // 2 + 1)
@@ -90,12 +93,13 @@ class _Network:
         return Value(self._b.concat([part.name for part in (one, two, three, four)]), zero.size)
 
     def _squeezed(self, x: Value, name: str, width: int) -> Value:
-        """ReLU, a 1x1 convolution, batch normalisation."""
+        """Add ReLU, a 1x1 convolution and batch normalisation."""
         y = self._b.conv(self._b.relu(x.name), name, width, 1, gain=SQUEEZED)
         return Value(self._b.batch_norm(y, f"{name}.bn", epsilon=EPSILON), x.size)
 
     def _halved(self, x: Value, name: str, width: int) -> Value:
-        """Every second pixel, once from the first and once from the second on, each to half of the channels."""
+        """Take every second pixel, once from the first and once from the second pixel on, and map each to half of the
+        channels."""
         b, y = self._b, self._b.relu(x.name)
         ends = [np.array(values, np.int64) for values in ((1, 1), (x.size, x.size), (2, 3))]
         shifted = b.node("Slice", [y, *map(b.constant, ends)], b.channels[y])
@@ -107,7 +111,8 @@ class _Network:
         return Value(b.batch_norm(b.concat(parts), f"{name}.bn", epsilon=EPSILON), (x.size + 1) // 2)
 
     def _separable(self, x: Value, name: str, width: int, *, kernel: int, stride: int = 1) -> Value:
-        """Twice ReLU, depthwise and 1x1 convolution, batch normalisation; the first has the stride."""
+        """Add ReLU, depthwise convolution, 1x1 convolution and batch normalisation twice; the first time has the
+        stride."""
         b, y, size = self._b, x.name, x.size
         for i, step in enumerate((stride, 1)):
             y = b.relu(y)
@@ -130,6 +135,6 @@ class _Network:
 
 
 def _same(size: int, kernel: int, stride: int) -> tuple[int, int, int, int]:
-    """Padding above, left, below and right so that the result has size / stride pixels, rounded up."""
+    """Return padding above, left, below and right such that the result has size / stride pixels, rounded up."""
     whole = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return whole // 2, whole // 2, whole - whole // 2, whole - whole // 2

@@ -1,6 +1,7 @@
-"""RandWire-WS (Xie et al., 2019, table 1): blocks of 32 nodes wired at random (Watts-Strogatz, K 4, P 0.75), 224x224
-input. Small (C 78, about 5.6 M parameters and 0.58 G multiply-adds) and regular (C 109, 31.9 M, 4.0 G). The seed of the
-weights is that of the wiring, too."""
+"""Builds RandWire-WS (Xie et al., 2019, table 1): blocks of 32 nodes wired at random (Watts-Strogatz, K 4, P 0.75),
+224x224 input. There are small (C 78, about 5.6 M parameters and 0.58 G multiply-adds) and regular (C 109, 31.9 M, 4.0
+G). The seed of the weights also decides the wiring.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ NODES, NEIGHBOURS, REWIRED = 32, 4, 0.75
 
 
 def small(b: GraphBuilder, batch: int) -> str:
-    """RandWire-WS, C 78: the name of the output (batch, 1000)."""
+    """Build RandWire-WS with C 78 and return the name of its output (batch, 1000)."""
     x = b.conv(b.input("data", (batch, 3, 224, 224)), "conv1", 39, 3, 2, 1)
     x = b.conv(b.relu(b.batch_norm(x, "conv1.bn")), "conv2", 78, 3, 2, 1)
     x = b.batch_norm(x, "conv2.bn")
@@ -20,7 +21,7 @@ def small(b: GraphBuilder, batch: int) -> str:
 
 
 def regular(b: GraphBuilder, batch: int) -> str:
-    """RandWire-WS, C 109: the name of the output (batch, 1000)."""
+    """Build RandWire-WS with C 109 and return the name of its output (batch, 1000)."""
     x = b.conv(b.input("data", (batch, 3, 224, 224)), "conv1", 54, 3, 2, 1)
     x = b.batch_norm(x, "conv1.bn")
     return _build(b, x, (109, 218, 436, 872), (NODES // 2, *(NODES,) * 3))
@@ -34,8 +35,11 @@ def _build(b: GraphBuilder, x: str, widths: tuple[int, ...], nodes: tuple[int, .
 
 
 def wiring(count: int, rng: np.random.Generator) -> list[list[int]]:
-    """For every node the earlier ones that it reads: a ring in which every node knows its neighbours on both sides,
-    whose edges are rewired with a probability; an edge leads from the lower number to the higher."""
+    """Return, for every node, the earlier nodes that it reads.
+
+    The graph begins as a ring in which every node is connected to its neighbours on both sides. Each edge is then
+    rewired with a probability. An edge leads from the lower number to the higher.
+    """
     known: list[set[int]] = [set() for _ in range(count)]
     for distance in range(1, NEIGHBOURS // 2 + 1):
         for node in range(count):
@@ -57,7 +61,8 @@ def _link(known: list[set[int]], one: int, other: int) -> None:
 
 
 def _block(b: GraphBuilder, x: str, name: str, *, width: int, wires: list[list[int]]) -> str:
-    """Nodes without a predecessor read the block's input and halve it; those without a successor are averaged."""
+    """Add a block. Nodes without a predecessor read the block's input and halve it; those without a successor are
+    averaged."""
     values: list[str] = []
     for i, reads in enumerate(wires):
         value = _weighted(b, f"{name}.{i}", [values[r] for r in reads]) if reads else x
@@ -75,7 +80,7 @@ def _block(b: GraphBuilder, x: str, name: str, *, width: int, wires: list[list[i
 
 
 def _weighted(b: GraphBuilder, name: str, values: list[str]) -> str:
-    """A sum with weights between 0 and 1 (of trained networks, the sigmoid of what was learnt)."""
+    """Return a sum with weights between 0 and 1 (in trained networks, the sigmoid of what was learnt)."""
     shares = b.rng.uniform(0.3, 0.7, len(values)) * (2 / len(values)) ** 0.5
     parts = [b.scale(v, f"{name}.share{i}", float(s)) for i, (v, s) in enumerate(zip(values, shares, strict=True))]
     total = parts[0]

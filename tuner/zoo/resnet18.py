@@ -1,4 +1,4 @@
-"""ResNet-18 (He et al., 2015, table 1) as torchvision builds it: 11.69 M parameters, 1.81 G multiply-adds."""
+"""Builds ResNet-18 (He et al., 2015, table 1) as torchvision does: 11.69 M parameters, 1.81 G multiply-adds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BLOCKS = 2
 
 
 def build(b: GraphBuilder, batch: int) -> str:
-    """The name of the output (batch, 1000)."""
+    """Build the network and return the name of its output (batch, 1000)."""
     x = b.input("data", (batch, 3, 224, 224))
     x = b.relu(b.batch_norm(b.conv(x, "conv1", 64, 7, 2, 3), "bn1"))
     x = b.max_pool(x, 3, 2, padding=1)

@@ -1,5 +1,6 @@
-"""ResNet-50 v1 (He et al., 2015, table 1) as GluonCV's resnet50_v1: the stride of a stage is in its first 1x1
-convolution (torchvision has it in the 3x3). 25.56 M parameters, 3.86 G multiply-adds."""
+"""Builds ResNet-50 v1 (He et al., 2015, table 1) like GluonCV's resnet50_v1: the stride of a stage is in its first 1x1
+convolution (torchvision has it in the 3x3). It has 25.56 M parameters and 3.86 G multiply-adds.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ EXPANSION = 4
 
 
 def build(b: GraphBuilder, batch: int) -> str:
-    """The name of the output (batch, 1000)."""
+    """Build the network and return the name of its output (batch, 1000)."""
     x = features(b, b.input("data", (batch, 3, 224, 224)))[-1][-1]
     return b.dense(b.flatten(b.global_average_pool(x)), "dense0", 1000)
 
 
 def features(b: GraphBuilder, x: str) -> list[list[str]]:
-    """The results of all blocks, stage by stage."""
+    """Add all blocks and return their results, stage by stage."""
     x = b.relu(b.batch_norm(b.conv(x, "conv0", 64, 7, 2, 3), "batchnorm0"))
     x = b.max_pool(x, 3, 2, padding=1)
     found: list[list[str]] = []

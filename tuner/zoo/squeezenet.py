@@ -1,5 +1,6 @@
-"""SqueezeNet 1.0 (Iandola et al., 2016, table 1) as torchvision builds it: 1.25 M parameters, 0.82 G multiply-adds.
-It has no batch normalisation: every convolution has a bias."""
+"""Builds SqueezeNet 1.0 (Iandola et al., 2016, table 1) as torchvision does: 1.25 M parameters, 0.82 G multiply-adds.
+It has no batch normalisation: every convolution has a bias.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ MODULES = (None, (16, 64), (16, 64), (32, 128), None, (32, 128), (48, 192), (48,
 
 
 def build(b: GraphBuilder, batch: int) -> str:
-    """The name of the output (batch, 1000)."""
+    """Build the network and return the name of its output (batch, 1000)."""
     x = b.input("data", (batch, 3, 224, 224))
     x = b.relu(b.conv(x, "features.0", 96, 7, 2, bias=True))
     for i, module in enumerate(MODULES, 2):

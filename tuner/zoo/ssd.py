@@ -1,5 +1,6 @@
-"""SSD (Liu et al., 2016) as GluonCV has it for the 20 classes of VOC: maps of MobileNet 1.0 or ResNet-50 v1, four more
-that halve, heads of one convolution on each, boxes decoded and suppressed in the graph."""
+"""Builds SSD (Liu et al., 2016) like GluonCV for the 20 classes of VOC. It takes two maps of MobileNet 1.0 or ResNet-50
+v1, and four more that halve. Each has heads of one convolution. Boxes are decoded and suppressed in the graph.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +15,28 @@ from tuner.zoo.builder import GraphBuilder
 from tuner.zoo.detection import columns, corners, detections, floats, joined, rows
 
 CLASSES = 20
-EXTRA = (512, 512, 256, 256)  # channels of the maps behind the network's
+EXTRA = (512, 512, 256, 256)  # channels of the maps that follow the network's own
 STEPS = (16, 32, 64, 128, 256, 512)  # pixels between anchors
-SIZES = (0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 0.961)  # of the anchors of a map and of the next, of the image
+SIZES = (0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 0.961)  # shares of the image; a map's anchors use its own and the next one
 RATIOS = ((1.0, 2.0, 0.5), *((1.0, 2.0, 0.5, 3.0, 1 / 3),) * 3, *((1.0, 2.0, 0.5),) * 2)
 DEVIATIONS = np.array([0.1, 0.1, 0.2, 0.2], np.float32)
-BACKGROUND = 16.0  # how much more likely random heads find nothing than an object, as after training
+BACKGROUND = 16.0  # bias of the background's logit, so that random heads mostly find nothing, as after training
 
 
 def mobilenet(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
-    """SSD on MobileNet 1.0, for images of `size` pixels a side: the names of the outputs."""
+    """Build SSD on MobileNet 1.0, for images of `size` pixels a side, and return the names of its outputs."""
     maps = mobilenet_v1.features(b, b.input("data", (batch, 3, size, size)))
     return _detector(b, [maps[10], maps[12]], batch, size=size, magnitude=1.0)
 
 
 def resnet50_v1(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
-    """SSD on ResNet-50 v1, for images of `size` pixels a side: the names of the outputs."""
+    """Build SSD on ResNet-50 v1, for images of `size` pixels a side, and return the names of its outputs."""
     stages = resnet50.features(b, b.input("data", (batch, 3, size, size)))
     return _detector(b, [stages[2][-1], stages[3][-1]], batch, size=size, magnitude=3.4)
 
 
 def _detector(b: GraphBuilder, maps: list[str], batch: int, *, size: int, magnitude: float) -> Sequence[str]:
-    """`magnitude`: of the maps' values, which the heads' weights make up for."""
+    """Add the detector. `magnitude` is that of the maps' values, for which the weights of the heads make up."""
     spread, moved = 9 / magnitude**2, 1 / magnitude**2
     extents = [-(-size // 16), -(-size // 32)]
     for i, channels in enumerate(EXTRA):
@@ -57,7 +58,7 @@ def _detector(b: GraphBuilder, maps: list[str], batch: int, *, size: int, magnit
 
 
 def _anchors(extent: int, step: int, size: float, *, next_size: float, ratios: Sequence[float]) -> np.ndarray:
-    """(places, 4): centre x, y, width, height in pixels, in the order of a head's result."""
+    """Return the anchors (places, 4): centre x and y, width and height in pixels, in the order of a head's result."""
     shapes = [(size, size), (sqrt(size * next_size),) * 2]
     shapes += [(size * sqrt(ratio), size / sqrt(ratio)) for ratio in ratios[1:]]
     centres = (np.arange(extent) + 0.5) * step

@@ -1,5 +1,6 @@
-"""YOLOv3 (Redmon and Farhadi, 2018) with Darknet-53 for the 80 classes of COCO: 61.95 M parameters, 32.9 G
-multiply-adds at 416 pixels. Boxes are decoded and suppressed in the graph."""
+"""Builds YOLOv3 (Redmon and Farhadi, 2018) with Darknet-53 for the 80 classes of COCO: 61.95 M parameters, 32.9 G
+multiply-adds at 416 pixels. Boxes are decoded and suppressed in the graph.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ from tuner.zoo.detection import columns, corners, detections, floats, joined, ro
 CLASSES = 80
 STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels, residual blocks
 SLOPE = 0.1
-# Pixels between places and the anchors' extents of each head, the coarsest first.
+# For each head, the pixels between its positions and the extents of its anchors. The coarsest head comes first.
 HEADS = (
     (32, ((116, 90), (156, 198), (373, 326))),
     (16, ((30, 61), (62, 45), (59, 119))),
     (8, ((10, 13), (16, 30), (33, 23))),
 )
-# Of random heads, so that they find as much as trained ones: how far logits differ, and where those lie that say
-# whether anything is there, and what.
+# These make random heads find as much as trained ones: the spread of the logits, and the means of the logits that say
+# whether anything is there, and of which class.
 SPREAD, ANYTHING, KIND = 0.2, -8.0, -4.0
 
 
 def build(b: GraphBuilder, batch: int, size: int) -> Sequence[str]:
-    """For images of `size` pixels a side: the names of the outputs."""
+    """Build the network for images of `size` pixels a side and return the names of its outputs."""
     x = _layer(b, b.input("data", (batch, 3, size, size)), "stem", channels=32, kernel=3)
     maps = []
     for i, (channels, blocks) in enumerate(STAGES):
@@ -63,7 +64,7 @@ def _layer(
 def _decoded(
     b: GraphBuilder, out: str, extent: int, *, step: int, anchors: Sequence[tuple[int, int]]
 ) -> tuple[str, str]:
-    """The boxes (batch, places, 4) and scores (batch, places, classes) of a head."""
+    """Return the boxes (batch, places, 4) and scores (batch, places, classes) of a head."""
     y, x = np.meshgrid(np.arange(extent), np.arange(extent), indexing="ij")
     places = np.repeat(np.stack([x, y], -1).reshape(-1, 2), len(anchors), 0)[None]
     shapes = np.tile(np.array(anchors), (extent * extent, 1))[None]

@@ -1,1 +1,4 @@
-"""Alembic migrations of the tuning database: env.py runs them, versions/ holds one file per schema revision."""
+"""This package holds the Alembic migrations of the tuning database.
+
+env.py runs them, and versions/ holds one file per schema revision.
+"""

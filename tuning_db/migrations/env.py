@@ -1,4 +1,4 @@
-"""Alembic's entry point: runs the migrations on the connection that tuning_db.schema.upgrade hands over."""
+"""This is Alembic's entry point, which runs the migrations on the connection that tuning_db.schema.upgrade passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tuning_db.schema import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    transactional_ddl=True,  # SQLite can, Alembic only assumes that it cannot
+    transactional_ddl=True,  # SQLite supports it, although Alembic assumes that it does not
 )
 with context.begin_transaction():
     context.run_migrations()

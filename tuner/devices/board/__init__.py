@@ -1,4 +1,5 @@
-"""Boards across the network, from the host. Start at `boards`; `pairing` makes one known, `link` talks to it."""
+"""Lets the host talk to boards across the network. Start at `boards`; `pairing` makes a board known, and `link` talks
+to it."""
 
 from tuner.devices.board.boards import Board, Boards, Record
 from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link, NotAnswered, NotCompiled, Standing

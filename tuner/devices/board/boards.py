@@ -1,4 +1,5 @@
-"""The boards that this host is paired with: a folder for each, with its address, both certificates and its faults."""
+"""Keeps the boards that this host is paired with: a folder for each, with its address, both certificates and its
+faults. Start at `Boards`."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 
 _ADDRESS, _OURS, _THEIRS, _FAULTS = "board.json", "host.pem", "board.pem", "faults.json"
-MOST_FAULTS = 5  # within so many seconds: a board that has more is in quarantine after the last one
+MOST_FAULTS = 5  # so many within FAULT_SECONDS, and the last one begins a quarantine of QUARANTINE_SECONDS
 FAULT_SECONDS, QUARANTINE_SECONDS = 600.0, 300.0
 
 
 @dataclass(frozen=True)
 class Board:
-    """`pairing`: what the board calls this host's pairing. `ours`: this host's certificate and key; `theirs`: the
-    board's certificate."""
+    """A board that this host is paired with. `pairing` is what the board calls this host's pairing. `ours` is this
+    host's certificate and key, and `theirs` is the board's certificate."""
 
     name: str
     address: str
@@ -33,26 +34,27 @@ class Board:
 
     @property
     def title(self) -> str:
-        """Its name, address and port, for a person."""
+        """Return the board's name, address and port, for a person."""
         return f"{self.name} ({self.address}:{self.port})"
 
 
 @dataclass(frozen=True)
 class Record:
-    """`faults`: of late, in all runs of this host; `quarantine`: seconds that are left of it."""
+    """The faults that a board had of late. `faults` counts those in all runs of this host. `quarantine` is how many
+    seconds are left of its quarantine."""
 
     faults: int = 0
     quarantine: float = 0.0
 
     def __str__(self) -> str:
-        """Such as "in quarantine for 240 s, after 5 faults"."""
+        """Describe the record, such as "in quarantine for 240 s, after 5 faults"."""
         many = f"{self.faults} fault{'' if self.faults == 1 else 's'}"
         return f"in quarantine for {self.quarantine:.0f} s, after {many}" if self.quarantine else many
 
 
 class Boards:
-    """Kept in `folder` (default: the user's configuration). `clock` gives the date, in seconds: faults are remembered
-    from run to run."""
+    """The boards that are kept in `folder` (default: the user's configuration). `clock` gives the date in seconds,
+    because faults are remembered from run to run."""
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -60,12 +62,12 @@ class Boards:
         self._folder = folder or base / "edgetune" / "boards"
 
     def __iter__(self) -> Iterator[Board]:
-        """In the order of their names."""
+        """Yield the boards in the order of their names."""
         for path in sorted(self._folder.glob(f"*/{_ADDRESS}")):
             yield self[path.parent.name]
 
     def __getitem__(self, name: str) -> Board:
-        """Raises BadInput for a board that is not known, or whose files cannot be read."""
+        """Return the board of a name. Raises BadInput for a board that is not known, or whose files cannot be read."""
         place = self._folder / check_name(name)
         try:
             known = parse_json((place / _ADDRESS).read_text())
@@ -81,7 +83,7 @@ class Boards:
             raise BadInput(f"{place / _ADDRESS}: cannot be read ({error}): pair the board again") from error
 
     def add(self, name: str, address: str, port: int, pairing: str, ours: bytes, theirs: bytes) -> Board:
-        """Keep a board, in the place of one of that name."""
+        """Keep a board, in place of any other of that name."""
         place = self._folder / check_name(name)
         place.mkdir(parents=True, exist_ok=True)
         known = json.dumps({"address": address, "port": port, "pairing": pairing}).encode()
@@ -94,22 +96,23 @@ class Boards:
         return self[name]
 
     def note_fault(self, name: str) -> None:
-        """It went away while it was measuring for this host."""
+        """Note that the board went away while it was measuring for this host."""
         self._write_faults(name, [*self._faults(name), self._clock()])
 
     def forgive(self, name: str, count: int | None = None) -> None:
-        """Forget its last faults (None: all)."""
+        """Forget the last `count` faults of a board (None: all)."""
         self._write_faults(name, self._faults(name)[:-count] if count else [])
 
     def record(self, name: str) -> Record:
-        """What there is to say of a board's faults now."""
+        """Return what there is to say of a board's faults now."""
         faults = self._faults(name)
         if len(faults) < MOST_FAULTS:
             return Record(len(faults))
         return Record(len(faults), max(0.0, faults[-1] + QUARANTINE_SECONDS - self._clock()))
 
     def _faults(self, name: str) -> list[float]:
-        """When the last ones were; not those of a time to come, as a clock that was set shows them."""
+        """Return when a board's last faults were. Faults with a date in the future are left out: the clock was set
+        since."""
         path, now = self._folder / name / _FAULTS, self._clock()
         known = [float(when) for when in parse_json(path.read_text())] if path.exists() else []
         return [when for when in known if now - FAULT_SECONDS < when <= now]
@@ -123,12 +126,12 @@ class Boards:
         made.replace(path)
 
     def forget(self, name: str) -> None:
-        """Raises BadInput for a board that is not known."""
+        """Remove a board. Raises BadInput for a board that is not known."""
         shutil.rmtree(self[name].ours.parent)
 
 
 def check_name(name: str) -> str:
-    """Raises BadInput for what cannot name a board."""
+    """Return `name`. Raises BadInput if it cannot name a board."""
     if not NAME.fullmatch(name):
         raise BadInput(f"{name!r} cannot be a board's name: use lower-case letters, digits and hyphens")
     return name

@@ -1,8 +1,8 @@
-"""A connection to a board's agent: requests and answers, and what can go wrong. Start at `Link`.
+"""Connects to a board's agent: it sends requests, receives answers, and says what can go wrong. Start at `Link`.
 
 The board gives a sign of life every two seconds while it works (or as often as it says when it is connected to), and
-the systems of both ends probe an idle connection: a board that is gone is noticed within ten seconds, whatever it was
-doing.
+the systems of both ends probe an idle connection. So a board that is gone is noticed within ten seconds, whatever it
+was doing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from board_agent.wire import VERSION, Frame, Gone, WireError, receive, send
 from tuner.devices.board.boards import Board
 from tuner.errors import TurnOver
 
-_SILENCE = 3.5  # signs of life: three that did not come, or a piece of a request that did not go
-SILENCE_SECONDS = _SILENCE * ALIVE_SECONDS  # after which a board is gone, unless it says how often it gives signs
+_SILENCE = 3.5  # intervals between signs of life: a silence, or sending a piece of a request, may last so long
+SILENCE_SECONDS = _SILENCE * ALIVE_SECONDS  # until a board counts as gone, unless it says how often it gives signs
 _MOST_BYTES = 1 << 30
 
 
 class BoardGone(Exception):
-    """The board cannot be reached, the link was cut, or it cannot do anything now (its disk is full): nothing is known
-    of what was under way."""
+    """The board cannot be reached, the link was cut, or the board cannot do anything now (its disk is full). Nothing is
+    known of what was under way."""
 
 
 class BoardBusy(Exception):
-    """Somebody else measures on it, or too many are connected."""
+    """Somebody else measures on the board, or too many are connected."""
 
 
 class KernelDied(Exception):
@@ -45,31 +45,33 @@ class NotCompiled(Exception):
 
 
 class NotAnswered(KernelDied):
-    """It was still at it when its time was over, and was ended."""
+    """The kernel exceeded its deadline, and the process that ran it was ended."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How things stand on a board. `place`: how many turns away this host's is (0: it does not wait); `measures`: the
-    pairing whose turn it is, if any; `waiting`: how many wait."""
+    """Says how things stand on a board. `place` is how many turns away this host's turn is (0: it does not wait).
+    `measures` is the pairing whose turn it is, if any. `waiting` is how many wait."""
 
     place: int
     measures: str
     waiting: int
 
     def __str__(self) -> str:
-        """Such as "alice-laptop measures, 2 wait"."""
+        """Describe the standing, such as "alice-laptop measures, 2 wait"."""
         name = self.measures.rpartition("-")[0] or self.measures  # without what makes a pairing's name unique
         who = f"{name} measures" if name else "nobody measures"
         return f"{who}, {self.waiting} wait" if self.waiting else who
 
 
 class Link:
-    """A context manager. `facts`: what the agent says of its board; `standing`: who measured there when it said so;
-    `silence_seconds`: after which the board is taken for gone."""
+    """A connection to a board's agent, which is a context manager. `facts` is what the agent says of its board.
+    `standing` says who measured there when the agent said so. `silence_seconds` is the silence after which the board is
+    taken for gone."""
 
     def __init__(self, board: Board, seconds: float = HANDSHAKE_SECONDS) -> None:
-        """Connects. Raises BoardGone, also for a board that is another than the one that was paired; BoardBusy."""
+        """Connect to the agent. Raises BoardGone, also for a board that is another than the one that was paired, and
+        BoardBusy."""
         self._title, self.silence_seconds = board.title, SILENCE_SECONDS
         try:
             plain = socket.create_connection((board.address, board.port), seconds)
@@ -113,9 +115,10 @@ class Link:
     def start(
         self, settings: dict[str, Any], seconds: float, waits: Callable[[Standing], object] | None = None
     ) -> Frame:
-        """Start what runs kernels. Where others measure, wait in line and call `waits` every two seconds.
+        """Start the process that runs kernels. Where others measure, wait in the turn queue and call `waits` every two
+        seconds.
 
-        Without `waits` raises BoardBusy there; else as `ask`.
+        Without `waits`, this raises BoardBusy there. Apart from that it raises what `ask` raises.
         """
         return self.ask({"do": "start", "settings": settings, "wait": waits is not None}, seconds=seconds, waits=waits)
 
@@ -126,11 +129,11 @@ class Link:
         seconds: float = 60.0,
         waits: Callable[[Standing], object] | None = None,
     ) -> Frame:
-        """The answer to a request, which the board is given so many seconds for.
+        """Return the answer to a request, for which the board is given so many seconds.
 
-        Raises BoardGone; TurnOver where others have the board now; KernelDied where what runs kernels died, NotAnswered
-        where it had to be ended; NotCompiled; RuntimeError with one line where the device refused; ValueError where the
-        agent does not understand.
+        Raises BoardGone, and TurnOver where others have the board now. Raises KernelDied where the process that runs
+        kernels died, and NotAnswered where it had to be ended. Raises NotCompiled where the board's compiler refused a
+        kernel, RuntimeError with one line where the device refused, and ValueError where the agent does not understand.
         """
         try:
             send(self._socket, {**message, "seconds": seconds}, parts)

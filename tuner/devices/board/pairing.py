@@ -1,8 +1,9 @@
-"""The host's side of a pairing: both certificates, the code, and one short wait for the board. Start at `Pairing`.
+"""The host's side of a pairing makes both certificates and the code, and waits a short time for the board. Start at
+`Pairing`.
 
 No certificate is made by hand, and no third party vouches for one: each side keeps the other's. They have no date on
-which they begin or end, as many boards have no clock that knows the date after a power cut; a pairing ends by
-`tune board forget`.
+which they begin or end, as many boards have no clock that knows the date after a power cut. A pairing ends by `tune
+board forget`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from tuner.devices.board.boards import Board, Boards, check_name
 from tuner.errors import BadInput
 
 _ATTEMPTS = 5
-_MOST_VISITORS = 4  # at a time: the first that came leaves for the next
+_MOST_VISITORS = 4  # at a time: where more come, all of them are ended
 _LOOK_SECONDS = 0.05
 _MOST_BYTES = 1 << 12
 _ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
 
 
 def certificate(name: str) -> tuple[bytes, bytes]:
-    """A certificate that vouches for itself, in PEM, and the same followed by its key."""
+    """Make a certificate that vouches for itself. Return it in PEM, and the same followed by its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     made = (
@@ -65,37 +66,39 @@ def certificate(name: str) -> tuple[bytes, bytes]:
 
 
 class _PairingConnection:
-    """One who has connected, looked at in a thread of its own: others do not wait for it, and its connection ends after
-    a handshake's time, however slowly it sends."""
+    """A connection that may be the board's and that has a thread of its own. Others do not wait for it, and it ends
+    after a handshake's time, however slowly the other side sends."""
 
     def __init__(self, plain: socket.socket, peer: Any, admit: Callable[[socket.socket], bool | None]) -> None:
-        self._plain, self.address = plain, str(peer[0])
+        self._handle = plain.dup()  # TLS takes the socket itself away
+        self.address = str(peer[0])
         self._end = time.monotonic() + HANDSHAKE_SECONDS
         self._found: list[bool | None] = [None]
         plain.settimeout(HANDSHAKE_SECONDS)
-        self._thread = threading.Thread(target=self._look, args=(admit,), daemon=True)
+        self._thread = threading.Thread(target=self._look, args=(admit, plain), daemon=True)
         self._thread.start()
 
-    def _look(self, admit: Callable[[socket.socket], bool | None]) -> None:
-        self._found[0] = admit(self._plain)
+    def _look(self, admit: Callable[[socket.socket], bool | None], plain: socket.socket) -> None:
+        with plain:
+            self._found[0] = admit(plain)
 
     @property
     def is_done(self) -> bool:
-        """Whether it is known, or its time is over."""
+        """Tell whether the outcome is known, or the connection's time is over."""
         return not self._thread.is_alive() or time.monotonic() > self._end
 
     def admitted(self) -> bool | None:
-        """Whether it showed the secret, None where it showed nothing; ends its connection."""
+        """End the connection. Return whether it showed the secret, or None where it showed nothing."""
         if self._thread.is_alive():
             with suppress(OSError):
-                self._plain.shutdown(socket.SHUT_RDWR)  # closing it would not wake the thread
+                self._handle.shutdown(socket.SHUT_RDWR)  # closing it would not wake the thread
         self._thread.join()
-        self._plain.close()
+        self._handle.close()
         return self._found[0]
 
 
 class Pairing:
-    """Listens for one board. A context manager; `code` is what the board is to be given."""
+    """Listens for one board. It is a context manager; `code` is what the board is to be given."""
 
     def __init__(
         self,
@@ -107,7 +110,8 @@ class Pairing:
         seconds: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`address`: of this host, as the board sees it. Raises BadInput if it cannot be listened on."""
+        """Listen on `address`, which is this host's address as the board sees it. Raises BadInput if it cannot be
+        listened on."""
         self._boards, self._name, self._clock, self._seconds = boards, check_name(name), clock, seconds
         self._pairing = f"{_own_name()}-{secrets.token_hex(4)}"
         self._host, self._board = certificate(self._pairing), certificate(name)
@@ -132,8 +136,8 @@ class Pairing:
         self._listener.close()
 
     def wait(self, port: int) -> Board:
-        """Until the board comes; `port`: where its agent is going to listen. Raises BadInput when the code has expired,
-        or was tried wrongly too often."""
+        """Wait for the board, and return it. `port` is where its agent is going to listen. Raises BadInput when the
+        code has expired, or was tried wrongly too often."""
         context = self._context()
         visitors: list[_PairingConnection] = []
         wrong = 0
@@ -145,7 +149,8 @@ class Pairing:
                 self._listener.settimeout(min(left, _LOOK_SECONDS if visitors else 1.0))
                 with suppress(TimeoutError):
                     visitors.append(_PairingConnection(*self._listener.accept(), partial(self._admit, context)))
-                for visitor in [v for v in visitors if v.is_done or len(visitors) > _MOST_VISITORS]:
+                oldest = visitors[: len(visitors) - _MOST_VISITORS] if len(visitors) > _MOST_VISITORS else []
+                for visitor in [v for v in visitors if v.is_done or v in oldest]:
                     visitors.remove(visitor)
                     admitted = visitor.admitted()
                     if admitted:
@@ -182,7 +187,7 @@ class Pairing:
 
 
 def _own_name() -> str:
-    """Of the user on this host: others who wait for the board see it."""
+    """Return the name of the user on this host, which others who wait for the board see."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # an account without a name
@@ -193,7 +198,7 @@ def _own_name() -> str:
 
 
 def own_address() -> str:
-    """Of the interface that leads out of this machine; no packet is sent."""
+    """Return the address of the interface that leads out of this machine. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

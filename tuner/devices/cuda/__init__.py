@@ -1,4 +1,4 @@
-"""CUDA kernels: how they are compiled, in place of how TVM does it. Importing this registers it with TVM."""
+"""Compiles CUDA kernels, in place of how TVM does it. Importing this package registers the compiler with TVM."""
 
 from tuner.devices.cuda.building import arch_of, capability_of, register
 from tuner.devices.cuda.nvrtc import Nvrtc

@@ -1,7 +1,8 @@
-"""CUDA to machine code with Nvidia's runtime compiler: a library, needs neither GPU nor driver. Start at `Nvrtc`.
+"""Compiles CUDA to machine code with Nvidia's runtime compiler, a library that needs neither GPU nor driver. Start at
+`Nvrtc`.
 
-NVRTC 13 knows compute capability 7.5 and up, NVRTC 12 also the older Jetsons'. The newest one here that knows the
-architecture is taken.
+NVRTC 13 knows compute capability 7.5 and up; NVRTC 12 also knows those of older Jetsons. The newest library here that
+knows the architecture is taken.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pathlib import Path
 from tuner.errors import BadInput, CompileError, first_error
 
 _INSTALL = "pip install 'edgetune[cuda-offline]'"
-_INCLUDED = ("cuda_fp16.h", "crt/mma.h")  # by TVM's source, of all that comes with the library
+_INCLUDED = ("cuda_fp16.h", "crt/mma.h")  # headers that TVM's source includes, of all that come with the library
 _TOOLKIT = "/usr/local/cuda"  # where Nvidia's own packages put it
-# All that TVM's source takes from these two. The real ones, thousands of lines, double the time of a compilation.
+# All that TVM's source takes from two headers. The real headers have thousands of lines and double the time of a
+# compilation.
 _HEADERS = {
     b"cuda/std/cstdint": b"""
 namespace cuda { namespace std {
@@ -41,13 +43,13 @@ template <class T> struct is_integral; template <class T> struct is_floating_poi
 template <class T> struct is_signed; template <class T> struct is_unsigned;
 } }""",
 }
-# As TVM itself compiles, but for --use_fast_math: that flushes small numbers to zero, so that they sort as equal,
-# divides so that borders of regions fall into the next pixel, and takes the processor's tanh with 11 bits. No later
-# option brings the right tanh, sin or pow back.
+# TVM's own options without --use_fast_math. That option flushes small numbers to zero, so that they sort as equal. It
+# divides less exactly, so that borders of regions fall into the next pixel, and takes the processor's tanh, which has
+# 11 bits. No later option brings the right tanh, sin or pow back.
 _OPTIONS = (
-    "-default-device",  # TVM's helpers are not marked as the device's
+    "-default-device",  # because TVM's helpers are not marked as the device's
     "--device-int128",
-    "-DINFINITY=__builtin_huge_valf()",  # of <math.h>, which is the host's
+    "-DINFINITY=__builtin_huge_valf()",  # a name of <math.h>, which is the host's
     "--ptxas-options=-v",
     "--ptxas-options=--register-usage-level=10",
     "-w",
@@ -70,19 +72,20 @@ class Nvrtc:
         self._options = _strings([option.encode() for option in options])
 
     def compile(self, source: str) -> tuple[bytes, str]:
-        """Machine code, and what ptxas says of it. Raises CompileError."""
+        """Return the machine code, and what ptxas says of it. Raises CompileError."""
         with self._compiled(source) as (program, log):
             return self._text(program, "CUBIN"), log
 
     def ptx(self, source: str) -> str:
-        """The instructions before registers are assigned (PTX): which of an architecture's are used. Raises
-        CompileError."""
+        """Return the instructions before registers are assigned (PTX). They show which of an architecture's
+        instructions are used. Raises CompileError."""
         with self._compiled(source) as (program, _):
             return self._text(program, "PTX").decode()
 
     @contextmanager
     def _compiled(self, source: str) -> Iterator[tuple[ctypes.c_void_p, str]]:
-        """The program, while it exists, and the compiler's log."""
+        """Compile, and yield the program, which exists as long as the block runs, and the compiler's log. Raises
+        CompileError."""
         library, program = self._library, ctypes.c_void_p()
         names, texts = _strings(list(_HEADERS)), _strings(list(_HEADERS.values()))
         self._check(
@@ -136,12 +139,13 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _installations() -> Iterator[_Installation]:
-    """The libraries here, newest first: from pip (CUDA 13, then 12), between them a CUDA toolkit."""
+    """Yield the libraries that are here, newest first: those from pip (CUDA 13, then 12) and, between these two, those
+    of CUDA toolkits."""
     package = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (package.submodule_search_locations or ())] if package else []
     toolkits = list(_toolkits())
     for root in roots:
-        # torch brings the library, and not every header.
+        # torch brings the library, but not every header.
         yield from _at(root / "cu13" / "lib", root / "cu13" / "include", *(path / "include" for path in toolkits))
     for toolkit in toolkits:
         yield from _at(toolkit / "lib64", toolkit / "include")
@@ -151,7 +155,8 @@ def _installations() -> Iterator[_Installation]:
 
 
 def _toolkits() -> Iterator[Path]:
-    """Where a CUDA toolkit may be, with the compiler's own first."""
+    """Yield the folders where a CUDA toolkit may be: those that the environment names, that of the compiler, and the
+    usual one."""
     named = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME")]
     compiler = shutil.which("nvcc")
     own = [Path(compiler).resolve().parent.parent] if compiler else []
@@ -159,7 +164,7 @@ def _toolkits() -> Iterator[Path]:
 
 
 def _at(folder: Path, *includes: Path) -> Iterator[_Installation]:
-    """The library in a folder, if the headers that TVM's source includes came with it."""
+    """Yield the library in a folder, if the headers that TVM's source includes came with it."""
     found = sorted(path for path in folder.glob("libnvrtc.so*") if ".alt." not in path.name)
     if found and all(any((include / name).is_file() for include in includes) for name in _INCLUDED):
         yield _Installation(found[-1], includes)

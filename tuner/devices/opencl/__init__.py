@@ -1,10 +1,11 @@
-"""OpenCL as a device of TVM: our runtime library for the wheel, which has none. Start at `load`, then `devices`.
+"""Makes OpenCL a device of TVM with a runtime library of our own, because the wheel has none. Start at `load`, then
+`devices`.
 
 `load()` makes `tvm.runtime.device("opencl", i)` work, with all that TVM's devices can do. The library opens several
 drivers at once: the system's ICD loader (libOpenCL.so.1) and Intel's CPU runtime from pip, or instead of these the
-libraries that EDGETUNE_OPENCL names (paths, separated by ":"). Devices are numbered GPUs first, then the others, in
-the order of the drivers. pyopencl is not used: it sees one ICD loader's devices only, and the library has to number
-all of them anyway.
+libraries that EDGETUNE_OPENCL names (paths, separated by ":"). Devices are numbered GPUs first, then the others, in the
+order of the drivers. pyopencl is not used: it sees one ICD loader's devices only, and the library has to number all of
+them anyway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What our OpenCL runtime counts and records, and what can be set. Start at `counters` and `trace`."""
+"""Reads what our OpenCL runtime counts and records, and sets what can be set. Start at `counters` and `trace`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tuner.devices.opencl.library import call, load
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel that ran. `stream`: streams are numbered as they appear in a trace. Times are nanoseconds of the
-    device's clock."""
+    """A launch of a kernel that was recorded. `stream` numbers streams as they appear in a trace. Times are nanoseconds
+    of the device's clock."""
 
     kernel: str
     stream: int
@@ -26,9 +26,9 @@ class Launch:
 
 
 def counters() -> dict[str, int]:
-    """What this process has asked of OpenCL drivers so far: allocations, releases, workspaces, launches, flushes (as
-    `set_flush_every` asks), finishes (waits for a whole queue), bytes_to_device, bytes_from_device, bytes_on_device,
-    programs_compiled (from source), programs_loaded (from the cache of binaries)."""
+    """Return what this process has asked of OpenCL drivers so far: allocations, releases, workspaces, launches, flushes
+    (as `set_flush_every` asks), finishes (waits for a whole queue), bytes_to_device, bytes_from_device,
+    bytes_on_device, programs_compiled (from source), programs_loaded (from the cache of binaries)."""
     return {str(name): int(value) for name, value in call("counters").items()}
 
 
@@ -44,14 +44,14 @@ def trace() -> Iterator[list[Launch]]:
 
 
 def order_streams(index: int, first: int, then: int) -> None:
-    """What is launched on the stream `then` from now on waits for all that is on the stream `first` of the device
-    "opencl:`index`" so far; the caller does not wait. Streams are TVM's raw ones; 0 is the device's default."""
+    """Let what is launched on the stream `then` from now on wait for all that is on the stream `first` of the device
+    "opencl:`index`" so far. The caller does not wait. Streams are TVM's raw ones; 0 is the device's default."""
     call("order_streams", index, first, then)
 
 
 def leave_stage() -> None:
-    """Back to the stream that the calling thread had before the stage that it is in, which waits for the others: for
-    errors, behind which nobody else does."""
+    """Go back to the stream that the calling thread had before its present stage, and let that stream wait for the
+    stage's other streams. This is for errors, after which nothing else does so."""
     load()
     tvm_ffi.get_global_func("edgetune.stage.join")()
 
@@ -63,18 +63,19 @@ def set_flush_every(index: int, launches: int) -> None:
 
 
 def set_host_threads(rest: int, rise: int) -> None:
-    """Functions of C, without arguments, at these addresses (0: none any more): `rest` is called before a device that
-    computes on the host's own cores gets work, `rise` when a tensor has been copied from it. They are for the threads
-    of a pool that waits on those cores (`parallel.Pool.waiting`)."""
+    """Set two functions of C without arguments by their addresses (0: none any more). `rest` is called before a device
+    that computes on the host's own cores gets work, and `rise` when a tensor has been copied from it. They are for the
+    threads of a pool that waits on those cores (`parallel.Pool.waiting`)."""
     call("set_host_threads", rest, rise)
 
 
 def set_build_options(index: int, options: str) -> None:
-    """Options for programs that are built for the device from now on. Those of one kernel alone go into its source, as
-    a line "// edgetune-build-options: ..."."""
+    """Set the options for programs that are built for the device from now on. Options of one kernel alone go into its
+    source, as a line "// edgetune-build-options: ..."."""
     call("set_build_options", index, options)
 
 
 def set_binary_cache(folder: Path | None) -> None:
-    """Keep compiled programs in `folder` (default: opencl/ in the cache folder), or nowhere."""
+    """Keep compiled programs in `folder`, or nowhere (None). Until this is called they are kept in opencl/ in the cache
+    folder."""
     call("set_binary_cache", "" if folder is None else str(folder))

@@ -1,8 +1,8 @@
-"""Our OpenCL runtime library for TVM: compiled at first use, then loaded. Start at `load`; `autoload` is for TVM.
+"""Compiles our OpenCL runtime library for TVM at first use, and loads it. Start at `load`; `autoload` is for TVM.
 
-The library derives from C++ classes of TVM's wheel, so a compiled copy belongs to exact versions of it; it lies in the
-user's cache under a name that says what it was compiled from. TVM calls `autoload` from its own import, through the
-entry point group "tvm.backends": nothing here may import what imports TVM, or open a driver.
+The library derives from C++ classes of TVM's wheel, so a compiled copy belongs to exact versions of it. The copy lies
+in the user's cache under a name that says what it was compiled from. TVM calls `autoload` from its own import, through
+the entry point group "tvm.backends": nothing here may import what imports TVM, or open a driver.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tuner.errors import BadInput
 
 SOURCES = Path(__file__).with_name("runtime")
 _COMPILERS = ("g++", "c++", "clang++")
-# A third faster to compile than with -O2, and as fast: the time of a launch is the driver's.
+# With -O1 the library compiles a third faster than with -O2 and is as fast: the time of a launch is the driver's.
 _FLAGS = ("-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-z,noexecstack")
 _DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi")
 _PREFIX = "opencl-runtime-"
@@ -36,7 +36,8 @@ _ANY_RUNTIME = "device_api.opencl"
 
 
 def find_compiler() -> str | None:
-    """The path of a C++ compiler: $CXX, else the first of the usual names that is there."""
+    """Return the path of a C++ compiler, None if there is none: $CXX, else the first of the usual names
+    that is there."""
     named = os.environ.get("CXX")
     return next(filter(None, map(shutil.which, (named,) if named else _COMPILERS)), None)
 
@@ -61,8 +62,8 @@ def _compiler_identity(compiler: str) -> Iterator[bytes]:
 
 
 def library_path(compiler: str | None) -> Path | None:
-    """Where the library for this TVM, compiled from these sources by `compiler`, is or will be. Without a compiler any
-    copy that was made from the same will do; None if there is none."""
+    """Return where the library for this TVM, compiled from these sources by `compiler`, is or will be. Without a
+    compiler, return any copy that was made from the same versions and sources, or None if there is none."""
     folder, stem = cache_folder(), _PREFIX + digest(_made_from())
     if compiler is None:
         return next(iter(sorted(folder.glob(f"{stem}-*.so"))), None)
@@ -107,8 +108,8 @@ def _has(function: str) -> bool:
 
 
 def _intel_cpu_runtime() -> Path:
-    """Intel's CPU driver as the wheel intel-opencl-rt installs it. No ICD loader knows of it: the wheel's .icd file
-    holds a placeholder."""
+    """Return the path of Intel's CPU driver as the wheel intel-opencl-rt installs it. No ICD loader knows of it: the
+    wheel's .icd file holds a placeholder."""
     return Path(sys.prefix) / "lib/libintelocl.so"
 
 

@@ -1,4 +1,4 @@
-"""The drivers and devices that our OpenCL runtime finds. Start at `devices`."""
+"""Lists the drivers and devices that our OpenCL runtime finds. Start at `devices`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tuner.errors import BadInput
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a driver says of a device. `index`: its N in "opencl:N". `type`: gpu, cpu, accelerator or other.
-    `local_memory_type`: local, or global where it is ordinary memory. `subgroup_sizes`: those that a kernel may require
-    (cl_intel_required_subgroup_size). Lanes are of float32 vectors. `library`: the driver's file."""
+    """What a driver says of a device. `index` is its N in "opencl:N". `type` is gpu, cpu, accelerator or other.
+    `local_memory_type` is local, or global where it is ordinary memory. `subgroup_sizes` are those that a kernel may
+    require (cl_intel_required_subgroup_size). Lanes are those of float32 vectors. `library` is the driver's file."""
 
     index: int
     platform: str
@@ -43,8 +43,8 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Driver:
-    """A library that was looked for. `devices`: the numbers of what it offers; where there are none, `problem` tells
-    why."""
+    """A library that was looked for. `devices` are the numbers of the devices that it offers. Where it offers none,
+    `problem` tells why."""
 
     path: str
     devices: tuple[int, ...]
@@ -52,7 +52,8 @@ class Driver:
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """FFI values as Python's own: strings are str's subclasses and sequences lists otherwise."""
+    """Return FFI values as Python's own types. Otherwise strings would be of a subclass of str, and sequences would be
+    lists."""
     values = {str(key): value for key, value in fields.items()}
     for key, value in values.items():
         if isinstance(value, str):
@@ -69,7 +70,7 @@ def _info(index: int) -> DeviceInfo:
 
 
 def info_of(described: Mapping[str, Any], index: int = 0) -> DeviceInfo:
-    """From what a board's agent says of a device. Raises KeyError for a field that is missing."""
+    """Make the object from what a board's agent says of a device. Raises KeyError for a field that is missing."""
     known = {f.name: described[f.name] for f in dataclasses.fields(DeviceInfo) if f.name != "index"}
     for name in ("max_work_item_sizes", "extensions", "subgroup_sizes"):
         known[name] = tuple(known[name])
@@ -77,17 +78,19 @@ def info_of(described: Mapping[str, Any], index: int = 0) -> DeviceInfo:
 
 
 def devices() -> list[DeviceInfo]:
-    """Every OpenCL device, by its number. Opens the drivers; raises BadInput as `load` does."""
+    """Return every OpenCL device, by its number. This opens the drivers. Raises BadInput as `load` does."""
     return [_info(index) for index in range(int(call("device_count")))]
 
 
 def drivers() -> list[Driver]:
-    """Every driver that was looked for, usable or not. Opens the drivers; raises BadInput as `load` does."""
+    """Return every driver that was looked for, usable or not. This opens the drivers. Raises BadInput as
+    `load` does."""
     return [Driver(**_plain(fields)) for fields in call("drivers")]
 
 
 def device_info(index: int) -> DeviceInfo:
-    """The device "opencl:`index`". Raises BadInput, naming what there is, if there is no such device."""
+    """Return the device "opencl:`index`". Raises BadInput, naming the devices that there are, if there is no such
+    device."""
     found = devices()
     if 0 <= index < len(found):
         return found[index]
@@ -102,6 +105,6 @@ def device_info(index: int) -> DeviceInfo:
 
 
 def has_host_memory(index: int) -> bool:
-    """Whether the device "opencl:`index`" works on the host's memory and has none of its own, by what its driver says:
-    integrated GPUs, and CPUs."""
+    """Tell whether the device "opencl:`index`" works on the host's memory and has none of its own, by what its driver
+    says. Integrated GPUs and CPUs do."""
     return bool(call("has_host_memory", index))

@@ -1,5 +1,5 @@
-"""Our thread pool for compiled kernels (`pool.c` says why): compiled once, then given to every library. Start at
-`pool_library` and `Pool`; `stage` is how networks run groups of kernels on parts of its threads."""
+"""Brings our thread pool for compiled kernels (`pool.c` says why), which is compiled once and then given to every
+library. Start at `pool_library` and `Pool`; `stage` is how networks run groups of kernels on parts of its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiling the pool, and pointing compiled kernels at it."""
+"""Compiles the thread pool, and points compiled kernels at it. Start at `pool_library`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tuner.devices.compiled import cache_folder, digest, made_whole
 from tuner.errors import BadInput
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("pool.h", "pool.c", "stage.c"))
-# The name says what it was made from: two with one name are the same.
+# The name says what a library was made from: two libraries with one name are the same.
 PATTERN = "parallel-*.so"
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-Wl,-z,noexecstack")
-_LIBRARIES = ("-ldl",)  # of older systems
+_LIBRARIES = ("-ldl",)  # which older systems need
 
 
 _POOLS: dict[str, Pool] = {}
 
 
 def open_pool(library: Path) -> Pool | None:
-    """The pool in a file, which this process may have opened under another path; None where it cannot be loaded, as one
-    that was made for another system."""
+    """Return the pool in a file, which this process may have opened under another path. Return None where it cannot be
+    loaded, for instance because it was made for another system."""
     if library.name not in _POOLS:
         try:
             _POOLS[library.name] = Pool(library)
@@ -37,13 +37,13 @@ def open_pool(library: Path) -> Pool | None:
 
 
 def open_pools() -> list[Pool]:
-    """Those that this process has opened."""
+    """Return the pools that this process has opened."""
     return list(_POOLS.values())
 
 
 def pool_library(machine: str | None = None) -> Path | None:
-    """The compiled pool, compiled now if it has not been (0.2 s), for an architecture (default: this machine's). None
-    where there is no C compiler for it, or nowhere to keep it: kernels then use TVM's pool."""
+    """Return the compiled pool for an architecture (default: this machine's), which is compiled now if it has not been
+    (0.2 s). Return None where there is no C compiler for it, or nowhere to keep it: kernels then use TVM's pool."""
     machine = machine or platform.machine()
     names = _COMPILERS if machine == platform.machine() else (f"{machine}-linux-gnu-gcc",)
     compiler = next(filter(None, map(shutil.which, names)), None)

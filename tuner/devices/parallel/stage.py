@@ -1,8 +1,8 @@
-"""The packed function by which a network on the host runs a stage: groups of kernels at the same time, each on a part
-of the pool's threads (`stage.c`). Start at `offer_stages`.
+"""Offers the packed function by which a network on the host runs a stage: groups of kernels at the same time, each on a
+part of the pool's threads (`stage.c`). Start at `offer_stages`.
 
-It is one call of the virtual machine's, with functions among its arguments, as `stage_arguments` has them. Who watches
-the machine's calls would not see a stage's kernels: `one_by_one` shows them.
+A stage is one call of the virtual machine, with functions among its arguments, as `stage_arguments` has them. An
+instrument that watches the machine's calls would not see a stage's kernels: `one_by_one` shows them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Kernel = tuple[str, Any, Sequence[Any]]  # name, function, arguments
 
 
 def stage_arguments(groups: Iterable[tuple[int, Sequence[Kernel]]]) -> list[Any]:
-    """Of groups, each its work (in proportion to which it gets threads, from 1 on) and its kernels; the last is the
-    caller's. Functions and arguments may be expressions."""
+    """Return the arguments of a stage. Each of `groups` has its work (1 or more), in proportion to which it gets
+    threads, and its kernels. The calling thread runs the last group. Functions and arguments may be expressions."""
     found: list[Any] = [0]
     for work, kernels in groups:
         found[0] += 1
@@ -34,7 +34,7 @@ def stage_arguments(groups: Iterable[tuple[int, Sequence[Kernel]]]) -> list[Any]
 
 
 def groups_of(arguments: Sequence[Any]) -> Iterator[list[Kernel]]:
-    """The kernels of a stage's arguments, by groups."""
+    """Yield the kernels of each group, from a stage's arguments."""
     left = iter(arguments)
 
     def kernel() -> Kernel:
@@ -47,8 +47,8 @@ def groups_of(arguments: Sequence[Any]) -> Iterator[list[Kernel]]:
 
 
 def offer_stages(pool: Pool | None) -> None:
-    """Let stages of networks that are loaded from now on run on the pool's threads; without one, which the system they
-    were built for had, their kernels run one after the other."""
+    """Let stages of networks that are loaded from now on run on the pool's threads. A network may come from a system
+    that had a pool to one without: its kernels then run one after the other."""
     function = _in_order
     if pool is not None:
         function = tvm_ffi.Function.__from_extern_c__(pool.stage, keep_alive_object=pool)
@@ -61,8 +61,8 @@ def _in_order(*arguments: Any) -> None:
 
 
 def one_by_one(instrument: Callable[..., int]) -> Callable[..., int]:
-    """An instrument of the virtual machine's that sees every kernel of a stage, too: they run one after the other then,
-    each on all threads."""
+    """Return an instrument of the virtual machine that sees every kernel of a stage, too. The kernels then run one
+    after the other, each on all threads."""
 
     def watch(function: Any, name: str, before: bool, result: Any, *arguments: Any) -> int:
         if name != STAGE:

@@ -1,7 +1,7 @@
-"""Recognising element-wise steps behind an anchor as epilogue tokens. Start at `activation_behind`.
+"""Recognise element-wise operators behind an anchor as epilogue tokens. Start at `activation_behind`.
 
-One operator (relu, clip, leaky ReLU ...) is read off. Several that together are one known function of one value
-(silu, hard swish, however they were written) are recognised by evaluating them.
+A single operator (relu, clip, leaky ReLU ...) is mapped to its token directly. Several operators that together compute
+a known function of one value (silu or hard swish, however it was written) are recognised by evaluating them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _COMPOSITES = ("silu", "hardswish", token("hardsigmoid", 1 / 6, 0.5), token("har
 
 @dataclass(frozen=True)
 class Activation:
-    """`token` computes `out` from the value before; `members` are the bindings that it replaces."""
+    """An activation that was found in the graph. `token` computes `out` from the value before it. `members` are the
+    indices of the bindings that the token replaces."""
 
     token: str
     out: Var
@@ -33,7 +34,7 @@ class Activation:
 
 
 def activation_behind(graph: Bindings, var: Var) -> Activation | None:
-    """The activation that alone reads a variable, or None."""
+    """Return the activation whose operators are the only readers of a variable, or None."""
     user = graph.sole_user(var)
     text = None if user is None else _single(graph.values[user])
     if user is not None and text is not None:
@@ -42,7 +43,7 @@ def activation_behind(graph: Bindings, var: Var) -> Activation | None:
 
 
 def merge_clips(tokens: list[str]) -> list[str]:
-    """Adjacent relu and clip steps as one."""
+    """Return the tokens with adjacent relu and clip tokens merged into one."""
     merged: list[str] = []
     for text in tokens:
         bounds, before = _bounds(text), _bounds(merged[-1]) if merged else None
@@ -66,12 +67,12 @@ def _clip(low: float, high: float) -> str:
 
 
 def _short(number: Any) -> float:
-    """The shortest decimal that is the same float32: attributes arrive as 0.10000000149 for 0.1."""
+    """Return the shortest decimal that is the same float32: attributes arrive as 0.10000000149 for 0.1."""
     return float(str(np.float32(getattr(number, "value", number))))
 
 
 def _single(call: Any) -> str | None:
-    """The token of one operator of one value, or None."""
+    """Return the token of a call that is one activation of one value, or None."""
     if is_call(call, "nn.relu"):
         return "relu"
     for name, text in (("sigmoid", "sigmoid"), ("tanh", "tanh"), ("nn.silu", "silu")):
@@ -107,7 +108,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 
 def _evaluate(call: Any, known: dict[Var, np.ndarray]) -> np.ndarray | None:
-    """The value of a point-wise operator on the probes; None where it is something else."""
+    """Evaluate a point-wise operator on the probes. `known` has the values of the variables that were evaluated so far.
+    Return None if the operator is not point-wise or reads another variable."""
     text = _single(call)
     if text is not None:
         arguments = [known.get(a) for a in operands(call) if isinstance(a, Var)]
@@ -120,7 +122,8 @@ def _evaluate(call: Any, known: dict[Var, np.ndarray]) -> np.ndarray | None:
 
 
 def _composite(graph: Bindings, start: Var) -> Activation | None:
-    """The smallest set of operators that starts at one variable, is read through one, and is a known function."""
+    """Find the smallest set of operators that reads `start`, is read through a single variable, and computes a known
+    function. Return None if there is none."""
     known = {start: _PROBES}
     members: list[int] = []
     while len(members) < _LARGEST_REGION:

@@ -1,9 +1,12 @@
-"""From a model to steps: every anchor (convolution, dense) with the element-wise steps fused behind it, operators of
-other templates, and the rest. Start at `fuse`.
+"""Turn a model into steps. Start at `fuse`.
 
-From an anchor the chain of sole readers is followed: constants per channel right behind it go into weight and bias
-(in float64), then residual additions and activations become tokens of templates.epilogue. Anchors are taken from last
-to first, so that of two anchors that meet in an addition the later one computes it. What is left stays as it was.
+A step is an anchor (convolution or dense layer) with the element-wise operators that are fused behind it, an operator
+of another template, or a plain Relax binding.
+
+From an anchor, `fuse` follows the chain of sole readers. Constants per channel right behind the anchor are folded into
+weight and bias (in float64). Then residual additions and activations become tokens of templates.epilogue. Anchors are
+taken from last to first: if two anchors meet in an addition, the later one computes it. All other bindings stay as
+they were.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ from tuning_db.record import Workload
 
 @dataclass(frozen=True, eq=False)
 class AnchorStep:
-    """`out` = epilogue(anchor(`data`, `weight`)). `extras` are the operands of the "add" tokens, in order; `bias` is
-    there if the epilogue has the token. Weight: OIHW or (out, in), bias: (channels,), both of the workload's dtype. All
-    axes of a dense layer's tensors but the last count as rows."""
+    """A step that computes `out` = epilogue(anchor(`data`, `weight`)).
+
+    `extras` are the operands of the "add" tokens, in order. `bias` is given if the epilogue has the token "bias". The
+    weight is OIHW or (out, in), the bias is (channels,), and both have the workload's dtype. All axes of a dense
+    layer's tensors but the last count as rows.
+    """
 
     workload: Workload
     node: str
@@ -42,7 +48,8 @@ class AnchorStep:
 
 @dataclass(frozen=True, eq=False)
 class OperatorStep:
-    """`out` = the operator (templates/operator.py) of `inputs`; a tuple where it has several outputs."""
+    """A step that computes an operator (templates/operator.py) of `inputs`. `out` is a tuple if the operator has
+    several outputs."""
 
     workload: Workload
     node: str
@@ -64,7 +71,7 @@ Step = TunedStep | PlainStep
 
 
 def reads_of(step: Step) -> list[Var]:
-    """The variables that a step reads, each as often as it does."""
+    """Return the variables that a step reads. A variable that is read several times is listed as often."""
     if isinstance(step, AnchorStep):
         reads = [step.data, *step.extras]
     else:
@@ -74,8 +81,8 @@ def reads_of(step: Step) -> list[Var]:
 
 @dataclass(frozen=True, eq=False)
 class FusedGraph:
-    """The steps of a model in an order that can be executed, and the expressions that are its results. `dtype`: how
-    activations and weights are stored between them (see `half.halved`)."""
+    """The steps of a model in an order that can be executed, and the expressions that are its results. `dtype` is the
+    type that activations and weights are stored in between steps (see `half.halved`)."""
 
     model: Model
     steps: tuple[Step, ...]
@@ -84,22 +91,22 @@ class FusedGraph:
 
     @property
     def anchors(self) -> tuple[AnchorStep, ...]:
-        """Convolutions and dense layers, in order."""
+        """Return the convolutions and dense layers, in order."""
         return tuple(s for s in self.steps if isinstance(s, AnchorStep))
 
     @property
     def tuned(self) -> tuple[TunedStep, ...]:
-        """What a template computes: anchors and other operators, in order."""
+        """Return the steps that a template computes, which are anchors and other operators, in order."""
         return tuple(s for s in self.steps if isinstance(s, TunedStep))
 
     @property
     def parameters(self) -> tuple[Var, ...]:
-        """Inputs of the main function, in order."""
+        """Return the inputs of the main function, in order."""
         return tuple(self.model.module["main"].params)
 
     @property
     def module(self) -> IRModule:
-        """The module that plain steps may call functions of."""
+        """Return the module whose functions plain steps may call."""
         return self.model.module
 
 
@@ -129,7 +136,7 @@ def _step(node: str, value: Any, out: Var) -> Step:
 
 
 def alive_steps(steps: Sequence[Step], outputs: tuple[Any, ...]) -> tuple[Step, ...]:
-    """The steps that the results depend on (a Pad that became a convolution's padding does not)."""
+    """Return the steps that the outputs depend on. A Pad that became a convolution's padding is dropped here."""
     needed = {o for o in outputs if isinstance(o, Var)}
     alive = []
     for step in reversed(steps):
@@ -148,7 +155,8 @@ class _Anchor:
 
 
 def _anchor_at(graph: Bindings, i: int) -> _Anchor | None:
-    """The convolution or dense layer that a binding is, if its weight is constant and its shapes are static."""
+    """Return binding `i` as a convolution or dense layer. Return None if it is neither, if its weight is not constant,
+    if its shapes are not static, or if it is not in float32."""
     call = graph.values[i]
     if not is_call(call, "nn.conv2d", "matmul"):
         return None
@@ -187,7 +195,8 @@ def _pair(values: Any) -> tuple[int, int]:
 
 
 def _without_pad(graph: Bindings, data: Any, padding: tuple[int, ...]) -> tuple[Any, tuple[int, int, int, int]]:
-    """A zero padding of height and width before a convolution becomes the convolution's."""
+    """Merge a zero padding of height and width before a convolution into the convolution's own. Return the data before
+    the padding, and the padding (top, left, bottom, right)."""
     top, left, bottom, right = padding
     pad = graph.value_of(data)
     if is_call(pad, "nn.pad") and pad.attrs.pad_mode == "constant" and pad.attrs.pad_value == 0:
@@ -200,7 +209,7 @@ def _without_pad(graph: Bindings, data: Any, padding: tuple[int, ...]) -> tuple[
 
 @dataclass(eq=False)
 class _Chain:
-    """One anchor and the bindings that are fused with it; grows by `follow`."""
+    """One anchor and the bindings that are fused with it, which `follow` adds."""
 
     graph: Bindings
     claimed: set[int]
@@ -230,7 +239,8 @@ class _Chain:
         return True
 
     def _next(self) -> tuple[int, Any] | None:
-        """The one operator behind the chain's end that keeps its shape."""
+        """Return the index and the value of the only binding that reads the chain's end. Return None if there is none,
+        if it is fused elsewhere, or if it changes the shape."""
         user = self.graph.sole_user(self.end)
         if user is None or user in self.claimed or shape_of(self.graph.variables[user]) != shape_of(self.end):
             return None
@@ -242,7 +252,8 @@ class _Chain:
         return True
 
     def _constant(self) -> bool:
-        """Fold a constant per channel that is added, subtracted, multiplied or divided by."""
+        """Fold a constant per channel that the next operator adds, subtracts, multiplies or divides by. Return whether
+        there was one."""
         following = self._next()
         if following is None or not is_call(following[1], "add", "subtract", "multiply", "divide"):
             return False
@@ -265,7 +276,8 @@ class _Chain:
         return self._advance(user)
 
     def _per_channel(self, expr: Any) -> np.ndarray | None:
-        """A constant that broadcasts along the channels, in float64, one value per channel."""
+        """Return a constant that broadcasts along the channels as one float64 value per channel. Return None if `expr`
+        is not such a constant."""
         value, shape = constant(expr), shape_of(self.end)
         if value is None or shape is None or value.ndim > len(shape):
             return None

@@ -1,8 +1,8 @@
-"""A network whose activations and weights are stored in half precision. Start at `halved`.
+"""Store a network's activations and weights in half precision. Start at `halved`.
 
 Anchors get float16 workloads, whose kernels sum in float32. Every other step reads and writes halves and is computed in
-float32 (see `plain.emit_plain`), but for steps that only move values. The network's own inputs and outputs stay
-float32: a step at each border stores the same value in the other type.
+float32 (see `plain.emit_plain`), except for steps that only move or choose values. The network's own inputs and outputs
+stay float32: a step at each border stores the same value in the other type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tuner.graph.ir.bindings import dtype_of, with_leaves
 from tuner.graph.ir.simplify import constant, is_call
 
 HALF = "float16"
-# Nothing is rounded by these, whatever the type: they move values, or choose one.
+# These operators round nothing, whatever the type: they move values, or choose one.
 _EXACT = (
     "broadcast_to", "concat", "expand_dims", "flatten", "flip", "nn.batch_flatten", "nn.max_pool2d", "nn.pad",
     "nn.relu", "permute_dims", "repeat", "reshape", "squeeze", "strided_slice", "tile",
@@ -28,26 +28,26 @@ _EXACT = (
 
 
 def is_exact(value: Any) -> bool:
-    """Whether a step may be computed in the type that its values are stored in."""
+    """Return whether a plain step's value may be computed in the type that it is stored in."""
     return is_call(value, *_EXACT)
 
 
 def halved(graph: FusedGraph) -> FusedGraph:
-    """The same network with every float32 value between its inputs and outputs stored as float16.
+    """Return the same network with every float32 value between its inputs and outputs stored as float16.
 
-    Raises BadInput, naming the node, where a weight is beyond the largest half.
+    Raises BadInput, naming the node, if a weight is beyond the largest half.
     """
     return _Halving(graph).halved()
 
 
 class _Halving:
-    """`_stored` maps a variable of the graph to the one that holds it as halves."""
+    """Converts one graph. `_stored` maps a variable of the graph to the variable that holds its value as halves."""
 
     def __init__(self, graph: FusedGraph) -> None:
         self._graph = graph
         read = {var for step in graph.steps for var in reads_of(step)}
         made = [s.out for s in graph.steps if s.out in read or _makes_halves(s)]
-        # What is computed for the caller alone is not rounded.
+        # A result that is computed in float32 and that no step reads goes to the caller without being rounded.
         held = [*(p for p in graph.parameters if p in read), *made]
         self._stored = {var: _half_variable(var) for var in held if dtype_of(var) == "float32"}
 
@@ -67,7 +67,7 @@ class _Halving:
         return self._operator(step) if isinstance(step, OperatorStep) else self._plain(step)
 
     def _operator(self, step: OperatorStep) -> OperatorStep:
-        """It computes as in single precision: its workload keeps its dtype."""
+        """Let an operator read and write halves. Its workload keeps its dtype, so it computes in single precision."""
         inputs = tuple(self._stored.get(expr, expr) for expr in step.inputs)
         return replace(step, inputs=inputs, out=self._stored.get(step.out, step.out))
 
@@ -89,7 +89,7 @@ class _Halving:
         return replace(step, value=with_leaves(step.value, leaf), out=self._stored.get(step.out, step.out))
 
     def _half(self, expr: Any, node: str) -> Any:
-        """The halves that hold a float32 variable or constant; any other expression as it is."""
+        """Return the halves that hold a float32 variable or constant. Any other expression is returned unchanged."""
         value = constant(expr)
         if value is None:
             return self._stored.get(expr, expr) if isinstance(expr, Var) else expr

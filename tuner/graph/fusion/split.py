@@ -1,12 +1,14 @@
-"""Steps that are computed in parts: a step's output channels or rows are shared out over devices. Start at
-`split_steps`.
+"""Compute steps in parts: a step's output channels or rows are shared out over devices. Start at `split_steps`.
 
-Paper 002, section 4, splits an operator along a parameter dimension or an attribute. A part of the channels reads all
-data (a grouped one its own groups of it) and has its own rows of the weight; a part of the rows has all of the weight
-and reads the input rows that its kernel reaches, those at a border with other parts (the halo) as these do. A part is a
-step with an ordinary workload, tuned and looked up like any other; behind the parts is a concatenation, and before them
-slices of what they do not read whole. What was itself made in parts of its rows is read from these: then no more than
-the halo is copied between devices, and of a value that nobody reads whole there is no concatenation.
+Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", section 4, split an operator along
+a parameter dimension (here: channels) or an attribute dimension (here: rows). A part of the channels has its own rows
+of the weight and reads all data, or its own groups of the data if the convolution is grouped. A part of the rows has
+the whole weight and reads the input rows that its kernel reaches. Neighbouring parts both read the rows at their border
+(the halo).
+
+A part is a step with an ordinary workload, which is tuned and looked up like any other. A concatenation follows the
+parts. Slices before them cut out what they do not read whole. A value that was itself made in parts of its rows is read
+from these parts. Then only the halo is copied between devices, and a value that no step reads whole is never joined.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ ROWS = 2  # the axis of an image
 
 @dataclass(frozen=True)
 class Share:
-    """Output channels (`rows`: output rows) from `first` up to, and without, `last`, and the index of the device that
-    computes them."""
+    """The output channels that one device computes (output rows if `rows` is set), from `first` up to but not including
+    `last`. `device` is the index of the device."""
 
     first: int
     last: int
@@ -49,8 +51,8 @@ class Share:
 
 
 class Split(NamedTuple):
-    """A graph with steps in parts, the index of the device of each of its steps, and, by a part's result, the step that
-    it is a part of."""
+    """A graph some of whose steps are split into parts. `placement` has the index of the device of each of its steps.
+    `whole` maps the result of a part to the step that it is a part of."""
 
     graph: FusedGraph
     placement: tuple[int, ...]
@@ -60,11 +62,14 @@ class Split(NamedTuple):
 def split_steps(
     graph: FusedGraph, placement: Sequence[int], shares: Mapping[Var, Sequence[Share]], host: int | None = None
 ) -> Split:
-    """The graph with the anchors whose results `shares` has in parts. Others stay where `placement` has them; of an
-    anchor in parts it has the device of the concatenation. Neighbouring shares of one device are one part.
+    """Split the anchors whose results are keys of `shares` into parts.
 
-    The parts of `host`, the CPU's index, come last: a GPU's are launched and not waited for, so both compute at the
-    same time. Slices are made where the sliced value is, a network's input being the host's.
+    Other steps stay on the device that `placement` gives. For a split anchor, `placement` gives the device of the
+    concatenation. Neighbouring shares of one device become one part.
+
+    The parts of `host`, which is the CPU's index, come last. The parts of a GPU are launched without waiting for them,
+    so both compute at the same time. A slice is made on the device that holds the sliced value; a network's input is
+    held by the host.
 
     Raises BadInput, naming the node, for a step that cannot be split as its shares say.
     """
@@ -81,7 +86,7 @@ def split_steps(
 
 
 def joined(shares: Sequence[Share]) -> list[Share]:
-    """Neighbouring shares of one device as one."""
+    """Return the shares with neighbouring shares of one device merged into one."""
     found: list[Share] = []
     for share in shares:
         if found and replace(found[-1], first=share.first, last=share.last) == share and found[-1].last == share.first:
@@ -92,19 +97,19 @@ def joined(shares: Sequence[Share]) -> list[Share]:
 
 
 def unit_of(step: AnchorStep) -> int:
-    """How many neighbouring output channels only go together: those of a group."""
+    """Return how many neighbouring output channels have to stay together, which are those of a group."""
     anchor = anchor_of(step.workload)
     return anchor.out_channels // anchor.groups if isinstance(anchor, Conv2d) and anchor.groups > 1 else 1
 
 
 def channels_of(step: AnchorStep) -> int:
-    """Of its output."""
+    """Return the number of channels of a step's output."""
     return anchor_of(step.workload).out_shape[1]
 
 
 def rows_of(step: AnchorStep) -> int:
-    """Of its output, as far as they can be shared out: 1 for a dense layer, and for a convolution of whose rows some
-    reach nothing but padding."""
+    """Return the number of output rows that can be shared out. It is 1 for a dense layer, and for a convolution some of
+    whose output rows reach nothing but padding."""
     conv = anchor_of(step.workload)
     if not isinstance(conv, Conv2d):
         return 1
@@ -113,13 +118,14 @@ def rows_of(step: AnchorStep) -> int:
 
 
 def _reached(conv: Conv2d, first: int, last: int) -> tuple[int, int]:
-    """The input rows that output rows reach, from and up to: those of the padding are before 0 and behind the last."""
+    """Return the first input row that output rows reach, and the row behind the last. Rows of the padding are before 0
+    and behind the last input row."""
     start = first * conv.strides[0] - conv.padding[0]
     return start, start + (last - first - 1) * conv.strides[0] + reach_of(conv)
 
 
 def reach_of(conv: Conv2d) -> int:
-    """How many input rows an output row spans."""
+    """Return how many input rows an output row spans."""
     return conv.dilation[0] * (conv.kernel[0] - 1) + 1
 
 
@@ -141,7 +147,7 @@ def _check(step: AnchorStep, shares: Sequence[Share]) -> None:
 
 
 class _Splitting:
-    """The new steps and their placement, under construction."""
+    """Builds the new steps and their placement."""
 
     def __init__(self, graph: FusedGraph, placement: Sequence[int], host: int | None) -> None:
         self.steps: list[Step] = []
@@ -149,9 +155,9 @@ class _Splitting:
         self.whole: dict[Var, AnchorStep] = {}
         self._home = {step.out: device for step, device in zip(graph.steps, placement, strict=True)}
         self._host = host
-        self._in_rows: dict[Var, list[tuple[Share, Var]]] = {}  # the parts of values that were made so
-        self._cut: dict[tuple[Var, int, int, int], Var] = {}  # slices that were made
-        self._put: dict[tuple[Var, int, int, int], Var] = {}  # rows that were put together, by device
+        self._in_rows: dict[Var, list[tuple[Share, Var]]] = {}  # the parts of values that were made in rows
+        self._cut: dict[tuple[Var, int, int, int], Var] = {}  # slices that were emitted
+        self._put: dict[tuple[Var, int, int, int], Var] = {}  # rows that were joined, by device
 
     def add(self, step: Step, device: int) -> None:
         self.steps.append(step)
@@ -179,7 +185,7 @@ class _Splitting:
         self.add(PlainStep(f"{step.node}[:]", value, step.out), device)
 
     def _channel_part(self, step: AnchorStep, share: Share) -> AnchorStep:
-        """The step for its share of the channels; the slices that it reads come before all parts."""
+        """Return the step that computes a share of the channels. The slices that it reads come before all parts."""
         first, last, axis = share.first, share.last, _channel_axis(step)
         part, read = _channels_of_anchor(anchor_of(step.workload), first, last)
         data = step.data if read is None else self._slice(step, share, step.data, 1, *read)
@@ -195,7 +201,8 @@ class _Splitting:
         )
 
     def _row_part(self, step: AnchorStep, share: Share) -> tuple[list[PlainStep], AnchorStep]:
-        """The step for its share of the rows, and the concatenations right before it; slices come before all parts."""
+        """Return the concatenations that come right before a part, and the step that computes its share of the rows.
+        The slices that it reads come before all parts."""
         part, read = _rows_of_conv(conv_of(step.workload), share.first, share.last)
         joins: list[PlainStep] = []
         made = replace(
@@ -209,8 +216,8 @@ class _Splitting:
         return joins, made
 
     def _rows(self, step: AnchorStep, share: Share, expr: Any, first: int, last: int, joins: list[PlainStep]) -> Any:
-        """Some rows of a value. Of one that was made in parts, what these have is put together where it is read: the
-        concatenation is added to `joins`."""
+        """Return the rows of `expr` from `first` up to `last`. If the value was made in parts, their rows are joined on
+        the device that reads them, and the concatenation is appended to `joins`."""
         shape = shape_of(expr)
         assert shape is not None
         if (first, last) == (0, shape[ROWS]):
@@ -232,7 +239,9 @@ class _Splitting:
         return self._put[key]
 
     def _slice(self, step: AnchorStep, share: Share, expr: Any, axis: int, first: int, last: int) -> Any:
-        """Of a constant a constant; of a value, where it is, each slice once; all of it as it is."""
+        """Return the slice of `expr` along `axis` from `first` up to `last`. A constant is sliced at build time. A
+        variable's slice is emitted once, on the device that holds the variable. A slice of its full range is the
+        variable itself."""
         array = constant(expr)
         if array is not None:
             return relax.const(np.ascontiguousarray(array.take(range(first, last), axis)))
@@ -252,7 +261,8 @@ def _channel_axis(step: AnchorStep) -> int:
 
 
 def _channels_of_anchor(anchor: Anchor, first: int, last: int) -> tuple[Anchor, tuple[int, int] | None]:
-    """The anchor of some output channels, and which input channels it reads; None: all of them."""
+    """Return the anchor that computes some output channels, and the range of input channels that it reads (None if it
+    reads all)."""
     if not isinstance(anchor, Conv2d):
         return replace(anchor, out_features=last - first), None
     if anchor.groups == 1:
@@ -264,7 +274,8 @@ def _channels_of_anchor(anchor: Anchor, first: int, last: int) -> tuple[Anchor, 
 
 
 def _rows_of_conv(conv: Conv2d, first: int, last: int) -> tuple[Conv2d, tuple[int, int]]:
-    """The convolution of some output rows, and which input rows it reads: its padding is what it has beyond these."""
+    """Return the convolution that computes some output rows, and the range of input rows that it reads. Rows that it
+    reaches beyond the input become its padding."""
     start, end = _reached(conv, first, last)
     low, high = max(start, 0), min(end, conv.height)
     padding = low - start, conv.padding[1], end - high, conv.padding[3]

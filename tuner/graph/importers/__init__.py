@@ -1,0 +1,1 @@
+"""This package loads networks from ONNX files and torch.export programs. Start at `load.load_onnx`."""

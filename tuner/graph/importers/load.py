@@ -1,4 +1,4 @@
-"""Loading a network: `load_onnx` for a file, `load_exported` for a torch.export program. Both give a `Model`."""
+"""Load a network as a `Model`. `load_onnx` loads an ONNX file, and `load_exported` takes a torch.export program."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ _DTYPES = (
 def load_onnx(
     path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None, batch: int | None = None
 ) -> Model:
-    """Load an ONNX file. `shapes`: by name, the whole shapes of inputs that have free axes in the file. `batch`: the
-    size of every first axis that is free; 1 if nothing is said and no other axis is free (the model's `remarks` say
-    so).
+    """Load an ONNX file.
+
+    `shapes` gives, by name, the whole shapes of inputs that have free axes in the file. `batch` is the size of every
+    first axis that is free. A free first axis whose size is not given becomes 1 if no other axis is free, and the
+    model's `remarks` say so.
 
     Raises BadInput with one line that names the file and the input or node: for a missing, truncated or non-ONNX
     file, an axis that stays free, an unsupported operator or dtype.
@@ -45,7 +47,7 @@ def load_onnx(
     try:
         return _loaded(path, *read_onnx(path), shapes or {}, batch)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # Of what a damaged file says onnx and NumPy make errors of many types.
+        # A damaged file makes onnx and NumPy raise errors of many types.
         raise BadInput(f"{path}: cannot be loaded ({type(error).__name__}: {last_line(error)})") from error
 
 

@@ -1,4 +1,4 @@
-"""A dataflow function as a list: its bindings in order, and who uses each variable. Start at `Bindings`."""
+"""`Bindings` presents a dataflow function as a list of its bindings, and says which of them read each variable."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, Var
 
-OUTPUT = 1 << 30  # the index of the function's result among a variable's users
+OUTPUT = 1 << 30  # stands for the function's result among the indices of a variable's users
 
 
 def operands(value: Any) -> list[Any]:
-    """The expressions that a value reads, tuples flattened."""
+    """Return the expressions that a value reads, with tuples flattened."""
     if isinstance(value, Call):
         return [leaf for arg in value.args for leaf in operands_of(arg)]
     return operands_of(value)
 
 
 def operands_of(expr: Any) -> list[Any]:
-    """The leaves of an expression that may be a tuple, or an element of one."""
+    """Return the leaves of an expression that may be a tuple or an element of a tuple."""
     if isinstance(expr, relax.Tuple):
         return [leaf for item in expr.fields for leaf in operands_of(item)]
     if isinstance(expr, relax.TupleGetItem):
@@ -30,7 +30,7 @@ def operands_of(expr: Any) -> list[Any]:
 
 
 def shape_of(expr: Any) -> tuple[int, ...] | None:
-    """The static shape of a tensor expression, else None."""
+    """Return the shape of a tensor expression, or None if it is not static."""
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return None
@@ -40,13 +40,14 @@ def shape_of(expr: Any) -> tuple[int, ...] | None:
 
 
 def dtype_of(expr: Any) -> str | None:
-    """The dtype of a tensor expression, else None."""
+    """Return the dtype of an expression, or None if it is no tensor."""
     ty = expr.ty
     return str(ty.dtype) if isinstance(ty, relax.TensorType) else None
 
 
 def with_leaves(expr: Any, leaf: Callable[[Any], Any]) -> Any:
-    """An expression with `leaf` applied to everything in it that is no tuple and no call."""
+    """Return an expression with `leaf` applied to everything in it that is neither a tuple, an element of one nor a
+    call."""
     if isinstance(expr, relax.Tuple):
         return relax.Tuple([with_leaves(item, leaf) for item in expr.fields])
     if isinstance(expr, relax.TupleGetItem):
@@ -58,7 +59,8 @@ def with_leaves(expr: Any, leaf: Callable[[Any], Any]) -> Any:
 
 @dataclass
 class Bindings:
-    """`users[var]` lists indices of bindings, once for each time that they read the variable."""
+    """Lists the bindings of a dataflow function. `users[var]` lists the indices of the bindings that read the variable,
+    once for each time that they read it; OUTPUT stands for the function's result."""
 
     variables: list[Var]
     values: list[Any]
@@ -87,11 +89,12 @@ class Bindings:
             self.users.setdefault(expr, []).append(index)
 
     def value_of(self, expr: Any) -> Any:
-        """What a variable is bound to; None for a parameter or a constant."""
+        """Return the value that a variable is bound to, or None for a parameter or a constant."""
         i = self.index.get(expr) if isinstance(expr, Var) else None
         return None if i is None else self.values[i]
 
     def sole_user(self, var: Var) -> int | None:
-        """The one binding that reads the variable, once; None if there are more readers or it is a result."""
+        """Return the index of the only binding that reads the variable, if it reads it once. Return None if there are
+        more readers or none, or if the variable is a result."""
         users = self.users.get(var, [])
         return users[0] if len(users) == 1 and users[0] != OUTPUT else None

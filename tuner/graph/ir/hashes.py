@@ -1,11 +1,11 @@
-"""What a kernel computes, as a hash. Start at `kernel_hash`."""
+"""Hash what a kernel computes. Start at `kernel_hash`."""
 
 from __future__ import annotations
 
 import tvm_ffi
 from tvm import tirx
 
-# On a kernel that writes a part of a tensor: the hash of the one that writes a tensor of its own.
+# This attribute of a kernel that writes a part of a tensor is the hash of the kernel that writes a whole tensor.
 WHOLE = "edgetune.whole"
 _ATTRIBUTES = (
     "target",
@@ -13,11 +13,11 @@ _ATTRIBUTES = (
     "op_pattern",
     "tirx.is_scheduled",
     WHOLE,
-)  # that say nothing of what is computed
+)  # attributes that do not change what is computed
 
 
 def kernel_hash(function: tirx.PrimFunc) -> str:
-    """16 hexadecimal digits, the same for functions that differ in their names and targets alone."""
+    """Return 16 hexadecimal digits, which are the same for functions that differ only in their names and targets."""
     for attribute in _ATTRIBUTES:
         function = function.without_attr(attribute)
     return f"{tvm_ffi.structural_hash(function) & (1 << 64) - 1:016x}"

@@ -1,4 +1,4 @@
-"""What a loaded network is: `Model`, the one value that every step of the graph package starts from."""
+"""A loaded network is a `Model`, which is what every step of the graph package starts from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tvm.ir import IRModule
 
 @dataclass(frozen=True)
 class Count:
-    """How many entries along `axis` of a result are there: the only value of the result with the index `result`."""
+    """Says how many entries of an output along `axis` are valid: the number is the only value of the result with the
+    index `result`."""
 
     axis: int
     result: int
@@ -19,8 +20,11 @@ class Count:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, static shape and dtype of a network's input or output. With a `count` the shape is the greatest: how many
-    entries an output has depends on the values. `below`: an input's integers choose one of so many entries."""
+    """The name, static shape and dtype that an input or output of a network has.
+
+    If an output has a `count`, its number of entries depends on the values, and `shape` is the largest it can have. If
+    an input has `below`, its integers each choose one of that many entries, so they are less than `below`.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +33,7 @@ class TensorInfo:
     below: int | None = None
 
     def entries(self, index: int, results: Sequence[np.ndarray]) -> np.ndarray:
-        """What is there of this output, which is the result with that index."""
+        """Return the valid entries of this output, which is `results[index]`."""
         if self.count is None:
             return results[index]
         length = int(results[self.count.result].reshape(-1)[0])
@@ -38,13 +42,13 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Model:
-    """A network as one Relax dataflow function `main`, with constant weights and static shapes. Its results are the
-    outputs and, behind them, the counts that these name.
+    """A network that is one Relax dataflow function `main` with constant weights and static shapes. The function's
+    results are the outputs, followed by the counts that the outputs refer to.
 
     `node_names` maps names of Relax variables to the names of the nodes that they came from. `sha256` is the digest
-    of what was loaded (with the sizes that free axes were given), `source` says where from. `remarks`: lines for
-    whoever had it loaded. `rounding`: what the file has values rounded to on their way, if that is less than float32:
-    "float16" of any half, "int8" of quantised values.
+    of what was loaded (with the sizes that free axes were given), and `source` says where it came from. `remarks` are
+    lines for the user who loaded it. `rounding` is the type that the file rounds values to on their way, if that is
+    coarser than float32: "float16" if it has any halves, "int8" if it has quantised values.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Operators of templates in a Relax function: calls of functions that nobody defines, with the workload in their names.
+"""Operators of templates are represented in a Relax function as calls of undefined functions, whose names hold the
+workload. Start at `emit_operator`.
 
-An importer emits such a call where a template is to compute something that Relax has no operator for, or a slow one;
-`fuse` makes a step of it. Start at `emit_operator`.
+An importer emits such a call where a template is to compute something for which Relax has no operator or a slow one.
+`fuse` makes a step of the call.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ _MARK = "edgetune.operator:"
 
 @dataclass(frozen=True, eq=False)
 class OperatorCall:
-    """A call of an operator of `vision_ops` in a graph, with its operands."""
+    """A call in a graph that stands for an operator of `vision_ops`, with its operands."""
 
     workload: Workload
     inputs: tuple[Any, ...]
 
 
 def emit_operator(builder: relax.BlockBuilder, workload: Workload, inputs: Sequence[Any]) -> list[Any]:
-    """Emit an operator of `inputs`, which have the shapes and dtypes that it says; returns its outputs."""
+    """Emit a call of a workload's operator and return its outputs. `inputs` must have the shapes and dtypes that the
+    operator declares."""
     types = output_types(workload)
     function = relax.ExternFunc(_MARK + workload.key)
     out = builder.emit(relax.op.call_dps_packed(function, relax.Tuple(list(inputs)), out_ty=types))
@@ -39,7 +41,7 @@ def emit_operator(builder: relax.BlockBuilder, workload: Workload, inputs: Seque
 
 
 def operator_of(value: Any) -> OperatorCall | None:
-    """The operator that a binding's value was emitted for, else None."""
+    """Return the operator that a binding's value was emitted for, or None if the value is anything else."""
     if not is_call(value, "call_dps_packed"):
         return None
     function, inputs = value.args
@@ -50,5 +52,5 @@ def operator_of(value: Any) -> OperatorCall | None:
 
 
 def output_types(workload: Workload) -> list[relax.TensorType]:
-    """The types of what a workload's operator makes."""
+    """Return the types of the outputs of a workload's operator."""
     return [relax.TensorType(o.shape, o.dtype) for o in operator_named(workload.op).outputs(workload)]

@@ -12,9 +12,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 
 def simplify(module: IRModule) -> IRModule:
-    """Inference semantics (batch normalisation is one multiplication and one addition per channel, dropout is
-    nothing), few kinds of operators (a split is slices, a PReLU simpler steps), constants folded, dead bindings
-    removed."""
+    """Give a network inference semantics and reduce its kinds of operators.
+
+    Batch normalisation becomes one multiplication and one addition per channel, and dropout disappears. A split becomes
+    slices, and a PReLU becomes simpler steps. Constants are folded, and dead bindings are removed.
+    """
     passes = relax.transform
     module = passes.CanonicalizeBindings()(module)
     module = passes.FoldConstant()(module)
@@ -27,12 +29,12 @@ def simplify(module: IRModule) -> IRModule:
 
 
 def constant(expr: Any) -> np.ndarray | None:
-    """The value of a constant expression, else None."""
+    """Return the value of a constant expression, or None if it is no constant."""
     return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
 
 
 def is_call(expr: Any, *names: str) -> bool:
-    """Whether an expression calls the Relax operator of one of these names (without their "relax.")."""
+    """Return whether an expression calls a Relax operator that has one of these names (given without "relax.")."""
     return (
         isinstance(expr, tvm.ir.Call)
         and isinstance(expr.op, tvm.ir.Op)
@@ -41,7 +43,7 @@ def is_call(expr: Any, *names: str) -> bool:
 
 
 def is_static(ty: Any) -> bool:
-    """Whether it is the type of a tensor of which every size is known."""
+    """Return whether `ty` is the type of a tensor whose sizes are all known."""
     return (
         isinstance(ty, relax.TensorType)
         and ty.shape is not None
@@ -72,7 +74,7 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
         return super().visit_tuple_getitem_(item)
 
     def _prelu(self, call: Any) -> relax.Expr:
-        """x above zero, slope times x below, with a slope per channel."""
+        """Return x where it is above zero and slope times x where it is below, with one slope per channel."""
         data, slope = call.args[0], constant(call.args[1])
         assert slope is not None
         rank, zero = len(data.ty.shape), relax.const(0, slope.dtype.name)
@@ -83,7 +85,7 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
         return self.builder_.normalize(relax.op.add(above, scaled))
 
     def _slice(self, split: Any, index: int) -> relax.Expr:
-        """One part of a split."""
+        """Return one part of a split as a slice."""
         axis = int(split.attrs.axis) % len(split.args[0].ty.shape)
         sizes = [int(part.shape[axis]) for part in split.ty.fields]
         begin = sum(sizes[:index])

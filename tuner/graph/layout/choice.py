@@ -1,5 +1,7 @@
-"""Which config each workload of a network gets when it is built. Start at `choose`; `rivals` has the best of every
-layout, for a plan to choose from."""
+"""Choose the config that each workload of a network gets when it is built. Start at `choose`.
+
+`rivals` returns the best config of every layout, from which a plan chooses.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ Source = Literal["device", "family", "shipped", "shipped family", "plan", "defau
 
 @dataclass(frozen=True)
 class Choice:
-    """A config and why: measured on this device, on one of its family, shipped with the package, said by a plan, a
-    template's default, or (config None) no template at all. `seconds` per call and `error` are the trial's, None where
-    there is no trial; of what is shipped nobody knows the seconds here."""
+    """A config and the reason why it was chosen.
+
+    `source` says that it was measured on this device ("device") or on one of its family ("family"), that it is shipped
+    with the package, that a plan gives it, that it is a template's default, or that no template applies ("none", with
+    `config` None). `seconds` per call and `error` are those of the trial, and None if there is no trial. A shipped
+    config has no `seconds`, since they are not known for this device.
+    """
 
     config: Config | None
     source: Source
@@ -34,9 +40,12 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """What to build. `placement`: the index of the device of each step; by the results of steps: `blocks`, the layout
-    that some plain ones are computed in (see `lower.lower_steps`), and `kernels`, for those that are not to have the
-    database's best."""
+    """Says how a network is to be built.
+
+    `placement` has the index of the device of each step. `blocks` maps the results of some plain steps to the layout
+    block that these are computed in (see `lower.lower_steps`). `kernels` maps the results of steps that are not to have
+    the database's best config to their choices.
+    """
 
     placement: Sequence[int]
     blocks: Mapping[Var, int] = field(default_factory=dict)
@@ -46,7 +55,7 @@ class Planned:
 def choose(
     workloads: Iterable[Workload], device: Device, store: Store | None, exact: bool = False
 ) -> dict[Workload, Choice]:
-    """The best known config of every workload; `exact` leaves out templates that round differently (Winograd).
+    """Return the best known config of every workload. `exact` leaves out templates that round differently (Winograd).
 
     Raises DatabaseError if the store cannot be read.
     """
@@ -57,7 +66,10 @@ def choose(
 def choose_among(
     workload: Workload, layouts: Layouts, device: Device, *, store: Store | None, exact: bool = False
 ) -> Choice:
-    """As `choose`, of the templates that read and write some layouts. Raises DatabaseError."""
+    """Choose a config as `choose` does, but only among the templates that read and write `layouts`.
+
+    Raises DatabaseError if the store cannot be read.
+    """
     space = search_space(workload, device.target, exact=exact)
     spaces = [] if space is None else [s for s in space.spaces if _layouts(s.template, workload, device) == layouts]
     return _choice(workload, replace(space, spaces=tuple(spaces)) if space and spaces else None, device, store)
@@ -71,7 +83,8 @@ def _layouts(template: str, workload: Workload, device: Device) -> Layouts | Non
 def rivals(
     workloads: Iterable[Workload], device: Device, store: Store, exact: bool = False
 ) -> dict[Workload, tuple[Choice, ...]]:
-    """As `choose`, followed by the fastest known configs on this very device of templates with other layouts."""
+    """Return, for each workload, what `choose` returns, followed by alternatives with other layouts. For each of these
+    layouts the alternative is the fastest config that was measured on this very device."""
     found: dict[Workload, tuple[Choice, ...]] = {}
     for workload in dict.fromkeys(workloads):
         space = search_space(workload, device.target, exact=exact)
@@ -86,7 +99,7 @@ def rivals(
 def _others(
     workload: Workload, space: SearchSpace, first: Config | None, *, device: Device, store: Store
 ) -> Iterator[Choice]:
-    """The best of each layout, but of that which the config `first` has."""
+    """Yield the best measured config of each pair of layouts, except of the layouts that the config `first` has."""
     by_layouts: dict[Layouts, set[str]] = {}
     for name in (s.template for s in space.spaces):
         layouts = _layouts(name, workload, device)
@@ -127,5 +140,5 @@ def _measured(trial: Trial, source: Source) -> Choice:
 
 
 def _is_current(trial: Trial, space: SearchSpace) -> bool:
-    """Whether the trial's config still gives the kernel that was measured."""
+    """Return whether the trial's config still gives the kernel that was measured."""
     return space.is_valid(trial.config) and template_named(trial.config.template).version == trial.template_version

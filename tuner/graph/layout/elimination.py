@@ -1,9 +1,10 @@
-"""The least sum of many small cost tables, exactly, by variable elimination. Start at `minimise`.
+"""Minimise the sum of many small cost tables exactly, by variable elimination. Start at `minimise`.
 
-Non-serial dynamic programming (Bertelè and Brioschi, 1972) as bucket elimination (Dechter, "Bucket elimination: a
-unifying framework for reasoning", Artificial Intelligence 113, 1999). On a chain it is the Viterbi algorithm; a graph
-that is not a chain costs as much as its widest bucket. Where a bucket is too large it is split (mini-buckets: Dechter
-and Rish, Journal of the ACM 50, 2003): what comes out then is a lower bound, and a solution that may be above it.
+The method is non-serial dynamic programming (Bertelè and Brioschi, 1972) in the form of bucket elimination (Dechter,
+"Bucket elimination: a unifying framework for reasoning", Artificial Intelligence 113, 1999). On a chain it is the
+Viterbi algorithm. On any other graph it costs as much as its widest bucket. A bucket that is too large is split
+(mini-buckets: Dechter and Rish, Journal of the ACM 50, 2003). The result is then a lower bound, and a solution whose
+cost may lie above it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ LARGEST = 1 << 22  # entries of a bucket: 32 MiB
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Costs by the states of some variables, in that order of the axes; infinity forbids."""
+    """A table that gives the cost of every combination of the states of some variables. Its axes are in the order of
+    `variables`. A cost of infinity forbids a combination."""
 
     variables: tuple[int, ...]
     costs: np.ndarray
@@ -30,9 +32,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Solution:
-    """`states`: of every variable; `cost`: the sum of all tables there, infinity if everything is forbidden; `bound`:
-    no states cost less, equal to `cost` where the solution is exact; `width`: of the largest bucket, its variables
-    less one (1: a tree)."""
+    """The states that `minimise` has found.
+
+    `states` has the state of every variable. `cost` is the sum of all tables in these states, and infinity if every
+    combination is forbidden. No states cost less than `bound`, which equals `cost` if the solution is exact. `width` is
+    the number of variables in the largest bucket less one (1 for a tree).
+    """
 
     states: tuple[int, ...]
     cost: float
@@ -45,9 +50,11 @@ class Solution:
 
 
 def minimise(sizes: Sequence[int], tables: Sequence[Table], largest: int = LARGEST) -> Solution:
-    """The states, one of `sizes[v]` for each variable v, with the least sum of all tables. Deterministic.
+    """Find the states, one of `sizes[v]` for each variable v, with the least sum of all tables. The result is
+    deterministic.
 
-    No bucket has more than `largest` entries; a table that is larger by itself is an exception (ValueError).
+    No bucket has more than `largest` entries. Raises ValueError if a single table is larger, or if its shape does not
+    fit `sizes`.
     """
     for table in tables:
         if table.costs.shape != tuple(sizes[v] for v in table.variables) or table.costs.size > largest:
@@ -63,14 +70,15 @@ def minimise(sizes: Sequence[int], tables: Sequence[Table], largest: int = LARGE
 
 
 class _Elimination:
-    """`bound`: the part of the sum that no variable is left in; `split`: whether a bucket was too large."""
+    """Removes one variable after the other. `bound` is the part of the sum that depends on no remaining variable.
+    `split` says whether a bucket was too large and had to be split."""
 
     def __init__(self, sizes: Sequence[int], tables: Sequence[Table], largest: int) -> None:
         self.bound = 0.0
         self.split = False
         self.width = 0
         self._sizes, self._largest = sizes, largest
-        self._held: dict[int, list[Table]] = {v: [] for v in range(len(sizes))}  # by every variable not yet eliminated
+        self._held: dict[int, list[Table]] = {v: [] for v in range(len(sizes))}  # of each remaining variable
         self._buckets: list[tuple[int, list[Table]]] = []
         self._weights: dict[int, int] = {}
         for table in tables:
@@ -96,7 +104,8 @@ class _Elimination:
         self._weigh({v for table in joined for v in table.variables[1:]})
 
     def decoded(self) -> list[int]:
-        """The states that every bucket had its least cost at, the last eliminated first."""
+        """Return the state of every variable. From the last eliminated to the first, each variable gets the state in
+        which its bucket has the least cost."""
         states = [0] * len(self._sizes)
         for variable, tables in reversed(self._buckets):
             states[variable] = int(np.argmin(np.sum([_row(t, variable, states) for t in tables], axis=0)))
@@ -114,7 +123,8 @@ class _Elimination:
             self._weights[v] = prod(self._sizes[n] for n in near)
 
     def _grouped(self, tables: Sequence[Table]) -> list[list[Table]]:
-        """All in one group if the join is small enough, else the largest first, each to the first where it fits."""
+        """Group tables so that the join of a group is small enough. The largest tables come first, and each goes to the
+        first group where it fits. If the join of all is small enough, there is one group."""
         groups: list[list[Table]] = []
         scopes: list[set[int]] = []
         for table in sorted(tables, key=lambda t: -t.costs.size):
@@ -129,7 +139,7 @@ class _Elimination:
         return groups or [[]]
 
     def _joined(self, variable: int, tables: Sequence[Table]) -> Table:
-        """Their sum, with the variable's axis first."""
+        """Return the sum of some tables as one table, whose first axis is that of `variable`."""
         others = sorted({v for t in tables for v in t.variables} - {variable})
         scope = (variable, *others)
         axis = {v: i for i, v in enumerate(scope)}
@@ -144,14 +154,15 @@ class _Elimination:
 
 
 def _row(table: Table, variable: int, states: Sequence[int]) -> np.ndarray:
-    """The costs by the state of one of its variables, the others as they are."""
+    """Return a table's costs for each state of `variable`, with its other variables in their `states`."""
     index = tuple(slice(None) if v == variable else states[v] for v in table.variables)
     row: np.ndarray = table.costs[index]
     return row
 
 
 def _descended(states: list[int], sizes: Sequence[int], tables: Sequence[Table]) -> list[int]:
-    """Variable by variable set to the best state that the others leave, until none changes."""
+    """Improve the states by coordinate descent: set one variable after the other to its best state, with all others
+    fixed, until none changes."""
     held: list[list[Table]] = [[] for _ in sizes]
     for table in tables:
         for v in table.variables:

@@ -1,13 +1,14 @@
-"""The graph tuner: for every operator of a network a device, layouts and a kernel, all together. Start at `plan`.
+"""The graph tuner chooses a device, layouts and a kernel for every operator of a network, all together. Start at
+`plan`.
 
-Paper 003, section 3.2, chooses layouts by dynamic programming over measured kernels and transforms, and devices apart
-from them, by two passes. Here an operator's states are (device, layouts, kernel), and a value's copies and transforms
-are paid once for all that read it, however many; the least sum is found by `elimination.minimise`, exactly as long as
-the graph is not too wide.
+Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs", section 3.2, choose layouts
+by dynamic programming over measured kernels and transforms. They choose devices separately, by two passes. Here an
+operator's states are (device, layouts, kernel). A value's copies and transforms are paid once, however many operators
+read it. `elimination.minimise` finds the least sum, exactly as long as the graph is not too wide.
 
-A value is made in its producer's form, a device and a layout. A reader elsewhere has it copied there as it is, once a
-device, and a reader that wants another layout has it transformed where it is read, once a form: what `graph.placed`
-and `graph.emit` emit.
+A value is made in its producer's form, which is a device and a layout. For readers on another device it is copied there
+in the same layout, once per device. For readers that want another layout it is transformed where it is read, once per
+form. `lowering.placed` and `lowering.emit` emit these moves.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tuner.graph.layout.elimination import LARGEST, Solution, Table, minimise
 
 
 class Form(NamedTuple):
-    """Where and how a value lies: the index of a device, and a layout."""
+    """Says where and how a value is stored: the index of a device, and a layout."""
 
     device: int
     layout: Layout
@@ -33,11 +34,15 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """One way of computing an operator: what it wants every value it reads to be, what it makes, and its seconds.
-    `kernel` names it (a config's key, a library); `source` says where the seconds are from.
+    """One of the alternatives in which an operator can be computed.
 
-    A concatenation `saves` some of its seconds for each operand that nothing else reads, that is made as this reads it,
-    and by a state that `fills`: one that can write its result where the joined tensor has it.
+    `reads` has the form that it needs each of its operands in, and `makes` is the form of its result. `seconds` is the
+    time that it takes, and `source` says where this time comes from. `kernel` names the kernel (a config's key, a
+    library).
+
+    A concatenation `saves` some of its seconds for each operand that nothing else reads, that is made in the form in
+    which the concatenation reads it, and whose own state `fills`. A state that `fills` can write its result directly
+    into the joined tensor.
     """
 
     reads: tuple[Form, ...]
@@ -51,8 +56,12 @@ class State:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator (a network's input reads nothing; its outputs are nodes too, that compute nothing). `operands`: for
-    each value that it reads, the index of the node that makes it."""
+    """An operator with the states that it can be computed in. A network's inputs and outputs are nodes too: an input
+    reads nothing, and an output computes nothing. `operands` has, for each value that the operator reads, the index of
+    the node that makes it.
+
+    Raises ValueError if there is no state, or if a state does not fit the operands.
+    """
 
     name: str
     operands: tuple[int, ...]
@@ -69,9 +78,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Moving:
-    """What it takes to move the value of a node, in seconds; infinity where it cannot be done.
+    """Gives the seconds that it takes to move the value of a node, or infinity if it cannot be moved.
 
-    `copy(node, layout, source, target)` from device to device, `transform(node, device, old, new)` on a device.
+    `copy(node, layout, source, target)` is for a copy from device to device. `transform(node, device, old, new)` is for
+    a change of layout on one device.
     """
 
     copy: Callable[[int, Layout, int, int], float]
@@ -90,9 +100,12 @@ class Move:
 
 @dataclass(frozen=True)
 class Plan:
-    """`states`: the index of each node's state, `computing`: its seconds, what it saves taken off. `seconds`: all
-    operators and moves; no plan takes less than `bound`, which is equal where the plan is optimal; `width`: how far the
-    graph is from a chain (1)."""
+    """The states that are chosen for all nodes, and what they cost.
+
+    `states` has the index of each node's state, and `computing` its seconds less what it saves. `seconds` is the sum of
+    all operators and moves. No plan takes less than `bound`, which equals `seconds` if the plan is optimal. `width`
+    says how far the graph is from a chain (1).
+    """
 
     states: tuple[int, ...]
     computing: tuple[float, ...]
@@ -107,15 +120,15 @@ class Plan:
 
 
 def plan(nodes: Sequence[Node], moving: Moving, largest: int = LARGEST) -> Plan:
-    """The plan that takes the least seconds; see `elimination.minimise` for `largest`. Operands come before those that
-    read them."""
+    """Return the plan that takes the fewest seconds. In `nodes`, operands come before the nodes that read them.
+    `elimination.minimise` explains `largest`."""
     problem = _Problem(nodes, moving)
     found = minimise(problem.sizes, problem.tables, largest)
     return _planned(nodes, moving, found)
 
 
 def moves_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> tuple[Move, ...]:
-    """What has to be moved if every node is in the state of that index."""
+    """Return the moves that are necessary if every node is in the state with the index in `states`."""
     found: dict[tuple[int, Form], Move] = {}
     for node, state in zip(nodes, states, strict=True):
         for operand, wanted in zip(node.operands, node.states[state].reads, strict=True):
@@ -131,12 +144,12 @@ def moves_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> tu
 
 
 def seconds_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int]) -> float:
-    """All operators and moves, if every node is in the state of that index."""
+    """Return the seconds of all operators and moves if every node is in the state with the index in `states`."""
     return sum(computing(nodes, states)) + sum(move.seconds for move in moves_of(nodes, moving, states))
 
 
 def computing(nodes: Sequence[Node], states: Sequence[int]) -> tuple[float, ...]:
-    """The seconds of every node if all are in the state of that index, without moves."""
+    """Return the seconds of every node, without moves, if every node is in the state with the index in `states`."""
     chosen = [node.states[state] for node, state in zip(nodes, states, strict=True)]
     readers = Counter(operand for node in nodes for operand in node.operands)
     found = []
@@ -147,14 +160,15 @@ def computing(nodes: Sequence[Node], states: Sequence[int]) -> tuple[float, ...]
 
 
 def _saved(made: State, reading: State, place: int) -> float:
-    """What a state saves by its operand's state, if it is the only reader."""
+    """Return the seconds that the state `reading` saves on its operand `place`, which is in the state `made` and has no
+    other reader."""
     fitting = bool(reading.saves) and made.fills and made.makes == reading.reads[place]
     return reading.saves[place] if fitting else 0.0
 
 
 def greedy(nodes: Sequence[Node], moving: Moving) -> tuple[int, ...]:
-    """States chosen one after another, each the fastest with the moves that it takes after those before: what there is
-    to beat."""
+    """Choose the states one after another: each is the fastest, with the moves that it needs, after the states before
+    it. This is the baseline that `plan` has to beat."""
     states: list[int] = []
     for i, node in enumerate(nodes):
         before = nodes[: i + 1]
@@ -164,7 +178,7 @@ def greedy(nodes: Sequence[Node], moving: Moving) -> tuple[int, ...]:
 
 
 def plan_of(nodes: Sequence[Node], moving: Moving, states: Sequence[int], *, bound: float, width: int) -> Plan:
-    """The plan with those states, none taking less than `bound`."""
+    """Return the plan that has the given states. No plan takes less than `bound`."""
     moves = moves_of(nodes, moving, states)
     parts = computing(nodes, states)
     seconds = sum(parts) + sum(move.seconds for move in moves)
@@ -178,8 +192,12 @@ def _planned(nodes: Sequence[Node], moving: Moving, found: Solution) -> Plan:
 
 
 class _Problem:
-    """The tables. Variables are the nodes' states, then, for every value that several read, whether it is on a device
-    at all and whether it is there in a form (0 or 1): so that what several readers need is paid once."""
+    """Writes a planning problem as tables for `minimise`.
+
+    The first variables are the nodes' states. Further variables (0 or 1) say of every value with several readers
+    whether it is on a device at all, and whether it is there in a form. So a move that several readers need is paid
+    once.
+    """
 
     def __init__(self, nodes: Sequence[Node], moving: Moving) -> None:
         self.sizes = [len(node.states) for node in nodes]
@@ -223,7 +241,8 @@ class _Problem:
                 self._add((reader, held[form]), np.array(forbidden))
 
     def _switch(self, value: int, seconds: Sequence[float]) -> int:
-        """A new variable, 0 or 1, that costs so much by the value's state where it is 1."""
+        """Add a variable that is 0 or 1 and return its index. If it is 1, it costs the `seconds` that belong to the
+        state in which the value is made."""
         self.sizes.append(2)
         self._add((value, len(self.sizes) - 1), np.array([[0.0, s] for s in seconds]))
         return len(self.sizes) - 1

@@ -1,5 +1,7 @@
-"""One step of a network by itself: whether a device computes it, in which layouts, as which functions. Start at
-`lower_alone`."""
+"""Lower one step of a network by itself, to see whether a device computes it, in which layouts and by which functions.
+
+Start at `lower_alone`.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ from tuner.graph.lowering.placed import parameter_for, read_from_elsewhere
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """A step as a network of its own. `reads`: the layout that it wants each variable in, which is what the parameters
-    of `module`'s "main" have, in order; `makes`: that of its result."""
+    """A step that is lowered as a network of its own.
+
+    `reads` has the layout in which it wants each variable. The parameters of "main" in `module` have these layouts, in
+    the same order. `makes` is the layout of its result.
+    """
 
     module: IRModule
     reads: Mapping[Var, Layout]
@@ -34,7 +39,7 @@ class Alone:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The kernels that it calls, in order, as `kernel_hash` has them."""
+        """Return the `kernel_hash` of each kernel that it calls, in order."""
         bindings = [binding for block in self.module["main"].body.blocks for binding in block.bindings]
         called = [
             value.args[0] for value in (b.value for b in bindings) if is_call(value, "call_tir", "call_tir_inplace")
@@ -43,9 +48,10 @@ class Alone:
 
 
 def lower_alone(graph: FusedGraph, step: Step, device_plan: DevicePlan, block: int | None = None) -> Alone:
-    """One step on one device, in the layout `block` if it is a plain one that can be (see `lower.lower_steps`).
+    """Lower one step for one device. A plain step is computed in the layout block `block` if it can be (see
+    `lower.lower_steps`).
 
-    Raises BadInput if the device cannot compute it.
+    Raises BadInput if the device cannot compute the step.
     """
     plain = dict.fromkeys(read_from_elsewhere((step,)), PLAIN)
     wanted = _lowered(graph, step, device_plan, block=block, layouts=plain)
@@ -54,8 +60,8 @@ def lower_alone(graph: FusedGraph, step: Step, device_plan: DevicePlan, block: i
 
 
 def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, *, to: Layout, target: Target) -> IRModule:
-    """A change of layout of a value of plain shape (N, C, H, W): finished, with "main" from one tensor to a tuple of
-    one. It has no function where memory stays the same."""
+    """Return a finished module that changes the layout of a value of plain shape (N, C, H, W). Its "main" takes one
+    tensor and returns a tuple of one. It calls no function if the values stay where they are in memory."""
     builder = relax.BlockBuilder()
     data = relax.Var("data", relax.TensorType(before.shape(shape), dtype))
     with builder.function("main", [data]):
@@ -67,7 +73,7 @@ def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, *, to: L
 
 
 def runs_on(graph: FusedGraph, step: Step, device_plan: DevicePlan) -> bool:
-    """Whether a device can compute a step at all."""
+    """Return whether a device can compute a step at all."""
     try:
         lower_alone(graph, step, device_plan)
     except BadInput:
@@ -78,7 +84,8 @@ def runs_on(graph: FusedGraph, step: Step, device_plan: DevicePlan) -> bool:
 def _lowered(
     graph: FusedGraph, step: Step, device_plan: DevicePlan, *, block: int | None, layouts: Mapping[Var, Layout]
 ) -> Alone:
-    """With values in some layouts, and what it asked for; not finished."""
+    """Lower a step whose operands are given in some layouts. The result has the layouts that the step asked for. Its
+    module is not finished."""
     asked: dict[Var, Layout] = {}
     made: list[Layout] = []
 

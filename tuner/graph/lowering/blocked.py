@@ -1,8 +1,8 @@
-"""Operators other than anchors that can stay in blocked layout between them. Start at `emit_blocked`.
+"""Emit operators between anchors that can stay in blocked layout. Start at `emit_blocked`.
 
-An element-wise operator is the same operator on blocked operands; pooling and resizing have functions of their own.
-Where no plan says otherwise, an operator stays blocked only if one of its operands already is: nothing is converted for
-its sake alone. Halves are computed with as float32.
+An element-wise operator is the same operator on blocked operands. Pooling and resizing have functions of their own.
+Unless a plan says otherwise, an operator stays blocked only if one of its operands already is: nothing is converted for
+its sake alone. Arithmetic on halves is done in float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tuner.graph.lowering.resizing import key_of, resize, takes_one_pixel
 
 Blocked = tuple[Any, Layout]
 
-# Finite for every finite input: these may also run on the lanes that fill up a last block.
+# These give finite results for finite inputs, so they may also run on the lanes that fill up a last block.
 _TOTAL = {
     "abs", "add", "ceil", "clip", "floor", "hardsigmoid", "hardswish", "maximum", "minimum", "multiply", "negative",
     "nn.gelu", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "round", "sigmoid", "subtract", "tanh",
@@ -32,9 +32,10 @@ _PARTIAL = {"cos", "divide", "erf", "exp", "log", "power", "rsqrt", "sin", "sqrt
 
 
 def emit_blocked(emitter: Emitter, forms: Forms, call: Any, *, out: Var, block: int | None = None) -> Blocked | None:
-    """Emit an operator in blocked layout and return its result with the layout; None where it has to be plain.
+    """Emit an operator in blocked layout and return its result with the layout. Return None if it has to be plain.
 
-    `block`: of its operands, whatever they have (0: none); where it is not given, that of the first that has one.
+    `block` is the layout block that its operands are read in, whatever layout they have; 0 means that it has to be
+    plain. If it is not given, it is the block of the first operand that has one.
     """
     if not isinstance(call, Call) or not hasattr(call.op, "name"):
         return None
@@ -51,7 +52,7 @@ def _block(forms: Forms, operands: Iterable[Any], given: int | None) -> int:
 
 
 def _image(expr: Any) -> tuple[int, int, int, int] | None:
-    """The shape of a floating-point image batch (N, C, H, W), else None."""
+    """Return the shape of a batch of floating-point images (N, C, H, W), or None for anything else."""
     shape = shape_of(expr)
     if shape is None or len(shape) != 4 or dtype_of(expr) not in FLOATS:
         return None
@@ -75,7 +76,8 @@ def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int |
 
 
 def _operand(emitter: Emitter, forms: Forms, arg: Any, *, shape: tuple[int, ...], layout: Layout) -> Any:
-    """A tensor that broadcasts to `shape`, as it broadcasts to the blocked shape; None where it cannot."""
+    """Return a tensor that broadcasts to `shape` in a form that broadcasts to the blocked shape. Return None if there
+    is no such form."""
     if not isinstance(arg.ty, relax.TensorType):
         return arg
     value = constant(arg)
@@ -191,7 +193,7 @@ def _emit_global(emitter: Emitter, forms: Forms, data: Any, *, layout: Layout, k
 
 
 def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | None) -> Blocked | None:
-    """Along height and width, and along channels where these fill whole blocks."""
+    """Concatenate along height and width, and along channels if these fill whole blocks."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     images = [_image(part) for part in parts]
     block = _block(forms, parts, block)
@@ -219,7 +221,8 @@ def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | No
 
 
 def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
-    """One pixel per channel lies in memory as in the plain form: a single reshape leads out of the blocked form."""
+    """Reshape images of one pixel per channel. They lie in memory as in the plain form, so a single reshape leads out
+    of the blocked form."""
     data, shape = call.args[0], shape_of(out)
     image, block = _image(data), _block(forms, [data], block)
     if not block or image is None or shape is None or image[2] * image[3] != 1 or image[1] % block:
@@ -228,7 +231,7 @@ def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | N
 
 
 def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
-    """Slices of height and width, and of channels where whole blocks are cut out."""
+    """Slice along height and width, and along channels if whole blocks are cut out."""
     data, block = call.args[0], _block(forms, call.args[:1], block)
     shape, result = _image(data), _image(out)
     if not block or shape is None or result is None or not all(isinstance(a, relax.Tuple) for a in call.args[1:]):

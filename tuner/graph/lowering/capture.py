@@ -1,10 +1,10 @@
-"""A network as one CUDA graph: launched at once, where the host would otherwise launch every kernel. Start at
-`with_captured`; `graph_of` is TVM's pass that makes the graph.
+"""Run a network as one CUDA graph, which is launched at once, where the host would otherwise launch every kernel. Start
+at `with_captured`; `graph_of` makes the graph by TVM's pass.
 
-What is captured has the addresses of its tensors in it. So an inference copies its inputs into tensors that stay, and
-its results out of such, and all between is the graph; streams that it forks and joins (see tuner.stages) become
-branches. Memory that a kernel would get from a pool of the thread's is a tensor that stays, too: a pool gives it to
-others afterwards. The function that launches every kernel stays: to be watched, kernel by kernel.
+A graph holds the addresses of its tensors. So an inference copies its inputs into tensors that persist, and its results
+out of such tensors, and the graph is everything between. Streams that the network forks and joins (see tuner.stages)
+become branches. Memory that a kernel would get from a pool of its thread becomes a tensor that persists, too, since the
+pool gives it to others afterwards. The function that launches every kernel is kept, so that kernels can be watched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CAPTURED = "captured"
 
 
 def why_not_captured(module: IRModule, target: Target) -> str | None:
-    """Why a network cannot be captured, if it cannot."""
+    """Return why a network cannot be captured, or None if it can."""
     if target.kind.name != "cuda":
         return f"there are no graphs on {target.kind.name}"
     for name, func in module.functions.items():
@@ -38,13 +38,13 @@ def why_not_captured(module: IRModule, target: Target) -> str | None:
 
 
 def with_captured(module: IRModule, target: Target) -> IRModule:
-    """A module whose kernels are called with memory as operands, and beside its "main" a function `CAPTURED` of the
-    same parameters, to be captured by `graph_of`."""
+    """Add to a module a function `CAPTURED`, which has the parameters of "main" and is to be captured by `graph_of`.
+    The module's kernels must be called with memory as operands (see `passes.memory_as_operands`)."""
     return _Capturing(module, target).captured()
 
 
 def graph_of(module: IRModule) -> IRModule:
-    """`CAPTURED` with all of it captured that can be; "main" as it is. Memory is planned before."""
+    """Capture all of `CAPTURED` that can be captured, and leave "main" as it is. Memory has to be planned before."""
     main = module["main"]
     others = {name: func for name, func in module.functions.items() if name.name_hint != "main"}
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
@@ -54,13 +54,13 @@ def graph_of(module: IRModule) -> IRModule:
 
 
 class _Capturing:
-    """`CAPTURED`, under construction."""
+    """Builds the function `CAPTURED`."""
 
     def __init__(self, module: IRModule, target: Target) -> None:
         self._module, self._target = module, target
         self._builder = relax.BlockBuilder(module)
         self._copying: dict[tuple[Any, ...], GlobalVar] = {}
-        # Kernels with their workspaces as parameters, and these.
+        # For each kernel, the variant that takes its workspaces as parameters, and these parameters.
         self._given: dict[GlobalVar, tuple[GlobalVar, list[Any]]] = {}
 
     def captured(self) -> IRModule:
@@ -81,7 +81,7 @@ class _Capturing:
         return made
 
     def _copied(self, tensor: Var) -> Var:
-        """A tensor of its own with the same in it."""
+        """Emit a copy of a tensor, and return the new tensor."""
         made = self._allocated(tensor.ty)
         key = (tuple(int(s) for s in tensor.ty.shape), str(tensor.ty.dtype))
         if key not in self._copying:
@@ -94,7 +94,7 @@ class _Capturing:
         return self._builder.emit(relax.op.builtin.alloc_tensor(relax.ShapeExpr(list(ty.shape)), str(ty.dtype), 0))
 
     def _given_workspace(self, value: Any) -> Any:
-        """A call of a kernel with the memory that it would allocate."""
+        """Give a call of a kernel the memory that the kernel would allocate. Other values are returned unchanged."""
         function = self._module[value.op] if isinstance(value, Call) and isinstance(value.op, GlobalVar) else None
         if not isinstance(function, tirx.PrimFunc):
             return value
@@ -108,7 +108,8 @@ class _Capturing:
 
 
 def _with_workspace(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Any]]:
-    """A kernel with what it allocates in the device's memory as its last parameters, and these."""
+    """Return a kernel whose last parameters are the tensors that it allocates in the device's memory, and these
+    parameters."""
     realize = func.body
     if not isinstance(realize, SBlockRealize):
         return func, []

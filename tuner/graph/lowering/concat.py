@@ -1,8 +1,8 @@
-"""Concatenation without copies: anchors write their results where the joined tensor has them. Start at `Joints`.
+"""Concatenate without copies: anchors write their results where the joined tensor has them. Start at `Joints`.
 
-A part of a concatenation along the channels that only this concatenation reads, and that an anchor computes in blocks,
-is written by that anchor straight into the joined tensor; the other parts are copied there. The joined tensor goes
-from function to function in place.
+This concerns concatenations along the channels. If only the concatenation reads a part, and an anchor computes it in
+blocked layout, then the anchor writes it straight into the joined tensor. The other parts are copied there. Each
+function writes into the joined tensor in place and hands it on to the next.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ class Joint:
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """The place of one part: `first_block` is its first channel block in the joined tensor."""
+    """Says where one part is written: `first_block` is its first channel block in the joined tensor."""
 
     joint: Joint
     first_block: int
 
 
 class Joints:
-    """The concatenations among some steps of a graph that need no copies, given the block of the result of every
-    anchor among them (0: plain), and the blocks that some concatenations are to have (see `lower.lower_steps`)."""
+    """The concatenations among some steps of a graph that need no copies.
+
+    `blocks` has the layout block of the result of every anchor among the steps (0: plain). `wanted` has the blocks that
+    some concatenations are to have (see `lower.lower_steps`).
+    """
 
     def __init__(
         self, graph: FusedGraph, steps: Sequence[Step], blocks: Mapping[Var, int], wanted: Mapping[Var, int]
@@ -80,11 +83,11 @@ class Joints:
                 self._slots[part] = Slot(joint, first)
 
     def slot(self, var: Var) -> Slot | None:
-        """Where an anchor is to write its result; None where it has a tensor of its own."""
+        """Return where an anchor is to write its result, or None if it has a tensor of its own."""
         return self._slots.get(var)
 
     def emit(self, emitter: Emitter, forms: Forms, out: Var) -> bool:
-        """Copy the parts that are not in place yet, if `out` is a concatenation of this kind."""
+        """Copy the parts that are not in place yet, if `out` is a concatenation of this kind. Return whether it is."""
         joint = self._by_out.get(out)
         if joint is None:
             return False
@@ -110,7 +113,7 @@ def _uses(graph: FusedGraph) -> Counter[Var]:
 def write(
     emitter: Emitter, slot: Slot, key: Hashable, *, func: tirx.PrimFunc, arguments: Sequence[Any], name: str
 ) -> GlobalVar:
-    """Emit a call of a scheduled function that writes its result into the slot; returns the function called."""
+    """Emit a call of a scheduled function that writes its result into the slot. Return the function that is called."""
     joint = slot.joint
     blocks = joint.shape[1]
     function = emitter.function(
@@ -128,7 +131,7 @@ def write(
 
 
 def into_slice(func: tirx.PrimFunc, blocks: int, first: int) -> tirx.PrimFunc:
-    """The function with its last parameter, (N, C/v, ...), widened to `blocks` blocks of which it writes those from
+    """Return the function with its last parameter, (N, C/v, ...), widened to `blocks` blocks. It writes the blocks from
     `first` on."""
     out = func.params[-1]
     shape = [int(s) for s in out.ty.shape]
@@ -157,6 +160,6 @@ def into_slice(func: tirx.PrimFunc, blocks: int, first: int) -> tirx.PrimFunc:
 
 
 def copied(shape: Sequence[int], dtype: str) -> tirx.PrimFunc:
-    """data -> the same, of a blocked shape."""
+    """Return a function that copies data of the given shape."""
     data = te.placeholder(shape, name="data", dtype=dtype)
     return te.create_prim_func([data, te.compute(shape, lambda *i: data(*i), name="out")])

@@ -1,7 +1,7 @@
-"""Emitting calls of PrimFuncs into a Relax function, and keeping every value in the layouts that are needed.
+"""Emit calls of PrimFuncs into a Relax function, and keep every value in the layouts that are needed.
 
 `Emitter` adds each function and each constant once. `Forms` holds, for every variable of the fused graph, its plain
-form and its blocked forms; asking for one that is not there emits the conversion.
+form and its blocked forms. If a form that is asked for does not exist yet, the conversion is emitted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ OPAQUE = 8  # TVM's pattern number for functions that are never fused with other
 INJECTIVE = 2
 OUT_FUSABLE = 4  # element-wise functions may be fused behind it
 FLOATS = ("float32", "float16")  # how activations are stored
-INDEX_DTYPE = "int64"  # of functions that are fused with those that TVM makes
+INDEX_DTYPE = "int64"  # of indices in functions that are fused with those that TVM makes
 
 
 class Emitter:
-    """A Relax function under construction. Functions are added under a key, constants by their content."""
+    """Builds a Relax function. Functions are added once for each key, and constants once for each content."""
 
     def __init__(self, builder: relax.BlockBuilder, target: Target) -> None:
         self.builder = builder
@@ -37,7 +37,8 @@ class Emitter:
         self._constants: dict[bytes, relax.Expr] = {}
 
     def function(self, key: Hashable, make: Callable[[], tirx.PrimFunc], name: str, pattern: int) -> GlobalVar:
-        """A function of the module, made if the key is new. With pattern OPAQUE it counts as scheduled."""
+        """Return the function of the module that has this key. It is made if the key is new. With the pattern OPAQUE
+        it counts as scheduled."""
         if key not in self._functions:
             func = make().without_attr("global_symbol").with_attr("op_pattern", pattern)
             if pattern == OPAQUE:
@@ -51,7 +52,8 @@ class Emitter:
         return self.builder.emit(relax.call_tir(function, list(arguments), out_ty=out))
 
     def typed(self, expr: Any, dtype: str | None) -> Any:
-        """A tensor of floating-point numbers stored as another type; anything else as it is."""
+        """Convert a tensor of floating-point numbers to another type that is in FLOATS. Anything else is returned
+        unchanged."""
         if not isinstance(expr, Var | GenericConst) or {dtype_of(expr), dtype} != set(FLOATS):
             return expr
         return self.builder.emit(relax.op.astype(expr, dtype))
@@ -64,8 +66,8 @@ class Emitter:
 
 
 class Forms:
-    """The expressions that hold each value, by layout block (0: plain). `asked`: the layout that each was first asked
-    for."""
+    """Knows the expressions that hold each value, by layout block (0: plain). `asked` has the layout in which each
+    value was first asked for."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.asked: dict[Var, Layout] = {}
@@ -76,17 +78,17 @@ class Forms:
         self._held.setdefault(var, {})[layout.block] = expr
 
     def block_of(self, expr: Any) -> int:
-        """The block of a blocked form that exists, 0 if there is none."""
+        """Return the block of a blocked form that exists, or 0 if there is none."""
         held = self._held.get(expr, {}) if isinstance(expr, Var) else {}
         return next((block for block in held if block), 0)
 
     def native(self, var: Var) -> tuple[Any, Layout]:
-        """A value in the form that it was made in."""
+        """Return a value in the form that it was made in, and its layout."""
         block, expr = next(iter(self._held[var].items()))
         return expr, Layout(block)
 
     def plain(self, expr: Any) -> Any:
-        """An expression of the fused graph with every variable replaced by its plain form."""
+        """Return an expression of the fused graph with every variable replaced by its plain form."""
 
         def leaf(expr: Any) -> Any:
             return self.get(expr, PLAIN) if isinstance(expr, Var) and expr in self._held else expr
@@ -94,7 +96,7 @@ class Forms:
         return with_leaves(expr, leaf)
 
     def get(self, expr: Any, layout: Layout) -> Any:
-        """A tensor in a layout; converted, once, if it is not yet held in it."""
+        """Return a tensor in a layout. It is converted, once, if it is not yet held in that layout."""
         value = constant(expr)
         if value is not None:
             return self._emitter.constant(layout.pack(value))
@@ -107,7 +109,8 @@ class Forms:
 
 
 def convert(emitter: Emitter, expr: Any, shape: tuple[int, ...] | None, *, source: Layout, to: Layout) -> Any:
-    """Emit the conversion of a tensor of plain shape `shape` (N, C, H, W); free where memory stays the same."""
+    """Emit the conversion of a tensor of plain shape `shape` (N, C, H, W). It is only a reshape if the values stay
+    where they are in memory."""
     assert shape is not None
     _, c, h, w = shape
     if h * w == 1 and all(c % layout.block == 0 for layout in (source, to) if layout.block):

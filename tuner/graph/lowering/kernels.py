@@ -1,4 +1,4 @@
-"""The scheduled function of every step of a network that a template computes. Start at `kernels_of`."""
+"""Make the scheduled functions of the steps of a network that templates compute. Start at `kernels_of`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ Choices = Mapping[Workload, Config | None]
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """A device of a placement: its target (of a GPU: with its host) and the configs of its workloads; `steps`: other
-    configs for single steps, by their results. None: no template is to compute it."""
+    """Says how one device of a placement computes its steps.
+
+    `target` is its target, which has the host if the device is a GPU. `choices` has the configs of its workloads.
+    `steps` has other configs for single steps, by their results. A config of None means that no template is to be used.
+    """
 
     target: Target
     choices: Choices
@@ -31,27 +34,30 @@ class DevicePlan:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A workload's function by one config."""
+    """The function that computes a workload with one config."""
 
     config: Config
     func: tirx.PrimFunc
 
     def name(self, workload: Workload) -> str:
-        """Of the function in a module."""
+        """Return the name of the function in a module."""
         return f"{workload.op}_{self.config.template.rpartition('.')[2]}"
 
 
 @dataclass(frozen=True, eq=False)
 class AnchorKernel(Kernel):
-    """With the layouts that it reads and writes."""
+    """A kernel of an anchor, with its template and the layouts that it reads and writes."""
 
     template: AnchorTemplate
     layouts: Layouts
 
 
 def kernels_of(steps: Iterable[TunedStep], device_plan: DevicePlan) -> dict[Var, Kernel | None]:
-    """A kernel for the result of each step: by its choice, or its workload's default config where it has none; None
-    where the choice is None or no template applies. Raises BadInput if a config cannot be applied."""
+    """Return a kernel for the result of each step. It has the step's or its workload's config, or else the workload's
+    default config. It is None if the config is None or no template applies.
+
+    Raises BadInput if a config cannot be applied.
+    """
     default = cache(partial(default_config, target=device_plan.target))
     kernel = cache(partial(_kernel, target=device_plan.target))
     kernels: dict[Var, Kernel | None] = {}

@@ -1,10 +1,11 @@
-"""Sums of many terms as sums of shorter ones, where TVM adds one term after the other. Start at `LongSums`.
+"""Write sums of many terms as sums of shorter sums, where TVM adds one term after the other. Start at `LongSums`.
 
-A chain of n additions is off by up to n rounding errors, and by half as many where all terms are equal: a softmax over
-18,710 classes by 4e-4. Sums of about sqrt(n) terms, which are then added, are off by twice the root at most. Besides,
-several sums side by side are vectors, which a chain cannot be.
+A chain of n additions is off by up to n rounding errors, and by half as many if all terms are equal: a softmax over
+18,710 classes is off by 4e-4. Sums of about sqrt(n) terms, which are then added, are off by at most twice the root.
+Besides, several sums side by side can be computed as vectors, which a chain cannot.
 
-Higham: The accuracy of floating point summation, SIAM Journal on Scientific Computing 14 (4), 1993, sections 2 and 3.
+See Higham, "The accuracy of floating point summation", SIAM Journal on Scientific Computing 14 (4), 1993, sections 2
+and 3.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from tvm.ir.transform import PassContext, module_pass
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
 
-# Shorter sums have digits enough in one chain, into which TVM fuses whatever makes their terms.
+# Shorter sums have digits enough as one chain, into which TVM fuses the operators that make their terms.
 _LONG_SUM = 1024
-# A softmax is a function of its own anyway, and gains by vectors.
+# A softmax is a function of its own anyway, and vectors make it faster.
 _LONG_SOFTMAX = 64
-_WIDTH = 16  # of the widest vectors
+_WIDTH = 16  # numbers in the widest vectors
 
 Shape = tuple[int, ...]
 
 
 @module_pass(opt_level=0, name="LongSums")
 class LongSums:
-    """Writes sums and means of at least _LONG_SUM terms in float32 as sums of sums; so, with `softmax`, those of
-    softmax and log_softmax over at least _LONG_SOFTMAX classes."""
+    """Writes sums and means of at least _LONG_SUM terms in float32 as sums of sums. With `softmax`, it does the same
+    for the sums of softmax and log_softmax over at least _LONG_SOFTMAX classes."""
 
     def __init__(self, *, softmax: bool) -> None:
         self._softmax = softmax
@@ -92,24 +93,24 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
 
 
 def _total(x: te.Tensor) -> te.Tensor:
-    """(outer, terms, inner) -> (outer, inner)."""
+    """Sum the terms of (outer, terms, inner), which gives (outer, inner)."""
     return _folded(x, te.sum, operator.add)
 
 
 def _greatest(x: te.Tensor) -> te.Tensor:
-    """(outer, terms, inner) -> (outer, inner)."""
+    """Take the largest of the terms of (outer, terms, inner), which gives (outer, inner)."""
     return _folded(x, te.max, tirx.max)
 
 
 def _folded(x: te.Tensor, fold: Callable[..., Any], join: Callable[[Any, Any], Any]) -> te.Tensor:
-    """Fold the terms into about as many results as each has terms, then those."""
+    """Fold the terms into about as many partial results as each has terms, then fold these."""
     outer, terms, inner = (int(size) for size in x.shape)
     lanes = min(_WIDTH * max(1, round(math.sqrt(terms) / _WIDTH)), terms)
     whole, rest = divmod(terms, lanes)
     k, v, r = (te.reduce_axis((0, max(n, 1))) for n in (whole, lanes, rest))
 
     def term(j: Any) -> Any:
-        """Vectors go along the last axis: along the terms only where there is no other."""
+        """Return the index of a term. Vectors go along the last axis, or along the terms if that axis has size 1."""
         return k * lanes + j if inner == 1 else j * whole + k
 
     parts = te.compute((outer, lanes, inner), lambda o, j, i: fold(x[o, term(j), i], axis=k), name="parts")
@@ -125,14 +126,14 @@ def _powers(x: te.Tensor, greatest: te.Tensor) -> te.Tensor:
 
 
 def _softmax(x: te.Tensor) -> te.Tensor:
-    """Along the second of three axes."""
+    """Compute a softmax along the second of three axes."""
     powers = _powers(x, _greatest(x))
     total = _total(powers)
     return te.compute(x.shape, lambda o, k, i: powers[o, k, i] / total[o, i], name="softmax")
 
 
 def _log_softmax(x: te.Tensor) -> te.Tensor:
-    """Along the second of three axes."""
+    """Compute a log_softmax along the second of three axes."""
     greatest = _greatest(x)
     total = _total(_powers(x, greatest))
     return te.compute(x.shape, lambda o, k, i: x[o, k, i] - greatest[o, i] - tirx.log(total[o, i]), name="log_softmax")

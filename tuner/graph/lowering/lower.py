@@ -1,7 +1,7 @@
-"""From steps of a fused graph and their kernels to a Relax module of functions. Start at `lower_steps`.
+"""Lower steps of a fused graph and their kernels to a Relax module of functions. Start at `lower_steps`.
 
-Every anchor becomes a call of its template's function, with weights packed into constants; values stay in blocked
-layout between anchors and are converted only where somebody needs the other form. Other operators of templates read
+Every anchor becomes a call of its template's function, with weights packed into constants. Values stay in blocked
+layout between anchors and are converted only where a reader needs the other form. Other operators of templates read
 and write plain layout. `passes.finish` does the rest.
 """
 
@@ -33,9 +33,12 @@ from tuning_db.record import Config
 
 @dataclass(frozen=True)
 class LoweredOperator:
-    """What became of one step that templates compute: the config and the name of its function (both None where no
-    template applies), and from which channel block on its result lies in the function's last tensor (a concatenation
-    has several)."""
+    """Says how one step that templates compute was lowered.
+
+    `config` is its config and `function` the name of its function; both are None if no template applies. Its result
+    lies in the function's last tensor from the channel block `first_block` on. The tensor of a concatenation holds the
+    results of several steps.
+    """
 
     step: TunedStep
     config: Config | None
@@ -45,7 +48,8 @@ class LoweredOperator:
 
 @dataclass(frozen=True)
 class Lowered:
-    """`module`: the Relax module, not yet through `passes.finish`; `operators` in the graph's order."""
+    """Steps that were lowered. `module` is the Relax module before `passes.finish`, and `operators` are in the graph's
+    order."""
 
     module: IRModule
     operators: tuple[LoweredOperator, ...]
@@ -53,7 +57,7 @@ class Lowered:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """A value that steps read and others make: its variable in the graph, and the parameter that holds it."""
+    """A value that the steps read but do not make: its variable in the graph, and the parameter that holds it."""
 
     var: Var
     parameter: Var
@@ -70,11 +74,13 @@ def lower_steps(
     target: Target,
     blocks: Mapping[Var, int] | None = None,
 ) -> Lowered:
-    """Steps of a graph in an order that can be executed, as a function "main" that returns a tuple of `results`;
-    `kernels`: by the results of the steps that templates compute.
+    """Lower steps of a graph, in an order that can be executed, to a function "main" that returns a tuple of `results`.
 
-    `blocks`: for the results of some plain steps, the layout block that these are computed in (0: plain) where they
-    can be; the others are computed in that of their operands.
+    `kernels` has the kernels of the steps that templates compute, by the results of the steps. `blocks` has, for the
+    results of some plain steps, the layout block in which they are computed if they can be (0: plain). Other plain
+    steps are computed in the layout of their operands.
+
+    Raises BadInput, naming the node, for an operator of templates that no template computes on the target.
     """
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
@@ -97,7 +103,7 @@ def lower_steps(
 
 
 class _Lowering:
-    """Steps of one graph, emitted in order."""
+    """Emits the steps of one graph in order."""
 
     def __init__(
         self,
@@ -173,7 +179,7 @@ class _Lowering:
         return LoweredOperator(step, kernel.config, function.name_hint)
 
     def _arguments(self, step: AnchorStep, kernel: AnchorKernel) -> list[Any]:
-        """Data, weight, and the operands of the epilogue, in the kernel's layouts."""
+        """Return the data, the weight, and the operands of the epilogue, in the kernel's layouts."""
         anchor, layouts, emitter = anchor_of(step.workload), kernel.layouts, self._emitter
         data = self._reshaped(self.forms.get(step.data, layouts.data), layouts.data.shape(anchor.data_shape))
         weight = kernel.template.pack_weight(step.workload, emitter.target, kernel.config, step.weight)
@@ -196,7 +202,7 @@ class _Lowering:
         self.forms.put(step.out, self._reshaped(out, shape_of(step.out)))
 
     def _reshaped(self, expr: Any, shape: Sequence[int] | None) -> Any:
-        """The same values with another shape: the axes of a dense layer's tensors other than the last are rows."""
+        """Return the same values with another shape. All axes of a dense layer's tensors but the last become rows."""
         if shape is None or shape_of(expr) == tuple(shape):
             return expr
         return self._emitter.builder.emit(relax.op.reshape(expr, shape))

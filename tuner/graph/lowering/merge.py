@@ -1,9 +1,10 @@
-"""Convolutions of one input computed by one kernel (paper 000, section 3, "operation merging"). Start at
-`merged_step`.
+"""Compute several convolutions of one input by one kernel. Start at `merged_step`.
 
-The merged kernel is that of an ordinary convolution: the output channels of all members one behind the other, and a
-kernel large enough to hold each member's at its own place, filled up with zeros. So members may have any kernels and
-paddings that give outputs of one size. `spread` makes the kernel write each member's channels where the member would.
+"Accelerate DNN Inference by Inter-Operator Parallelism" (submission to ICLR 2020), section 3, calls this "operation
+merging". The merged kernel computes an ordinary convolution, which has the output channels of all members one behind
+the other. Its window holds each member's window at its own position, filled up with zeros. So members may have any
+windows and paddings that give outputs of one size. `spread` makes the kernel write each member's channels where the
+member would.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ T = TypeVar("T")
 
 
 def merge_kind(step: AnchorStep) -> Hashable:
-    """Convolutions of the same data with equal kinds can be computed as one; None: it can be merged with none."""
+    """Return the kind of a step. Convolutions of the same data and of equal kinds can be computed as one. A step whose
+    kind is None can be merged with no other."""
     if step.workload.op != "conv2d" or step.extras:
         return None
     conv = conv_of(step.workload)
@@ -43,7 +45,7 @@ def merge_kind(step: AnchorStep) -> Hashable:
 
 
 def merged_conv(convs: Sequence[Conv2d]) -> Conv2d:
-    """The convolution of all output channels of convolutions of one kind."""
+    """Return the convolution that computes all output channels of convolutions of one kind."""
     spans = [_span(convs, axis) for axis in (0, 1)]
     (top, bottom), (left, right) = [_padding(convs, axis, *span) for axis, span in enumerate(spans)]
     return replace(
@@ -55,7 +57,8 @@ def merged_conv(convs: Sequence[Conv2d]) -> Conv2d:
 
 
 def _span(convs: Sequence[Conv2d], axis: int) -> tuple[int, int]:
-    """How many elements some member reads before the one that lies on an output's corner, and from it on."""
+    """Return how many elements a member's window has at most before the element at an output's corner, and how many
+    from that element on."""
     return (
         max(conv.padding[axis] for conv in convs),
         max(conv.kernel[axis] - conv.padding[axis] for conv in convs),
@@ -63,8 +66,11 @@ def _span(convs: Sequence[Conv2d], axis: int) -> tuple[int, int]:
 
 
 def _padding(convs: Sequence[Conv2d], axis: int, before: int, behind: int) -> tuple[int, int]:
-    """The merged padding: behind, what members have if that gives as many outputs, so that members of which one has
-    the merged kernel keep its padding; else as little as does."""
+    """Return the merged padding before and behind.
+
+    The padding behind is the members' largest one if it gives the same number of outputs. So if one member has the
+    merged window, its padding is kept. Otherwise the padding is the smallest that gives this number.
+    """
     size = (convs[0].height, convs[0].width)[axis]
     steps = ((convs[0].out_height, convs[0].out_width)[axis] - 1) * convs[0].strides[axis]
     usual = max(conv.padding[axis + 2] for conv in convs)
@@ -74,14 +80,14 @@ def _padding(convs: Sequence[Conv2d], axis: int, before: int, behind: int) -> tu
 
 
 def merged_workload(steps: Sequence[AnchorStep]) -> Workload:
-    """Of steps of one kind."""
+    """Return the workload of the convolution that merges steps of one kind."""
     whole = merged_conv([conv_of(step.workload) for step in steps])
     return whole.workload(steps[0].workload.epilogue, steps[0].workload.dtype)
 
 
 def merged_step(steps: Sequence[AnchorStep]) -> AnchorStep:
-    """Steps of one kind that read the same data as one step, whose result nobody has; weights are zero where a member's
-    kernel does not reach."""
+    """Return the step that merges steps of one kind that read the same data. Its `out` is that of the first step, as no
+    variable holds the whole result. Its weights are zero where a member's window does not reach."""
     convs = [conv_of(step.workload) for step in steps]
     whole = merged_conv(convs)
     weight = np.zeros(whole.weight_shape, steps[0].weight.dtype)
@@ -102,7 +108,7 @@ def merged_step(steps: Sequence[AnchorStep]) -> AnchorStep:
 
 
 def mergeable(graph: FusedGraph) -> list[tuple[AnchorStep, ...]]:
-    """The sets of steps of a network that may be merged, each as large as can be."""
+    """Return the sets of steps of a network that may be merged, each as large as can be."""
     found: dict[tuple[Var, Hashable], list[AnchorStep]] = defaultdict(list)
     for step in graph.anchors:
         kind = merge_kind(step)
@@ -112,14 +118,15 @@ def mergeable(graph: FusedGraph) -> list[tuple[AnchorStep, ...]]:
 
 
 def merges_to_tune(members: Sequence[T]) -> list[tuple[T, ...]]:
-    """Which merges of some that may be merged are worth tuning: each two, and all. A search may take others, with their
-    templates' default configs."""
+    """Return which merges of members that may be merged are worth tuning: each pair, and all of them. A search may use
+    other merges with their templates' default configs."""
     pairs: list[tuple[T, ...]] = list(combinations(members, 2))
     return pairs if len(members) == 2 else [*pairs, tuple(members)]
 
 
 def merged_tasks(graph: FusedGraph) -> list[Task]:
-    """The distinct workloads of the merges that are worth tuning, as tasks; counted as often as they could be used."""
+    """Return the distinct workloads of the merges that are worth tuning, as tasks. Each counts as often as it could be
+    used."""
     names: dict[Workload, str] = {}
     counts: Counter[Workload] = Counter()
     for steps in mergeable(graph):
@@ -131,14 +138,14 @@ def merged_tasks(graph: FusedGraph) -> list[Task]:
 
 
 def merged_name(steps: Iterable[AnchorStep]) -> str:
-    """Of the node that several become."""
+    """Return the name of the node that several become."""
     return " + ".join(step.node for step in steps)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Where some channel blocks of a merged kernel's result go: to `count` blocks from `first` on of the `result`-th
-    tensor that it writes."""
+    """Says where some channel blocks of a merged kernel's result go: to `count` blocks, from `first` on, of the
+    `result`-th tensor that the kernel writes."""
 
     result: int
     first: int
@@ -146,10 +153,10 @@ class Piece:
 
 
 def spread(func: tirx.PrimFunc, shapes: Sequence[Sequence[int]], pieces: Iterable[Piece]) -> tirx.PrimFunc:
-    """The function with several tensors of some shapes, (N, C/v, H, W, v) or (N, C, H, W), for its last parameter:
-    `pieces` say, in order, where its channel blocks go.
+    """Replace the last parameter of a function by several tensors of the given shapes, (N, C/v, H, W, v) or
+    (N, C, H, W). `pieces` say, in order, where its channel blocks go.
 
-    Raises ScheduleError where it hands that parameter's memory to somebody else: a library, an intrinsic.
+    Raises ScheduleError if the function hands the memory of that parameter on to a library or an intrinsic.
     """
     joined = _joined(pieces)
     if len(joined) == 1:
@@ -161,7 +168,7 @@ def spread(func: tirx.PrimFunc, shapes: Sequence[Sequence[int]], pieces: Iterabl
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """With pieces that lie one behind the other made one."""
+    """Return the pieces, with those that lie one behind the other merged into one."""
     found: list[Piece] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -173,7 +180,7 @@ def _joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 class _Spreading:
-    """The rewriting of one function's accesses to its result `out`."""
+    """Rewrites one function's accesses to its result `out`."""
 
     def __init__(self, out: Var, shapes: Sequence[Sequence[int]], pieces: Sequence[Piece]) -> None:
         self._out, self._pieces = out, pieces
@@ -211,9 +218,9 @@ class _Spreading:
         return loaded
 
     def _block(self, node: Any) -> Any:
-        """What a block says that it reads and writes."""
+        """Rewrite the regions that a block declares to read and write."""
         if any(match.source.source.same_as(self._out) for match in node.match_buffers):
-            return node  # an intrinsic writes it, which knows one tensor: `of` refuses what is left
+            return node  # an intrinsic writes it, which knows only one tensor: then `of` raises
         return block_with(node, reads=self._regions(node.reads), writes=self._regions(node.writes))
 
     def _regions(self, regions: Iterable[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A NaN stays one where values are bounded (ReLU, Clip, Max, Min), as in onnxruntime. Start at `KeepNaNs`."""
+"""Keep NaNs where values are bounded (ReLU, Clip, Max, Min), as onnxruntime does. Start at `KeepNaNs`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tvm.ir.transform import PassContext, module_pass
 from templates.bounds import at_least, at_most, largest, smallest
 
 _PATTERN = "op_pattern"
-_INJECTIVE = 2  # and what is below it computes each value by itself
+_INJECTIVE = 2  # functions with this pattern or a lower one compute each value by itself
 
 
 @module_pass(opt_level=0, name="KeepNaNs")
 class KeepNaNs:
-    """Changes functions that compute each value by itself, as AnnotateTIROpPattern knows them. A maximum over several
-    values, as of a pool, stays as it is: onnxruntime's own depends on where in the window a NaN lies."""
+    """Changes functions that compute each value by itself, as AnnotateTIROpPattern marks them. A maximum over several
+    values, as of a pool, stays as it is: in onnxruntime it depends on where in the window a NaN lies."""
 
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
-        """Called by TVM: all functions of a module."""
+        """Change all functions of a module. TVM calls this."""
         for name, func in module.functions.items():
             if isinstance(func, tirx.PrimFunc) and int(func.attrs.get(_PATTERN, _INJECTIVE + 1)) <= _INJECTIVE:
                 body = tvm_ffi.structural_map(func.body, [(tirx.Max, _larger), (tirx.Min, _smaller)])

@@ -1,6 +1,7 @@
-"""The passes from a lowered module to one that Relax's virtual machine can run. Start at `finish` and `compile`.
+"""The passes that turn a lowered module into one that Relax's virtual machine can run. Start at `finish` and
+`compile_module`.
 
-TVM's own pipelines fuse and schedule again; this list leaves scheduled functions alone and schedules all others with
+TVM's own pipelines fuse and schedule again. This list leaves scheduled functions alone and schedules all others with
 templates.default.
 """
 
@@ -25,11 +26,11 @@ from tuner.graph.lowering.long_sums import LongSums
 from tuner.graph.lowering.nans import KeepNaNs
 from tuner.graph.lowering.scans import PortableScans
 
-REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # where a GPU cannot compute an operator
+REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # helps if a GPU cannot compute an operator
 
 
 def finish(module: IRModule, target: Target) -> IRModule:
-    """Legalise what is still an operator, fuse element-wise functions, schedule what is unscheduled.
+    """Legalise the operators that are left, fuse element-wise functions, and schedule functions without a schedule.
 
     Raises BadInput if a function for a GPU would do a part of its work on the host.
     """
@@ -63,22 +64,25 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         raise BadInput(f"{name} cannot run on the device: {error}; {REMEDY}") from error
     meant = func.attrs is not None and "edgetune.calls_library" in func.attrs
     if target.kind.name != "llvm" and not meant and host_accesses(func.body):
-        # TVM would compile that part for the host without a word, where a device's memory is a handle.
+        # TVM would silently compile that part for the host, where a device's memory is only a handle.
         raise BadInput(f"{name} has a part without a kernel for {target.kind.name}; {REMEDY}")
     return func
 
 
 def memory_as_operands() -> Any:
-    """The pass that makes calls of kernels calls with the memory that they write to."""
+    """Return the pass that gives calls of kernels the memory that they write to as operands."""
     passes = relax.transform
     return tvm.transform.Sequential([passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()])
 
 
 def compile_module(module: IRModule, host: Target, devices: int, capture: Target | None = None) -> Any:
-    """A relax.VMExecutable of a module that computes on so many devices. `host`: see `lower_placed`. `capture`: also
-    have it as a graph on the device of this target (see `capture.with_captured`)."""
+    """Compile a module that computes on that many devices, and return the relax.VMExecutable.
+
+    `host` is the target that code for the host is compiled for (see `placed.host_of`). If `capture` is given, the
+    module also becomes a graph on the device of this target (see `capture.with_captured`).
+    """
     passes = relax.transform
-    # TVM plans storage without regard to devices: tensors of two of them would share it. Its pools take over then.
+    # TVM plans storage without regard to devices: tensors of two devices would share it. TVM's pools are used then.
     plan = [passes.StaticPlanBlockMemory()] if devices == 1 else []
     with_graph = [] if capture is None else [_pass(partial(with_captured, target=capture))]
     graph = [] if capture is None else [_pass(graph_of)]

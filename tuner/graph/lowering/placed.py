@@ -1,12 +1,14 @@
-"""A network on several devices: each step is computed where a placement says. Start at `lower_placed`.
+"""Lower a network for several devices: each step is computed where a placement says. Start at `lower_placed`.
 
-Runs of steps on one device are lowered and finished like networks of their own and put together in one function, with
-a copy where a value crosses devices (in the form in which it was made). Constants become parameters, to be placed
-once, when a module is loaded: the host's in memory of our own. Only a first device that is not the host keeps them.
+Consecutive steps on one device are lowered and finished like a network of their own. They are put together in one
+function, with a copy where a value crosses devices (in the form in which it was made). Constants become parameters,
+which are put on their devices once, when a module is loaded; the host's are in memory of our own. Only a first device
+that is not the host keeps its constants.
 
-A GPU is not waited for until a value is copied from it, and it computes in order: a copy waits for all that was
-launched before. So a GPU's value leaves before the GPU is given more to do, and no copy is made before it is needed
-where nothing is to come: then the host's steps, and the GPU's before them, are computed at the same time.
+The host does not wait for a GPU until a value is copied from it. The GPU computes in order, so a copy waits for
+everything that was launched before. A value is therefore copied from a GPU before the GPU is given more to do. If the
+GPU gets nothing more, the value is copied only when it is needed. Then the host's steps, and the GPU's steps before
+them, are computed at the same time.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from tuner.graph.lowering.passes import finish
 from tuning_db.record import Workload
 
 COPY = "runtime.TVMTensorCopyFromTo"
-_NAME_LENGTH = 100  # drivers name files after kernels, and TVM kernels after all the operators that it fused
+_NAME_LENGTH = 100  # drivers name files after kernels, and TVM names kernels after all operators that it fused
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class PlacedOperator:
 
 @dataclass(frozen=True)
 class Part:
-    """What a merged kernel computes of one step, and where it is: in the `result`-th of the kernel's last tensors, from
-    channel block `first_block` on."""
+    """The result of one step that a merged kernel computes. It lies in the `result`-th of the kernel's last tensors,
+    from the channel block `first_block` on."""
 
     step: AnchorStep
     result: int
@@ -60,7 +62,8 @@ class Part:
 
 @dataclass(frozen=True)
 class MergedOperator:
-    """Several steps that one kernel computes (see `merge`): the workload and config that it has, and its function."""
+    """Several steps that one kernel computes (see `merge`). `workload`, `choice` and `function` are those of the
+    kernel, and `parts` are the results of the steps."""
 
     node: str
     workload: Workload
@@ -72,9 +75,12 @@ class MergedOperator:
 
 @dataclass(frozen=True)
 class Placed:
-    """`module`: finished; the parameters of its "main" are the model's inputs, each on the device that `inputs` gives
-    the index of, then `constants[i]` on every device i. `stages`: how its kernels are launched, if not one after the
-    other (see tuner.stages). `captured`: whether they are launched as one CUDA graph (see `capture`)."""
+    """A network that was lowered for its devices.
+
+    `module` is finished. The parameters of its "main" are the model's inputs, each on the device whose index `inputs`
+    has, followed by `constants[i]` on every device i. `stages` says how its kernels are launched, if not one after the
+    other (see tuner.stages). `captured` says whether they are launched as one CUDA graph (see `capture`).
+    """
 
     module: IRModule
     operators: tuple[PlacedOperator | MergedOperator, ...]
@@ -85,13 +91,14 @@ class Placed:
 
     @property
     def entry(self) -> str:
-        """The function of the compiled module that an inference is a call of."""
+        """Return the name of the function of the compiled module that computes an inference."""
         return CAPTURED if self.captured else "main"
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Consecutive steps on one device, the variables that they read from elsewhere, and those that others read."""
+    """Consecutive steps that are computed on one device. `reads` are the variables that they read from elsewhere, and
+    `results` are those of their results that are read elsewhere or are outputs."""
 
     device: int
     steps: tuple[Step, ...]
@@ -100,7 +107,7 @@ class Segment:
 
 
 def host_of(targets: Sequence[Target]) -> Target:
-    """The target that code for the host is compiled for: a CPU's own, else the host of the first GPU."""
+    """Return the target that code for the host is compiled for: a CPU's own, or else the host of the first GPU."""
     cpu = next((target for target in targets if target.kind.name == "llvm"), None)
     return cpu or targets[0].host or Target("llvm")
 
@@ -111,8 +118,8 @@ def lower_placed(
     placement: Sequence[int],
     blocks: Mapping[Var, int] | None = None,
 ) -> Placed:
-    """Put a function in place of every step; `placement` has, for each of `graph.steps`, the index of its place, and
-    `blocks` the layout that some are computed in (see `lower.lower_steps`).
+    """Lower every step for its device. `placement` has the index of the device of each of `graph.steps`. `blocks` has
+    the layout block that some steps are computed in (see `lower.lower_steps`).
 
     Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
     """
@@ -158,7 +165,7 @@ def _segments(graph: FusedGraph, placement: Sequence[int]) -> list[Segment]:
 
 
 def read_from_elsewhere(steps: Sequence[Step]) -> tuple[Var, ...]:
-    """The variables that steps read and none of them makes, in order."""
+    """Return the variables that steps read and that none of them makes, in order."""
     made = {step.out for step in steps}
     found: dict[Var, None] = {}
     for step in steps:
@@ -167,31 +174,31 @@ def read_from_elsewhere(steps: Sequence[Step]) -> tuple[Var, ...]:
 
 
 def parameter_for(var: Var, layout: Layout) -> Var:
-    """A parameter for `var` under its own name, in a layout."""
+    """Return a parameter that holds `var` in a layout, under the name of `var`."""
     if not layout.block:
         return relax.Var(var.name, var.ty)
     return relax.Var(var.name, relax.TensorType(layout.shape([int(s) for s in var.ty.shape]), var.ty.dtype))
 
 
 class _Assembly:
-    """The function that runs all segments, under construction."""
+    """Builds the function that runs all segments."""
 
     def __init__(self, graph: FusedGraph, targets: Sequence[Target], pieces: Sequence[tuple[Segment, Lowered]]) -> None:
         self._graph = graph
         self._pieces = pieces
         host = host_of(targets)
         self._targets = [t if t.kind.name == "llvm" else t.with_host(host) for t in targets]
-        # The virtual machine has the host behind all other devices: a copy between two GPUs goes through it.
+        # The virtual machine lists the host behind all other devices. A copy between two GPUs goes through the host.
         self._host = next((i for i, t in enumerate(targets) if t.kind.name == "llvm"), len(targets))
         extended = [*self._targets, host] if self._host == len(targets) else self._targets
         self._devices = [VDevice(target, i, "global") for i, target in enumerate(extended)]
         self._builder = relax.BlockBuilder()
         self._constants: list[dict[bytes, tuple[np.ndarray, Var]]] = [{} for _ in targets]
-        self._lifted: dict[tuple[int, GenericConst], Var] = {}  # the parameters in their places, by device
+        self._lifted: dict[tuple[int, GenericConst], Var] = {}  # the parameters that replace constants, by device
         self._home: dict[Var, int] = {}
         self._held: dict[tuple[Var, int], Any] = {}  # values of the graph by device
         self._readers: dict[Var, set[int]] = {}  # the devices that read each value
-        self._leaving: list[Var] = []  # what other devices read of values that a GPU has made
+        self._leaving: list[Var] = []  # values on a GPU that other devices read, not yet copied
         self._operators: list[PlacedOperator] = []
 
     def assembled(self) -> Placed:
@@ -223,7 +230,7 @@ class _Assembly:
         return Placed(module, tuple(self._operators), tuple(inputs), constants)
 
     def _placed(self, ty: Any, device: int) -> Any:
-        """A type with all of its tensors on a device."""
+        """Return a type with all of its tensors on a device."""
         if isinstance(ty, relax.TensorType):
             return relax.TensorType(ty.shape, ty.dtype, self._devices[device])
         if isinstance(ty, relax.TupleType):
@@ -231,7 +238,7 @@ class _Assembly:
         return ty
 
     def _lift(self, segment: Segment, lowered: Lowered) -> None:
-        """Make parameters of a segment's constants, but on a first device that is not the host."""
+        """Make parameters of a segment's constants, except on a first device that is not the host."""
         if segment.device == 0 and self._host != 0:
             return
         held = self._constants[segment.device]
@@ -257,7 +264,7 @@ class _Assembly:
         by_name = {old.name_hint: new.name_hint for old, new in functions.items()}
         for operator in lowered.operators:
             if operator.function not in (None, *by_name):
-                continue  # it had constant operands alone: its results are constants now
+                continue  # all of its operands were constants, so its results are constants now
             function = by_name[operator.function] if operator.function is not None else None
             self._operators.append(PlacedOperator(replace(operator, function=function), device))
         bindings, values = Bindings.of(main), dict[Var, Any]()
@@ -266,7 +273,8 @@ class _Assembly:
         due = dict(zip(segment.results, bindings.outputs, strict=True))
 
         def fetch(expr: Any) -> None:
-            """Not before it is read: the device that makes it may still be computing it."""
+            """Copy the values that an expression reads to this device. They are copied only when they are read, since
+            the device that makes them may still be computing."""
             for leaf in _variables(expr):
                 if leaf in reads and leaf not in values:
                     values[leaf] = self._on(reads[leaf], device)
@@ -282,7 +290,8 @@ class _Assembly:
             self._hold(result, device, rebuilt(output))
 
     def _rebuilt(self, expr: Any, values: dict[Var, Any], functions: dict[GlobalVar, GlobalVar], device: int) -> Any:
-        """An expression of a finished segment as one of the whole: on its device, with the whole's names."""
+        """Return an expression of a finished segment as an expression of the whole function: on its device, with the
+        variables and functions of the whole."""
         again = partial(self._rebuilt, values=values, functions=functions, device=device)
         if isinstance(expr, GlobalVar):
             return functions[expr]
@@ -300,24 +309,26 @@ class _Assembly:
         return expr
 
     def _home_of_input(self, var: Var) -> int:
-        """The host where it reads it, as that is where inputs are from; else the first device that does."""
+        """Return the host if it reads the input, since inputs come from there. Else return the first device that reads
+        it."""
         return self._host if self._host in self._readers.get(var, ()) else self._home.get(var, 0)
 
     def _hold(self, var: Var, device: int, value: Any) -> None:
-        """A value was made."""
+        """Record that a value was made on a device."""
         self._held[var, device] = value
         if device != self._host and self._readers.get(var, set()) - {device}:
             self._leaving.append(var)
 
     def _send(self, device: int) -> None:
-        """Copy what others read of a GPU's values, before it gets more to do: a copy waits for all that it has."""
+        """Copy the values of a GPU that other devices read to the host, before the GPU gets more to do. A copy waits
+        for everything that the GPU was given before."""
         due = [var for var in self._leaving if self._home[var] == device]
         self._leaving = [var for var in self._leaving if self._home[var] != device]
         for var in due:
             self._on(var, self._host)
 
     def _on(self, var: Var, device: int) -> Any:
-        """A value of the graph on a device; copied there, once, if it is not yet."""
+        """Return a value of the graph on a device. It is copied there, once, if it is not there yet."""
         if (var, device) not in self._held:
             home = self._home[var]
             through_host = self._host not in (home, device)
@@ -331,7 +342,7 @@ class _Assembly:
             return relax.Tuple([self._copied(relax.TupleGetItem(expr, i), device) for i in fields])
         if not isinstance(expr.ty, relax.TensorType):
             return expr
-        # Into memory that is planned like any other: TVM's own copy between devices allocates at every call.
+        # The copy goes into memory that is planned like any other. TVM's own copy allocates memory at every call.
         return self._builder.emit(relax.call_dps_packed(COPY, [expr], out_ty=self._placed(expr.ty, device)))
 
 

@@ -1,5 +1,7 @@
-"""Relax operators in plain layout: `emit_plain` for any other step, `emit_plain_anchor` for anchors without a
-template. Both compute in float32, whatever the type that their values are stored in."""
+"""Emit Relax operators in plain layout. `emit_plain` emits plain steps, `emit_plain_anchor` anchors without a template.
+
+Both compute in float32, whatever type the values are stored in, except for operators that round nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tuner.graph.lowering.emit import Emitter, Forms
 
 
 def emit_plain(emitter: Emitter, forms: Forms, step: PlainStep) -> Any:
-    """Emit a step on the plain forms of what it reads. Returns the result's variable, of the type of `step.out`."""
+    """Emit a step on the plain forms of its operands. Returns the result's variable, of the type of `step.out`."""
     value = forms.plain(step.value)
     if not is_exact(step.value):
         value = with_leaves(value, lambda leaf: emitter.typed(leaf, "float32"))

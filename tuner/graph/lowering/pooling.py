@@ -1,7 +1,7 @@
-"""Pooling in blocked layout, as TVM expressions without conditions in their inner loops.
+"""Write pooling in blocked layout as TVM expressions without conditions in their inner loops.
 
-A window that hangs over the border reads the nearest pixel instead: for a maximum that pixel lies in the window
-anyway; for an average its weight is zero there. Start at `max_pool`, `average_pool` and `global_pool`.
+A window that hangs over the border reads the nearest pixel of the input instead. For a maximum, that pixel lies in the
+window anyway. For an average, it gets the weight zero there. Start at `max_pool`, `average_pool` and `global_pool`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tuner.graph.lowering.emit import INDEX_DTYPE
 
 @dataclass(frozen=True)
 class Window:
-    """A pooling window. `padding` is (top, left, bottom, right); `out` is (height, width) of the result."""
+    """A window that a pooling moves over its input. `padding` is (top, left, bottom, right), and `out` is (height,
+    width) of the result."""
 
     shape: tuple[int, int, int, int]  # of the plain input
     out: tuple[int, int]
@@ -34,7 +35,7 @@ class Window:
         return at * self.strides[axis] - self.padding[axis]
 
     def touches_input(self) -> bool:
-        """Whether every window has a pixel of the input at the one nearest to each of its pixels outside."""
+        """Return whether, for each pixel of a window outside the input, the nearest input pixel is in that window."""
         if self.dilation != (1, 1):
             return not any(self.padding) and all(
                 self.start(a, self.out[a] - 1) + self.dilation[a] * (self.size[a] - 1) < self.shape[2 + a]
@@ -45,7 +46,7 @@ class Window:
         )
 
     def counts(self, axis: int, include_pad: bool) -> np.ndarray:
-        """How many pixels of each window along an axis count in the average."""
+        """Return how many pixels of each window along an axis count in the average."""
         low = -self.padding[axis] if include_pad else 0
         high = self.shape[2 + axis] + (self.padding[axis + 2] if include_pad else 0)
         at = self.start(axis, np.arange(self.out[axis]))[:, None]
@@ -53,7 +54,7 @@ class Window:
         return ((taps >= low) & (taps < high)).sum(axis=1)
 
     def inside(self, axis: int) -> bool:
-        """Whether no window hangs over the border along an axis."""
+        """Return whether no window hangs over the border along an axis."""
         return bool(
             self.padding[axis] == 0
             and self.start(axis, self.out[axis] - 1) + self.dilation[axis] * (self.size[axis] - 1)
@@ -62,7 +63,7 @@ class Window:
 
 
 def max_pool(window: Window, layout: Layout, dtype: str) -> tirx.PrimFunc:
-    """data -> maximum, both blocked. Requires window.touches_input()."""
+    """Return the function data -> maximum, where both are blocked. It requires window.touches_input()."""
     data = te.placeholder(layout.shape(window.shape), name="data", dtype=dtype)
 
     def value(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
@@ -74,7 +75,8 @@ def max_pool(window: Window, layout: Layout, dtype: str) -> tirx.PrimFunc:
 
 
 def average_pool(window: Window, layout: Layout, dtype: str) -> tirx.PrimFunc:
-    """(data, weight of rows, weight of columns) -> weighted sum, see `average_weights`. Summed in float32."""
+    """Return the function (data, weights of rows, weights of columns) -> weighted sum, which sums in float32. See
+    `average_weights` for the weights."""
     data = te.placeholder(layout.shape(window.shape), name="data", dtype=dtype)
     rows = te.placeholder((window.out[0], window.size[0]), name="rows")
     columns = te.placeholder((window.out[1], window.size[1]), name="columns")
@@ -95,7 +97,8 @@ def average_pool(window: Window, layout: Layout, dtype: str) -> tirx.PrimFunc:
 
 
 def average_weights(window: Window, include_pad: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Per output row (column) and tap: one over the number of counted pixels, or zero where the tap is outside."""
+    """Return, for each output row (column) and tap, one over the number of counted pixels. It is zero for a tap outside
+    the input."""
     weights = []
     for axis in (0, 1):
         taps = window.start(axis, np.arange(window.out[axis]))[:, None]
@@ -107,8 +110,10 @@ def average_weights(window: Window, include_pad: bool) -> tuple[np.ndarray, np.n
 
 
 def global_pool(shape: Sequence[int], layout: Layout, kind: str, dtype: str) -> tirx.PrimFunc:
-    """data -> mean or max over height and width, blocked with height and width 1. Summed in float32: each row, then the
-    rows, for a sum of as many terms as an image has pixels loses digits."""
+    """Return the function data -> mean or maximum over height and width. Its result is blocked, of height and width 1.
+
+    It sums in float32, first each row and then the rows: one sum of as many terms as an image has pixels loses digits.
+    """
     n, _, h, w = shape
     data = te.placeholder(layout.shape(shape), name="data", dtype=dtype)
     y, x = te.reduce_axis((0, h), "y"), te.reduce_axis((0, w), "x")
@@ -136,7 +141,7 @@ def _taps(window: Window) -> list[tuple[int, int]]:
 
 
 def _clamped(window: Window, axis: int, at: Any, tap: int) -> Any:
-    """The row (column) that a tap reads: the nearest one of the input."""
+    """Return the row (column) that a tap reads, which is the nearest one in the input."""
     index = window.start(axis, at) + tap * window.dilation[axis]
     if window.inside(axis):
         return index

@@ -1,4 +1,4 @@
-"""Resizing of images in blocked layout: TVM's expression for it, which knows such layouts. Start at `resize`."""
+"""Resize images in blocked layout by TVM's expression, which supports such layouts. Start at `resize`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tuner.graph.lowering.emit import INDEX_DTYPE
 
 
 def takes_one_pixel(attrs: Any) -> bool:
-    """Whether every result is a value of the input, of any type; else it is a weighted sum."""
+    """Return whether every result is a value of the input, of any type. Otherwise it is a weighted sum."""
     return str(attrs.method).startswith("nearest")
 
 
 def resize(attrs: Any, shape: Sequence[int], size: Sequence[int], *, layout: Layout, dtype: str) -> tirx.PrimFunc:
-    """data -> resized to `size` (height, width), both blocked. `attrs`: of Relax's image.resize2d; `shape`: of the
-    plain input."""
+    """Return the function that resizes data to `size` (height, width), where data and result are blocked. `attrs` are
+    those of Relax's image.resize2d, and `shape` is that of the plain input."""
     data = te.placeholder(layout.shape(shape), name="data", dtype=dtype)
     out = topi.image.resize2d(
         data,
@@ -36,6 +36,6 @@ def resize(attrs: Any, shape: Sequence[int], size: Sequence[int], *, layout: Lay
 
 
 def key_of(attrs: Any) -> tuple[str, ...]:
-    """Equal for attributes that resize alike."""
+    """Return a key that is equal for attributes that resize alike."""
     names = ("roi", "method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude")
     return tuple(str(getattr(attrs, name)) for name in (*names, "extrapolation_value"))

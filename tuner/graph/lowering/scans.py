@@ -1,4 +1,4 @@
-"""Cumulative sums that are right on every GPU. Start at `PortableScans`."""
+"""Rewrite cumulative sums so that they are right on every GPU. Start at `PortableScans`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from tuner.graph.ir.simplify import is_call
 
 @module_pass(opt_level=0, name="PortableScans")
 class PortableScans:
-    """TVM's kernel for sums along the last axis needs the work-items of a warp in lockstep, which OpenCL does not
-    promise: on a CPU's OpenCL it gives wrong sums. The sum of all values before plus the value itself is the same, and
-    TVM computes that by barriers alone."""
+    """Rewrites each inclusive sum along the last axis as the sum of all values before, plus the value itself.
+
+    TVM's kernel for inclusive sums needs the work-items of a warp in lockstep, which OpenCL does not promise: on a
+    CPU's OpenCL it gives wrong sums. TVM computes the sums of all values before with barriers alone.
+    """
 
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
         rewriter = _Exclusive(module)

@@ -1,4 +1,4 @@
-"""Timing every call of an inference. Start at `Stopwatch`."""
+"""Time every call of an inference. Start at `Stopwatch`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from tvm.runtime.vm import VMInstrumentReturnKind
 from tuner.devices import timed_call
 from tuner.graph.lowering.placed import COPY
 
-# What is not timed: the virtual machine's own, and what switches streams between groups of kernels.
+# The virtual machine's own functions, and those that switch streams between groups of kernels, are not timed.
 _OF_THE_MACHINE = ("vm.builtin.", "edgetune.stage.")
 
 
 class Stopwatch:
-    """An instrument for the virtual machine: `calls` names the calls of the last inference in order, `last` has their
-    seconds. The machine's own are left out: their time is mostly that of looking. `awake`: a device is given every
-    kernel twice, and the second is timed; else it may have to wake first, which takes threads up to 50 us."""
+    """An instrument of the virtual machine that times each call.
+
+    `calls` names the calls of the last inference in order, and `last` has their seconds. The machine's own functions
+    are left out, since most of their time would be that of the measurement. With `awake`, a device is given every
+    kernel twice, and the second run is timed. Otherwise the device may have to wake first, which takes threads up to
+    50 us.
+    """
 
     def __init__(self, awake: bool = False) -> None:
         self._awake = awake
@@ -29,21 +33,21 @@ class Stopwatch:
         self._started = 0.0
 
     def restart(self) -> None:
-        """To be called before each inference."""
+        """Forget the calls of the last inference. This is to be called before each inference."""
         self.calls.clear()
         self.last.clear()
 
     def medians(self) -> list[float]:
-        """Seconds of each of `calls`: the median of all inferences."""
+        """Return the seconds of each of `calls`, as the median of all inferences."""
         return [median(self._seconds[i]) for i in range(len(self.calls))]
 
     def instrument(self, function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
-        """What the virtual machine calls before and after each function."""
+        """Time a function. The virtual machine calls this before and after each function."""
         if name.startswith(_OF_THE_MACHINE):
             return VMInstrumentReturnKind.NO_OP
         device = arguments[-1].device
         if name != COPY and device.type != "cpu":
-            # By events of the device's queue: to wait on the host for every kernel takes as long as a small one.
+            # Events of the device's queue time it: to wait on the host for a kernel takes as long as a small kernel.
             if self._awake:
                 function(*arguments)
             self._note(name, timed_call(device, function, *arguments))

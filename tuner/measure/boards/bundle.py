@@ -1,8 +1,8 @@
-"""Bundles: candidates for a device that cannot be reached, and what came back from it. Start at `write_bundle` and
-`read_results`; board_agent/bundle.py measures in between.
+"""Writes bundles of candidates for a device that cannot be reached, and reads what came back from it. Start at
+`write_bundle` and `read_results`; board_agent/bundle.py measures in between.
 
-Operands are made here as for any measurement, by a place that only writes down what a device would be given; results
-are checked here, by one that only reads what the device computed.
+Operands are made here as for any measurement, by an executor that only keeps what a device would be given. Results are
+checked here, by an executor that only reads what the device computed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAIN = "from board_agent.bundle import run\nrun()\n"
 
 @dataclass(eq=False)
 class _Written:
-    """A tensor of a bundle."""
+    """A tensor that is written into a bundle."""
 
     array: np.ndarray
     cold: int = 0
@@ -60,12 +60,12 @@ class _Written:
         return self.array.nbytes
 
     def next(self) -> Any:
-        """Itself: copies are the device's matter."""
+        """Return this object: the device makes the copies."""
         return self
 
 
 class _Paper:
-    """A place where nothing runs: tensors hold what they were given, or what was computed elsewhere."""
+    """An executor on which nothing runs: its tensors hold what they were given, or what was computed elsewhere."""
 
     throttled = False
 
@@ -80,7 +80,7 @@ class _Paper:
 
 
 class _Workloads:
-    """The operands of each workload in turn, and their call for a config."""
+    """Makes the operands of one workload after another, and the call for a config."""
 
     def __init__(self, target: Target, seed: int, cold_bytes: int) -> None:
         self._target, self._seed, self._cold_bytes = target, seed, cold_bytes
@@ -89,7 +89,7 @@ class _Workloads:
 
     def call(self, candidate: Candidate) -> Any:
         if self._last is None or self._last[0] != candidate.workload:
-            on_cpu = self._target.kind.name == "llvm"  # nobody asked a GPU whether it keeps denormal numbers
+            on_cpu = self._target.kind.name == "llvm"  # whether a GPU keeps denormal numbers is not known
             made = operands_of(candidate.workload, self._target, self._paper, self._seed, denormals=on_cpu)
             self._last = candidate.workload, made
         operands = self._last[1]
@@ -102,7 +102,7 @@ class _Workloads:
 
 
 class _Blobs:
-    """Files of an archive, each once, by its digest."""
+    """Writes files into an archive, each of them once, named by its digest."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive, self._there = archive, set[str]()
@@ -132,8 +132,8 @@ def write_bundle(
     options: MeasureOptions,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Everything that measuring some built candidates needs, as one file that Python 3.8 runs. `preflight`: the built
-    kernel that is known to be good. Raises OSError if the file cannot be written: then there is none."""
+    """Write everything that measuring some built candidates needs into one file that Python 3.8 runs. `preflight` is
+    the built kernel that is known to be good. Raises OSError if the file cannot be written, and then leaves none."""
     workloads = _Workloads(device.target, options.seed, options.cold_bytes or 2 * device.cache_bytes)
     with whole_file(str(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         blobs = _Blobs(archive)
@@ -196,17 +196,19 @@ def _described(candidate: Candidate, library: Path, workloads: _Workloads, blobs
 
 @dataclass(frozen=True)
 class Results:
-    """`trials`: each as if it had been measured from here; `remark`: a line on the device's speed, where it is
-    known."""
+    """What a bundle's results contain. `trials` are as if they had been measured from here. `remark` is a line on the
+    device's speed, where it is known."""
 
     trials: tuple[Trial, ...]
     remark: str | None
 
 
 def read_results(bundle: Path, results: Path) -> Results:
-    """The trials of a bundle's results, checked. What was measured while the device did not keep its speed is marked.
+    """Check a bundle's results and return their trials. Those that were measured while the device did not keep its
+    speed are marked as throttled.
 
-    Raises BadInput for files that are none, or do not belong together, and for results of another kind of device.
+    Raises BadInput for files that are no bundle and results, or do not belong together, and for results of another kind
+    of device.
     """
     try:
         return _read_results(bundle, results)
@@ -258,7 +260,7 @@ def _trial(
         failure=failure,
         error=error,
         versions=with_conditions(manifest["versions"], *told),
-        # A device without a clock of its own lives in 1970, and what is measured later has to count.
+        # A device without a clock of its own believes that it is 1970, but later trials have to count as later.
         created=datetime.fromtimestamp(max(float(line["at"]), float(manifest["made"])), UTC),
     )
 
@@ -283,7 +285,7 @@ def _judged(
         said = next(str(value) for value in line["failed"].values())
         return (), Failure(kind, said), None
     error = 0.0
-    calls = [call.checks[0], *call.checks]  # once by itself, then timed, then the others
+    calls = [call.checks[0], *call.checks]  # the first check's call, the timed calls, the other checks' calls
     written = [(check, out) for check in calls for out in call.outputs]
     for place, ((check, out), digest) in enumerate(zip(written, line["outputs"], strict=True), 1):
         out.array = np.frombuffer(outputs[digest], out.dtype).reshape(out.shape)

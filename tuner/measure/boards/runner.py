@@ -1,10 +1,9 @@
-"""Equal boards that measure the candidates of one run between them, and may go away and come back. Start at
-`BoardRunner`.
+"""`BoardRunner` measures the candidates of one run on equal boards, which may go away and come back. Start there.
 
-A board that is lost is left out until a kernel that is known to be good runs there again; the candidate that it had
-goes to another board, or to the same one when it is back. One that is lost again and again is tried less and less
-often, and after some faults, in whichever runs of this host, it is in quarantine: it is left out while others measure
-for the run. Where others measure on a board, the run waits in line there, and goes on with the boards that it has.
+A board that is lost is left out until a kernel that is known to be good runs there again. Its candidate goes to another
+board, or to the same one when it is back. A board that is lost again and again is tried less and less often. After some
+faults, in whichever runs of this host, it is in quarantine: it is left out while other boards measure for the run.
+Where others measure on a board, the run waits in its turn queue, and goes on with the boards that it has.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from tuner.measure.workers.worker import ProcessServer
 from tuning_db.record import Failure, FailureKind, Trial, Workload
 
 _T = TypeVar("_T")
-# Seconds that all boards may be away: a reboot takes a minute or two, somebody who looks after it longer.
+# Seconds that all boards may be away: a reboot takes a minute or two, and a person who repairs a board takes longer.
 PATIENCE_SECONDS = 900.0
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)  # before each probe of a lost board, by its faults since a good trial
-# Times that boards go away while the same candidate runs, or whatever is done for it, before it is to blame.
+# How many boards may be lost over one candidate before it fails: while it runs, and in whatever is done for it.
 _LOSSES, _ALL_LOSSES = 2, 5
 _TRANSFER_SECONDS = 120.0
 _ASKED_AGAIN = ": it is asked again until it answers"
-_WATCH_SECONDS = 0.5  # between looks at boards that have nothing to do
-_QUARANTINE_SECONDS = 1.0  # between looks whether a board's is over: a person may end it
+_WATCH_SECONDS = 0.5  # between looks at idle boards
+_QUARANTINE_SECONDS = 1.0  # between looks whether it is over: a person may end it
 _NOTICE_SECONDS = 30.0  # between lines that say the same
 _LEAST_RESERVE = 4  # candidates that are built, or being built, beside those that boards have
 
 
 class _State(Enum):
-    """Of a board, as the run sees it."""
+    """The state that a board is in, as the run sees it."""
 
     COMING = auto()  # it is being started
     WAITING = auto()  # others measure there
@@ -59,12 +58,12 @@ class _State(Enum):
 
 
 class _NotNeeded(Exception):
-    """Nobody wants the measurement any more that a board was awaited for."""
+    """The measurement was cancelled while it waited for a free board."""
 
 
 class Fleet:
-    """Laboratories on equal boards, for several threads at a time. `losses`: how often a board was lost; `notice` is
-    told of boards that go, come back, or are others' now."""
+    """Measures on equal boards, with one MeasureClient for each, for several threads at a time. `losses` counts how
+    often a board was lost. `notice` is told of boards that go away, come back, or are in others' use."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class Fleet:
     ) -> None:
         self._closed, self._given_up = threading.Event(), threading.Event()
         self._notice = notice
-        # A board ends a candidate at its deadline; ours is for one that says nothing, and for slow links.
+        # A board ends a candidate at its deadline. The host's deadline is later, for silent boards and slow links.
         seconds = run_seconds + _TRANSFER_SECONDS
         self._said: dict[str, tuple[str, float]] = {}
         self._labs = {
@@ -96,8 +95,8 @@ class Fleet:
         return len(self._labs)
 
     def start(self) -> None:
-        """Returns when a board is free, and of the others it is known whether they are. Boards that are away may come
-        later. Raises BadInput where none can run a kernel that is known to be good."""
+        """Start all boards, and return when one is free and it is known of the others whether they are. Boards that are
+        away may come later. Raises BadInput where no board can run a kernel that is known to be good."""
         problems: list[str] = []
         for lab in self._labs:
             self._admit(lab, problems)
@@ -122,17 +121,17 @@ class Fleet:
         return [lab.drift for lab in self._labs]
 
     def run(self, job: RunJob) -> tuple[RunDone, Interval]:
-        """See Laboratory.run, on whichever board is free first."""
+        """See `MeasureClient.run`. The job runs on whichever board is free first."""
         done = self._on_a_board(lambda lab: lab.run(job))
         return (RunDone((), done, None, 0), Interval()) if isinstance(done, Failure) else done
 
     def compare(self, job: CompareJob, call_seconds: float) -> CompareDone | Failure:
-        """See Laboratory.compare: all of it on one board."""
+        """See `MeasureClient.compare`. The whole comparison runs on one board."""
         return self._on_a_board(lambda lab: lab.compare(job, call_seconds))
 
     @contextlib.contextmanager
     def given_up(self) -> Iterator[None]:
-        """Nobody wants the measurements any more that have no board yet: those who await one are sent away."""
+        """Cancel, while the block runs, the measurements that wait for a board."""
         self._given_up.set()
         try:
             yield
@@ -164,14 +163,14 @@ class Fleet:
             self._faults[lab] = 0
             self._give_back(lab)
             return done
-        if running < _LOSSES:  # it need not be its fault
+        if running < _LOSSES:  # the candidate need not be at fault
             return Failure(FailureKind.DEVICE_LOST, f"a board was lost {losses} times before it could run: {message}")
-        for lab in suspected:  # it was no fault of theirs
+        for lab in suspected:  # the candidate is to blame, not the boards
             self._boards.forgive(self._board_of(lab), 1)
         return Failure(FailureKind.RUN, f"a board was lost {_LOSSES} times over it: {message}")
 
     def _next(self) -> MeasureClient:
-        """A board that is free, awaited. Raises TuneError where all of them stay away."""
+        """Wait for a free board and return it. Raises TuneError where all boards stay away."""
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end and not self._closed.is_set():
             with contextlib.suppress(queue.Empty):
@@ -230,7 +229,7 @@ class Fleet:
         self._tell(name, f"waiting for {called(name)}: {_ordinal(standing.place)} in line, {standing}")
 
     def _tell(self, name: str, text: str) -> None:
-        """What is so still is said now and then."""
+        """Report `text` about a board. A text that has not changed is repeated only after _NOTICE_SECONDS."""
         said, when = self._said.get(name, ("", 0.0))
         if text != said or time.monotonic() - when >= _NOTICE_SECONDS:
             self._said[name] = text, time.monotonic()
@@ -241,11 +240,12 @@ class Fleet:
             raise self._error
 
     def _admit(self, lab: MeasureClient, problems: list[str] | None = None) -> None:
-        """Let a board come, or come back, in a thread of its own."""
+        """Start a board, for the first time or again, in a thread of its own."""
         threading.Thread(target=self._start_lab, args=(lab, problems), daemon=True).start()
 
     def _start_lab(self, lab: MeasureClient, problems: list[str] | None) -> None:
-        """Until it computes right. `problems`: where to put why it did not at first."""
+        """Start a board, again and again until it computes right. If the first start fails, the reason goes to
+        `problems`."""
         faults = self._faults[lab]
         while not self._closed.is_set():
             if faults:
@@ -253,7 +253,7 @@ class Fleet:
             self._sit_out(lab)
             try:
                 lab.start()
-            except TurnOver:  # before it was ready
+            except TurnOver:  # the turn ended before the board was ready
                 continue
             except (DeviceLost, TuneError) as problem:
                 faults += 1
@@ -263,7 +263,7 @@ class Fleet:
                     self._lose(lab, problem, told=problems is None)
                 problems = None
                 continue
-            except Exception as error:  # ours, for the thread that measures
+            except Exception as error:  # a bug here: the thread that measures raises it
                 self._error = error
                 self._set(lab, _State.AWAY)
                 return
@@ -271,7 +271,7 @@ class Fleet:
             return
 
     def _sit_out(self, lab: MeasureClient) -> None:
-        """A board's quarantine, while another measures for this run or may come to."""
+        """Wait until a board's quarantine is over, or until no other board measures for this run or may come to."""
         board, waited = self._board_of(lab), False
         while (record := self._boards.record(board)).quarantine and not self._closed.is_set():
             self._set(lab, _State.AWAY)
@@ -301,7 +301,8 @@ def _ordinal(number: int) -> str:
 
 
 class BoardRunner(LocalRunner):
-    """As LocalRunner, but candidates run on boards, each on the next that is free, while others are built here."""
+    """Builds as LocalRunner does, but runs candidates on boards: each on the next free board, while others are built
+    here."""
 
     def _open_laboratory(self, settings: ExecutorSettings) -> Fleet:
         return Fleet(self._server, settings, self.options.run_seconds, self.notice)
@@ -320,7 +321,7 @@ class BoardRunner(LocalRunner):
         return 0 if self._under_way is None else self._under_way.ready
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
-        """See contract.Runner.measure."""
+        """See `Runner.measure`."""
         if self.width == 1:
             yield from super().measure(candidates, best_seconds)
             return
@@ -347,7 +348,7 @@ class BoardRunner(LocalRunner):
             self.spent.run_seconds = before + time.perf_counter() - began
 
     def _begin(self, batch: Sequence[Candidate], best: dict[Workload, float | None], under_way: _UnderWay) -> None:
-        """Let a batch be built after the others, and measured when it is."""
+        """Have a batch built after the batches before it, and each of its candidates measured when it is built."""
         jobs = [BuildJob(candidate, str(self._new_library())) for candidate in batch]
         building = Building(self._ray or self._pool, jobs, self._scratch.check_disk)
         under_way.build(building)
@@ -355,7 +356,7 @@ class BoardRunner(LocalRunner):
             under_way.measure(Path(job.library), partial(self._measure_with, job, building, place, best))
 
     def _measure_with(self, job: BuildJob, building: Building, place: int, best: dict[Workload, float | None]) -> Trial:
-        """With the best time that is known when it begins."""
+        """Measure a candidate with the incumbent's time as it is known when the measurement begins."""
         assert job.candidate is not None
         library, failure = Path(job.library), building.failure(place)
         try:
@@ -384,7 +385,7 @@ class _UnderWay:
 
     @property
     def ready(self) -> int:
-        """How many have ended."""
+        """Return how many trials have ended and were not fetched yet."""
         return self._done.qsize()
 
     def build(self, building: Building) -> None:
@@ -397,16 +398,16 @@ class _UnderWay:
         future.add_done_callback(self._done.put)
 
     def next(self) -> Trial:
-        """The next that ends. Raises what measuring raises."""
+        """Return the next trial that ends. Raises what measuring raises."""
         future = self._done.get()
         trial = future.result()
         del self._libraries[future]
         return trial
 
     def close(self) -> list[Path]:
-        """End what is under way; the libraries that it may have left."""
+        """End what is under way, and return the libraries that it may have left."""
         for building in self._buildings:
-            building.close()  # or those that wait for a build would wait for all of it
+            building.close()  # else threads that wait for one build would wait for all of them
         self._builds.shutdown()
         self._measuring.shutdown(cancel_futures=True)
         return list(self._libraries.values())

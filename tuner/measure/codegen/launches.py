@@ -1,5 +1,5 @@
-"""A function of a device's kernels without its host code: source and launches, for a board where TVM cannot be
-installed. Start at `build_launches`; board_agent/opencl.py and board_agent/cuda.py run what it writes.
+"""Compiles a function to the source and the launches of a device's kernels, without host code, for a board where TVM
+cannot be installed. Start at `build_launches`; board_agent/opencl.py and board_agent/cuda.py run what it writes.
 
 Every shape is known when a candidate is compiled, so what its host code does (loops, workspaces, the order of kernels)
 is a fixed list of launches.
@@ -21,15 +21,17 @@ from templates.gpu.lowered import buffer_bytes, lower, nodes
 from tuner.measure.codegen.toolchain import operand_types
 
 _KERNEL, _FIELD = "tirx.call_ffi_kernel", "tirx.tvm_struct_get"
-_ARGUMENT = 15  # the field that is an argument of a packed call
+_ARGUMENT = 15  # the field that holds an argument of a packed call
 _RANKS, _AXES = ("blockIdx", "threadIdx"), "xyz"
-_LOCAL_BYTES = "tirx.use_dyn_shared_memory"  # the tag of how much a launch asks for
+_LOCAL_BYTES = "tirx.use_dyn_shared_memory"  # the tag of the local memory that a launch asks for
 
 
 def build_launches(func: tirx.PrimFunc, target: Target, path: Path) -> None:
-    """Compile a scheduled function for a device and write it to `path` as JSON: "source" of its kernels, "arguments"
-    and "workspaces" (bytes of each), and "launches" in order: "kernel", "groups" and "items" (of a group, by axis),
-    "local_bytes" (of a group, beyond what the kernel itself declares) and "arguments", each a pair: "argument" or
+    """Compile a scheduled function for a device and write it to `path` as JSON.
+
+    The JSON object has the "source" of the kernels, the bytes of each of the "arguments" and "workspaces", and the
+    "launches" in order. A launch has "kernel", "groups" and "items" (of a group, by axis), "local_bytes" (of a group,
+    beyond what the kernel itself declares) and "arguments". Each of these arguments is a pair: "argument" or
     "workspace" and its number, or the dtype of a number and its value.
 
     Raises what TVM raises, and RuntimeError if the function computes on the host, or nothing of it runs on the device.
@@ -52,19 +54,19 @@ def build_launches(func: tirx.PrimFunc, target: Target, path: Path) -> None:
 
 
 def _type(parameter: tvm.ir.Var) -> str | None:
-    """Of a kernel's parameter that is a number; None for memory."""
+    """Return the dtype of a kernel's parameter that is a number, None for memory."""
     return None if isinstance(parameter.ty, tvm.ir.PointerType) else str(parameter.ty.dtype)
 
 
 class _Host:
-    """What a lowered host function does, by walking through it. Its checks of the arguments are left out."""
+    """Finds out what a lowered host function does, by walking through it. Its checks of the arguments are left out."""
 
     def __init__(self, entry: tirx.PrimFunc, types: Mapping[str, list[str | None]]) -> None:
         self.workspaces: list[int] = []
         self.launches: list[dict[str, Any]] = []
         self._types = types
         self._packed = entry.params[1]
-        self._values: dict[tvm.ir.Var, Any] = {}  # what loops count
+        self._values: dict[tvm.ir.Var, Any] = {}  # of loop variables
         self._memory: dict[tvm.ir.Var, tuple[str, int]] = {}  # what pointers point to
         self._walk(entry.body)
 
@@ -97,7 +99,7 @@ class _Host:
             self._memory[var] = memory
 
     def _memory_of(self, value: Any) -> tuple[str, int] | None:
-        """The memory that an expression of pointers leads to."""
+        """Return the memory that an expression of pointers leads to, None if it leads to none."""
         for var in nodes(tvm.ir.Var, value):
             if var in self._memory:
                 return self._memory[var]

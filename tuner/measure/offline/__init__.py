@@ -1,10 +1,10 @@
-"""Compiling for devices that are not here: candidates in, a report of each one's kernels out.
+"""Compiles candidates for devices that are not here, and reports on each one's kernels.
 
-Start at `OfflineRunner`. Every compiler is one file (`clang`, `ocloc`, `nvrtc`); `compilers` finds those that a
-profile needs. The compilers miss what a device refuses at launch: templates.gpu.checks looks for that before them.
+Start at `OfflineRunner`. Every compiler is one file (`clang`, `ocloc`, `nvrtc`); `compilers` finds those that a profile
+needs. The compilers miss what a device refuses at launch, so templates.gpu.checks looks for that before they run.
 
-A report is not a trial: it has no time, and nothing is gained by keeping it in the tuning database, where a board's
-own trials, under the board's own key, decide. It goes into the result of the command, as JSON.
+A report is not a trial: it has no time. Nothing is gained by keeping it in the tuning database, where a board's own
+trials, under the board's own key, decide. It goes into the result of the command, as JSON.
 """
 
 from tuner.measure.offline.compilers import compiler_named, compilers_of

@@ -1,4 +1,4 @@
-"""OpenCL C through clang's spir64 target: syntax, types, address spaces, and the extensions that a device has."""
+"""Checks OpenCL C with clang's spir64 target: syntax, types, address spaces, and the extensions that a device has."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tuner.errors import BadInput, CompileError, first_error
 from tuner.measure.offline.contract import Resources
 
 _NEWEST, _OLDEST = 30, 14
-# Builtins of OpenCL have mangled names; a plain one is a function that nobody defines.
+# Builtins of OpenCL have mangled names. A function with a plain name is one that nobody defines.
 _UNDEFINED = re.compile(r"^declare [^@]*@(?!_Z|llvm\.|printf\b)([\w.]+)", re.MULTILINE)
 
 
 def find_clang() -> str:
-    """The path of clang, the newest of those with a version in their name. Raises BadInput if there is none."""
+    """Return the path of clang or, if only versioned ones are installed, of the newest. Raises BadInput if there is
+    none."""
     names = ["clang", *(f"clang-{version}" for version in range(_NEWEST, _OLDEST - 1, -1))]
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The compilers that a profile needs, by name. A new one is one file and one line here."""
+"""Finds the compilers that a profile needs, by name. A new compiler takes one file, and one line here."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _COMPILERS: dict[str, Callable[[Profile], Compiler]] = {
 
 
 def compiler_named(name: str, profile: Profile) -> Compiler:
-    """One of `profile.compilers`. Raises BadInput, with what to install, if it is missing."""
+    """Return one of `profile.compilers`. Raises BadInput, with what to install, if it is missing."""
     return _COMPILERS[name](profile)
 
 
 def compilers_of(profile: Profile) -> list[Compiler]:
-    """Raises BadInput, with what to install, if one of them is missing."""
+    """Return all compilers of a profile. Raises BadInput, with what to install, if one of them is missing."""
     return [compiler_named(name, profile) for name in profile.compilers]

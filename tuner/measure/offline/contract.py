@@ -1,4 +1,4 @@
-"""What an offline compiler is: source in, what each kernel takes of the device out."""
+"""Defines what an offline compiler is: it takes source and returns what each kernel takes of the device."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel takes, as far as its compiler says (None: it does not).
+    """The resources that a kernel takes, as far as its compiler says (None where it does not).
 
-    `registers`: per work-item (CUDA), or per hardware thread of `subgroup` items (Intel). `spill_bytes`: of registers
-    that did not fit, stored by each work-item. `private_bytes`: memory of a work-item, with room for these.
-    `local_bytes`: per group.
+    `registers` are counted per work-item (CUDA), or per hardware thread of `subgroup` items (Intel). `spill_bytes` are
+    those of registers that did not fit and that each work-item stores in memory. `private_bytes` is the memory of a
+    work-item, with room for these. `local_bytes` is the local memory of a group.
     """
 
     registers: int | None = None
@@ -25,11 +25,11 @@ class Resources:
 
 
 class Compiler(Protocol):
-    """One compiler for one device. Raises BadInput when made, with what to install, where it is missing."""
+    """A compiler that compiles for one device. Making it raises BadInput, with what to install, where it is missing."""
 
     name: str
 
     def compile(self, source: str) -> Mapping[str, Resources]:
-        """Compile the text of one or more kernels; what each takes, by name (kernels without figures may be left
-        out). Raises CompileError."""
+        """Compile the text of one or more kernels. Return what each kernel takes, by name; kernels without figures may
+        be left out. Raises CompileError."""
         ...

@@ -1,4 +1,4 @@
-"""CUDA, checked with Nvidia's runtime compiler: the same one, with the same options, as compiles what runs."""
+"""Checks CUDA with Nvidia's runtime compiler: the same one, with the same options, as compiles what runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Nvrtc:
 
 
 def resources(log: str, binary_bytes: int) -> dict[str, Resources]:
-    """What ptxas says of each kernel. `binary_bytes`: of all of them together."""
+    """Return what ptxas says of each kernel. `binary_bytes` is the size of all kernels together."""
     found = {}
     for name, frame, spilled, registers, rest in _KERNEL.findall(log):
         shared = _SHARED.search(rest)

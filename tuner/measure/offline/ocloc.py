@@ -1,7 +1,7 @@
-"""Intel's offline compiler: device binaries for its GPUs, and how many registers their kernels spill.
+"""Compiles kernels for Intel's GPUs with its offline compiler, and finds out how many registers they spill.
 
-The binary is an ELF file whose section .ze_info, a YAML text, describes every kernel; spilled registers are told in
-the log alone.
+The binary is an ELF file whose section .ze_info, a YAML text, describes every kernel. The log alone tells how many
+registers are spilled.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ocloc:
 
 
 def resources(binary: bytes, log: str) -> dict[str, Resources]:
-    """What each kernel of a device binary takes, the compiler's log included."""
+    """Return what each kernel of a device binary takes, with what the compiler's log adds."""
     sections = _sections(binary)
     spilled = {name: int(count) for name, _, _, count in _SPILLED.findall(log)}
     described = sections[".ze_info"].decode().partition("\nkernels_misc_info:")[0]
@@ -73,13 +73,13 @@ def resources(binary: bytes, log: str) -> dict[str, Resources]:
 
 
 def _number(text: str, name: str) -> int:
-    """A number of a kernel's description; zero is left out there."""
+    """Return a number of a kernel's description, where zero is left out."""
     found = re.search(rf"^ +{name}: +(\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def _sections(elf: bytes) -> dict[str, bytes]:
-    """The sections of a 64-bit little-endian ELF file."""
+    """Return the sections of a 64-bit little-endian ELF file by name."""
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", elf, table + size * i) for i in range(count)]

@@ -1,4 +1,5 @@
-"""What was found out about a candidate without running it. Start at `CandidateReport`; `judge` makes one of it."""
+"""Reports what was found out about a candidate without running it. Start at `CandidateReport`; `judge` makes the report
+of a candidate that compiles."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ SPILL_BYTES = 64
 
 
 class Verdict(StrEnum):
-    """What came of a candidate: it compiles, or why it is rejected."""
+    """Says what came of a candidate: it compiles, or why it is rejected."""
 
     OK = "ok"
     INVALID = "invalid"  # not a config of its space, or its schedule cannot be applied
@@ -28,28 +29,29 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class KernelReport:
-    """A kernel as lowered, and what its compiler says of it (None where none of them gives figures)."""
+    """A kernel as it was lowered, and what its compiler says of it (None where no compiler gives figures)."""
 
     kernel: Kernel
     resources: Resources | None = None
 
     @property
     def local_bytes(self) -> int:
-        """Per group: what the compiler takes or the code declares (a compiler counts no memory whose size the launch
-        says)."""
+        """Return the local memory of a group, in bytes: what the compiler counts or the code declares, whichever is
+        more. A compiler counts no memory whose size the launch says."""
         taken = self.resources.local_bytes if self.resources else None
         return max(self.kernel.local_bytes, taken or 0)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report as JSON has it."""
         return {**asdict(self.kernel), "compiled": asdict(self.resources) if self.resources else None}
 
 
 @dataclass(frozen=True)
 class CandidateReport:
-    """A config, its verdict with one line of explanation unless it is ok, and its kernels as far as it got.
+    """Holds a config, its verdict with one line of explanation unless it is ok, and its kernels as far as the check
+    got.
 
-    `workspace_bytes`: device memory that a call allocates for itself.
+    `workspace_bytes` is the device memory that a call allocates for itself.
     """
 
     config: Config
@@ -60,11 +62,11 @@ class CandidateReport:
 
     @property
     def features(self) -> Mapping[str, float]:
-        """Named numbers of the whole candidate, for rules and models: the worst kernel's resources."""
+        """Return named numbers of the whole candidate, for rules and models: the worst kernel's resources."""
         return features(self.kernels)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report as JSON has it."""
         return {
             "config": self.config.as_dict(),
             "verdict": str(self.verdict),
@@ -76,7 +78,8 @@ class CandidateReport:
 
 
 def features(kernels: Sequence[KernelReport]) -> dict[str, float]:
-    """Registers, spilled, private and local bytes of the kernel that takes most; without those that nobody tells."""
+    """Return registers, spilled, private, binary and local bytes, each of the kernel that takes most of it. A number
+    that a compiler does not tell of some kernel is left out."""
     row: dict[str, float] = {"kernels": float(len(kernels))}
     for name in ("registers", "spill_bytes", "private_bytes", "binary_bytes"):
         told = [getattr(k.resources, name) for k in kernels if k.resources is not None]
@@ -88,7 +91,7 @@ def features(kernels: Sequence[KernelReport]) -> dict[str, float]:
 
 
 def judge(config: Config, kernels: Sequence[KernelReport], workspace_bytes: int) -> CandidateReport:
-    """The report of a candidate that compiles: ok, unless a rule rejects it."""
+    """Return the report of a candidate that compiles: it is ok, unless a rule rejects it."""
     spilled = features(kernels).get("spill_bytes", 0.0)
     if spilled > SPILL_BYTES:
         message = f"{spilled:.0f} bytes of registers spilled by each work-item, more than {SPILL_BYTES}"

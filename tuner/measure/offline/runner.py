@@ -1,4 +1,4 @@
-"""OfflineRunner: candidates in, reports out, from several processes with a deadline each."""
+"""`OfflineRunner` checks candidates in several processes with a deadline each, and returns their reports."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _PRELOAD = ("tuner.measure.offline.worker",)
 
 @dataclass(frozen=True)
 class OfflineOptions:
-    """`compile_seconds`: deadline of one candidate with all of its compilers. `builders`: processes (default: one per
-    usable core). `memory_bytes`: how much one candidate may allocate. `plugins`: modules that register templates."""
+    """Options that limit a check. `compile_seconds` is the deadline of one candidate with all of its compilers.
+    `builders` is the number of processes (default: one per usable core). `memory_bytes` is how much one candidate may
+    allocate. `plugins` are modules that register templates."""
 
     compile_seconds: float = 120.0
     builders: int | None = None
@@ -57,7 +58,7 @@ class OfflineRunner(Closing):
         self._reports = 0
 
     def check(self, candidates: Sequence[Candidate]) -> list[CandidateReport]:
-        """One report per candidate, in order."""
+        """Return one report per candidate, in order."""
         jobs = [BuildJob(candidate, str(self._new_file())) for candidate in candidates]
         failures = self._pool.build(jobs)
         return [
@@ -82,6 +83,6 @@ def _read(path: Path) -> CandidateReport:
 
 
 def _lost(candidate: Candidate, failure: Failure) -> CandidateReport:
-    """The report of a candidate whose worker crashed or was stopped at its deadline."""
+    """Return the report of a candidate whose worker crashed or was stopped at its deadline."""
     late = failure.kind is FailureKind.COMPILE_TIMEOUT
     return CandidateReport(candidate.config, Verdict.TIMEOUT if late else Verdict.COMPILE, failure.message)

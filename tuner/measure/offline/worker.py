@@ -31,16 +31,17 @@ from tuner.measure.workers.build_main import scheduled
 
 @dataclass(frozen=True)
 class OfflineSettings:
-    """`profile`: its name. `memory_bytes`: what one candidate may allocate."""
+    """Settings that a worker is started with. `profile` is the profile's name. `memory_bytes` is what one candidate may
+    allocate."""
 
     profile: str
     memory_bytes: int
 
 
 def main(connection: Connection, settings: OfflineSettings) -> None:
-    """Answer BuildJobs until the connection closes (EOFError); the file that a job names gets the pickled report."""
+    """Answer BuildJobs until the connection closes (EOFError). The file that a job names gets the pickled report."""
     assert vision_ops is not None  # imported for the templates and operators that it registers
-    os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"  # TVM itself compiles no CUDA, where it could
+    os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"  # keeps TVM itself from compiling CUDA where it could
     profile = profile_named(settings.profile)
     target, compilers = profile.target(), compilers_of(profile)
     while True:

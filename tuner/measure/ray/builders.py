@@ -1,5 +1,5 @@
-"""RayBuilders: candidates are built on the machines of a Ray cluster, and here where none of them can. Start there;
-`check_ray` tells early what cannot work."""
+"""`RayBuilders` builds candidates on the machines of a Ray cluster, and on this one where none of them can. Start
+there; `check_ray` tells early what cannot work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NOT_JOINED = (
     f"the cluster was not joined within {_JOIN_SECONDS:.0f} s: this machine has to be a node of it "
     "(ray start --address HOST:PORT --num-cpus 0)"
 )
-# What Ray says in many lines.
+# Short explanations of what Ray says in many lines.
 _EXPLAINED = {
     "InvalidAuthToken": "the cluster has another token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to its own",
     "no authentication token was found": (
@@ -60,7 +60,7 @@ Say = Callable[[str], object]
 
 
 def check_ray(address: str, device: Device) -> None:
-    """Raises BadInput where candidates for the device cannot be built on a Ray cluster at that address."""
+    """Raise BadInput where candidates for the device cannot be built on a Ray cluster at that address."""
     if not device.is_host and not is_board(device.name):
         raise BadInput(f"device {device.name}: its driver compiles its kernels, on this machine: leave out --ray")
     host, _, port = address.rpartition(":")
@@ -77,10 +77,12 @@ def check_ray(address: str, device: Device) -> None:
 
 
 class RayBuilders(Closing):
-    """Builders (see pool.Builders) on every node of a cluster that has CPUs; what no node can build, `local` does.
+    """Builds (see `build_pool.Builders`) on every node of a cluster that has CPUs; what no node can build, `local`
+    builds.
 
-    A node that is lost costs the time of what it had; it is used again when it is back, and so are nodes that join.
-    `here`: a node is on this machine. `slots`: candidates that the nodes build at a time.
+    A node that is lost costs the time of the builds that it had. It is used again when it is back, and so are nodes
+    that join. `here` says whether a node is on this machine. `slots` is the number of candidates that the nodes build
+    at a time.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class RayBuilders(Closing):
         say: Say,
         alone: AbstractContextManager[Any],
     ) -> None:
-        """Joins the cluster. `say` is told, in a line, what becomes of nodes; `local` builds under `alone` only.
+        """Join the cluster. `say` is called with a line on what becomes of nodes. `local` builds only under the lock
+        `alone`.
 
         Raises BadInput where there is no cluster, or none of its nodes can build for this machine.
         """
@@ -102,7 +105,7 @@ class RayBuilders(Closing):
         node = NodeSettings(settings, platform.machine(), options.plugins, options.compile_seconds)
         self._settings = LinkSettings(options.ray, node)
         self._nodes: dict[str, NodeUp] = {}
-        self._told: dict[str, str] = {}  # of each node, what was said last
+        self._told: dict[str, str] = {}  # what was said last of each node
         self._orders = 0
         self._elsewhere = False
         self._settled = self._lost = False
@@ -117,7 +120,7 @@ class RayBuilders(Closing):
 
     @property
     def elsewhere(self) -> tuple[tuple[str, str], ...]:
-        """The nodes on other machines, by id and name."""
+        """Return the nodes on other machines, by id and name."""
         return tuple((node.node, node.name) for node in list(self._nodes.values()) if not node.here)
 
     @property
@@ -125,8 +128,8 @@ class RayBuilders(Closing):
         return sum(node.slots for node in self._nodes.values())
 
     def leave_this_machine(self) -> bool:
-        """Build on other machines alone from now on, so that something can be measured meanwhile; False (and nothing
-        changes) where a node is on this machine."""
+        """Build on other machines alone from now on, so that this one can measure meanwhile. Return False, without
+        doing so, where a node is on this machine."""
         self._hear_all()
         self._elsewhere = not self.here
         return self._elsewhere
@@ -134,7 +137,7 @@ class RayBuilders(Closing):
     def build(
         self, jobs: Sequence[BuildJob], done: Done | None = None, stop: threading.Event | None = None
     ) -> list[Failure | None]:
-        """See pool.Builders.build. Raises OSError where a library cannot be written."""
+        """See `Builders.build`. Raises OSError where a library cannot be written."""
         results: dict[int, Failure | None] = {}
 
         def finish(place: int, failure: Failure | None) -> None:
@@ -149,7 +152,7 @@ class RayBuilders(Closing):
         return [results[i] for i in range(len(jobs))]
 
     def _build_there(self, jobs: Sequence[BuildJob], finish: Done, stop: threading.Event | None) -> list[int]:
-        """Places of the jobs that no node has built."""
+        """Build on the nodes, and return the indices of the jobs that no node has built."""
         self._hear_all()
         if self._link is None and time.monotonic() >= self._rejoin_at:
             self._join()
@@ -197,7 +200,8 @@ class RayBuilders(Closing):
         self._joining = True
 
     def _settle(self) -> None:
-        """Wait until every node builds or was said not to. Raises BadInput where none will."""
+        """Wait until the link says that every node builds, cannot build, or has had its time. Raises BadInput where
+        none will build."""
         while not self._settled:
             self._hear(_STOP_SECONDS)
             if self._link is None:
@@ -216,14 +220,14 @@ class RayBuilders(Closing):
             self._say("Ray: no node is free yet; building here until one is")
 
     def _hear_all(self) -> None:
-        """Take what was said meanwhile."""
+        """Take all messages that have arrived from the link."""
         while self._link is not None and self._link.connection.poll():
             self._hear(0.0)
-        self._heard = time.monotonic()  # nobody listened
+        self._heard = time.monotonic()  # the time in which nobody listened is no silence
 
     def _hear(self, seconds: float) -> Any:
-        """The next message about an order within `seconds`, or None. Keeps what is said of nodes; a link that is gone
-        or silent is given up."""
+        """Return the link's next message within `seconds`, or None. What it says of nodes is kept. A link that has
+        ended or is silent is given up."""
         assert self._link is not None
         try:
             message = self._link.connection.recv() if self._link.connection.poll(seconds) else None
@@ -245,7 +249,7 @@ class RayBuilders(Closing):
         return message
 
     def _note(self, message: Any) -> None:
-        """What a message says of the nodes."""
+        """Keep and report what a message says of the nodes."""
         if isinstance(message, NodeUp):
             self._nodes[message.node] = message
             self._told.pop(message.node, None)
@@ -263,7 +267,7 @@ class RayBuilders(Closing):
             self._settled, self._waiting = True, message.waiting
 
     def _give_up(self, why: str | None) -> None:
-        """The cluster is out of reach: build here, and join it again later. `why`: None where the link ended."""
+        """Take the cluster for lost: build here, and join it again later. `why` is None where the link ended."""
         said, how = self._drop()
         known = (explanation for sign, explanation in _EXPLAINED.items() if sign in f"{why} {said}")
         self._problem = next(known, last_meaningful_line(why or how))
@@ -274,14 +278,14 @@ class RayBuilders(Closing):
         self._lost = True
 
     def _drop(self) -> tuple[str, str]:
-        """End the link; what it wrote last, and how it ended."""
+        """End the link. Return what it wrote last, and how it ended."""
         if self._link is None:
             return "", ""
         link, self._link = self._link, None
         return link.said(), link.stop()
 
     def close(self) -> None:
-        """Leave the cluster, which ends what it runs for us."""
+        """Leave the cluster, which ends what it runs for this machine."""
         if self._link is None:
             return
         self._link.send(Bye())

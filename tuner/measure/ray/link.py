@@ -1,4 +1,4 @@
-"""The process that speaks to Ray: it knows the cluster's nodes, hands orders out to them and collects what they built.
+"""This process speaks to Ray: it knows the cluster's nodes, hands orders out to them and collects what they built.
 Start at `main`.
 
 It is a process of its own because Ray's core writes to standard error, starts threads, waits for minutes where nobody
@@ -33,11 +33,11 @@ from tuner.measure.ray.messages import (
 )
 from tuner.measure.ray.node import NodeBuilder, facts
 
-_LOSSES = 2  # nodes lost over the same candidate, before it is not sent to another
+_LOSSES = 2  # nodes that may be lost over one candidate before it is sent to no other
 _LOOK_SECONDS = 2.0  # between looks at which nodes there are and whether they answer
 _PING_SECONDS = 15.0
 _START_SECONDS = 180.0
-_SETTLE_SECONDS = (10.0, 30.0)  # until a run begins without a node that is not ready: beside others, or alone
+_SETTLE_SECONDS = (10.0, 30.0)  # the longest wait for a node: where others are ready, or where none is
 _FETCH_SECONDS = 10.0
 _GRACE_SECONDS = 15.0
 _ALIVE_SECONDS = 1.0
@@ -53,10 +53,11 @@ def main(connection: Connection, settings: LinkSettings) -> None:
 
 @contextmanager
 def joined(connection: Connection, address: str) -> Iterator[Any]:
-    """Ray, while this process is in the cluster; None where it cannot be, and the tuner was told."""
+    """Join the cluster and yield the module `ray`. Yield None where the cluster cannot be joined, after telling the
+    tuner."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.chdir("/")  # Ray's workers look for modules in folders of the name that this process is in
+    os.chdir("/")  # Ray's workers look for modules in a folder of the same path as this process's
     import ray
 
     try:
@@ -73,7 +74,8 @@ def joined(connection: Connection, address: str) -> Iterator[Any]:
 
 @dataclass
 class _Node:
-    """`state`: new until its actor has answered everything before the first candidate."""
+    """A node as the link knows it. `state` is "new" until its actor has answered everything that precedes the first
+    candidate."""
 
     id: str
     name: str
@@ -87,7 +89,7 @@ class _Node:
 
 @dataclass
 class _Asked:
-    """A call of a node's actor that is not answered. `order`: of a build that is still wanted."""
+    """A call of a node's actor that is not answered yet. `order` belongs to a build that is still wanted."""
 
     node: _Node
     what: Literal["facts", "start", "ping", "build"]
@@ -96,7 +98,7 @@ class _Asked:
 
 
 class Cluster:
-    """The nodes that have CPUs, one actor on each, and the orders that wait or are with them."""
+    """Keeps the nodes that have CPUs, one actor on each, and the orders that wait or are with a node."""
 
     def __init__(self, ray: Any, connection: Connection, settings: LinkSettings) -> None:
         self._ray, self._connection, self._settings = ray, connection, settings.node
@@ -110,7 +112,7 @@ class Cluster:
         self._looked = self._told = float("-inf")
 
     def serve(self) -> None:
-        """Until the tuner says Bye."""
+        """Serve the tuner until it says Bye."""
         while self._hear():
             self._look()
             self._hand_out()
@@ -120,7 +122,7 @@ class Cluster:
             self._dismiss(node)
 
     def _hear(self) -> bool:
-        """What the tuner says; False at the end."""
+        """Take what the tuner says. Return False when it says Bye."""
         seconds = 0.0 if self._asked else _ALIVE_SECONDS / 2
         while self._connection.poll(seconds):
             message = self._connection.recv()
@@ -159,7 +161,7 @@ class Cluster:
                 self._ask(node, "ping", node.actor.ping.remote(), seconds=_PING_SECONDS)
 
     def _employ(self, node: _Node) -> None:
-        """Start an actor there. It waits for the node's CPUs where another run has them."""
+        """Start an actor on a node. It waits for the node's CPUs where another run has them."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         node.state = "new"
@@ -175,7 +177,7 @@ class Cluster:
         self._asked[call] = _Asked(node, what, time.monotonic() + seconds, order)
 
     def _lose(self, node: _Node, why: str) -> None:
-        """What it had is built elsewhere, and it is tried again later."""
+        """Take a node for lost: what it had is built elsewhere, and the node is tried again later."""
         if node.state in ("lost", "refused"):
             return
         for call in [call for call, asked in self._asked.items() if asked.node is node]:
@@ -216,7 +218,7 @@ class Cluster:
             if node is None:
                 self._connection.send(Unbuilt(order.number))
                 continue
-            # The node itself ends a build at its deadline, and gives some a second chance.
+            # The node itself ends a build at its deadline, and gives some builds a second chance.
             seconds = 2 * self._settings.compile_seconds + _GRACE_SECONDS
             self._ask(node, "build", node.actor.build.remote(order.candidate), seconds=seconds, order=order)
 
@@ -227,7 +229,7 @@ class Cluster:
         if not self._asked:
             return
         done, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=0.05)
-        if done:  # all that is there, or what came in time might be found too late
+        if done:  # take all answers: one that came in time might else be found too late
             done, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         for call in done:
             if call not in self._asked:  # it was lost with its node, just now
@@ -236,7 +238,7 @@ class Cluster:
             try:
                 answer = self._ray.get(call, timeout=_FETCH_SECONDS)
             except self._ray.exceptions.RayError as error:
-                self._asked[call] = asked  # lost with the node
+                self._asked[call] = asked  # `_lose` loses it with the node
                 self._lose(asked.node, reason(error))
                 continue
             self._take(asked, answer)
@@ -278,13 +280,13 @@ class Cluster:
 
 
 def reason(error: Exception) -> str:
-    """A line for what Ray says in many, in colours."""
+    """Return one line for what Ray says in many, in colours."""
     line = last_meaningful_line(str(error))
     return line if "Error" in line else f"{type(error).__name__}: {line}" if line else describe(error)
 
 
 def _mismatch(ours: dict[str, str], theirs: dict[str, str]) -> str | None:
-    """Why a node must not build for this machine, None where it may."""
+    """Return why a node must not build for this machine, or None where it may."""
     for what in ("edgetune", "tvm"):
         if theirs.get(what) != ours[what]:
             return f"it has {what} {theirs.get(what)}, and this machine {ours[what]}"

@@ -1,5 +1,5 @@
-"""What goes between the tuner (`ray_builders`), the process that speaks to Ray (`ray_link`) and Ray's nodes
-(`ray_node`). All of it is pickled."""
+"""Defines the messages between the tuner (`builders`, `search`), the processes that speak to Ray (`link`,
+`search_link`) and Ray's nodes (`node`). All of them are pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tuning_db.record import Config, Failure
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a node builds with. Its linker is its own; `machine` is what a target without a triple means."""
+    """Settings that a node builds with. The linker is the node's own; `machine` is what a target without a triple
+    means."""
 
     builder: BuilderSettings
     machine: str
@@ -23,7 +24,7 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """`address`: of the cluster, as ray.init takes it."""
+    """Settings that the link is started with. `address` is the cluster's, as ray.init takes it."""
 
     address: str
     node: NodeSettings
@@ -31,7 +32,7 @@ class LinkSettings:
 
 @dataclass(frozen=True)
 class Order:
-    """Build a candidate; `elsewhere`: not on this machine, where something is measured meanwhile."""
+    """Build a candidate. With `elsewhere`, do not build it on this machine, where something is measured meanwhile."""
 
     number: int
     candidate: Candidate
@@ -50,7 +51,7 @@ class Bye:
 
 @dataclass(frozen=True)
 class Built:
-    """An order's answer: the library, or the candidate's failure."""
+    """Answers an Order with the library, or with the candidate's failure."""
 
     number: int
     library: bytes | Failure
@@ -58,14 +59,15 @@ class Built:
 
 @dataclass(frozen=True)
 class Unbuilt:
-    """No node can build it now, or it was on two nodes that were lost."""
+    """Says of an Order that no node can build it now, or that it was on two nodes that were lost."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class NodeUp:
-    """A node builds from now on, up to `slots` candidates at a time. `here`: it is this machine."""
+    """Says that a node builds from now on, up to `slots` candidates at a time. `here` says that the node is on this
+    machine."""
 
     node: str
     name: str
@@ -75,7 +77,7 @@ class NodeUp:
 
 @dataclass(frozen=True)
 class NodeDown:
-    """A node does not build (any more), and why. `final`: nor will it."""
+    """Says that a node does not build (any more), and why. `final` says that it will not build later either."""
 
     node: str
     name: str
@@ -85,19 +87,21 @@ class NodeDown:
 
 @dataclass(frozen=True)
 class Settled:
-    """Every node that the cluster had when it was joined builds, or was said not to; or has had its time."""
+    """Says of every node that the cluster had when it was joined that it builds, that it cannot build, or that it has
+    had its time. `waiting` is the number of nodes that are not ready yet."""
 
     waiting: int
 
 
 @dataclass(frozen=True)
 class Alive:
-    """Said every second while something is waited for."""
+    """Says every second, while something is waited for, that the process is alive."""
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """`libraries`: the versions of what searchers compute with, by name."""
+    """Settings that the search link is started with. `libraries` has the versions of what searchers compute with, by
+    name."""
 
     address: str
     plugins: tuple[str, ...]
@@ -106,8 +110,8 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class Ask:
-    """Calls of a searcher, pickled, the last of which is answered; `before`: how many calls went before them. `nodes`:
-    where it may be done, by id and name."""
+    """Asks for pickled calls of a searcher, the last of which is answered. `before` is the number of calls that precede
+    them. `nodes` are where the calls may be made, by id and name."""
 
     searcher: int
     before: int
@@ -117,7 +121,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Proposed:
-    """The answer: configs, and what the searcher went on without; or why it cannot go on."""
+    """Answers an Ask with configs and with what the searcher went on without (`failures`), or with why it cannot go on
+    (`failed`)."""
 
     configs: tuple[Config, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -126,19 +131,20 @@ class Proposed:
 
 @dataclass(frozen=True)
 class Behind:
-    """In the place of an answer: the calls before were not made there. All of them are needed."""
+    """Sent in place of an answer: the calls that precede these were not made on this node, and all of them
+    are needed."""
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """No node can search, and why the last one that was tried could not (None: there was none)."""
+    """Says that no node can search, and why the last one that was tried could not (None: there was none)."""
 
     why: str | None
 
 
 @dataclass(frozen=True)
 class SearchOn:
-    """A node searches from now on; `instead`: another was lost."""
+    """Says that a node searches from now on. `instead` says that another one was lost."""
 
     name: str
     instead: bool
@@ -146,6 +152,6 @@ class SearchOn:
 
 @dataclass(frozen=True)
 class NotJoined:
-    """The cluster cannot be joined; the last message."""
+    """Says, as the last message, that the cluster cannot be joined."""
 
     why: str

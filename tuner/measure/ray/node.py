@@ -1,5 +1,5 @@
-"""What runs on a node of a Ray cluster: an actor that builds candidates as they are built locally, in killable children
-with limits on memory and time. Start at `NodeBuilder`."""
+"""Runs on a node of a Ray cluster: an actor that builds candidates as they are built locally, in killable children with
+limits on memory and time. Start at `NodeBuilder`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers
 
 
 def facts() -> dict[str, str]:
-    """What must be alike on two machines of which one builds for the other, and which machine this is."""
+    """Return what must be alike on two machines of which one builds for the other, and which machine this is."""
     return {
         **versions(),
         "sources": source_digest(),
@@ -40,16 +40,16 @@ def facts() -> dict[str, str]:
 
 
 class NodeBuilder:
-    """One on each node. `build` may be called by as many threads at a time as there are `builders`."""
+    """The actor that builds on a node. As many threads as there are `builders` may call `build` at a time."""
 
     def facts(self) -> dict[str, str]:
-        """Of this node: see `facts`."""
+        """Return the facts of this node, see `facts`."""
         return facts()
 
     def start(self, settings: NodeSettings, builders: int) -> str | None:
-        """Get ready to build; a line where this node cannot.
+        """Get ready to build. Return a line where this node cannot build, else None.
 
-        Raises RuntimeError or OSError for what may be better later: a full disk.
+        Raises RuntimeError or OSError for a problem that may pass, such as a full disk.
         """
         try:
             self._start(settings, builders)
@@ -76,7 +76,8 @@ class NodeBuilder:
             raise BadInput(f"a kernel that is known to be good cannot be built there: {outcome.message}")
 
     def build(self, candidate: Candidate) -> bytes | Failure:
-        """The library of a candidate, or why there is none. Raises RuntimeError where the node's disk is to blame."""
+        """Return the library of a candidate, or why there is none. Raises RuntimeError where the node's disk is to
+        blame."""
         return self._build(candidate)
 
     def _build(self, candidate: Candidate | None) -> bytes | Failure:
@@ -92,4 +93,4 @@ class NodeBuilder:
             self._idle.put((library, pool))
 
     def ping(self) -> None:
-        """Answers."""
+        """Answer, which shows that the node is alive."""

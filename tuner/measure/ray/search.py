@@ -1,9 +1,9 @@
-"""Searchers on the machines of a Ray cluster, so that fitting cost models and proposing take no core of the machine
-that measures. Start at `RaySearchers`.
+"""Runs searchers on the machines of a Ray cluster, so that fitting cost models and proposing take no core of the
+machine that measures. Start at `RaySearchers`.
 
-A searcher follows from what it was told (tuner.search.base: the same seed and the same observations give the same
-proposals), so every call is kept: where a node is lost, the searcher is made anew on another, or here where there is
-none, and told all again.
+A searcher's state follows from its calls (tuner.search.base: the same seed and the same observations give the same
+proposals), so every call is kept. Where a node is lost, the searcher is made anew on another node, or here where there
+is none, and all its calls are made again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENTRY = "tuner.measure.ray.search_link:main"
 _JOIN_SECONDS = 30.0  # Ray itself would try for minutes
 _SILENCE_SECONDS = 20.0  # the link says every second that it is alive, while it is waited for
 _LEAVE_SECONDS = 5.0
-# What searchers compute with: other versions may propose something else.
+# Libraries that searchers compute with: other versions may propose something else.
 _LIBRARIES = ("numpy", "xgboost-cpu", "xgboost", "torch", "stable-baselines3")
 
 # The name of a method of Searcher, or "make", and its arguments.
@@ -39,7 +39,7 @@ Nodes = Callable[[], tuple[tuple[str, str], ...]]
 
 
 def libraries() -> tuple[tuple[str, str | None], ...]:
-    """The versions of what searchers compute with; None for what is not installed."""
+    """Return the versions of the libraries that searchers compute with, None for one that is not installed."""
     return tuple((name, _version(name)) for name in _LIBRARIES)
 
 
@@ -51,7 +51,8 @@ def _version(name: str) -> str | None:
 
 
 def told(searcher: Searcher | None, calls: Sequence[Call]) -> tuple[Searcher, Proposed]:
-    """Make the calls; the searcher (new, where the first call makes it) and what the last `propose` gave."""
+    """Make the calls. Return the searcher (a new one, where the first call makes it) and what the last
+    `propose` gave."""
     answer = Proposed()
     for method, arguments in calls:
         if method == "make":
@@ -71,7 +72,7 @@ def told(searcher: Searcher | None, calls: Sequence[Call]) -> tuple[Searcher, Pr
 
 
 class RaySearcher:
-    """See tuner.search.Searcher: one that is elsewhere, until no node is left."""
+    """A searcher (see `tuner.search.Searcher`) that computes on another machine, until no node is left."""
 
     def __init__(self, searchers: RaySearchers, number: int, made: Call) -> None:
         self._searchers, self._number = searchers, number
@@ -106,8 +107,8 @@ class RaySearcher:
 
 
 class RaySearchers(Closing):
-    """Makes searchers that live on one of `nodes` (by id and name; those of other machines). `say` is told, in a line,
-    where they are, and why they are here where no node can have them."""
+    """Makes searchers that live on one of `nodes`, the nodes on other machines by id and name. `say` is called with a
+    line on where the searchers are, and on why they are here where no node can have them."""
 
     def __init__(
         self,
@@ -125,16 +126,17 @@ class RaySearchers(Closing):
         self._said = ""
 
     def make(self, spec: str, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> Searcher:
-        """See tuner.search.make_searcher; as it gives, where there is no node elsewhere."""
+        """Make a searcher as `tuner.search.make_searcher` does. It computes here where there is no node elsewhere."""
         if not self._nodes():
             return make_searcher(spec, space, seed, history)
         self._made += 1
         return RaySearcher(self, self._made, ("make", (spec, space, seed, tuple(history))))
 
     def ask(self, searcher: int, calls: Sequence[Call], before: int) -> Proposed | None:
-        """What the last of the calls gives, `before` of which the node knows; None where no node can say."""
+        """Return what the last of the calls gives, or None where no node can say. The node knows the first `before`
+        calls."""
         answer = self._ask(searcher, calls, before)
-        while isinstance(answer, Behind):  # it is another node, or was started again
+        while isinstance(answer, Behind):  # the node is another one, or was started again
             answer = self._ask(searcher, calls, 0)
         if isinstance(answer, Unanswered):
             self._tell("Ray: searching here" + ("" if answer.why is None else f": {answer.why}"))
@@ -147,7 +149,7 @@ class RaySearchers(Closing):
             return Unanswered(None)
         try:
             data = cloudpickle.dumps(list(calls[before:]))  # constraints and features of spaces are closures
-        except Exception as error:  # whatever a plug-in's space holds
+        except Exception as error:  # a plug-in's space may hold anything
             return Unanswered(f"its space cannot be sent: {last_meaningful_line(str(error))}")
         seconds = _SILENCE_SECONDS
         if self._link is None:
@@ -184,14 +186,14 @@ class RaySearchers(Closing):
             self._say(text)
 
     def _drop(self) -> str:
-        """End the link; how it ended."""
+        """End the link, and return how it ended."""
         if self._link is None:
             return ""
         link, self._link = self._link, None
         return link.stop()
 
     def close(self) -> None:
-        """Leave the cluster, which ends what it runs for us."""
+        """Leave the cluster, which ends what it runs for this machine."""
         if self._link is None:
             return
         self._link.send(Bye())

@@ -1,5 +1,5 @@
-"""The process that speaks to Ray for searchers (see ray_link for why it is one), and what it runs on a node. Start at
-`main`.
+"""This process speaks to Ray for searchers (`link` says why it is a process of its own). It runs `NodeSearchers` on a
+node. Start at `main`.
 
 All searchers of a run live on one node, since a session asks one of them at a time.
 """
@@ -22,8 +22,8 @@ from tuner.search import Searcher
 
 _START_SECONDS = 60.0
 _PING_SECONDS = 15.0  # a node that says nothing for so long is lost
-_LOOK_SECONDS = 1.0  # between looks at whether it answers
-_RETRY_SECONDS = 60.0  # before a node is tried again that was lost
+_LOOK_SECONDS = 1.0  # between looks whether the node answers
+_RETRY_SECONDS = 60.0  # before a lost node is tried again
 
 
 def main(connection: Connection, settings: SearchSettings) -> None:
@@ -38,13 +38,13 @@ def main(connection: Connection, settings: SearchSettings) -> None:
 
 
 class NodeSearchers:
-    """On a node: searchers by their numbers, each with the calls that were made of it."""
+    """Keeps searchers on a node by their numbers, each with the number of calls that were made of it."""
 
     def __init__(self) -> None:
         self._searchers: dict[int, tuple[Searcher, int]] = {}
 
     def start(self, settings: SearchSettings) -> str | None:
-        """A line where this node cannot search."""
+        """Import the plugins. Return a line where this node cannot search, else None."""
         for (name, ours), (_, theirs) in zip(libraries(), settings.libraries, strict=True):
             if ours != theirs:
                 return f"it has {name} {ours}, and this machine {theirs}"
@@ -66,7 +66,7 @@ class NodeSearchers:
         return answer
 
     def ping(self) -> None:
-        """Answers."""
+        """Answer, which shows that the node is alive."""
 
 
 class _Lost(Exception):
@@ -84,10 +84,10 @@ class _SearcherNode:
         self._ray, self._connection, self._settings = ray, connection, settings
         self._actor: Any = None
         self._node = ""
-        self._unfit: dict[str, tuple[float, str]] = {}  # by id: until when, and why
+        self._unfit: dict[str, tuple[float, str]] = {}  # by id: until when a node is not tried, and why
 
     def answer(self, asked: Ask) -> Proposed | Behind | Unanswered:
-        """Of the node that has the searchers, or of the next one that works."""
+        """Return the answer of the node that has the searchers, or of the next one that works."""
         lost = False
         for node, name in self._in_order(asked.nodes):
             try:
@@ -109,14 +109,14 @@ class _SearcherNode:
         return Unanswered(whys[-1] if whys else None)
 
     def _in_order(self, nodes: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
-        """The one that has the searchers first."""
+        """Yield the nodes that may be tried, the one that has the searchers first."""
         for node, name in sorted(nodes, key=lambda n: n[0] != self._node):
             until, _ = self._unfit.get(node, (0.0, ""))
             if until <= time.monotonic():
                 yield node, name
 
     def _move(self, node: str, name: str, instead: bool) -> None:
-        """Start there. Raises _Lost where that cannot be done."""
+        """Start the searchers' actor on a node. Raises _Lost where that cannot be done."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         instead = instead or self._actor is not None
@@ -131,7 +131,8 @@ class _SearcherNode:
         self._connection.send(SearchOn(name, instead))
 
     def _get(self, call: Any, started: bool = True) -> Any:
-        """What a call gives; meanwhile the tuner hears that we live, and the node has to show that it does."""
+        """Return what a call gives. Meanwhile tell the tuner that this process is alive. Raises _Lost where the node
+        does not answer."""
         heard, ping = time.monotonic(), None
         limit = _PING_SECONDS if started else _START_SECONDS
         while not self._ray.wait([call], timeout=_LOOK_SECONDS)[0]:

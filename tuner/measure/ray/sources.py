@@ -1,4 +1,5 @@
-"""What has to be the same on machines that build and search for each other, beside the versions (`tuner.versions`)."""
+"""Computes a digest of the sources that must be the same on machines that build and search for each other, as their
+versions must (`tuner.versions`). Start at `source_digest`."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-# What decides which library comes of a candidate, and what a searcher proposes.
+# Packages that decide which library a candidate becomes, and what a searcher proposes.
 _DECIDING = ("templates", "vision_ops", "tuner.measure", "tuner.search")
 
 
 def source_digest() -> str:
-    """Of the sources that libraries are made by: two states of a checkout have the same version."""
+    """Return a digest of the sources that libraries and proposals depend on, because two states of a checkout have the
+    same version."""
     digest = hashlib.sha256()
     for package in _DECIDING:
         spec = importlib.util.find_spec(package)

@@ -1,12 +1,13 @@
-"""Recorded spaces: what every config of a search space took, in one compressed file, so that searchers can be compared
-in seconds and without the device. Start at `RecordedSpace`.
+"""Recorded spaces keep what every config of a search space took, in one compressed file, so that searchers can be
+compared in seconds and without the device. Start at `RecordedSpace`.
 
-The file (`.jsonl.xz`) has a head, one JSON object that says what was measured on what, the knobs and seeds of every
-template and what a trial cost, and then one JSON array a config:
+The file (`.jsonl.xz`) begins with a head: one JSON object that says what was measured on which device, with the knobs
+and seeds of every template. Then comes one JSON array per config, the features' names preceding each template's
+configs:
 
-    [template, [place of each knob's value], [seconds, ...] or "kind: message", build seconds, run seconds, [features]]
+    [template, [index of each knob's value], [seconds, ...] or "kind: message", build seconds, run seconds, [features]]
 
-A space that is too large to be measured whole is thinned (`thinned`): evenly spaced values of its knobs, so that
+A space that is too large to be measured whole is thinned (`thinned`): evenly spaced values of its knobs stay, so that
 neighbours stay neighbours.
 """
 
@@ -33,14 +34,16 @@ from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Wor
 
 FORMAT = 1
 SUFFIX = ".jsonl.xz"
-# Valid configs are counted in spaces of so many combinations, and estimated from so many draws, or from so many hits.
+# Valid configs are counted in spaces of up to COUNTED combinations. In larger spaces they are estimated from DRAWS
+# draws, or from fewer draws with HITS hits.
 COUNTED, DRAWS, HITS = 20_000, 200_000, 1000
 _NOT_RECORDED = "it was not recorded"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a config took. `build_seconds` and `run_seconds`: of the tuner, for this trial."""
+    """What a config gave when it was measured. `build_seconds` and `run_seconds` are what the tuner spent on this
+    trial."""
 
     result: tuple[float, ...] | Failure
     build_seconds: float
@@ -50,8 +53,8 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordedSpace:
-    """`spaces` hold the knobs and seeds that were recorded; `space` admits recorded configs alone. `note`: where the
-    figures come from (date, machine, versions)."""
+    """A search space whose configs were all measured. `spaces` hold the knobs and seeds that were recorded; `space`
+    admits recorded configs alone. `note` says where the figures come from (date, machine, versions)."""
 
     workload: Workload
     device: DeviceKey
@@ -85,20 +88,20 @@ class RecordedSpace:
 
     @cached_property
     def medians(self) -> Mapping[str, float]:
-        """Median seconds by the config's key; infinity for a failure."""
+        """Return the median seconds by the config's key, infinity for a failure."""
         return {key: math.inf if isinstance(r.result, Failure) else median(r.result) for key, r in self.records.items()}
 
     @cached_property
     def best_seconds(self) -> float:
-        """The least median there is."""
+        """Return the least of the medians."""
         return min(self.medians.values())
 
     def trials(self) -> Iterator[Trial]:
-        """One of each config."""
+        """Yield one trial of each config."""
         return map(self.trial, self.configs)
 
     def trial(self, config: Config) -> Trial:
-        """Raises KeyError for a config that was not recorded."""
+        """Return the trial of a config. Raises KeyError for a config that was not recorded."""
         version = self.versions.get(config.template, 1)
         return trial_of(Candidate(self.workload, config), self.device, version, self.records[config.key].result)
 
@@ -120,8 +123,8 @@ class ListedSpace(Space):
 
 
 class Answerer:
-    """What a ReplayRunner asks: results, and what a trial cost. With a `noise` seed every result is drawn anew from the
-    times that were recorded, as another measurement would be."""
+    """Tells a ReplayRunner what a candidate's result is and what its trial cost. With a `noise` seed every result is
+    drawn anew from the recorded times, as another measurement would be."""
 
     def __init__(self, recorded: RecordedSpace, noise: int | None) -> None:
         self._records = recorded.records
@@ -136,15 +139,15 @@ class Answerer:
         return tuple(self._rng.choices(record.result, k=len(record.result)))
 
     def cost(self, candidate: Candidate) -> float:
-        """Seconds of building and running it."""
+        """Return the seconds that building and running a candidate took."""
         record = self._records.get(candidate.config.key)
         return 0.0 if record is None else record.build_seconds + record.run_seconds
 
 
 def thinned(space: Space, most: int, keep: Iterable[Values] = ()) -> Space:
-    """The space with fewer values a knob, so that about `most` configs are valid, and no fewer where that many are:
-    knobs lose every other value, the longest first, then one value at a time, but none that the seeds and `keep` need.
-    """
+    """Return the space with fewer values per knob, so that about `most` configs are valid, and no fewer if the space
+    has that many. Knobs lose every other value, the longest knob first, then one value at a time. They keep the values
+    that the seeds and `keep` need."""
     kept = [*space.seeds, *keep]
 
     def shorter() -> Iterator[Space]:
@@ -157,7 +160,8 @@ def thinned(space: Space, most: int, keep: Iterable[Values] = ()) -> Space:
 
 
 def _about(space: Space) -> float:
-    """How many configs are valid: counted where the space is small, else estimated from random draws."""
+    """Estimate how many configs are valid. They are counted where the space is small, else estimated from
+    random draws."""
     if space.raw_size <= COUNTED:
         return sum(1 for _ in space)
     rng, found, drawn = random.Random(0), 0, 0
@@ -170,7 +174,8 @@ def _about(space: Space) -> float:
 def _shorter(
     space: Space, kept: Sequence[Values], less: Callable[[Knob, list[Any]], tuple[Any, ...]]
 ) -> Iterator[Space]:
-    """With the values that `less` leaves to one of the knobs, the longest first; knobs that it leaves alone apart."""
+    """Yield the space with one knob reduced to the values that `less` leaves, for the longest knob first. Knobs that
+    `less` leaves alone are skipped."""
     for knob in sorted(space.knobs, key=lambda k: -len(k.values)):
         values = less(knob, [v.get(knob.name, knob.values[0]) for v in kept])
         if 0 < len(values) < len(knob.values):
@@ -182,7 +187,7 @@ def _every_other(knob: Knob, needed: list[Any]) -> tuple[Any, ...]:
 
 
 def _all_but_one(knob: Knob, needed: list[Any]) -> tuple[Any, ...]:
-    """Without the value nearest to the middle that nothing needs."""
+    """Return the knob's values without the one nearest to the middle that nothing needs."""
     free = sorted((abs(2 * i - len(knob.values)), i) for i, v in enumerate(knob.values) if v not in needed)
     return tuple(v for i, v in enumerate(knob.values) if not free or i != free[0][1])
 
@@ -221,12 +226,12 @@ def _described(space: Space, versions: Mapping[str, int]) -> dict[str, Any]:
 
 
 def encoded(result: tuple[float, ...] | Failure) -> list[float] | str:
-    """A result as JSON has it, times with five digits."""
+    """Encode a result for JSON, times with five digits."""
     return f"{result.kind}: {result.message}" if isinstance(result, Failure) else [float(f"{s:.5g}") for s in result]
 
 
 def decoded(value: Sequence[float] | str) -> tuple[float, ...] | Failure:
-    """The result that `encoded` wrote. Raises ValueError for a kind of failure that there is not."""
+    """Decode a result that `encoded` wrote. Raises ValueError for an unknown kind of failure."""
     if isinstance(value, str):
         kind, _, message = value.partition(": ")
         return Failure(FailureKind(kind), message)
@@ -247,7 +252,8 @@ def _line(number: int, space: Space, config: Config, *, record: Record, names: S
 
 
 def read(path: Path) -> RecordedSpace:
-    """Raises BadInput, naming the file and the line, if it is not a recorded space that this version can read."""
+    """Read a recorded space. Raises BadInput, naming the file and the line, if it is not one that this version can
+    read."""
     try:
         with logs.opened(path) as lines:
             return _parse(path, (line.decode() for line in lines))
@@ -269,7 +275,7 @@ def _parse(path: Path, lines: Iterable[str]) -> RecordedSpace:
         names: list[str] = []
         for number, text in enumerate(rows, 2):  # noqa: B007  the error names it
             row = parse_json(text)
-            if not row or isinstance(row[0], str):  # the features of the template that follows
+            if not row or isinstance(row[0], str):  # the names of the features of the configs that follow
                 names = row
                 continue
             config, record = _record(spaces, row, names)

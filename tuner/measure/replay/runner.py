@@ -1,4 +1,5 @@
-"""ReplayRunner: a Runner that answers from what is known, without a device. For searchers on recorded spaces."""
+"""`ReplayRunner` is a Runner that answers from what is known, without a device. It runs searchers on
+recorded spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Answer = Callable[[Candidate], tuple[float, ...] | Failure]
 
 
 def recorded(trials: Iterable[Trial]) -> Answer:
-    """Answers from trials: the latest of each config counts. A config that was never measured is invalid."""
+    """Make an Answer from trials: the latest trial of each config counts. A config that was never measured
+    is invalid."""
     known: dict[tuple[str, str], Trial] = {(t.workload.key, t.config.key): t for t in trials}
 
     def answer(candidate: Candidate) -> tuple[float, ...] | Failure:
@@ -25,7 +27,7 @@ def recorded(trials: Iterable[Trial]) -> Answer:
 
 
 def computed(seconds: Callable[[Candidate], float]) -> Answer:
-    """Answers from a function of the candidate; infinity is a failure to compile."""
+    """Make an Answer from a function that gives a candidate's seconds. Infinity is a failure to compile."""
 
     def answer(candidate: Candidate) -> tuple[float, ...] | Failure:
         found = seconds(candidate)
@@ -35,18 +37,18 @@ def computed(seconds: Callable[[Candidate], float]) -> Answer:
 
 
 def trial_of(candidate: Candidate, device: DeviceKey, version: int, result: tuple[float, ...] | Failure) -> Trial:
-    """The trial of a candidate whose result, times or a failure, is known; its output is taken for right."""
+    """Return the trial of a candidate whose result, times or a failure, is known. Its output is taken to be right."""
     if isinstance(result, Failure):
         return Trial(candidate.workload, device, candidate.config, version, failure=result)
     return Trial(candidate.workload, device, candidate.config, version, times=result, error=0.0)
 
 
 class ReplayRunner(Runner):
-    """See tuner.measure.runner.Runner.
+    """A Runner (see `tuner.measure.runner.Runner`) that answers from known results.
 
-    `template_versions`: by template, as trials note it (1 by default). `trial_seconds`: what a trial takes on the
-    virtual clock, `clock()`, which stands still otherwise; a session on that clock plays hours in moments. A recorded
-    space answers with its own results and costs (`tuner.measure.replay.recorded.RecordedSpace.answer`).
+    `template_versions` has the version of each template that trials note (default: 1). `trial_seconds` is what a trial
+    takes on the virtual clock, `clock()`, which stands still otherwise. A session on that clock plays hours in moments.
+    A recorded space answers with its own results and costs (`tuner.measure.replay.recorded.RecordedSpace.answer`).
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class ReplayRunner(Runner):
         self.spent = Spent()
 
     def clock(self) -> float:
-        """Virtual seconds since the start."""
+        """Return the virtual seconds since the start."""
         return self.spent.run_seconds
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
@@ -80,4 +82,4 @@ class ReplayRunner(Runner):
         return trial_of(candidate, self._device, version, self._answer(candidate))
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""

@@ -1,7 +1,7 @@
-"""A packed weight in as many copies as exceed a cache, handed out in turn. Start at `ColdWeight`.
+"""Keeps a packed weight in so many copies that they exceed a cache, and hands them out in turn. Start at `ColdWeight`.
 
-In a network a layer's weights were last read one inference ago and come from main memory. Repeating a call on one
-copy would time another kernel: one whose weights sit in the cache, where other algorithms win.
+In a network a layer's weights were last read one inference ago and come from main memory. Calls that repeat on one copy
+would time another kernel: one whose weights sit in the cache, where other algorithms win.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import tvm
 
 from board_agent.memory import cold_copies
 
-_MOST_BUFFERS = 1024  # of a device: each is an object of the driver's
+_MOST_BUFFERS = 1024  # copies on a device: each is an object of the driver
 
 
 class ColdWeight(Protocol):
-    """`nbytes`: of all copies together."""
+    """A packed weight in copies that calls read in turn. `nbytes` is the size of all copies together."""
 
     @property
     def nbytes(self) -> int: ...
 
     def next(self) -> tvm.runtime.Tensor:
-        """The copy that was not read for the longest time."""
+        """Return the copy that was not read for the longest time."""
         ...
 
 
 class HostColdWeight:
-    """Copies in one piece of host memory."""
+    """A weight whose copies lie in one piece of host memory."""
 
     def __init__(self, packed: np.ndarray, cold_bytes: int) -> None:
         self._copies = cold_copies(packed, cold_bytes)
@@ -48,8 +48,9 @@ class HostColdWeight:
 
 
 class DeviceColdWeight:
-    """Copies in buffers of their own on a device: kernels take whole buffers. A weight so small that this many
-    copies do not exceed the cache is hardly worth fetching anyway."""
+    """A weight whose copies lie in buffers of their own on a device, because kernels take whole buffers. At most
+    _MOST_BUFFERS copies are made. A weight so small that these do not exceed the cache takes hardly any time to fetch
+    anyway."""
 
     def __init__(self, packed: np.ndarray, cold_bytes: int, device: Any) -> None:
         copies = min(_MOST_BUFFERS, max(1, -(-cold_bytes // max(1, packed.nbytes))))

@@ -1,6 +1,6 @@
-"""Drift tells whether a device keeps its speed, from a known good kernel that is measured again now and then.
+"""Tells whether a device keeps its speed, from a known good kernel that is measured again now and then.
 
-`ReferenceKernel` measures it where candidates run; `Drift` keeps the times, on the tuner's side.
+`ReferenceKernel` measures that kernel where candidates run; `Drift` keeps the times, on the tuner's side.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tuner.measure.failures import describe
 from tuner.measure.messages import CompareJob, ExecutorSettings
 from tuner.measure.targets.executor import Executor
 
-_DENORMAL = 2.0**-140  # times the preflight's data
-_COMPARE_SECONDS = 1.0  # before a comparison, which ends the search of a task
+_DENORMAL = 2.0**-140  # factor that makes the preflight's data denormal
+_COMPARE_SECONDS = 1.0  # age of the last measurement from which a comparison asks for another
 
 
 class ReferenceKernel:
-    """The preflight kernel, loaded where candidates run. `keeps_denormals`: whether the device computes with the
-    smallest numbers, or takes them for zeros, as GPUs may."""
+    """The preflight kernel, which is loaded and timed where candidates run. `keeps_denormals` says whether the device
+    computes with denormal numbers, or takes them for zeros, as GPUs may."""
 
     keeps_denormals = True
 
@@ -35,8 +35,8 @@ class ReferenceKernel:
         self._pace = ClockMonitor(self._times, settings.reference_seconds, clock)
 
     def problem(self) -> str | None:
-        """Run it for the first time, which starts the thread pool. One line if it cannot be loaded or computes
-        nonsense."""
+        """Run the kernel for the first time, which starts the thread pool. Return one line if it cannot be loaded or
+        computes a wrong result, else None. Raises DeviceLost."""
         try:
             data = preflight_data(self._settings.threads)
             tiny = data * np.float32(_DENORMAL)
@@ -57,29 +57,30 @@ class ReferenceKernel:
         return self._executor.steady(self._function, self._arguments, WINDOW, WARM_CALLS)
 
     def is_due(self, job: object) -> bool:
-        """Whether to measure it before this job."""
+        """Tell whether to measure the kernel before this job."""
         return self._pace.is_due() or (isinstance(job, CompareJob) and self._pace.age >= _COMPARE_SECONDS)
 
     def measure(self) -> float:
-        """Seconds per call, see ClockMonitor.measure. Raises what the place raises."""
+        """Measure the kernel's seconds per call, see `ClockMonitor.measure`. Raises what the executor raises."""
         return self._pace.measure()
 
 
 @dataclass(eq=False)
 class Interval:
-    """Between two measurements of the reference. `ratio`: of its time at the end to that at the beginning; None until
-    the end."""
+    """The time that passes between two measurements of the reference kernel. `ratio` is the kernel's time at the end
+    divided by its time at the beginning, None until the end."""
 
     ratio: float | None = None
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether what was measured in it compares with nothing."""
+        """Tell whether the speed changed so much that nothing measured in this interval can be compared."""
         return self.ratio is not None and is_change(self.ratio)
 
 
 class Drift:
-    """What the reference kernel took on `name`, over a run. `interval`: the current one; `notice`: told of changes."""
+    """Keeps the reference kernel's times on the device called `name`, over a run. `interval` is the current one.
+    `notice` is called with a line about each change of speed."""
 
     def __init__(self, name: str, notice: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._notice, self._clock = name, notice, clock
@@ -88,7 +89,7 @@ class Drift:
         self.interval = Interval()
 
     def add(self, seconds: float) -> None:
-        """A measurement of the reference: an interval ends, and another begins."""
+        """Add a measurement of the reference kernel: the current interval ends, and another begins."""
         now = self._clock()
         if self._seconds:
             self.interval.ratio = seconds / self._seconds[-1]
@@ -99,7 +100,7 @@ class Drift:
         self._when, self.interval = now, Interval()
 
     def _warn(self, seconds: float, age: float) -> None:
-        """Of a change, at once or by and by since the last one that was told of."""
+        """Report a change of speed, whether it came at once or little by little since the last report."""
         ratio = seconds / self._level
         if self.interval.is_disturbed:
             ratio = self.interval.ratio or ratio
@@ -118,7 +119,7 @@ class Drift:
 
     @property
     def summary(self) -> str | None:
-        """One line; None where the reference was not measured twice."""
+        """Return one line about the run's measurements, None if there are fewer than two."""
         if len(self._seconds) < 2:
             return None
         first, last = self._seconds[0], self._seconds[-1]

@@ -1,4 +1,5 @@
-"""Where candidates run: the host's CPU, a device behind one of TVM's runtimes, or a board. Start at `open_executor`."""
+"""Runs candidates on the host's CPU, on a device behind one of TVM's runtimes, or on a board. Start at
+`open_executor`."""
 
 from __future__ import annotations
 
@@ -25,71 +26,76 @@ Arguments = Callable[[], Sequence[Any]]
 
 
 class Executor(Protocol):
-    """Tensors on a device, functions of built candidates, and the time that calls take there. Tensors are the
-    device's own: only their shape and dtype can be read. Arguments come from a function, since weights take turns.
+    """Keeps tensors on a device, loads built candidates there and times their calls. Tensors are the device's own: only
+    their shape and dtype can be read here. Arguments are given by a function, because the copies of a weight take
+    turns.
 
-    `throttled`: what slowed the device down during the last `repeat` or `compare`, where it tells; empty: nothing did.
-    `condition`: its clocks and temperature around that, in short.
-    Raises DeviceLost where the device cannot be reached any more, and whatever the device raises.
+    `throttled` says what slowed the device down during the last `repeat` or `compare`, as far as the device reports it;
+    it is empty if nothing did. `condition` says in short what its clocks and temperature were around that. Raises
+    DeviceLost where the device cannot be reached any more, and whatever the device raises.
     """
 
     throttled: str
     condition: str
 
     def alive(self) -> None:
-        """See whether the device is still there, while there is nothing to do on it."""
+        """Check that the device is still there, while there is nothing to do on it."""
         ...
 
     def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
-        """A copy on the device, which kernels only read, or may write (`written`)."""
+        """Copy an array to the device. Kernels only read the copy, unless they may write it (`written`)."""
         ...
 
     def damage(self, operands: Sequence[Operand]) -> tuple[int, str] | None:
-        """Which of these is not as it should be, and how: written to, though it is only read, or around it. None where
-        all of them are. It is the same after the next call, too: they are of no use any more."""
+        """Return the index of an operand that is damaged and what happened to it, or None if none is. An operand is
+        damaged if it was written to though kernels may only read it, or if the memory around it was written to. The
+        damage stays: such operands are of no further use."""
         ...
 
     def array(self, tensor: Any) -> np.ndarray:
-        """What a tensor holds now; not to be written to."""
+        """Return what a tensor holds now. The array must not be written to."""
         ...
 
     def cold(self, packed: np.ndarray, cold_bytes: int) -> ColdWeight:
-        """Copies of a packed weight, together larger than `cold_bytes`."""
+        """Make copies of a packed weight that are together larger than `cold_bytes`."""
         ...
 
     def load(self, library: str) -> Any:
-        """The entry of a built library."""
+        """Load a built library and return its entry."""
         ...
 
     def ready(self) -> None:
-        """The first kernel has run: threads are there and can be held on their cores."""
+        """Pin the threads to their cores. This is called when the first kernel has run, because the threads exist only
+        then."""
         ...
 
     def call(self, function: Any, arguments: Arguments, fill: Fill = ()) -> None:
-        """One call, tensors of `fill` having a value everywhere before it."""
+        """Call a function once, after each tensor of `fill` was set to its value everywhere."""
         ...
 
     def fill(self, fill: Fill) -> None:
-        """Give tensors a value everywhere."""
+        """Set each tensor to its value everywhere."""
         ...
 
     def repeat(
         self, function: Any, arguments: Arguments, repetition: Repetition, best_seconds: float | None, before: int = 0
     ) -> list[float]:
-        """Seconds per call, after some calls that do not count."""
+        """Time a function and return its seconds per call. The `before` calls that come first do not count."""
         ...
 
     def steady(self, function: Any, arguments: Arguments, repetition: Repetition, before: int) -> list[float]:
-        """As `repeat`, of a kernel that is known to be good: it is to blame for nothing."""
+        """Time a kernel that is known to be good, as `repeat` does. It is never blamed if the device is lost."""
         ...
 
     def compare(self, runs: Sequence[tuple[Any, Arguments]], order: Sequence[int]) -> list[list[float]]:
-        """Seconds per call of each in each of its turns."""
+        """Time several functions, which take turns in `order`. Return each one's seconds per call in each
+        of its turns."""
         ...
 
 
 class LocalExecutor:
-    """What all devices of this machine have in common. `pool`: what runs a CPU's parallel loops (None: TVM does)."""
+    """Base class that the executors of this machine's devices share. `pool` runs a CPU's parallel loops; None leaves
+    them to TVM."""
 
     pool: Pool | None = None
     throttled = condition = ""
@@ -98,7 +104,7 @@ class LocalExecutor:
         self.device = device
 
     def alive(self) -> None:
-        """It is."""
+        """Do nothing: a device of this machine is there."""
 
     def operand(self, array: np.ndarray, *, written: bool = False) -> Operand:
         tensor, around = self.guarded(array)
@@ -113,11 +119,11 @@ class LocalExecutor:
         return None
 
     def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, Any]:
-        """A copy on the device, and the guard around it."""
+        """Copy an array to the device, and return the copy and the guard around it."""
         raise NotImplementedError
 
     def is_whole(self, around: Any) -> bool:
-        """Whether nobody wrote into a guard (None: there is none)."""
+        """Tell whether nothing was written into a guard. None stands for no guard."""
         raise NotImplementedError
 
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
@@ -130,7 +136,7 @@ class LocalExecutor:
         return module[ENTRY]
 
     def ready(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def fill(self, fill: Fill) -> None:
         raise NotImplementedError
@@ -166,8 +172,8 @@ class LocalExecutor:
 
 
 class Host(LocalExecutor):
-    """The CPU: tensors share memory with NumPy, time is the wall clock's. Threads are held on `cpus`, each on its
-    own."""
+    """Runs candidates on the CPU: tensors share memory with NumPy, and the wall clock gives the time. Each thread is
+    pinned to one of `cpus`."""
 
     def __init__(self, threads: int, cpus: Sequence[int], pool: str | None) -> None:
         super().__init__(tvm.cpu())
@@ -203,8 +209,8 @@ class Host(LocalExecutor):
 
 
 class Accelerator(LocalExecutor):
-    """An OpenCL or CUDA device: its own memory, time between two of its events. Calls are waited for: one in an OpenCL
-    queue (some drivers hang on long ones), two in a CUDA device's."""
+    """Runs candidates on an OpenCL or CUDA device, which has its own memory and whose events give the time. Calls are
+    waited for: an OpenCL queue holds one at a time (some drivers hang on long queues), and a CUDA queue two."""
 
     def __init__(self, name: str) -> None:
         super().__init__(runtime_device(name))
@@ -214,7 +220,7 @@ class Accelerator(LocalExecutor):
         return tensor.numpy()
 
     def guarded(self, array: np.ndarray) -> tuple[tvm.runtime.Tensor, tvm.runtime.Tensor]:
-        """The guard lies behind the tensor alone: kernels take whole buffers."""
+        """Copy an array to the device. The guard lies behind the tensor alone, because kernels take whole buffers."""
         memory = tvm.runtime.empty((array.nbytes + GUARD_BYTES,), "uint8", self.device)
         tensor = memory._create_view(array.shape, str(array.dtype))
         tensor.copyfrom(np.ascontiguousarray(array))
@@ -241,7 +247,7 @@ class Accelerator(LocalExecutor):
 
         def second() -> float:
             first, timed = arguments(), arguments()
-            # An idle GPU would pass the first event at once, and wait for the kernel to be launched: some 5 us.
+            # An idle GPU would pass the first event at once and then wait some 5 us for the kernel to be launched.
             function(*first)
             return self.seconds(function, *timed)
 
@@ -249,8 +255,8 @@ class Accelerator(LocalExecutor):
 
 
 def open_executor(settings: ExecutorSettings, waits: Callable[[Standing], object]) -> Executor:
-    """Where a worker's candidates run. `waits` is called now and then while others measure on a board. Raises BadInput
-    where the device is not there, DeviceLost for a board that cannot be reached."""
+    """Open the executor that a worker's settings ask for. `waits` is called now and then while others measure on a
+    board. Raises BadInput where the device is not there, and DeviceLost for a board that cannot be reached."""
     if settings.device == "cpu":
         return Host(settings.threads, settings.cpus, settings.pool)
     if is_board(settings.device):

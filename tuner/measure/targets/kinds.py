@@ -1,8 +1,8 @@
-"""The kinds of operands that a kernel is checked with: one set as networks have them, and others that find mistakes
-which that one hides. Start at `anchor_kinds`.
+"""Defines the kinds of operands that a kernel is checked with: one kind as networks have them, and others that find
+mistakes which the first one hides. Start at `anchor_kinds`.
 
 A convolution or a dense layer is linear up to its epilogue. So one float64 reference, computed once, serves operands of
-every size: data times a power of two give the same sums times it.
+every size: if the data are multiplied by a power of two, so are the sums.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from templates.reference import Operands, random_operands
 from tuning_db.record import Workload
 
 PLAIN, SPARSE, NAN = "plain", "sparse", "nan"
-_NANS = 3  # of them, or of so few values all
+_NANS = 3  # values that are NaN, or all values if there are fewer
 _SCALES_WITH_ITS_INPUT = frozenset({"bias", "add", "relu", "leaky_relu"})
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of operands. `factor`: what data and the epilogue's operands are multiplied by (`others`: the latter,
-    where it is another); `slack`: how many times the tolerance the error may be, as the numbers have fewer digits, or
-    the epilogue makes small differences larger. `base`: which random operands, see `anchor_operands`. `poisoned`: the
-    outputs are filled before the call, so that what is left of the last call is no result."""
+    """A kind of operands that a kernel is checked with. `factor` multiplies the data and the epilogue's operands;
+    `others`, where it is given, multiplies the latter instead. `slack` multiplies the tolerance, where the numbers have
+    fewer digits or the epilogue makes small differences larger. `base` names the random operands, see
+    `anchor_operands`. `poisoned` means that the outputs are overwritten before the call, so that what is left of the
+    last call is no result."""
 
     name: str
     factor: float = 1.0
@@ -40,8 +41,8 @@ NORMAL = Kind("normal")
 
 
 def anchor_kinds(epilogue: Sequence[str], dtype: str, denormals: bool, seed: int) -> tuple[Kind, ...]:
-    """All kinds for a convolution or a dense layer, in the order in which a kernel is called with them. `denormals`:
-    whether the device keeps them; `seed`: of the size of the smallest normal ones."""
+    """Return all kinds for a convolution or a dense layer, in the order in which a kernel is called with them.
+    `denormals` says whether the device keeps denormal numbers. `seed` decides the factor of the kind "small"."""
     half = dtype == "float16"
     scales = all(parse(text)[0] in _SCALES_WITH_ITS_INPUT for text in epilogue)
     large = 1024.0 if scales and not half else 32.0
@@ -51,19 +52,21 @@ def anchor_kinds(epilogue: Sequence[str], dtype: str, denormals: bool, seed: int
         factor, slack = (2.0**-17, 50.0) if half else (2.0**-130, 100.0)
         kinds.append(Kind("denormal", factor, slack=slack, base=SPARSE))
     kinds += [Kind("zero", 0.0, others=1.0), Kind(NAN, base=NAN)]
-    # Last, and over the results of others: a kernel that does nothing any more would leave those.
+    # "small" comes last and does not overwrite the outputs first: a kernel that stopped working would leave the results
+    # of another kind there.
     return (*kinds, Kind("small", small, poisoned=False))
 
 
 def anchor_operands(workload: Workload, seed: int) -> dict[str, Operands]:
-    """The random operands by the `base` of kinds: one weight for all. Of another seed some are NaN ("nan"); in one
-    image all data but one value are zero ("sparse")."""
+    """Return the random operands by the `base` of kinds; all of them have the same weight. Those of "nan" come from
+    another seed, and some of their data are NaN. In "sparse" all data are zero but one value, which is in the last
+    image."""
     plain, fresh = random_operands(workload, seed), random_operands(workload, seed + 1)
     spoiled = fresh.data.copy()
     places = np.random.default_rng(seed).integers(0, max(1, spoiled.size), min(_NANS, spoiled.size))
     spoiled.reshape(-1)[places] = np.nan
-    # A processor takes a hundred times as long for a denormal number. This one, and the sums that it makes denormal,
-    # are among the last that a kernel comes to.
+    # A processor takes a hundred times as long for a denormal number, so there is only one. It is among the last values
+    # that a kernel comes to, and so are the sums that become denormal with it.
     sparse = np.zeros_like(plain.data)
     sparse[-1:, -1:, *(slice(size // 2, size // 2 + 1) for size in sparse.shape[2:])] = 1.0
     return {

@@ -1,4 +1,5 @@
-"""A tensor that kernels read or write, with what tells afterwards whether they did more than that."""
+"""Defines `Operand`: a tensor that kernels read or write, with what tells afterwards whether they did more
+than that."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Fill = Sequence[tuple[Any, float]]  # tensors, and the value that each gets everywhere
+Fill = Sequence[tuple[Any, float]]  # tensors, each with the value that all of its elements get
 
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """`tensor`: on a device, with a guard around it or behind it, which is the place's own; `digest`: of what it holds,
-    None where kernels may write it, or where a board keeps it."""
+    """A tensor that kernels read or write. `tensor` is on a device. `guard` lies around or behind it and belongs to the
+    executor. `digest` is a checksum of what the tensor holds, None where kernels may write it or where a board keeps
+    the checksum."""
 
     tensor: Any
     guard: Any = None

@@ -1,4 +1,4 @@
-"""Operands of a workload as kernels read them: activations in their layouts, packed weights and biases.
+"""Makes the operands of a workload as kernels read them: activations in their layouts, packed weights and biases.
 
 Start at `operands_of`; `AnchorOperands` caches all of it for one convolution or dense layer.
 """
@@ -25,14 +25,14 @@ from tuner.measure.targets.kinds import NAN, NORMAL, PLAIN, Kind, anchor_kinds, 
 from tuner.measure.targets.operand import Operand
 from tuning_db.record import Config, Failure, FailureKind, Workload, tolerance_of
 
-_FILLER = 0.75  # in the channels that only fill up a block: templates must not rely on zeros there
+_FILLER = 0.75  # value of channels that only fill up a block: templates must not rely on zeros there
 _PACKED_KEPT = 8
 _GUARDED_WEIGHTS = 2
-_GUARDED_BYTES = 64 << 20  # larger weights are checked by what they give alone: a copy more would not fit everywhere
+_GUARDED_BYTES = 64 << 20  # larger weights get no guarded copy, which would not fit everywhere
 
 
 def _filled(layout: Layout, plain: np.ndarray) -> np.ndarray:
-    """`plain` in `layout`, with something other than zero in the channels that only fill up the last block."""
+    """Return `plain` in `layout`, with something other than zero in the channels that only fill up the last block."""
     packed = layout.pack(plain)
     channels = plain.shape[1]
     if layout.block and channels % layout.block:
@@ -42,22 +42,23 @@ def _filled(layout: Layout, plain: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Check:
-    """A call with operands of one kind. `operands`: its arguments, by name and in order; `error`: how far what the
-    outputs hold is from the reference, relative to its largest value, after the call."""
+    """A call that is made with operands of one kind. `operands` are its arguments, by name and in order. `error`
+    returns, after the call, how far the outputs are from the reference, relative to the reference's largest value."""
 
     kind: Kind
     operands: dict[str, Operand]
     error: Callable[[], float]
 
     def arguments(self) -> list[Any]:
-        """The tensors."""
+        """Return the tensors of the operands."""
         return [operand.tensor for operand in self.operands.values()]
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a template's function is called with: `arguments()` are those of the next timed call, `outputs` the tensors
-    among them that it writes, and `checks` the calls whose results are compared, that of the timed operands first."""
+    """Says what a template's function is called with. `arguments()` returns the arguments of the next timed call.
+    `outputs` are the tensors among them that the function writes. `checks` are the calls whose results are compared;
+    the first one has the timed operands."""
 
     arguments: Callable[[], Sequence[tvm.runtime.Tensor]]
     outputs: Sequence[tvm.runtime.Tensor]
@@ -65,28 +66,29 @@ class Call:
 
 
 class WorkloadOperands(Protocol):
-    """`nbytes`: memory held, roughly."""
+    """Holds the operands of one workload. `nbytes` is roughly the memory that they take."""
 
     @property
     def nbytes(self) -> int: ...
 
     def call(self, config: Config, cold: Callable[[AnchorTemplate], ColdWeight]) -> Call:
-        """`cold`: copies of the weight that the config's template packs, where it has one."""
+        """Return the call for a config. `cold` makes the copies of the weight that the config's template packs, where
+        it has one."""
         ...
 
 
 def operands_of(
     workload: Workload, target: Target, executor: Executor, seed: int, *, denormals: bool = True
 ) -> WorkloadOperands:
-    """The operands of a workload at a place. `denormals`: whether its device keeps them. Raises KeyError for an
-    operator that nobody knows."""
+    """Make the operands of a workload on an executor's device. `denormals` says whether the device keeps denormal
+    numbers. Raises KeyError for an unknown operator."""
     if is_anchor(workload):
         return AnchorOperands(workload, target, executor, seed, denormals=denormals)
     return OperatorOperands(workload, executor, seed)
 
 
 class OperatorOperands:
-    """Operands of a workload without a weight (templates/operator.py), and the reference of its outputs."""
+    """Holds the operands of a workload without a weight (templates/operator.py), and the reference of its outputs."""
 
     def __init__(self, workload: Workload, executor: Executor, seed: int) -> None:
         self.workload = workload
@@ -119,7 +121,8 @@ class OperatorOperands:
 
 
 class AnchorOperands:
-    """Everything that kernels of one workload read and write, and the float64 reference of what they should write."""
+    """Holds everything that kernels of one workload read and write, and the float64 reference of what they should
+    write."""
 
     def __init__(
         self, workload: Workload, target: Target, executor: Executor, seed: int, *, denormals: bool = True
@@ -131,7 +134,7 @@ class AnchorOperands:
         self._sums = reference.sums(workload, self._plain[PLAIN])
         self._steps = operands(workload.epilogue)
         self._kinds = anchor_kinds(workload.epilogue, workload.dtype, denormals, seed)
-        self._expected = {kind.name: self._expect(kind) for kind in self._kinds}  # not in a candidate's time
+        self._expected = {kind.name: self._expect(kind) for kind in self._kinds}  # in no candidate's time
         self._expected_in: dict[tuple[str, Layout], np.ndarray] = {}
         self._tensors: dict[tuple[str, str, Layout | str], Operand] = {}
         self._packed: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
@@ -139,7 +142,7 @@ class AnchorOperands:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, roughly: every array and its copies in layouts."""
+        """Return roughly how many bytes are held: every array and its copies in layouts count."""
         plain = [a for p in self._plain.values() for a in (p.data, p.weight, *p.extra)]
         tensors = [int(np.prod(o.tensor.shape)) * 4 for o in (*self._tensors.values(), *self._weights.values())]
         expected = (*self._expected.values(), *self._expected_in.values())
@@ -147,7 +150,7 @@ class AnchorOperands:
         return sum(a.nbytes for a in arrays) + sum(tensors)
 
     def expected(self, kind: Kind = NORMAL) -> np.ndarray:
-        """What kernels should write, in plain layout."""
+        """Return what kernels should write, in plain layout."""
         return self._expected[kind.name]
 
     def _expect(self, kind: Kind) -> np.ndarray:
@@ -156,14 +159,14 @@ class AnchorOperands:
         extra = [self._extra(kind, i).astype(np.float64) for i in range(len(self._steps))]
         with np.errstate(over="ignore", invalid="ignore"):
             found = apply_numpy(self.workload.epilogue, sums * kind.factor, extra)
-        return found.astype(np.float32)  # digits enough; half the memory, and compared in a fifth of the time
+        return found.astype(np.float32)  # has enough digits, takes half the memory, is compared in a fifth of the time
 
     def _extra(self, kind: Kind, step: int) -> np.ndarray:
         factor = kind.factor if kind.others is None else kind.others
         return _scaled(self._plain[kind.base].extra[step], factor)
 
     def packed_weight(self, template: AnchorTemplate, config: Config) -> np.ndarray:
-        """The weight as a template packs it for a config."""
+        """Return the weight as a template packs it for a config."""
         key = template.name, template.weight_key(self.workload, self._target, config)
         if key not in self._packed:
             while len(self._packed) >= _PACKED_KEPT:
@@ -174,7 +177,8 @@ class AnchorOperands:
         return self._packed[key]
 
     def _guarded_weight(self, template: AnchorTemplate, config: Config, cold: ColdWeight) -> Operand:
-        """The weight for checks; one of the copies for timed calls, where it is large."""
+        """Return the weight for checks. A large weight gets no guarded copy: one of the copies for timed calls is
+        returned."""
         packed = self.packed_weight(template, config)
         if packed.nbytes > _GUARDED_BYTES:
             return Operand(cold.next())
@@ -200,8 +204,8 @@ class AnchorOperands:
         return self._tensors[key]
 
     def operands(self, template: AnchorTemplate, kind: Kind, weight: Operand) -> dict[str, Operand]:
-        """What a template's function takes, by name and in order: the data, the weight, the epilogue's operands in
-        theirs, and the output."""
+        """Return what a template's function takes, by name and in order: the data, the weight, the epilogue's operands
+        in their layouts, and the output."""
         layouts, data = template.layouts(self.workload, self._target), self._plain[kind.base].data
         made = {
             "data": self._tensor("data", kind.name, layouts.data, lambda: _scaled(data, kind.factor)),
@@ -222,10 +226,11 @@ class AnchorOperands:
         return made
 
     def error(self, template: AnchorTemplate, out: Any, kind: Kind = NORMAL) -> float:
-        """The relative error of an output tensor against the reference; infinity if it is not finite where that is."""
+        """Return the relative error of an output tensor against the reference. It is infinity if the output is not
+        finite where the reference is."""
         layout, expected = template.layouts(self.workload, self._target).out, self.expected(kind)
         result, channels = self._executor.array(out), expected.shape[1]
-        if layout.block and channels % layout.block:  # what fills up the last block is no result
+        if layout.block and channels % layout.block:  # channels that fill up the last block are no result
             result = layout.unpack(result, channels)
         else:
             expected = self._laid_out(kind, layout)
@@ -234,14 +239,15 @@ class AnchorOperands:
         return reference.relative_error(result, expected)
 
     def _laid_out(self, kind: Kind, layout: Layout) -> np.ndarray:
-        """What kernels should write, in their layout: many candidates share one."""
+        """Return what kernels should write, in the kernels' layout. It is kept, because many candidates
+        share a layout."""
         key = kind.name, layout
         if key not in self._expected_in:
             self._expected_in[key] = layout.pack(self.expected(kind))
         return self._expected_in[key]
 
     def call(self, config: Config, cold: Callable[[AnchorTemplate], ColdWeight]) -> Call:
-        """See WorkloadOperands.call."""
+        """See `WorkloadOperands.call`."""
         template, weights = anchor_template(config.template), cold(anchor_template(config.template))
         guarded = self._guarded_weight(template, config, weights)
         timed = self.operands(template, NORMAL, guarded)
@@ -262,12 +268,14 @@ def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
 
 
 def unwritten(dtype: str) -> float | int:
-    """What an output is filled with before a kernel is checked, so that what it does not write is wrong."""
+    """Return the value that an output is filled with before a kernel is checked, so that elements which the kernel does
+    not write are wrong."""
     return float("nan") if np.issubdtype(np.dtype(dtype), np.floating) else np.iinfo(dtype).min
 
 
 def verdict(error: float, dtype: str, tolerance: float | None = None, kind: Kind = NORMAL) -> Failure | None:
-    """What a relative error says of a kernel; None where it is allowed (`tolerance`; default: the dtype's)."""
+    """Return the failure that a relative error means for a kernel, or None where the error is allowed. `tolerance` is
+    multiplied by the kind's slack (default: the dtype's tolerance)."""
     allowed = (tolerance_of(dtype) if tolerance is None else tolerance) * kind.slack
     if error <= allowed:
         return None

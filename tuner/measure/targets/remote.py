@@ -1,8 +1,7 @@
-"""A board as a place where candidates run: tensors, functions and calls are requests to its agent. Start at
-`RemoteExecutor`.
+"""Runs candidates on a board: tensors, functions and calls are requests to its agent. Start at `RemoteExecutor`.
 
-Operands, references and packed weights are made here and sent; results come back and are compared here. So a board
-needs neither templates nor a compiler, and one check serves every device.
+Operands, references and packed weights are made on the host and sent; results come back and are compared on the host.
+So a board needs neither templates nor a compiler, and one check serves every device.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ _PREPARE_SECONDS = 120.0  # what sending and storing operands may take on a boar
 
 
 class RemoteTensor:
-    """A tensor on a board, by the number that it has there. It is freed with the last reference to it."""
+    """A tensor that lies on a board and has a number there. It is freed with the last reference to this object."""
 
     def __init__(self, executor: RemoteExecutor, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.number = shape, dtype, executor.number()
         self._dropped = executor.dropped
 
     def __del__(self) -> None:
-        self._dropped.append(self.number)  # told with the next request
+        self._dropped.append(self.number)  # the board hears of it with the next request
 
 
 class RemoteWeight(RemoteTensor):
-    """Copies of a weight, which calls on the board take in turn."""
+    """Copies of a weight that lie on a board, where calls take them in turn."""
 
     def __init__(self, executor: RemoteExecutor, packed: np.ndarray, cold_bytes: int) -> None:
         super().__init__(executor, packed.shape, str(packed.dtype))
         self.nbytes = packed.nbytes * max(1, math.ceil(cold_bytes / max(1, packed.nbytes)))
 
     def next(self) -> Any:
-        """Itself: whose turn it is, the board knows."""
+        """Return this object: the board knows which copy is next."""
         return self
 
 
@@ -62,15 +61,18 @@ class _Function:
 
 
 class RemoteExecutor:
-    """See place.Place. Every method may raise DeviceLost, and KernelDied where a kernel ended the process it ran in.
+    """An executor for a board, see `executor.Executor`. Every method may raise DeviceLost, and KernelDied where a
+    kernel ended the process that it ran in.
 
-    `throttled`: the board slowed down during the last measurement, however often it was tried; `condition`: its clocks
-    and temperature before and after."""
+    `throttled` says what slowed the board down during the last measurement, in spite of several tries. `condition` says
+    what its clocks and temperature were before and after.
+    """
 
     def __init__(self, settings: ExecutorSettings, waits: Callable[[Standing], object]) -> None:
         board, on_board = place_on_board(settings.device)
         self._seconds = settings.run_seconds
-        # What a candidate can do harm in. Where it comes as source, loading is compiling it, by the board's driver.
+        # Requests in which a candidate can do harm. Where it is sent as source, the board's driver compiles it on
+        # loading.
         self._running = (*_RUNNING, "load") if form_of(settings.device) == "launches" else _RUNNING
         self._last = 0
         self.throttled, self.condition = "", ""
@@ -93,11 +95,11 @@ class RemoteExecutor:
         except (BoardGone, BoardBusy) as error:
             raise DeviceLost(str(error)) from error
         if settings.pool is not None:
-            with contextlib.suppress(RuntimeError):  # the board's C library is older: kernels use TVM's pool
+            with contextlib.suppress(RuntimeError):  # where the board's C library is older, kernels use TVM's pool
                 self._ask({"do": "pool"}, [Path(settings.pool).read_bytes()])
 
     def number(self) -> int:
-        """One that no tensor and no function has yet."""
+        """Return a number that no tensor and no function has yet."""
         self._last += 1
         return self._last
 
@@ -171,7 +173,7 @@ class RemoteExecutor:
         return [float(t) for t in answer["times"]]
 
     def _measured(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer, of a time in which the board did not slow down, if there is one."""
+        """Return the answer of a try in which the board did not slow down or, if there is none, of the last try."""
         answer, self.throttled, self.condition = steady_answer(
             lambda: dict(self._ask(message, seconds=seconds)[0]), self._cores
         )
@@ -194,7 +196,7 @@ class RemoteExecutor:
 
 
 def check_is_like(facts: dict[str, Any], described: dict[str, Any], settings: ExecutorSettings) -> None:
-    """Raises BadInput for a board that is another kind than the run is for: it came later, or was exchanged."""
+    """Raise BadInput for a board of another kind than the run is for: it came later, or was exchanged."""
     found = gpu_key_of(facts, described) if described else key_of(facts, Target(settings.target), settings.threads)
     if settings.key is not None and not alike(found, settings.key):
         raise BadInput(

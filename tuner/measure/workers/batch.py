@@ -1,4 +1,5 @@
-"""Building: the builds of one batch, waited for one by one while the rest goes on in a thread, or all at once."""
+"""`Building` runs the builds of one batch: all at once, or in a thread, so that the caller can wait for them one by
+one."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tuning_db.record import Failure
 
 
 class Building:
-    """Call `run`, `start` or `ahead`, once, and `close` at the end. `check` is shown every outcome, and may raise."""
+    """The builds of one batch. Call `run`, `start` or `ahead` once, and `close` at the end. `check` is called with
+    every outcome and may raise."""
 
     def __init__(self, builders: Builders, jobs: Sequence[BuildJob], check: Callable[[Failure | None], object]) -> None:
         self.jobs = tuple(jobs)
@@ -22,24 +24,25 @@ class Building:
         self._thread = threading.Thread(target=self.ahead, name="building", daemon=True)
 
     def run(self) -> None:
-        """All of them, now. Raises what the builders and `check` raise."""
+        """Run all builds now. Raises what the builders and `check` raise."""
         self._builders.build(self.jobs, self._done)
 
     def start(self) -> None:
-        """All of them, while others do something else. What is raised, `failure` raises."""
+        """Run all builds in a thread, while the caller does something else. `failure` raises what they raise."""
         self._thread.start()
 
     def failure(self, place: int) -> Failure | None:
-        """Why a job failed, or None where its library is there; awaited. Raises BuildStopped after `close`."""
+        """Wait for a job. Return why it failed, or None where its library is there. Raises BuildStopped
+        after `close`."""
         return self._outcomes[place].result()
 
     @property
     def is_done(self) -> bool:
-        """Whether every outcome is known."""
+        """Tell whether every outcome is known."""
         return all(outcome.done() for outcome in self._outcomes)
 
     def close(self) -> None:
-        """Stop what is not done. More calls do nothing."""
+        """Stop the builds that are not done. More calls do nothing."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -49,7 +52,7 @@ class Building:
         self._outcomes[place].set_result(failure)
 
     def ahead(self) -> None:
-        """All of them, in a thread of the caller's. What is raised, `failure` raises."""
+        """Run all builds in the thread that calls this. `failure` raises what they raise."""
         try:
             if self._stop.is_set():
                 raise BuildStopped

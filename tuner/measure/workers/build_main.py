@@ -1,4 +1,5 @@
-"""A build worker: candidate in, shared object out. `main` runs in a child process, `build` builds one candidate."""
+"""A build worker compiles candidates to shared objects. `main` runs in a child process; `build` builds one
+candidate."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def warm(job: WarmJob, settings: BuilderSettings) -> BuildDone:
 
 
 def scheduled(candidate: Candidate, target: Target) -> tirx.PrimFunc:
-    """The candidate's scheduled function. Raises ScheduleError if the config is not one of its template's space."""
+    """Return the candidate's scheduled function. Raises ScheduleError if the config is not one of its
+    template's space."""
     workload, config = candidate.workload, candidate.config
     try:
         template = template_named(config.template)

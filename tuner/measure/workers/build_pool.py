@@ -1,4 +1,4 @@
-"""BuilderPool: candidates in, shared objects out, in several processes with a deadline each."""
+"""`BuilderPool` compiles candidates to shared objects in several processes. Each candidate has a deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.measure.workers.worker import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind
 
 _ENTRY = "tuner.measure.workers.build_main:main"
-_RECYCLE_JOBS = 300  # TVM and LLVM intern types and targets for ever
+_RECYCLE_JOBS = 300  # jobs of a worker: TVM and LLVM intern types and targets for ever
 _STOP_SECONDS = 0.1  # between looks at whether a build is to be stopped
 
 Jobs = Sequence[BuildJob] | Sequence[WarmJob]
@@ -28,20 +28,21 @@ class BuildStopped(Exception):
 
 
 class Builders(Protocol):
-    """Where candidates are built. One `build` at a time."""
+    """Builds candidates. One `build` may run at a time."""
 
     def build(
         self, jobs: Sequence[BuildJob], done: Done | None = None, stop: threading.Event | None = None
     ) -> list[Failure | None]:
-        """Do all; for each job its failure, or None where its library was written.
+        """Run all jobs. Return each job's failure, or None where its library was written.
 
-        `done` is told a job's place and outcome as soon as it is known. Raises BuildStopped when `stop` is set.
+        `done` is called with a job's index and outcome as soon as they are known. Raises BuildStopped when `stop` is
+        set.
         """
         ...
 
 
 class Settings(Protocol):
-    """What workers are started with; the pool reads only how much one job may allocate."""
+    """Settings that workers are started with. The pool reads only how much one job may allocate."""
 
     @property
     def memory_bytes(self) -> int: ...
@@ -49,7 +50,7 @@ class Settings(Protocol):
 
 @dataclass
 class _Slot:
-    """A builder's place: its worker (None until needed) and the job it works on."""
+    """The slot that a builder has: its worker (None until needed) and the job that the worker has."""
 
     worker: Worker | None = None
     job: int | None = None
@@ -58,10 +59,11 @@ class _Slot:
 
 
 class BuilderPool:
-    """Builds jobs on `builders` workers, one on each of `cpus` in turn, or (not `pinned`) all of them anywhere there.
+    """Builds jobs on `builders` workers. Each worker is pinned to one of `cpus` in turn, or runs anywhere on them (not
+    `pinned`).
 
-    A worker that crashes or overruns `compile_seconds` is replaced; so is one that leaks or has built many. `entry`:
-    what workers run (see zygote.Spawn); it answers each BuildJob with a BuildDone.
+    A worker that crashes or overruns `compile_seconds` is replaced. So is one that leaks memory or has built many
+    candidates. `entry` is what workers run (see `fork_server.Spawn`); it answers each BuildJob with a BuildDone.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class BuilderPool:
         self._slots = [_Slot() for _ in range(builders)]
 
     def build(self, jobs: Jobs, done: Done | None = None, stop: threading.Event | None = None) -> list[Failure | None]:
-        """See Builders.build. Of WarmJobs, None is the outcome of one that ran."""
+        """See `Builders.build`. The outcome of a WarmJob is None if it ran."""
         results: dict[int, Failure | None] = {}
         waiting = deque(range(len(jobs)))
         retried: set[int] = set()
@@ -117,7 +119,8 @@ class BuilderPool:
         slot.worker.send(jobs[job])
 
     def _finished(self, seconds: float) -> list[_Slot]:
-        """Wait, up to `seconds`, until a busy slot has an answer, lost its worker, or passed its deadline; those."""
+        """Wait, up to `seconds`, for busy slots that have an answer, lost their worker, or passed their deadline.
+        Return those."""
         busy = {slot.worker.connection: slot for slot in self._slots if slot.worker and slot.job is not None}
         rest = max(0.0, min(slot.deadline for slot in busy.values()) - self._clock())
         ready = connection.wait(list(busy), min(rest, seconds))

@@ -1,4 +1,4 @@
-"""Workshop: builds candidates for a device that nothing is run on from here."""
+"""`CrossBuilder` builds candidates for a device on which nothing is run from here."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tuner.measure.workers.build_pool import BuilderPool
 from tuner.measure.workers.worker import ProcessServer
 from tuning_db.record import Failure
 
-_MEMORY_BYTES = 2 << 30  # that one build may allocate
+_MEMORY_BYTES = 2 << 30  # bytes that one build may allocate
 
 
 class CrossBuilder(Closing):
-    """A context manager: it owns processes and a scratch folder, in which libraries stay until it is closed."""
+    """Builds candidates for a device that is not here. It is a context manager that owns processes and a scratch
+    folder, in which libraries stay until it is closed."""
 
     def __init__(self, device: Device, options: MeasureOptions) -> None:
         """Raises BadInput where the toolchain for the device does not work."""
@@ -35,7 +36,8 @@ class CrossBuilder(Closing):
         self._libraries = 0
 
     def build(self, candidates: Sequence[Candidate]) -> list[Path | Failure]:
-        """The library of each candidate, or why there is none. Raises BadInput where the disk is full."""
+        """Build candidates. Return the library of each, or why there is none. Raises BadInput where the
+        disk is full."""
         jobs = [BuildJob(candidate, str(self._next())) for candidate in candidates]
         failures = self._pool.build(jobs)
         for failure in failures:
@@ -43,7 +45,7 @@ class CrossBuilder(Closing):
         return [Path(job.library) if failure is None else failure for job, failure in zip(jobs, failures, strict=True)]
 
     def preflight(self) -> Path:
-        """A kernel that is known to be good. Raises BadInput if it cannot be built."""
+        """Build a kernel that is known to be good, and return its library. Raises BadInput if it cannot be built."""
         library = self._next()
         (failure,) = self._pool.build([BuildJob(None, str(library))])
         self._scratch.check_disk(failure)

@@ -1,8 +1,9 @@
-"""A process that has TVM imported and nothing running, and forks workers on request: milliseconds instead of seconds.
+"""This process has TVM imported and nothing running, and forks workers on request: in milliseconds instead of seconds.
+Such a fork server is also called a zygote.
 
 The tuner's own process cannot fork safely (it may run threads), and multiprocessing's fork server would import the
-user's main script in every child. `serve` is the server, started by `processes.ProcessServer`. Its children and
-itself end with the tuner, however that ends, and take the scratch folder along.
+user's main script in every child. `serve` is the server, which `worker.ProcessServer` starts. The server and its
+children end with the tuner, however that ends, and the scratch folder is removed with them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PARENT_CHECK_MS = 2000
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message: what to import before the first fork."""
+    """The first message, which says what to import before the first fork."""
 
     modules: tuple[str, ...]
     scratch: str
@@ -42,8 +43,8 @@ class Hello:
 class Spawn:
     """Fork a worker that calls `entry` ("module:function") with the connection that comes along, and `settings`.
 
-    `name` (at most 15 characters) is what process listings show; `log` receives its standard output and error;
-    `cpus` is its affinity; `env` is added to its environment.
+    `name` (at most 15 characters) is what process listings show. `log` receives the worker's standard output and error.
+    `cpus` is its affinity, and `env` is added to its environment.
     """
 
     name: str
@@ -56,18 +57,18 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Stop:
-    """Kill a worker and everything it started; the answer is its wait status (None if it is not known)."""
+    """Kill a worker and everything that it started. The answer is its exit status (None if it is not known)."""
 
     pid: int
 
 
 @dataclass(frozen=True)
 class Bye:
-    """Stop every worker and end. The tuner lives on and looks after its scratch folder itself."""
+    """Stop every worker and end. The tuner lives on and removes its scratch folder itself."""
 
 
 def serve(control_fd: int, parent: int) -> None:
-    """Answer requests on the socket until the other end goes away, or process `parent` does."""
+    """Answer requests on the socket until its other end goes away, or process `parent` ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     scratch: str | None = None
@@ -97,7 +98,7 @@ def serve(control_fd: int, parent: int) -> None:
 
 
 def _import_all(modules: tuple[str, ...]) -> str | None:
-    """None, or one line about the first module that cannot be imported."""
+    """Import modules. Return None, or one line about the first one that cannot be imported."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -107,7 +108,7 @@ def _import_all(modules: tuple[str, ...]) -> str | None:
 
 
 def _receive(control: socket.socket, parent: int) -> tuple[Spawn | Stop | Bye, list[int]] | None:
-    """The next request with the files that came along; None when the tuner is gone."""
+    """Return the next request with the files that came along, or None when the tuner is gone."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     # Another process may hold a copy of the tuner's end (it forked), so a closed socket is not the only sign.
@@ -132,7 +133,7 @@ def _fork(control: socket.socket, request: Spawn, fd: int, workers: set[int]) ->
 
 
 def _stop(pid: int, workers: set[int]) -> int | None:
-    """Kill a worker's process group; its exit status as subprocess gives it (negative: the signal)."""
+    """Kill a worker's process group. Return the worker's exit status as subprocess gives it (negative: the signal)."""
     if pid not in workers:
         return None
     with contextlib.suppress(ProcessLookupError):
@@ -143,7 +144,7 @@ def _stop(pid: int, workers: set[int]) -> int | None:
 
 
 def _become_worker(request: Spawn, fd: int, server: int) -> NoReturn:
-    """Runs in the forked child; never returns."""
+    """Run the worker in the forked child. This never returns."""
     status = 1
     try:
         os.setpgid(0, 0)

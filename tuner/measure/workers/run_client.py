@@ -1,4 +1,5 @@
-"""Laboratory: the tuner's side of the measuring worker, with its deadline, and its replacement after an accident."""
+"""`MeasureClient` is the tuner's side of the measuring worker: it enforces deadlines and replaces the worker after a
+crash."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tuning_db.record import Failure, FailureKind, Workload
 
 _ENTRY = "tuner.measure.workers.run_main:main"
 _START_SECONDS = 60.0
-_PREPARE_SECONDS = 120.0  # a workload's operands and its reference in float64; not the candidate's doing
+_PREPARE_SECONDS = 120.0  # making a workload's operands and its float64 reference, for which no candidate is to blame
 _RECYCLE_JOBS = 1000
 _SUSPECT = (FailureKind.RUN, FailureKind.WRONG_ANSWER)
 
@@ -45,7 +46,7 @@ class _Lost(Exception):
 
 class MeasureClient:
     """Runs built candidates one at a time in a worker that may die of them. `waits` is called while others measure on a
-    board; `drift`: whether the device keeps its speed."""
+    board. `drift` tells whether the device keeps its speed."""
 
     def __init__(
         self,
@@ -67,23 +68,25 @@ class MeasureClient:
         self._used = False  # the worker ran a candidate, which may have broken something
 
     def start(self) -> Worker:
-        """The worker, started if there is none; on a board that others measure on, when its turn comes. Where somebody
-        kills it meanwhile it is started once more. Raises BadInput if it cannot run a kernel that is known to be good,
-        DeviceLost if a board cannot."""
+        """Return the worker, which is started if there is none. On a board that others measure on, it starts when its
+        turn comes. If somebody kills it meanwhile, it is started once more.
+
+        Raises BadInput if the worker cannot run a kernel that is known to be good, and DeviceLost if a board cannot.
+        """
         if self._worker is None:
             problem = self._problem_of_start()
             if problem is not None and was_killed(problem):
                 problem = self._problem_of_start()
             if problem is not None:
                 device = self._settings.device
-                if is_board(device):  # others of the run may be able to, and this one later
+                if is_board(device):  # other boards of the run may be able to, and this one later
                     raise DeviceLost(f"{called(device)} cannot run a kernel that is known to be good: {problem}")
                 raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")
         assert self._worker is not None
         return self._worker
 
     def _problem_of_start(self) -> str | None:
-        """Start a worker; one line if it cannot run the kernel, and then there is none."""
+        """Start a worker. Return one line if it cannot run the kernel; then there is no worker."""
         env = {"TVM_NUM_THREADS": str(self._settings.threads), "TVM_BIND_THREADS": "0"}
         settings = replace(self._settings, reference_seconds=self.drift.last)
         self._worker = self._server.spawn("tune-measure", _ENTRY, settings, cpus=settings.cpus, env=env)
@@ -94,10 +97,10 @@ class MeasureClient:
             return lost.failure.message
         except TurnOver:
             raise
-        except DeviceLost as lost:  # over a kernel that is known to be good
+        except DeviceLost as lost:  # no candidate is to blame
             raise DeviceLost(str(lost)) from lost
         if prepared.problem is not None:
-            self._discard()  # or the next start would take it for one that works
+            self._discard()  # else the next start would take it for one that works
         return prepared.problem
 
     @property
@@ -105,10 +108,11 @@ class MeasureClient:
         return [self.drift]
 
     def run(self, job: RunJob) -> tuple[RunDone, Interval]:
-        """Check and time one candidate; with what will tell whether the device kept its speed meanwhile.
+        """Check and time one candidate. Return the result, and the interval that will tell whether the device kept its
+        speed.
 
-        After a failure the worker is replaced, and if other candidates ran in it before, or somebody killed it, this
-        one gets a second chance in the new one: an earlier candidate may have written where it should not.
+        After a failure the worker is replaced. If other candidates ran in it before, or somebody killed it, this
+        candidate gets a second chance in the new worker: an earlier candidate may have written where it should not.
         """
         self.start()
         had_company = self._used
@@ -134,8 +138,8 @@ class MeasureClient:
         return done
 
     def compare(self, job: CompareJob, call_seconds: float) -> CompareDone | Failure:
-        """Seconds per call for each candidate in each round, or why there are none. `call_seconds`: what one call of
-        every candidate takes, all together."""
+        """Return the seconds per call of each candidate in each round, or why there are none. `call_seconds` is what
+        one call of every candidate takes, all together."""
         try:
             worker = self._prepare(job.candidates[0].workload)
             worker.send(job)
@@ -148,7 +152,7 @@ class MeasureClient:
         return done
 
     def _prepare(self, workload: Workload) -> Worker:
-        """The worker with the workload's operands ready, so that a run's deadline covers the candidate alone."""
+        """Return the worker with the workload's operands ready, so that a run's deadline covers the candidate alone."""
         worker = self.start()
         worker.send(Prepare(workload))
         answer: Prepared = self._receive(_PREPARE_SECONDS)
@@ -157,8 +161,8 @@ class MeasureClient:
         return worker
 
     def _receive(self, seconds: float) -> Any:
-        """The worker's next answer within `seconds`; otherwise there is no worker any more, and _Lost is raised, or
-        DeviceLost where the worker said so. Time spent in line does not count."""
+        """Return the worker's next answer within `seconds`. If there is none, the worker is ended and _Lost is raised,
+        or DeviceLost where the worker said so. Time in the turn queue does not count."""
         assert self._worker is not None
         try:
             while self._worker.connection.poll(seconds):
@@ -182,9 +186,9 @@ class MeasureClient:
         raise _Lost(FailureKind.RUN_TIMEOUT, f"run deadline of {seconds:g} s exceeded")
 
     def look(self) -> None:
-        """Raises DeviceLost where the worker found so while there was nothing to do."""
+        """Raise DeviceLost if the worker, while it had nothing to do, found that the device is lost."""
         if self._worker is not None and self._worker.connection.poll(0):
-            with contextlib.suppress(_Lost):  # it died: the next job finds another
+            with contextlib.suppress(_Lost):  # the worker died: the next job finds another
                 self._receive(0)
 
     def _discard(self) -> str:

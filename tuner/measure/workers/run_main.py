@@ -1,6 +1,7 @@
-"""The measuring worker: loads built candidates, checks their results, times them. `main` runs in a child process.
+"""The measuring worker loads built candidates, checks their results and times them. `main` runs in a child process.
 
-On a CPU, one thread per core, each pinned: the preflight kernel starts the thread pool before anything is measured.
+On a CPU, each thread is pinned to a core of its own. The preflight kernel starts the thread pool before anything is
+measured.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ from tuner.measure.targets.operands import (
 )
 from tuning_db.record import Failure, FailureKind, Workload
 
-_OPERAND_BYTES = 512 << 20  # of all workloads kept; the least recently used go first
+_OPERAND_BYTES = 512 << 20  # for the operands of all workloads; the least recently used go first
 _COLD_KEPT = 4
-_FRESH_AFTER = 100  # candidates of a workload, which then gets other operands
-_CHEAP_SECONDS = 2e-3  # of all calls of a check: less than what else a candidate takes
-_SEEDS_APART = 1_000_003  # of one round of operands and the next
+_FRESH_AFTER = 100  # candidates of a workload; it then gets other operands
+_CHEAP_SECONDS = 2e-3  # for the calls of all checks: less than the rest of a trial takes
+_SEEDS_APART = 1_000_003  # how far the seeds of two rounds of operands differ
 _ALIVE_SECONDS = 1.0  # between looks whether an idle device is still there: a board that is gone is to be noticed soon
 
 
 def main(connection: Connection, settings: ExecutorSettings) -> None:
-    """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError);
-    now and then with what that kernel takes before (Speed). Where the device is lost (DeviceLost), Lost is the last
+    """Say whether the preflight kernel works (Prepared), then answer jobs until the connection closes (EOFError). Now
+    and then the time of that kernel precedes an answer (Speed). Where the device is lost (DeviceLost), Lost is the last
     answer."""
     assert vision_ops is not None  # imported for the templates and operators that it registers
     if settings.binaries is not None:
@@ -92,7 +93,7 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
 
 
 class _Wrong(Exception):
-    """A kernel is wrong. `error`: of its result, where that is finite."""
+    """A kernel is wrong. `error` is the error of its result, where that is finite."""
 
     def __init__(self, failure: Failure, error: float | None) -> None:
         super().__init__(failure.message)
@@ -100,16 +101,16 @@ class _Wrong(Exception):
 
 
 class CandidateRunner:
-    """Caches operands and cold weights between jobs."""
+    """Checks, times and compares candidates. It keeps operands and cold weights between jobs."""
 
     def __init__(self, settings: ExecutorSettings, executor: Executor, denormals: bool) -> None:
-        """`denormals`: whether the device computes with the smallest numbers."""
+        """Start with nothing kept. `denormals` says whether the device computes with denormal numbers."""
         self._settings = settings
         self._executor = executor
         self._denormals = denormals
-        self._preparing = 0.0  # seconds, since the last candidate
-        self._used: Counter[str] = Counter()  # how often, since the operands of a workload were made
-        self._rounds: dict[str, int] = {}  # how often operands of a workload were made
+        self._preparing = 0.0  # seconds spent on operands since the last candidate
+        self._used: Counter[str] = Counter()  # uses of a workload's operands since they were made
+        self._rounds: dict[str, int] = {}  # how often a workload's operands were made anew
         self._target = Target(settings.target)
         self._rng = random.Random(settings.seed)
         self._operands: OrderedDict[str, WorkloadOperands] = OrderedDict()
@@ -121,7 +122,7 @@ class CandidateRunner:
         return self._run(job) if isinstance(job, RunJob) else self._compare(job)
 
     def _prepare(self, workload: Workload) -> Prepared:
-        """Have a workload's operands and their references at hand: new ones now and then."""
+        """Make a workload's operands and their references unless they are kept. Now and then they are made anew."""
         began = time.perf_counter()
         try:
             self._used[workload.key] += 1
@@ -156,7 +157,8 @@ class CandidateRunner:
             operands = self._operands_of(candidate.workload)
             assert isinstance(operands, AnchorOperands)
             packed = operands.packed_weight(template, candidate.config)
-            # The copies are not what the candidate allocates, and of a server's cache they alone may exceed its limit.
+            # The copies do not count as the candidate's memory. On a server with a large cache they alone may exceed
+            # its limit.
             limit_memory(self._settings.memory_bytes + self._settings.cold_bytes)
             self._cold[key] = self._executor.cold(packed, self._settings.cold_bytes)
             limit_memory(self._settings.memory_bytes)
@@ -169,9 +171,9 @@ class CandidateRunner:
         return self._executor.load(library), call
 
     def _run(self, job: RunJob) -> RunDone:
-        """Check a candidate, time it, and check it again: what the timed calls computed, and what it makes of operands
-        of other kinds. One that takes long and is not near the best is spared those: it has no error then, so that it
-        never is a best."""
+        """Check a candidate, time it, and check it again: what the timed calls computed, and what it computes on
+        operands of other kinds. A candidate that takes long and is not near the incumbent is spared the other kinds. It
+        has no error then, so that it never becomes the incumbent."""
         error = None
         try:
             function, call = self._load(job.candidate, job.library)
@@ -192,7 +194,7 @@ class CandidateRunner:
             self._see_damage(call)
         except DeviceLost:
             raise
-        except _Wrong as wrong:  # whoever asked starts another worker, with other operands
+        except _Wrong as wrong:  # the tuner replaces this worker, and its operands with it
             return RunDone((), wrong.failure, wrong.error, resident_bytes())
         except BaseException as problem:
             failure = Failure(_kind_of(problem), describe(problem, self._settings.memory_bytes))
@@ -205,12 +207,13 @@ class CandidateRunner:
         return far and min(times) * len(call.checks) > _CHEAP_SECONDS
 
     def _checked(self, job: RunJob, function: Any, call: Call, check: Check) -> float:
-        """The error of one call with the operands of a check. Raises _Wrong where it is not allowed."""
+        """Call the function once with the operands of a check and return the error. Raises _Wrong where it is not
+        allowed."""
         self._executor.call(function, check.arguments, _unwritten(call) if check.kind.poisoned else ())
         return self._right(job, check)
 
     def _right(self, job: RunJob, check: Check) -> float:
-        """The error of what the outputs hold. Raises _Wrong where it is not allowed."""
+        """Return the error of what the outputs hold. Raises _Wrong where it is not allowed."""
         error = check.error()
         failure = verdict(error, job.candidate.workload.dtype, self._settings.tolerance, check.kind)
         if failure is not None:
@@ -218,7 +221,7 @@ class CandidateRunner:
         return error
 
     def _see_damage(self, call: Call) -> None:
-        """Raises _Wrong for a kernel that wrote where it must not."""
+        """Raise _Wrong for a kernel that wrote where it must not."""
         operands = call.checks[0].operands
         damage = self._executor.damage(list(operands.values()))
         if damage is not None:
@@ -226,7 +229,8 @@ class CandidateRunner:
             raise _Wrong(Failure(FailureKind.WRONG_ANSWER, f"operand {list(operands)[number]!r}: {how}"), None)
 
     def _forget(self, workload: str) -> None:
-        """The operands of a workload, and the copies of its weights, which the next ones have others of."""
+        """Drop the operands of a workload, and the copies of its weights, because its next operands have
+        other weights."""
         del self._operands[workload]
         self._used.pop(workload, None)
         for key in [key for key in self._cold if key[0] == workload]:

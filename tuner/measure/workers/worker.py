@@ -1,4 +1,4 @@
-"""The tuner's side of its child processes: ProcessServer starts and stops them, Worker talks to one."""
+"""The tuner's side of its child processes: `ProcessServer` starts and stops them, and `Worker` talks to one of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _START = (
 
 
 class ServerLost(Exception):
-    """The process server died, and its workers with it; the next spawn starts another."""
+    """The fork server died, and its workers with it. The next spawn starts another."""
 
 
 class Worker:
@@ -49,22 +49,22 @@ class Worker:
         self.pid = pid
         self.connection = connection
         self._log = log
-        self.jobs = 0  # handed to it so far
+        self.jobs = 0  # how many it was sent so far
 
     def send(self, job: Any) -> None:
-        """A worker that is gone is noticed when its answer is read."""
+        """Send a job. That a worker is gone is noticed when its answer is read."""
         self.jobs += 1
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(job)
 
     def said(self) -> str:
-        """The end of what it wrote to standard output and error."""
+        """Return the end of what the worker wrote to standard output and error."""
         with contextlib.suppress(OSError):
             return self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         return ""
 
     def stop(self) -> str:
-        """Kill it, and say in a line how it ended."""
+        """Kill the worker, and say in a line how it ended."""
         self.connection.close()
         status = self._server.stop(self.pid)
         said = self.said()
@@ -74,16 +74,16 @@ class Worker:
 
 
 class ServerProcess(Protocol):
-    """A started server offers this; `subprocess.Popen` does."""
+    """The interface that a started server has, as `subprocess.Popen` does."""
 
     returncode: int | None
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait until the process has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         ...
 
 
@@ -101,14 +101,14 @@ def start_server(control: socket.socket, log: BinaryIO) -> ServerProcess:
 
 
 class ProcessServer:
-    """Starts a zygote at once and lets it fork workers. `modules` are imported before the first fork."""
+    """Starts a fork server at once and lets it fork workers. `modules` are imported before the first fork."""
 
     def __init__(self, scratch: Path, modules: Sequence[str]) -> None:
         self._scratch = scratch
         self._modules = tuple(modules)
         self._spawned = 0
         self._closed = False
-        self._lock = threading.RLock()  # boards are measured on by a thread each
+        self._lock = threading.RLock()  # each board has a thread that measures on it
         self._start()
 
     def _start(self) -> None:
@@ -120,7 +120,8 @@ class ProcessServer:
         ours.send(pickle.dumps(Hello(self._modules, str(self._scratch))))
 
     def _await_ready(self) -> None:
-        """Raises BadInput if a module cannot be imported, TuneError if the server does not start at all."""
+        """Wait until the server has imported its modules. Raises BadInput if one cannot be imported, and TuneError if
+        the server does not start at all."""
         if self._ready:
             return
         data = self._socket.recv(MESSAGE_BYTES)
@@ -149,9 +150,10 @@ class ProcessServer:
     def spawn(
         self, name: str, entry: str, settings: Any, *, cpus: Sequence[int], env: dict[str, str] | None = None
     ) -> Worker:
-        """Fork a worker that runs `entry` ("module:function") on `cpus`. See zygote.Spawn.
+        """Fork a worker that runs `entry` ("module:function") on `cpus`. See `fork_server.Spawn`.
 
-        Raises BadInput if the modules to import cannot be, TuneError if no server can be started.
+        Raises BadInput if a module that the server imports cannot be imported, and TuneError if no server can be
+        started.
         """
         with self._lock:
             try:
@@ -177,7 +179,7 @@ class ProcessServer:
         return Worker(self, pid, Connection(ours.detach()), log)
 
     def stop(self, pid: int) -> int | None:
-        """Kill a worker; its exit status (negative: the signal that ended it), None if the server is gone."""
+        """Kill a worker. Return its exit status (negative: the signal that ended it), or None if the server is gone."""
         with self._lock:
             try:
                 return self._ask(Stop(pid))
@@ -185,7 +187,7 @@ class ProcessServer:
                 return None
 
     def _kill(self) -> None:
-        """End the server; its workers ask the kernel to be killed with it."""
+        """End the server. Its workers have asked the kernel to be killed with it."""
         self._socket.close()
         self._process.kill()
         self._process.wait()

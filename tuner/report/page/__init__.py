@@ -1,5 +1,8 @@
-"""What a person looks at: one page of a tuning database and of built modules, which needs no network. Start at
-`collect` (what is in it) and `render` (the page); `assets/` has what draws it."""
+"""The report is one page that shows a tuning database and built modules, and that needs no network.
+
+Start at `collect`, which gathers the data, and at `render`, which makes the page. `assets/` has the scripts and styles
+that draw it.
+"""
 
 from tuner.report.page.collect import collect
 from tuner.report.page.render import render

@@ -1,5 +1,8 @@
-"""What a report says, as JSON: `collect`. Times are seconds, sizes bytes, moments seconds since 1970; devices and tasks
-are told by their places in "devices" and "tasks"."""
+"""Collects what a report says, as JSON. Start at `collect`.
+
+Times are in seconds, sizes in bytes, and moments in seconds since 1970. Devices and tasks are given by their indices in
+"devices" and "tasks".
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tuning_db.store import Store
 
 FORMAT = 1
 _LONGEST = 4000  # characters of a compiler's message
-_TOGETHER = 500  # rows asked for at once
+_TOGETHER = 500  # rows of one query
 
 
 def collect(
@@ -35,10 +38,10 @@ def collect(
     benches: Sequence[Mapping[str, Any]] = (),
     roofs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the page shows of a database and of built modules.
+    """Return everything that the page shows of a database and of built modules.
 
-    `benches`: what `tune bench --json` printed; `roofs`: of a DeviceKey's key, see `devices.roof.roof_of`. Raises
-    DatabaseError if the store cannot be read, BadInput if a module cannot.
+    `benches` are what `tune bench --json` printed. `roofs` has what `devices.roof.roof_of` measured, by the `key` of
+    the DeviceKey. Raises DatabaseError if the store cannot be read, BadInput if a module cannot.
     """
     found = scan(store)
     pairs = sorted(found.trials)
@@ -113,7 +116,7 @@ def _curves(found: Pass, of_task: Mapping[Pair, int]) -> list[dict[str, Any]]:
 
 
 def _failures(store: Store, found: Pass, of_task: Mapping[Pair, int]) -> list[dict[str, Any]]:
-    """By kind and template, the most frequent first: how many of each task, and examples."""
+    """Return failures by kind and template, the most frequent first: how many each task has, and examples."""
     rows = _rows(store, [i for idents in found.examples.values() for i in idents])
     listed = []
     for (kind, template), counts in sorted(found.failures.items(), key=lambda entry: -entry[1].total()):
@@ -150,7 +153,7 @@ def _knobs(store: Store, found: Pass, of_task: Mapping[Pair, int]) -> list[dict[
 
 
 def _knobs_of(config: Any) -> dict[str, Any] | None:
-    """None where somebody wrote something else there."""
+    """Return the knobs of a stored config, or None if something else was stored."""
     with suppress(TypeError, ValueError, KeyError):
         knobs = parse_json(config)["knobs"]
         return knobs if isinstance(knobs, dict) else None
@@ -158,7 +161,7 @@ def _knobs_of(config: Any) -> dict[str, Any] | None:
 
 
 def _message_of(stored: Any) -> str:
-    """What was said; what is stored, where that is no JSON."""
+    """Return the message of a stored failure, or what is stored if that is no JSON."""
     with suppress(TypeError, ValueError):
         return str(parse_json(stored))
     return str(stored)
@@ -178,7 +181,10 @@ def _rows(store: Store, idents: Sequence[int]) -> dict[int, Any]:
 def _roofs(
     devices: Sequence[DeviceKey], tasks: Sequence[Mapping[str, Any]], measured: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What limits each device: measured, or the fastest that any trial was, which is less than the device can."""
+    """Return the limits of each device: the measured ones, else the highest rates of any task's best.
+
+    Rates of trials are lower than what the device can do.
+    """
     roofs = []
     for i, device in enumerate(devices):
         if device.key in measured:
@@ -209,7 +215,7 @@ def _drift(found: Pass, device: int, place: Mapping[int, int]) -> dict[str, Any]
 def _reuse(
     store: Store, found: Pass, keys: Sequence[DeviceKey], *, place: Mapping[int, int], modules: Sequence[Path]
 ) -> list[dict[str, Any]]:
-    """Of the database's tasks, then of the modules' layers; none twice."""
+    """Return the rows of `reuse_view` for the database's tasks, then those of `layer_view`, none twice."""
     workloads = [found.workloads[w] for w in sorted({w for w, _ in found.trials})]
     tried = {(found.workloads[w], place[d]) for w, d in found.trials}
     places = {key: i for i, key in enumerate(keys)}

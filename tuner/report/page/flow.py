@@ -1,6 +1,8 @@
-"""A built module as a graph: `flow_of` reads the program that its virtual machine runs, so that what is drawn is what
-was built, transforms of layouts and copies between devices included. Which of its calls run at the same time its
-manifest says."""
+"""Reads a built module as a graph. Start at `flow_of`.
+
+It reads the program that the module's virtual machine runs, so the graph shows what was built, including transforms of
+layouts and copies between devices. The module's manifest says which calls run at the same time.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,17 @@ _NO_VALUE = {"check_tensor_info", "match_shape", "null_value", "alloc_shape_heap
 
 
 def flow_of(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """`nodes`: name, kind ("input", "kernel", "other", "copy" or "output"), index of the device, place among the
-    manifest's operators (None: no template computes it), and of a module in stages its stage and group (None: of no
-    stage), counted from 0; groups of a stage run at the same time. `edges`: pairs of places of nodes.
+    """Return the graph of a built module as `nodes` and `edges`.
 
-    Raises BadInput where the manifest's stages are not those of the program.
+    A node has these fields:
+
+    - `name`, and `kind`: "input", "kernel", "other", "copy" or "output".
+    - `device` is the index of its device.
+    - `operator` is the index of its operator in the manifest, None if no template computes the node.
+    - `stage` and `group` are counted from 0, and None outside of stages. Groups of a stage run at the same time.
+
+    An edge is a pair of indices of nodes: the second reads what the first wrote. Raises BadInput if the manifest's
+    stages are not those of the program.
     """
     load = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")
     text = str(load(str(folder / manifest.network))["as_text"]())
@@ -52,7 +60,7 @@ def flow_of(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _turns(stages: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Stage and group of every kernel, in the order in which they are launched. Raises ValueError."""
+    """Yield stage and group of every kernel in launch order. Raises ValueError if a text is no stage."""
     for number, stage in enumerate(map(Stage.from_text, stages)):
         if stage.merged:
             yield number, 0
@@ -63,8 +71,13 @@ def _turns(stages: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 @dataclass
 class _Reader:
-    """`made`: by register, which nodes have written what it holds; `fresh`: registers whose tensors nobody has;
-    `turns`: of the kernels that are still to come."""
+    """A reader that collects nodes and edges from the lines of a program.
+
+    - `made` has for each register the nodes that have written its value.
+    - `devices` has for each register the index of its device.
+    - `fresh` has the registers of tensors that no kernel has written yet.
+    - `turns` yields stage and group of the kernels that are still to come.
+    """
 
     manifest: Manifest
     nodes: list[dict[str, Any]] = field(default_factory=list)
@@ -108,7 +121,10 @@ class _Reader:
             self._connect(self.made.get(end[1], []), self._node("", "output", self.devices.get(end[1], 0)))
 
     def _stage(self, words: Sequence[str]) -> None:
-        """The kernels of a stage of the host's: functions among the arguments of one call, each with its own behind."""
+        """Read the kernels of a stage on the host.
+
+        One call runs the stage. Its arguments are the kernels' functions, each followed by the function's arguments.
+        """
         starts = [i for i, word in enumerate(words) if _FUNCTION.match(word)]
         for start, end in pairwise([*starts, len(words)]):
             name = words[start].removeprefix("f[").removesuffix("]")
@@ -130,8 +146,11 @@ class _Reader:
             self.devices[to] = self.devices.get(read[0], 0) if read else 0
 
     def _kernel(self, name: str, registers: Sequence[str]) -> None:
-        """Functions write their last arguments. One that writes a part of a tensor, which others have begun, reads
-        nothing of it."""
+        """Add the node and the edges of one kernel call.
+
+        A function writes its last arguments. A kernel that writes a part of a tensor, of which other kernels have
+        written parts, does not read that tensor.
+        """
         tensors = [r for r in registers if r in self.made]
         operator = self._behind.next(name)
         if operator is not None and operator.parts:

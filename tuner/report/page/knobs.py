@@ -1,4 +1,4 @@
-"""What the knobs of a template did to a task's times: `knob_view` of a sample of its trials."""
+"""Shows what a template's knobs did to a task's times. Start at `knob_view`, which takes a sample of the trials."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import Any
 
 Row = tuple[dict[str, Any], float]  # knobs by name, seconds a call
 
-LEAST = 8  # trials that tell anything
+LEAST = 8  # fewer trials tell nothing
 MOST_VALUES = 40  # of one knob
 
 
 def knob_view(rows: Sequence[Row]) -> dict[str, Any] | None:
-    """`names` of the knobs that vary, the most important first; `values` of each, in order; `importance` of each: the
-    share of the variance of log(seconds) that its values explain by themselves (the sum of squares between them over
-    the whole, corrected for how many values there are: 0 is chance); `rows`: places of values, then seconds.
+    """Return how much each knob matters, and the values and times of all trials.
 
-    None where there are too few trials, or no knob varies.
+    - `names` has the knobs that vary and have at most MOST_VALUES values, the most important first.
+    - `values` has the sorted values of each of these knobs.
+    - `importance` has the share of the variance of log(seconds) that each knob's values explain by themselves: the sum
+      of squares between the values over the whole, corrected for the number of values, so that 0 is chance.
+    - `rows` has for each trial the index of each knob's value, then the seconds.
+
+    Returns None if there are fewer than LEAST trials, or if no knob varies.
     """
     seen = {name: sorted({_word(knobs.get(name)) for knobs, _ in rows}, key=_order) for name in _names(rows)}
     varying = [name for name, values in seen.items() if 1 < len(values) <= MOST_VALUES]
@@ -46,7 +50,7 @@ def _word(value: Any) -> str:
 
 
 def _order(word: str) -> tuple[bool, float, str]:
-    """Numbers by their size, then words."""
+    """Return a sort key that puts numbers by their size before words."""
     try:
         number = float(word)
     except ValueError:

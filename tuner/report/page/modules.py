@@ -1,5 +1,7 @@
-"""A built module for the page: its layers, what other libraries take for each, and its graph. Start at
-`module_view`."""
+"""Collects what the page shows of a built module. Start at `module_view`.
+
+That is its layers, the times of other libraries for each layer, and its graph.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ from tuning_db.store import Store
 
 
 def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """`benches` are what `tune bench --json` printed, of any modules. Raises BadInput if the folder is no module,
-    DatabaseError if the store cannot be read."""
-    manifest = read_manifest(folder)  # its network is parsed for the graph
+    """Return what the page shows of the module in `folder`.
+
+    `benches` are what `tune bench --json` printed, for any modules. Raises BadInput if the folder is no module,
+    DatabaseError if the store cannot be read.
+    """
+    manifest = read_manifest(folder)  # this checks its files: the network is parsed for the graph
     bench = next((b for b in benches if Path(str(b.get("module"))).resolve() == folder.resolve()), None)
     devices = [DeviceKey.from_dict(processor.key) for processor in manifest.devices]
     vendors = _vendors(store)
@@ -71,7 +76,7 @@ def _layer(
 
 
 def _rival(store: Store, operator: OperatorEntry, device: DeviceKey, vendor: str) -> Trial | None:
-    """The library's best on this very device."""
+    """Return the library's best trial of the operator on this very device, or None."""
 
     def is_its(trial: Trial) -> bool:
         return vendor_of(trial.config.template) == vendor
@@ -80,7 +85,7 @@ def _rival(store: Store, operator: OperatorEntry, device: DeviceKey, vendor: str
 
 
 def _vendors(store: Store) -> list[str]:
-    """The libraries that any trial was measured with."""
+    """Return the libraries whose kernels were measured in any trial."""
     t = schema.trials
     with store.reading() as connection:
         names = connection.scalars(select(t.c.template).where(t.c.template.startswith(PREFIX)).distinct()).all()
@@ -88,7 +93,7 @@ def _vendors(store: Store) -> list[str]:
 
 
 def _layout(manifest: Manifest, operator: OperatorEntry) -> str | None:
-    """What the kernel reads and writes: "NCHW16c -> NCHW16c"; None where no template tells."""
+    """Return the layouts that a kernel reads and writes, as "NCHW16c -> NCHW16c", or None if no template tells."""
     if operator.config is None:
         return None
     if vendor_of(operator.config.template) is not None:
@@ -99,14 +104,14 @@ def _layout(manifest: Manifest, operator: OperatorEntry) -> str | None:
             return None
         target = Target(dict(manifest.devices[operator.device].target))
         layouts = template.layouts(operator.workload, target)
-    except (KeyError, TypeError, ValueError):  # a plugin's template that is not here, or one of another version
+    except (KeyError, TypeError, ValueError):  # the template is a plugin's that is not here, or of another version
         return None
     blocks = (layouts.data.block, layouts.out.block)
     return " -> ".join(f"NCHW{block}c" if block else "plain" for block in blocks)
 
 
 def _profile(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds of every call, and the device's peak in operations a second."""
+    """Return the seconds of every call, and the device's peak in operations a second."""
     profile = bench["profile"]
     calls = [{"name": c["name"], "function": c["function"], "seconds": c["seconds"]} for c in profile["calls"]]
     return {"peak": profile["peak_gflops"] * 1e9, "calls": calls}

@@ -1,4 +1,4 @@
-"""Short texts for what a database holds, whatever it holds: workloads of operators that are not known here, too."""
+"""Makes short texts for whatever a database holds, also for workloads of operators that are not known here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuning_db.record import DeviceKey, Workload
 
 
 def workload_text(workload: Workload) -> str:
-    """ "conv2d 64x56x56 -> 64, 3x3/1 +bias"."""
+    """Return a short text for a workload, such as "conv2d 64x56x56 -> 64, 3x3/1 +bias"."""
     try:
         return f"{workload.op} {describe(workload)}"
     except STRANGE:
@@ -20,7 +20,10 @@ def workload_text(workload: Workload) -> str:
 
 
 def distinct_texts(workloads: Iterable[Workload]) -> dict[Workload, str]:
-    """As `workload_text`; those that would have one text say what they differ in: "... 3x3/1 (padding=0x0x0x0)"."""
+    """Return the `workload_text` of each workload.
+
+    Workloads with the same text also say what they differ in, as in "... 3x3/1 (padding=0x0x0x0)".
+    """
     alike: dict[str, list[Workload]] = defaultdict(list)
     for workload in dict.fromkeys(workloads):
         alike[workload_text(workload)].append(workload)
@@ -28,7 +31,7 @@ def distinct_texts(workloads: Iterable[Workload]) -> dict[Workload, str]:
 
 
 def _apart(workload: Workload, others: Iterable[Workload]) -> str:
-    """What others have otherwise."""
+    """Return the attributes of `workload` that differ from those of the others, with its values."""
     told = [{"dtype": w.dtype, "epilogue": w.epilogue, **w.attrs} for w in (workload, *others)]
     differs = [n for n in dict.fromkeys(n for t in told for n in t) if any(t.get(n) != told[0].get(n) for t in told)]
     values = {n: told[0].get(n, "none") for n in differs}
@@ -36,7 +39,10 @@ def _apart(workload: Workload, others: Iterable[Workload]) -> str:
 
 
 def flop_or_none(workload: Workload) -> float | None:
-    """As `flop_of`; None for a workload of another version, too, and for sizes that no operator has."""
+    """Return `flop_of` a workload.
+
+    Returns None also for a workload that cannot be read, as of another version, and for sizes that no operator has.
+    """
     try:
         flop = flop_of(workload)
     except STRANGE:
@@ -45,7 +51,10 @@ def flop_or_none(workload: Workload) -> float | None:
 
 
 def device_text(device: DeviceKey) -> str:
-    """Its kind and model, and its threads, which are what two CPUs with one name differ in."""
+    """Return a device's kind and model, and its threads or its platform.
+
+    Two keys of one CPU differ in their threads.
+    """
     threads = device.attrs.get("threads")
     platform = device.attrs.get("platform")
     more = "" if platform is None else f", {platform}"
@@ -55,5 +64,5 @@ def device_text(device: DeviceKey) -> str:
 
 
 def knobs_text(knobs: Mapping[str, Any]) -> str:
-    """All knobs as "name=value, ...", none as "-"."""
+    """Return all knobs as "name=value, ...", or "-" if there are none."""
     return ", ".join(f"{name}={value}" for name, value in knobs.items()) or "-"

@@ -1,5 +1,8 @@
-"""The page as one file: `render`. Data goes in as JSON, and the page's own script puts it there as text alone; the
-policy in its head lets nothing else run and nothing be loaded."""
+"""Renders the page as one HTML file. Start at `render`.
+
+The data goes in as JSON, and the page's own script shows it as text only. The content security policy in the page's
+head lets no other script run and nothing be loaded. Only a live page may ask its own server.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; {connect}{co
 
 
 def render(data: Mapping[str, Any], live: bool = False) -> str:
-    """HTML of what `collect` gave. `live`: the page asks its server for more."""
+    """Return the HTML of the data that `collect` returned. A `live` page asks its server for newer data."""
     assets = files(__package__) / "assets"
     style = (assets / "style.css").read_text(encoding="utf-8")
     names = sorted(path.name for path in assets.iterdir() if path.name.endswith(".js"))
@@ -30,12 +33,14 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
     }
     page = (assets / "page.html").read_text(encoding="utf-8")
     assert sorted(_MARK.findall(page)) == sorted(parts), "page.html has other marks"
-    return _MARK.sub(lambda mark: parts[mark[1]], page)  # once: what is put in may have marks of its own
+    return _MARK.sub(lambda mark: parts[mark[1]], page)  # in one pass: the inserted texts may contain marks
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """Without a character that ends a script element, or that HTML could take for markup. An infinite number, which
-    JSON lacks, is null."""
+    """Return `data` as JSON without a character that ends a script element or that HTML could take for markup.
+
+    Infinite numbers and NaN, which JSON lacks, become null.
+    """
     text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

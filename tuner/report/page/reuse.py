@@ -1,4 +1,7 @@
-"""How near what is known of a workload is to the device that it would be used on: `reuse_view`, `layer_view`, `kin`."""
+"""Shows which records of other devices a device would use, and what those devices differ in.
+
+Start at `reuse_view` for a database and at `layer_view` for a built module.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,12 @@ _SHIPPED = ("shipped", "shipped family")
 def reuse_view(
     store: Store, devices: Sequence[DeviceKey], workloads: Sequence[Workload], tried: Collection[tuple[Workload, int]]
 ) -> list[dict[str, Any]]:
-    """For every workload that some device has and another of its family lacks: whose record that one would use; and
-    for what was `tried` on a device (by its place in `devices`) without a best: what is shipped. Raises DatabaseError
-    if the store cannot be read."""
+    """Return the records that devices would use although they were measured elsewhere.
+
+    There is a row for every workload that one device has and another device of its family lacks: it says whose record
+    the other one would use. A workload that was `tried` on a device without a best (a pair with the device's index in
+    `devices`) may also have a record that is shipped. Raises DatabaseError if the store cannot be read.
+    """
     views = []
     for place, device in enumerate(devices):
         related = sum((d.kind, d.family) == (device.kind, device.family) for d in devices) > 1
@@ -36,8 +42,10 @@ def reuse_view(
 
 
 def layer_view(store: Store, manifest: Manifest, places: Mapping[DeviceKey, int]) -> list[dict[str, Any]]:
-    """Of a module's layers, those whose kernel nobody measured on their device when it was built. `places`: of devices,
-    in the page's list. Raises DatabaseError if the store cannot be read."""
+    """Return the layers of a module whose kernels had not been measured on their device when the module was built.
+
+    `places` has the indices of devices in the page's list. Raises DatabaseError if the store cannot be read.
+    """
     keys = [DeviceKey.from_dict(processor.key) for processor in manifest.devices]
     views = []
     for operator in manifest.operators:
@@ -49,8 +57,11 @@ def layer_view(store: Store, manifest: Manifest, places: Mapping[DeviceKey, int]
 
 
 def nearness(store: Store, operator: OperatorEntry, device: DeviceKey) -> dict[str, Any] | None:
-    """Whose record a layer's config is and what that device differs in; None of one that was measured on its own
-    device, said by a plan, or has no kernel of a template."""
+    """Return on which device a layer's config was measured, and what that device differs in.
+
+    Returns None if the config was measured on the layer's own device, if a plan says it, and if the layer has no
+    kernel of a template.
+    """
 
     def is_its(trial: Trial) -> bool:
         return trial.config == operator.config
@@ -72,7 +83,7 @@ def _row(workload: Workload, place: int | None, device: DeviceKey, near: Mapping
 
 
 def kin(device: DeviceKey, found: BestTrial) -> dict[str, Any]:
-    """The device whose record was found, and what it differs in."""
+    """Return the device whose record was found, and what it differs in from `device`."""
     other = found.trial.device
     names = sorted(set(device.attrs) | set(other.attrs))
     differs = [n for n in names if device.attrs.get(n) != other.attrs.get(n)]

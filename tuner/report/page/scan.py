@@ -1,5 +1,8 @@
-"""One pass over a database's trials, however many there are: counts, curves, and which trials to look at more closely.
-Start at `scan`. Only columns are read, no trial is decoded."""
+"""Makes one pass over a database's trials, however many there are. Start at `scan`.
+
+The pass yields counts, curves, and the ids of trials to look at more closely. It reads only columns and decodes no
+trial.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,24 @@ from tuning_db.tuning_time import TuningTime, tuning_times_by_id
 
 T = TypeVar("T")
 PIECE = "piece"  # the template of what plans measure: steps, transforms, copies (tuner.placement.step_costs)
-EXAMPLES = 3  # of each kind of failure and template, and one of each task besides,
-MOST_EXAMPLES = 600  # unless these are more
-SAMPLE = 400  # trials of one task and template whose configs are looked at, at most,
-SAMPLES = 40_000  # and of all together, unless that leaves fewer than
-LEAST = 24
-MOST_REPEATED = 2000  # repeated measurements of one device
-BINS = 120  # of the time that a device's trials span
+EXAMPLES = 3  # failures shown of each kind and template, besides the first one of every other task
+MOST_EXAMPLES = 600  # most of these first ones, over all kinds and templates
+SAMPLE = 400  # most trials of one task and template whose configs are read
+SAMPLES = 40_000  # most such trials of all tasks and templates together, as long as each has LEAST
+LEAST = 24  # trials of one task and template that are read in any case
+MOST_REPEATED = 2000  # repeated measurements shown of one device
+BINS = 120  # equal parts of the time that a device's trials span
 
 Pair = tuple[int, int]  # ids of a workload and a device
 
 
 @dataclass
 class Curve:
-    """The best so far of one searcher at one task. `points`: (trials, seconds since the task's first trial, seconds a
-    call) of every improvement, then the last trial."""
+    """A curve of the best time so far that one searcher, with one seed, has reached on one task.
+
+    `points` has (trials, seconds since the task's first trial, seconds a call) for every improvement. `trials` is the
+    number of trials. `last` is when the last one was, in seconds since the task's first trial.
+    """
 
     trials: int = 0
     best: float = float("inf")
@@ -54,7 +60,7 @@ class Curve:
 
 @dataclass
 class Pass:
-    """What one pass found. Keys are ids of rows; times are seconds, moments microseconds since 1970."""
+    """The results of one pass. Keys are ids of rows. Times are in seconds, moments in microseconds since 1970."""
 
     workloads: dict[int, Workload]
     devices: dict[int, DeviceKey]
@@ -63,21 +69,21 @@ class Pass:
     configs: dict[Pair, int] = field(default_factory=dict)
     efforts: dict[Pair, TuningTime] = field(default_factory=dict)
     began: dict[Pair, int] = field(default_factory=dict)
-    first: dict[Pair, float] = field(default_factory=dict)  # of the first config that ran
+    first: dict[Pair, float] = field(default_factory=dict)  # seconds of the first config that ran
     curves: dict[tuple[Pair, str, int | None], Curve] = field(default_factory=lambda: defaultdict(Curve))
-    # By kind and template.
+    # These two are by kind and template.
     failures: dict[tuple[str, str], Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
     examples: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
-    spans: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each device's trials
-    bins: dict[int, list[list[int]]] = field(default_factory=dict)  # of each: trials, marked ones
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)  # first and last moment of each device's trials
+    bins: dict[int, list[list[int]]] = field(default_factory=dict)  # of each part of the span: trials, throttled ones
     repeats: dict[int, list[tuple[int, float, bool]]] = field(default_factory=lambda: defaultdict(list))
     samples: dict[tuple[Pair, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     succeeded: Counter[tuple[Pair, str]] = field(default_factory=Counter)  # of each task and template
-    pieces: dict[Pair, float] = field(default_factory=dict)  # by their latest measurement
+    pieces: dict[Pair, float] = field(default_factory=dict)  # seconds of the latest measurement
 
 
 def scan(store: Store) -> Pass:
-    """Raises DatabaseError if the store cannot be read."""
+    """Read all trials of a store once and return the results. Raises DatabaseError if the store cannot be read."""
     with store.reading() as connection:
         decode = Keys()
         w, d = schema.workloads, schema.devices
@@ -91,7 +97,7 @@ def scan(store: Store) -> Pass:
 
 
 def _readable(connection: Connection, query: Any, decode: Callable[[str], T]) -> dict[int, T]:
-    """By their rows' numbers, but those whose keys are damaged."""
+    """Return the decoded keys of a query's rows by the rows' ids. Rows with damaged keys are left out."""
     found = {}
     for row in connection.execute(query):
         with suppress(DatabaseError):
@@ -100,7 +106,7 @@ def _readable(connection: Connection, query: Any, decode: Callable[[str], T]) ->
 
 
 def _counted(connection: Connection, found: Pass) -> set[int]:
-    """What the database counts by itself; returns the digests of configs that were measured more than once."""
+    """Store in `found` what SQL can count, and return the digests of configs that were measured more than once."""
     t = schema.trials
     pair = (t.c.workload_id, t.c.device_id)
     for row in connection.execute(select(*pair, func.count(t.c.config_digest.distinct())).group_by(*pair)):
@@ -108,7 +114,7 @@ def _counted(connection: Connection, found: Pass) -> set[int]:
             found.configs[row[0], row[1]] = row[2]
     spans = select(t.c.device_id, func.min(t.c.created), func.max(t.c.created)).group_by(t.c.device_id)
     for row in connection.execute(spans):
-        if not (type(row[1]) is type(row[2]) is int):  # somebody wrote something else there
+        if not (type(row[1]) is type(row[2]) is int):  # something else than a moment was stored
             continue
         found.spans[row[0]] = (row[1], row[2])
         found.bins[row[0]] = [[0, 0] for _ in range(BINS)]
@@ -118,7 +124,10 @@ def _counted(connection: Connection, found: Pass) -> set[int]:
 
 
 def _sample_size(connection: Connection) -> int:
-    """Of each task and template, so that all together are no more than SAMPLES, or LEAST of each."""
+    """Return how many trials to read of each task and template.
+
+    That is SAMPLE, or fewer, so that all together are no more than SAMPLES, but at least LEAST.
+    """
     t = schema.trials
     groups = (t.c.workload_id, t.c.device_id, t.c.template)
     counts = list(connection.scalars(select(func.count(t.c.seconds)).group_by(*groups)))
@@ -133,7 +142,7 @@ class _Reader:
         self._found, self._repeated, self._sample = found, repeated, sample
         self._tolerances = {i: tolerance_of(w.dtype) for i, w in found.workloads.items()}
         self._known: dict[tuple[Pair, int], float] = {}
-        self._examples = 0  # beyond EXAMPLES
+        self._examples = 0  # how many were kept beyond EXAMPLES
 
     def read(self, connection: Connection) -> None:
         t = schema.trials
@@ -146,7 +155,7 @@ class _Reader:
                 self._add(row)
 
     def _add(self, row: Row[Any]) -> None:
-        """Count one trial, a row of the columns that `_trials` selects."""
+        """Count one trial, which is a row of the columns that `read` selects."""
         found, pair = self._found, (row.workload_id, row.device_id)
         if row.template == PIECE:
             if row.seconds is not None:
@@ -183,7 +192,10 @@ class _Reader:
         counts[pair] += 1
 
     def _sampled(self, ident: int, pair: Pair, template: str) -> None:
-        """Keep those whose numbers have the smallest hashes: a uniform sample, the same every time."""
+        """Add a trial to the sample of its task and template if the hash of its id is among the smallest.
+
+        Such a sample is uniform, and the same every time.
+        """
         found = self._found
         found.succeeded[pair, template] += 1
         heap = found.samples[pair, template]
@@ -195,7 +207,7 @@ class _Reader:
 
 
 def thinned(points: list[tuple[int, float, bool]], most: int = MOST_REPEATED) -> list[tuple[int, float, bool]]:
-    """At most so many of them, evenly, all marked ones first."""
+    """Return at most `most` of the points. Throttled ones are kept first; the others are thinned evenly."""
     if len(points) <= most:
         return points
     marked = [p for p in points if p[2]][:most]

@@ -1,6 +1,7 @@
-"""The systems that a built module is compared with, by name. A new peer is one file here and one line in `_PEERS`.
+"""This package has the systems that a built module is compared with. Start at `peer_named`.
 
-A peer's library is imported when it is opened, in a process of its own (see tuner.report.contender).
+A new peer is one file here and one line in `_PEERS`. A peer's library is imported when the peer is opened, in a process
+of its own (see tuner.report.contender).
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ available = base.available
 
 
 def peer_names() -> list[str]:
-    """Names that `tune bench --against` takes."""
+    """Return the names that `tune bench --against` takes."""
     return list(_PEERS)
 
 
 def peer_named(name: str) -> Peer:
-    """The peer of that name, or the built module itself under "edgetune". Raises BadInput with the known names."""
+    """Return the peer of that name, or the built module itself for "edgetune".
+
+    Raises BadInput, with the known names, for any other name.
+    """
     if name == OURS:
         return ours.Ours()
     if name not in _PEERS:

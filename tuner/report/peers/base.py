@@ -1,4 +1,4 @@
-"""What a peer is: something that opens a model and gives a function from named inputs to named outputs."""
+"""Defines a peer: an object that opens a model and returns a function from named inputs to named outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 Inference = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-Shapes = Mapping[str, tuple[int, ...]]  # by input: those that it will be run on, also where the file leaves axes free
+Shapes = Mapping[str, tuple[int, ...]]  # of each input, as it will be run: the file may leave axes free
 
 
 class Peer(Protocol):
@@ -21,15 +21,17 @@ class Peer(Protocol):
     install: str  # how to get it
 
     def version(self) -> str:
-        """Its name and version, for a person."""
+        """Return the peer's name and version, for a person."""
         ...
 
     def open(self, source: Path, threads: int, shapes: Shapes) -> Inference:
-        """Load the ONNX file `source` (a module's folder for ours) for `threads` threads and inputs of those shapes,
-        for which a peer may plan ahead as we do. The result may be called any number of times; its arrays may be
-        reused by the next call."""
+        """Load the ONNX file `source` (for our own peer, the folder of a module) and return a function that runs it.
+
+        It runs with `threads` threads on inputs of the given shapes, for which a peer may plan ahead as we do. The
+        function may be called any number of times. The next call may reuse the arrays that it returned.
+        """
 
 
 def available(peer: Peer) -> bool:
-    """Whether the peer's package is installed."""
+    """Return whether the peer's package is installed."""
     return find_spec(peer.module) is not None

@@ -1,4 +1,4 @@
-"""TVM's own default pipeline on the same model: what one gets without tuning."""
+"""Runs TVM's own default pipeline on the same model, which is what one gets without tuning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.report.peers.base import Inference, Shapes
 
 
 class TvmDefault:
-    """TVM's default pipeline: no tuning, no schedules of ours."""
+    """A peer that runs TVM's default pipeline, without tuning and without schedules of ours."""
 
     name = "default"
     module = "tvm"

@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin for latency, held to float32 (by default it computes in bfloat16 where the CPU can)."""
+"""Runs OpenVINO's CPU plugin for latency, held to float32 (by default it computes in bfloat16 where the CPU can)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.report.peers.base import Inference, Shapes
 
 
 class OpenVino:
-    """OpenVINO's CPU plug-in, held to float32."""
+    """A peer that runs OpenVINO's CPU plug-in, held to float32."""
 
     name = "openvino"
     module = "openvino"

@@ -1,4 +1,4 @@
-"""onnxruntime's CPU execution provider with every graph optimisation."""
+"""Runs onnxruntime's CPU execution provider with every graph optimisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.report.peers.base import Inference, Shapes
 
 
 class OnnxRuntime:
-    """onnxruntime's CPU provider."""
+    """A peer that runs onnxruntime's CPU provider."""
 
     name = "ort"
     module = "onnxruntime"
@@ -43,8 +43,10 @@ class OnnxRuntime:
 
 
 def free_sizes(source: Path, shapes: Shapes) -> dict[str, int]:
-    """The sizes that named free axes of a model's inputs have in those shapes. Some exporters write one name, "?", for
-    all: what would have several sizes is left free."""
+    """Return the sizes that the named free axes of a model's inputs have in `shapes`.
+
+    Some exporters write one name, "?", for all free axes. That name and names with several sizes are left free.
+    """
     found: dict[str, set[int]] = {}
     for value in onnx.load(str(source), load_external_data=False).graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):

@@ -1,4 +1,4 @@
-"""The built module itself, as one contender among its peers; it also tells where its time goes."""
+"""Runs the built module itself, as one contender among its peers. It also tells where its time goes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ours:
-    """A module that was built here."""
+    """A peer that runs a module built here."""
 
     name = "edgetune"
     module = "tuner"
@@ -37,8 +37,10 @@ class Ours:
         return self._opened
 
     def profile(self, inputs: Mapping[str, np.ndarray], threads: int) -> dict[str, Any]:
-        """Seconds of every kernel call in execution order, and the peak of the device, or of `threads` threads of the
-        CPU where that computes, in flop a second."""
+        """Return the seconds of every kernel call in execution order, and the peak in flop a second.
+
+        The peak is that of the device, or of `threads` threads of the CPU if the module runs on the CPU.
+        """
         from tuner.devices import open_device
         from tuner.devices.peak import fma_peak
         from tuner.module import device_for
@@ -56,5 +58,5 @@ class Ours:
             }
             for call in self._opened.profile(inputs)
         ]
-        with self._opened.on_its_cores():  # elsewhere it would share a core with one of the pool's threads
+        with self._opened.on_its_cores():  # elsewhere the peak's kernel would share a core with a thread of the pool
             return {"calls": calls, "peak_flops": fma_peak(device)}

@@ -1,4 +1,4 @@
-"""Search by reinforcement learning (extra `rl`): PPO over actions that change one knob. Start at `searcher`."""
+"""Search by reinforcement learning (extra `rl`): PPO chooses actions that change one knob each. Start at `searcher`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""PPO from stable-baselines3 over one template's knobs. Needs the extra `rl`; imported only where it is used.
+"""Choose values of one template's knobs with PPO from stable-baselines3. This module needs the extra `rl` and is
+imported only where it is used. Start at `Agent`.
 
 The library drives an environment step by step, but our measurements come in batches. So episodes are collected here,
-all in parallel, and handed over in the library's own rollout buffer: advantages, loss and optimiser are its.
-Source: Woodpecker-DL, section 2.4 (action space, network, equations 5 to 7); Schulman et al., "Proximal Policy
+all in parallel, and handed over in the library's own rollout buffer. Advantages, loss and optimiser are the library's.
+The sources are Liu et al., "Woodpecker-DL: Accelerating Deep Neural Networks via Hardware-Aware Multifaceted
+Optimizations", section 2.4 (action space, network, equations 5 to 7), and Schulman et al., "Proximal Policy
 Optimization Algorithms", 2017.
 """
 
@@ -28,7 +30,8 @@ HIDDEN = (512, 1024, 1024, 512)
 
 @dataclass(frozen=True)
 class Step:
-    """One action: the observation it was taken on, its value estimate and the logarithm of its probability."""
+    """One action that the agent took, with the observation before it, its value estimate and the logarithm of its
+    probability."""
 
     observation: np.ndarray
     action: int
@@ -37,7 +40,8 @@ class Step:
 
 
 class Network(BaseFeaturesExtractor):  # type: ignore[misc]
-    """Four fully connected layers (tanh, tanh, selu, selu) and dropout; policy and value are linear heads on it."""
+    """A network that has four fully connected layers (tanh, tanh, selu, selu) and dropout. Policy and value are linear
+    heads on it."""
 
     def __init__(self, space: gymnasium.spaces.Box, keep: float) -> None:
         super().__init__(space, HIDDEN[-1])
@@ -53,7 +57,7 @@ class Network(BaseFeaturesExtractor):  # type: ignore[misc]
 
 
 class _Shapes(gymnasium.Env):  # type: ignore[misc]
-    """Says what observations and actions look like; it is never stepped."""
+    """An environment that only says what observations and actions look like. It is never stepped."""
 
     def __init__(self, observations: int, actions: int) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (observations,), np.float32)
@@ -61,7 +65,7 @@ class _Shapes(gymnasium.Env):  # type: ignore[misc]
 
 
 class Agent:
-    """Chooses actions and learns from episodes. All randomness comes from the seeds that it is given."""
+    """An agent that chooses actions and learns from episodes. All randomness comes from the seeds that it is given."""
 
     def __init__(self, observations: int, actions: int, options: ReinforcementOptions, seed: int) -> None:
         torch.set_num_threads(1)  # the other cores measure
@@ -71,7 +75,7 @@ class Agent:
                 "MlpPolicy",
                 _Shapes(observations, actions),
                 learning_rate=options.rate,
-                n_steps=64,  # of its own buffer, which is not used
+                n_steps=64,  # size of PPO's own buffer, which is not used
                 batch_size=64,
                 n_epochs=options.epochs,
                 gamma=options.discount,
@@ -90,7 +94,7 @@ class Agent:
         self._model.set_logger(Logger(None, []))
 
     def act(self, observations: Sequence[Sequence[float]], seed: int) -> list[Step]:
-        """One action for each observation, drawn from the policy's multinomial distribution."""
+        """Draw one action for each observation from the policy's multinomial distribution."""
         seen = np.array(observations, dtype=np.float32)
         self._model.policy.set_training_mode(False)
         with _seeded(seed), torch.no_grad():
@@ -123,7 +127,8 @@ class Agent:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[Any]:
-    """torch and NumPy draw from this seed, and afterwards go on as if nothing had been: sessions have many agents."""
+    """Let torch and NumPy draw from this seed inside the block, and restore their state afterwards, because a session
+    has many agents."""
     state = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

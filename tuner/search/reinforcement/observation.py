@@ -1,6 +1,7 @@
-"""What the agent sees, and what it is rewarded with. Pure functions of configs and times.
+"""Compute what the agent sees, and what it is rewarded with. All functions are pure functions of configs and times.
 
-Source: Woodpecker-DL, section 2.4 (state space, equations 3 and 4).
+The source is Liu et al., "Woodpecker-DL: Accelerating Deep Neural Networks via Hardware-Aware Multifaceted
+Optimizations", section 2.4 (state space, equations 3 and 4).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Mapping
 from templates.space import Space
 from tuning_db.record import Config
 
-# The 17 elements without the average: nine of the workload, then threads, tile and reduction split.
+# These are the paper's 17 elements without the average: nine of the workload, then threads, tile and reduction split.
 _CONV = ("batch", "in_channels", "out_channels", "kernel.0", "kernel.1", "height", "width", "strides.0", "padding.0")
 _CONFIG = ("T_x", "T_y", "T_z", "Tile_x", "Tile_y", "Tile_z", "Tile_rz")
-# Which of our knobs is which of the paper's: x are columns, y rows, z output channels, rz the reduction.
+# Maps the paper's elements to our knobs: x stands for columns, y for rows, z for output channels, and rz for the
+# reduction.
 _ROLES: Mapping[str, tuple[str, ...]] = {
     "T_x": ("xt", "pt"),
     "T_y": ("yt", "groups", "rows"),
@@ -27,25 +29,27 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
 
 
 def fits_paper(context: Mapping[str, float]) -> bool:
-    """Whether the workload is a conv2d, which the paper's 17 elements describe."""
+    """Return whether the workload is a conv2d, which the paper's 17 elements describe."""
     return all(_feature(context, name) is not None for name in ("in_channels", "out_channels", "kernel.0", "height"))
 
 
 def paper_observation(space: Space, config: Config, context: Mapping[str, float], average: float) -> list[float]:
-    """O_conv: 17 numbers. Sizes are in powers of two; `average` is alpha in relation to the first time."""
+    """Return the paper's O_conv, which has 17 numbers. Sizes are in powers of two; `average` is alpha relative to the
+    first run time."""
     workload = [_feature(context, name) or 0.0 for name in _CONV]
     return [*workload, *(_role(space, config, role) for role in _CONFIG), average]
 
 
 def general_observation(space: Space, config: Config, context: Mapping[str, float], average: float) -> list[float]:
-    """Every size of the workload in powers of two, every knob's place in its order (0 to 1), and alpha."""
+    """Return every size of the workload in powers of two, every knob's position in its order (0 to 1), and alpha."""
     sizes = [context[name] for name in sorted(context)]
     places = [k.values.index(config[k.name]) / max(1, len(k.values) - 1) for k in space.knobs]
     return [*sizes, *places, average]
 
 
 def _feature(context: Mapping[str, float], name: str) -> float | None:
-    """A size of the workload, however many numbers its attribute has."""
+    """Return a size of the workload, or None if it has no such size. `name` is an attribute, with the index of one of
+    its numbers where it has several."""
     stem, _, place = name.partition(".")
     return context.get(f"workload.{stem}.{place or 0}")
 
@@ -57,11 +61,11 @@ def _role(space: Space, config: Config, role: str) -> float:
 
 
 def next_average(average: float, seconds: float, step: int, printed: bool) -> float:
-    """alpha_t of equation 3 from alpha_{t-1}, with `seconds` beta_t and `step` t, counted from 1.
+    """Return alpha_t of equation 3, from alpha_{t-1}, the run time `seconds` (beta_t) and `step` (t, counted from 1).
 
-    As printed, (0.8 alpha_{t-1} + beta_t) / t, it falls towards beta / t: after twenty steps at a constant run time it
-    is a twentieth of that time, every run is "slower than the average", and the reward no longer says anything. So by
-    default it is what the text calls it, a moving average: 0.8 alpha_{t-1} + 0.2 beta_t, which begins at beta_1.
+    As printed, (0.8 alpha_{t-1} + beta_t) / t falls towards beta / t. After twenty steps at a constant run time it is a
+    twentieth of that time, every run is "slower than the average", and the reward no longer says anything. So by
+    default alpha is what the text calls it, a moving average: 0.8 alpha_{t-1} + 0.2 beta_t, which begins at beta_1.
     """
     if not math.isfinite(seconds):
         return average
@@ -71,9 +75,11 @@ def next_average(average: float, seconds: float, step: int, printed: bool) -> fl
 
 
 def reward(average: float, seconds: float, printed: bool) -> float:
-    """r_t of equation 4: alpha_{t-1} less the run time, clamped at twice alpha_{t-1}; a failure counts as clamped.
+    """Return r_t of equation 4: alpha_{t-1} less the run time, which is clamped at twice alpha_{t-1}. A failure counts
+    as clamped.
 
-    As printed in microseconds; otherwise in relation to alpha_{t-1}, between -1 and 1, the same for every workload.
+    As printed, the reward is in microseconds. Otherwise it is relative to alpha_{t-1}: between -1 and 1, on the same
+    scale for every workload.
     """
     gained = average - min(seconds, 2 * average)
     if printed:

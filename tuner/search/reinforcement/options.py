@@ -1,4 +1,4 @@
-"""Options of the search by reinforcement learning, with the paper's values as `printed=1`."""
+"""Define the options of the search by reinforcement learning, where `printed=1` stands for the paper's values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReinforcementOptions:
-    """`rounds`: actions, each of which sets one knob, before a config is measured; `observation`: "paper" (the 17
-    elements, for conv2d) or "general" (the workload's sizes and every knob); `keep`: share of the last hidden layer
-    that dropout keeps while learning; `value` and `entropy`: coefficients c1 and c2 of the loss (equation 7); `rate` of
-    learning; `epochs` over the episodes of a batch; `discount` and `trace`: gamma and mu of equation 5; `clip` of the
-    surrogate loss; `best`: share of the episodes that begin at the best config known.
+    """Options that set how agents learn. Equations are those of Liu et al., Woodpecker-DL, section 2.4.
 
-    `printed`: the average divided by t (equation 3), rewards in microseconds, keep 0.15, c1 0.15 and c2 20, as the
-    paper has them. See `reward` for what is wrong with the first; entropy times 20 outweighs any reward there is, so
-    that the policy stays the uniform one it began as.
+    `rounds` is the number of actions, each of which sets one knob, before a config is measured. `observation` is
+    "paper" (the 17 elements, for conv2d) or "general" (the workload's sizes and every knob). `keep` is the share of the
+    last hidden layer that dropout keeps while learning. `value` and `entropy` are the coefficients c1 and c2 of the
+    loss (equation 7). `rate` is that of learning. `epochs` is the number of passes over the episodes of a batch.
+    `discount` and `trace` are gamma and mu of equation 5. `clip` is that of the surrogate loss. `best` is the share of
+    the episodes that begin at the best config known.
+
+    `printed` stands for what the paper prints: the average divided by t (equation 3), rewards in microseconds, keep
+    0.15, c1 0.15 and c2 20. `next_average` says what is wrong with that average. Entropy times 20 outweighs any reward,
+    so the policy stays the uniform one that it began as.
     """
 
     rounds: int = 4

@@ -1,8 +1,11 @@
-"""Search by reinforcement learning as Woodpecker-DL has it (section 2.4): PPO predicts actions, each of which sets one
-knob; after some rounds the config is measured, and the run time against its moving average is the reward.
+"""Search by reinforcement learning, after Liu et al., "Woodpecker-DL: Accelerating Deep Neural Networks via
+Hardware-Aware Multifaceted Optimizations", section 2.4. Start at `ReinforcementSearcher`.
 
-Beyond the paper: every template has an agent of its own, and trials go to templates by what they have shown
-(`allocation`); an action that leads out of the space changes nothing; an episode that ends at a config that is known is
+PPO predicts actions, each of which sets one knob. After some rounds of actions the config is measured. The reward
+compares its run time with the moving average of run times.
+
+Some things go beyond the paper. Every template has an agent of its own, and trials go to templates by what they have
+shown (`allocation`). An action that leads out of the space changes nothing. An episode that ends at a known config is
 learnt from at once, and measures nothing.
 """
 
@@ -33,30 +36,31 @@ if TYPE_CHECKING:
 @dataclass
 class _Episode:
     config: Config
-    average: float  # alpha when it began, in relation to which it is rewarded
+    average: float  # alpha when the episode began, which its reward is relative to
     steps: list[Step] = field(default_factory=list)
 
 
 @dataclass
 class _Player:
-    """An agent on one template, and its episodes: those whose config is being measured, and those to learn from."""
+    """An agent that works on one template, with its episodes. `waiting` holds the episodes whose config is being
+    measured, and `done` those to learn from."""
 
     space: Space
     actions: list[tuple[str, object]]  # each sets a knob to a value
     agent: Agent | None = None
     average: float = 0.0  # alpha, in seconds
-    first: float = 0.0  # the first time, the unit of alpha as it is observed
+    first: float = 0.0  # the first run time, in seconds; observations have alpha in this unit
     step: int = 0
     waiting: dict[str, _Episode] = field(default_factory=dict)
     done: list[tuple[_Episode, float]] = field(default_factory=list)
 
 
 class ReinforcementSearcher(Basis):
-    """See this package's docstring; one agent a template."""
+    """A searcher that works as this module's docstring says, with one agent per template."""
 
-    # Parallel episodes are played so often for a batch; what is missing then is random.
+    # For one batch, parallel episodes are played at most this often; what is missing then is random.
     WAVES = 6
-    # Episodes that are learnt from at a time, at least: advantages of fewer cannot be compared.
+    # An agent learns from at least this many episodes at a time, because advantages of fewer cannot be compared.
     LEAST = 8
 
     def __init__(
@@ -87,7 +91,8 @@ class ReinforcementSearcher(Basis):
             player.first = player.first or seconds
 
     def propose(self, n: int) -> list[Config]:
-        """From episodes that are played in parallel; what they leave open is random."""
+        """Return configs of the opening, then of episodes that are played in parallel. Random configs fill what these
+        leave open."""
         weights = self._weights()
         batch = self._opening(n, weights)
         if len(batch) < n and any(p.first and p.actions for p in self._players.values()):
@@ -114,7 +119,7 @@ class ReinforcementSearcher(Basis):
             player.done.clear()
 
     def _wave(self, player: _Player, count: int, batch: list[Config]) -> None:
-        """Play `count` episodes side by side."""
+        """Run `count` episodes side by side, and add their new configs to the batch."""
         if count == 0:
             return
         agent = self._agent(player)
@@ -145,7 +150,7 @@ class ReinforcementSearcher(Basis):
         return [t for t in self._trials if t.ok and t.config.template == player.space.template]
 
     def _beginning(self, ran: Sequence[Trial]) -> Config:
-        """The best config known, or any that ran."""
+        """Return the config that an episode begins at: the best known, or any that ran."""
         if self._rng.random() < self._options.best:
             return min(ran, key=lambda t: t.seconds).config
         return self._rng.choice(ran).config
@@ -163,7 +168,7 @@ class ReinforcementSearcher(Basis):
 
 
 def _check_installed() -> None:
-    """Raises BadInput where the extra is missing."""
+    """Raise BadInput where the extra is missing."""
     try:
         import stable_baselines3  # noqa: F401
     except ImportError as error:

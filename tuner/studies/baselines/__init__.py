@@ -1,4 +1,4 @@
-"""Ways of placing a network that others use, each in a file. Start at `registry.strategy_of`."""
+"""The baselines place a network by the methods of others, one method a file. Start at `registry.strategy_of`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The graph tuner's exact optimum, which adds up seconds and so sees no overlap. Start at `additive`.
+"""The optimum of the graph tuner's additive model, which sums seconds and so sees no overlap. Start at `additive`.
 
-Every operator is whole; times and copies are those of the simulator's cost model; `graph.layouts.plan` finds the least
-sum, as it does for measured networks (`placement.exact`)."""
+Every operator is whole. Times and copies are those of the simulator's cost model. `graph.layout.plan` finds the least
+sum, as it does for measured networks (`placement.exact`).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from tuner.studies.topology import Topology
 
 
 def additive(network: Network, topology: Topology, cost: CostModel | None = None, training: bool = True) -> Strategy:
-    """One device for each operator, with the least sum of their seconds and of those of copies. Raises BadInput where
-    no device computes an operator."""
+    """Choose one device for each operator so that the sum of the seconds of operators and copies is least. Raises
+    BadInput where no device computes an operator."""
     blocks = Blocks(network, topology, cost or Roofline(), training)
     nodes = []
     for i, operator in enumerate(network.operators):

@@ -1,4 +1,7 @@
-"""What experts do, as the papers tell it. Start at `expert` (paper 002) and `expert_placement` (paper 004)."""
+"""Placements that experts choose, as two papers describe them. Start at `expert` (Jia, Zaharia and Aiken, "Beyond Data
+and Model Parallelism for Deep Neural Networks") and `expert_placement` (Mirhoseini et al., "Device Placement
+Optimization with Reinforcement Learning").
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,18 @@ _NODE = 4  # GPUs to a node, in both papers
 
 
 def is_recurrent(network: Network) -> bool:
-    """Whether any operator is an LSTM."""
+    """Tell whether any operator is an LSTM."""
     return any(o.kind == "lstm" for o in network.operators)
 
 
 def expert(network: Network, topology: Topology) -> Strategy:
-    """Paper 002, section 8.2.1. Image networks after Krizhevsky 2014: data parallel, but dense layers split along their
-    parameters. Recurrent ones after Wu et al. 2016: every node has the whole network for its share of the samples, and
-    within a node operators of the same depth are on the same GPU. What such a GPU cannot compute is not split, on the
-    fastest device that can. Raises BadInput if none can."""
+    """Return the expert strategy of Jia et al., section 8.2.1.
+
+    Image networks follow Krizhevsky (2014): they are data parallel, but dense layers are split along their parameters.
+    Recurrent networks follow Wu et al. (2016): every node has the whole network for its share of the samples, and
+    within a node operators of the same depth are on the same GPU. An operator that such a GPU cannot compute is not
+    split, and goes to the fastest device that can compute it. Raises BadInput if none can.
+    """
     devices = workers(topology)
     if not is_recurrent(network):
         return tuple(split(topology, o, "p" if o.kind == "matmul" else "s") for o in network.operators)
@@ -38,9 +44,12 @@ def expert(network: Network, topology: Topology) -> Strategy:
 
 
 def expert_placement(network: Network, topology: Topology) -> Strategy:
-    """Paper 004, section 4.2, no operator split. Recurrent networks have a device for every layer, the embedding with
-    the first, attention and softmax with the last one; image networks are cut into parts with equally many layers. What
-    such a device cannot compute is on the fastest that can. Raises BadInput if none can."""
+    """Return the expert placement of Mirhoseini et al., section 4.2, which splits no operator.
+
+    Recurrent networks have a device for every layer: the embedding is with the first, attention and softmax are with
+    the last layer. Image networks are cut into parts with equally many layers. An operator that its device cannot
+    compute goes to the fastest device that can. Raises BadInput if none can.
+    """
     devices = workers(topology)
     count = len(network.operators)
     depths = max(network.depths) + 1

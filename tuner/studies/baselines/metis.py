@@ -1,4 +1,6 @@
-"""Graph partitioning by METIS (extra `metis`), as paper 004, section 4.2, did with Scotch. Start at `partition`."""
+"""Partitions the graph by METIS (extra `metis`), where Mirhoseini et al. ("Device Placement Optimization with
+Reinforcement Learning", section 4.2) used Scotch. Start at `partition`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ from tuner.studies.simulator.blocks import Blocks
 from tuner.studies.soap import Strategy
 from tuner.studies.topology import Topology
 
-_SHARES = 1_000_000  # METIS takes whole numbers: seconds and bytes as shares of all
+_SHARES = 1_000_000  # METIS takes whole numbers: seconds and bytes become shares of their sums
 
 
 def partition(network: Network, topology: Topology, cost: CostModel | None = None, every: bool = False) -> Strategy:
-    """Parts of about equal work with few bytes between them, one part a worker; no operator is split. `every`: all
-    devices have a part, as large as their speed (paper 004's "Scotch"), else the workers alone (its "MinCut"). What a
-    device cannot compute of its part is on the fastest that can.
+    """Cut the network into parts of about equal work with few bytes between them, one part a worker; no operator is
+    split.
+
+    With `every`, all devices get a part as large as their speed, which is "Scotch" in Mirhoseini et al.; else only the
+    workers do, which is their "MinCut". An operator that the device of its part cannot compute goes to the fastest
+    device that can.
 
     Raises BadInput where pymetis is not installed, and where no device computes an operator.
     """
@@ -46,7 +51,7 @@ def partition(network: Network, topology: Topology, cost: CostModel | None = Non
 
 
 def _work(network: Network, topology: Topology, cost: CostModel | None) -> list[int]:
-    """Each operator's seconds on the fastest device, as shares."""
+    """Return each operator's seconds on the fastest device, as whole shares of the sum."""
     blocks = Blocks(network, topology, cost or Roofline(), training=True)
     best, seconds = fastest(topology), []
     for i, operator in enumerate(network.operators):
@@ -56,7 +61,8 @@ def _work(network: Network, topology: Topology, cost: CostModel | None) -> list[
 
 
 def _neighbours(network: Network) -> tuple[list[list[int]], list[list[int]]]:
-    """Of every operator, in both directions, each once; bytes of the tensors between them, as shares."""
+    """Return the neighbours of every operator, in both directions and each once, and the bytes between them as whole
+    shares."""
     between: list[dict[int, float]] = [{} for _ in network.operators]
     for v, operator in enumerate(network.operators):
         for u in operator.inputs:

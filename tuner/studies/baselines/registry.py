@@ -1,4 +1,4 @@
-"""The baselines by name."""
+"""Names the baselines. Start at `strategy_of`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ BASELINES: dict[str, Callable[[Network, Topology], Strategy]] = {
 
 
 def strategy_of(name: str, network: Network, topology: Topology) -> Strategy:
-    """Raises BadInput for a name that none has, and where a baseline cannot be had."""
+    """Return a baseline's strategy by the baseline's name. Raises BadInput for an unknown name, and where the baseline
+    cannot be computed."""
     if name not in BASELINES:
         raise BadInput(f"unknown placement {name!r}: give one of {', '.join(BASELINES)}")
     return BASELINES[name](network, topology)

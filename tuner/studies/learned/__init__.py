@@ -1,6 +1,7 @@
-"""Placement that is learned (paper 004; extra `rl`). Start at `reinforce.learn`.
+"""Placement that is learned (Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning"). It needs
+the extra `rl`. Start at `reinforce.learn`.
 
-Raises BadInput when imported where torch is not installed: nothing else imports this package before it is asked for.
+Importing this package raises BadInput where torch is not installed. Other modules import it only when it is asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Colocation groups, and what the policy sees of them (paper 004, sections 3.2 and 3.3). Start at `groups_of`."""
+"""Forms colocation groups, and what the policy sees of them (Mirhoseini et al., "Device Placement Optimization with
+Reinforcement Learning", sections 3.2 and 3.3). Start at `groups_of`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ _DIMENSIONS = 4  # of an output shape, padded with zeros
 
 @dataclass(frozen=True)
 class Groups:
-    """`members`: the operators of each group, in order of their first; `kinds`: the type of each group, as a number
-    below `types`; `features`: (groups, dimensions and neighbours), output shapes and who reads whom."""
+    """Groups of operators that share a device.
+
+    - `members` holds the operators of each group; the groups are sorted by their first operator.
+    - `kinds` holds the type of each group, as a number below `types`.
+    - `features` has a row for each group: its output shape, then which groups it reads and which read it.
+    """
 
     members: tuple[tuple[int, ...], ...]
     kinds: np.ndarray
@@ -24,11 +30,14 @@ class Groups:
 
 
 def groups_of(network: Network) -> Groups:
-    """What belongs together by hand (a step of an LSTM layer, a branch of an Inception module), as the paper has it for
-    its networks; then, again and again, a group that only one other reads joins it where both are the same by their
-    kind of work: here, where it has no weights of its own.
+    """Return the groups of a network, formed in two stages.
 
-    A group's type is that of its heaviest operator; steps of a layer have the layer's own, as TensorFlow's names would.
+    First, operators that are grouped by hand are together, as the paper does for its networks: a step of an LSTM layer,
+    a branch of an Inception module. Then a group that only one other group reads joins that group, again and again. It
+    does so only if it has no weights of its own, which stands for the paper's condition on the kind of work.
+
+    A group's type is that of its heaviest operator. Steps of a layer have the layer's own type, as their names in
+    TensorFlow would say.
     """
     named: dict[str, list[int]] = {}
     for i, name in enumerate(network.branches):

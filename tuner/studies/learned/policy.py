@@ -1,4 +1,6 @@
-"""The policy (paper 004, section 3.2): a sequence of groups in, a device for each out. Start at `Policy.sample`."""
+"""The policy reads a sequence of groups and chooses a device for each (Mirhoseini et al., "Device Placement
+Optimization with Reinforcement Learning", section 3.2). Start at `Policy.sample`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ from tuner.studies.learned.groups import Groups
 
 
 class Policy(nn.Module):  # type: ignore[misc]
-    """An LSTM reads the groups: each an embedding of its type, its output shape, and its neighbours. A second LSTM,
-    with attention (additive, Bahdanau et al. 2015) over what the first made of them, decides one group a step; it reads
-    the embedding of the device that it chose before. `width`: of both LSTMs; `attention`: of what they compare."""
+    """A pair of LSTMs that samples placements.
+
+    The first LSTM reads the groups: an embedding of each group's type, its output shape and its neighbours. The second
+    one decides one group a step, with additive attention (Bahdanau et al., 2015) over the outputs of the first. It also
+    reads the embedding of the device that it chose before. `width` is the size of both LSTMs, `attention` the size of
+    the vectors that the attention compares.
+    """
 
     def __init__(
         self, groups: Groups, devices: int, width: int = 64, *, embedding: int = 16, attention: int = 16
@@ -20,7 +26,7 @@ class Policy(nn.Module):  # type: ignore[misc]
         self._kinds = torch.as_tensor(groups.kinds)
         self._features = torch.as_tensor(groups.features)
         self._types = nn.Embedding(groups.types, embedding)
-        self._devices = nn.Embedding(devices + 1, embedding)  # the last: before the first step
+        self._devices = nn.Embedding(devices + 1, embedding)  # the last one stands for "no device yet"
         self._neighbours = nn.Linear(groups.features.shape[1], width)
         self._encoder = nn.LSTM(embedding + width, width, batch_first=True)
         self._decoder = nn.LSTMCell(embedding + 2 * width, width)
@@ -28,8 +34,8 @@ class Policy(nn.Module):  # type: ignore[misc]
         self._score, self._choice = nn.Linear(attention, 1, bias=False), nn.Linear(2 * width, devices)
 
     def sample(self, count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """`count` placements, (count, groups), and the log of each one's probability, (count,). Without a generator
-        every choice is the likeliest one."""
+        """Sample `count` placements, as (count, groups), and the log of each one's probability, as (count,). Without a
+        generator every choice is the likeliest one."""
         seen = torch.cat([self._types(self._kinds), torch.tanh(self._neighbours(self._features))], dim=1)
         encoded, (hidden, cell) = self._encoder(seen[None])
         keys = self._keys(encoded)

@@ -1,7 +1,8 @@
-"""Learning a placement by REINFORCE (paper 004, section 3.1). Start at `learn`.
+"""Learns a placement by REINFORCE (Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning",
+section 3.1). Start at `learn`.
 
-The paper gives neither learning rate nor sizes, and it runs every placement; here the simulator says what one takes, or
-whoever is asked instead, as `placement.runs.Runs`, which runs them.
+The paper gives neither the learning rate nor sizes, and it runs every placement. Here the simulator predicts the
+seconds of a placement, unless another `reward` is given; `tuner.studies.runs.Runs` is one that runs placements.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from tuner.studies.topology import Topology
 
 @dataclass(frozen=True)
 class Settings:
-    """`samples` placements for each of `updates` steps of Adam with `rate`. `failing`: times the root of what the
-    slowest device alone takes, the signal of a placement that does not fit into the memories (the paper's large
-    constant: four times that device's seconds are worth more than a failure), and what the moving-average baseline
-    starts at, which keeps `memory` of itself. After `settled` (a share of the updates) only placements that fit change
-    the policy. `seconds`: after which no other placement is tried, but those of the first update until one fits."""
+    """Settings of the learning, which samples `samples` placements for each of `updates` steps of Adam with `rate`.
+
+    - `failing` times the root of the slowest device's seconds is the signal of a placement that does not fit into the
+      memories. It stands for the paper's large constant: at 2, a failure counts as four times the slowest device's
+      seconds. The moving-average baseline starts there, too.
+    - `memory` is the share of itself that this baseline keeps at each update.
+    - `settled` is the share of the updates after which only placements that fit change the policy.
+    - `seconds` is the time after which no other placement is tried. The first update goes on until a placement fits.
+    """
 
     updates: int = 200
     samples: int = 16
@@ -44,8 +49,8 @@ class Settings:
 
 @dataclass
 class Learned:
-    """`strategy`: the fastest placement that was sampled; `elapsed`: after which it was found; `history`: the mean of
-    sampled seconds after each update, of those that fit."""
+    """Holds the result of learning: `strategy` is the fastest placement sampled, and `elapsed` the seconds until it was
+    found. `history` holds, for each update, the mean seconds of the sampled placements that fit."""
 
     strategy: Strategy = ()
     seconds: float = math.inf
@@ -66,10 +71,15 @@ def learn(
     progress: Callable[[Learned], None] = lambda _: None,
     reward: Callable[[Sequence[int]], float] | None = None,
 ) -> Learned:
-    """A device for each group of operators. Same `rng`: same result. `progress` is told after every update; what it
-    raises ends the learning. `reward`: seconds by the device of every operator, infinite where it cannot be, of what
-    fits into the memories (default: the simulator's, which always says whether it does). Raises BadInput where no
-    placement that was sampled fits into the memories."""
+    """Learn a device for each group of operators, and return the fastest placement that was sampled.
+
+    The same `rng` gives the same result. `progress` is called after every update; an exception that it raises ends the
+    learning. `reward` returns seconds for the device of every operator, infinity where that is impossible. It is asked
+    only about placements that fit into the memories, which the simulator decides. By default the seconds are the
+    simulator's.
+
+    Raises BadInput where no placement that was sampled fits into the memories.
+    """
     groups = groups_of(network)
     torch.set_num_threads(1)  # the steps are too small to share
     generator = torch.Generator().manual_seed(rng.getrandbits(63))
@@ -124,7 +134,8 @@ def _step(
     settled: bool,
     settings: Settings,
 ) -> None:
-    """Equation 3; the signals' scale, which differs between networks, is taken out by the baseline's."""
+    """Update the policy by the paper's equation 3. The signals are divided by the baseline, since their scale differs
+    between networks."""
     advantage = torch.tensor([(s - baseline) / baseline for s in signals])
     if settled:
         advantage = advantage * torch.tensor(fits)
@@ -144,7 +155,7 @@ def _seconds(
     placement: list[int],
     reward: Callable[[Sequence[int]], float] | None,
 ) -> float:
-    """Infinite where it does not fit, or where a device lacks an operator."""
+    """Return a placement's seconds; infinity where it does not fit into the memories or a device lacks an operator."""
     device = {i: d for of, d in zip(groups.members, placement, strict=True) for i in of}
     if any(device[i] not in topology.able(o.kind) for i, o in enumerate(network.operators)):
         return math.inf
@@ -157,8 +168,11 @@ def _seconds(
 def _slowest(
     network: Network, topology: Topology, simulator: Simulator, reward: Callable[[Sequence[int]], float] | None
 ) -> float:
-    """Seconds of the whole network on the slowest device that can compute it; by the simulator if none can, what a
-    device lacks being on the fastest that does not."""
+    """Return the seconds of the whole network on the slowest device.
+
+    With a `reward` only devices that can compute the network count. Without one, or if there is no such device, the
+    simulator is asked; what a device lacks then runs on the fastest device that has it.
+    """
     devices = range(len(topology.devices))
     if reward is not None:
         found = [seconds for d in devices if (seconds := reward([d] * len(network.operators))) < math.inf]

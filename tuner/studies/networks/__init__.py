@@ -1,4 +1,7 @@
-"""Networks as shapes and flop only: those of papers 002 and 004. Start at `registry.network`."""
+"""Networks that have only shapes and flop: those of Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep
+Neural Networks", and of Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning". Start at
+`registry.network`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeNet, AlexNet, ResNet-101 and Inception-v3. Activations and normalisations are part of their convolutions."""
+"""Builds LeNet, AlexNet, ResNet-101 and Inception-v3. Activations and normalisations are part of their convolutions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tuner.studies.networks.operators import Builder, Network
 
 
 def lenet(batch: int = 64) -> Network:
-    """LeNet-5 (LeCun 1998) with its six layers."""
+    """Return LeNet-5 (LeCun 1998): two convolutions, two poolings and three dense layers."""
     b = Builder(batch)
     x = b.conv(b.image(1, 28), 6, 5, 1, 2, name="conv1")
     x = b.pool(x, 2, 2, name="pool1")
@@ -19,7 +19,7 @@ def lenet(batch: int = 64) -> Network:
 
 
 def alexnet(batch: int = 256) -> Network:
-    """Twelve layers (Krizhevsky 2014, one tower)."""
+    """Return AlexNet (Krizhevsky 2014, one tower): five convolutions, three poolings and three dense layers."""
     b = Builder(batch)
     x = b.conv(b.image(3, 224), 64, 11, 4, 2, name="conv1")
     x = b.pool(x, 3, 2, name="pool1")
@@ -35,7 +35,7 @@ def alexnet(batch: int = 256) -> Network:
 
 
 def resnet101(batch: int = 64) -> Network:
-    """He et al. 2016: bottleneck blocks of 3, 4, 23 and 3."""
+    """Return ResNet-101 (He et al. 2016), which has stages of 3, 4, 23 and 3 bottleneck blocks."""
     b = Builder(batch)
     x = b.pool(b.conv(b.image(3, 224), 64, 7, 2, 3, name="conv1"), 3, 2, 1, name="pool1")
     for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (23, 256), (3, 512)), 2):
@@ -55,7 +55,11 @@ def resnet101(batch: int = 64) -> Network:
 
 
 def inception_v3(batch: int = 64) -> Network:
-    """Szegedy et al. 2016, 299 x 299, without the auxiliary classifier. A branch of a module is a group (paper 004)."""
+    """Return Inception-v3 (Szegedy et al. 2016) for 299 x 299 images, without the auxiliary classifier.
+
+    A branch of a module is a group, as in Mirhoseini et al., "Device Placement Optimization with Reinforcement
+    Learning".
+    """
     b = Builder(batch)
     x = b.conv(b.image(3, 299), 32, 3, 2, name="stem1")
     x = b.conv(x, 32, 3, name="stem2")

@@ -1,8 +1,9 @@
-"""The operators of simulated networks: what each reads, and what it costs. Start at `NetworkOperator`; `Builder` makes
-them.
+"""Defines the operators of simulated networks: what each one reads and what it costs. Start at `NetworkOperator`;
+`Builder` makes them.
 
-Paper 002, section 4: an operator's output has dimensions that can be split. Splitting a "s"ample or "a"ttribute
-dimension leaves the weights whole, splitting a "p"arameter dimension splits them too. "-": it is not split.
+In Jia, Zaharia and Aiken ("Beyond Data and Model Parallelism for Deep Neural Networks", section 4), an operator's
+output has dimensions that can be split. Splitting a "s"ample or "a"ttribute dimension leaves the weights whole, and
+splitting a "p"arameter dimension splits them too. A dimension marked "-" is not split.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ ITEM = 4  # bytes of a float32
 
 
 class Read(NamedTuple):
-    """What part [low, high) of an output dimension needs of one input dimension: [low * stride + shift,
-    (high - 1) * stride + shift + extent), as far as the input has it. `dim`: which of the output's; -1: needs all."""
+    """What a part [low, high) of an output dimension needs of one input dimension, as far as the input has it.
+
+    That is [low * stride + shift, (high - 1) * stride + shift + extent). `dim` is the index of the output dimension; -1
+    means that every part needs all of the input dimension.
+    """
 
     dim: int
     stride: int = 1
@@ -32,10 +36,14 @@ IMAGE = -1  # in place of an operator's index
 
 @dataclass(frozen=True)
 class NetworkOperator:
-    """`shape`: of its output, the sample dimension first; `axes`: a letter for each dimension. `inputs`: indices of the
-    operators it reads, `reads` saying for each of them what it needs of each dimension. `flop`: of the forward step;
-    `weights`: bytes of parameters, those of all operators of one `layer` being the same. `extra`: bytes that it reads
-    and that no operator makes (a network's own input)."""
+    """Describes an operator of a simulated network.
+
+    - `shape` is that of its output, with the sample dimension first, and `axes` has a letter for each dimension.
+    - `inputs` holds the indices of the operators it reads; `reads` says for each what it needs of every dimension.
+    - `flop` counts the forward step.
+    - `weights` is the bytes of its parameters. Operators of one `layer` share the same parameters.
+    - `extra` is the bytes that it reads and that no operator makes: a network's own input.
+    """
 
     name: str
     kind: str
@@ -50,13 +58,14 @@ class NetworkOperator:
 
     @property
     def bytes(self) -> int:
-        """Of its output."""
+        """Return the bytes of the output."""
         return math.prod(self.shape) * ITEM
 
 
 @dataclass(frozen=True)
 class Network:
-    """Operators, each behind those it reads. `branches`: for each the group that paper 004 would put on one device."""
+    """A list of operators in which each comes after those that it reads. `branches` names for each operator the group
+    that Mirhoseini et al. would put on one device."""
 
     name: str
     operators: tuple[NetworkOperator, ...]
@@ -65,19 +74,23 @@ class Network:
 
     @property
     def flop(self) -> float:
-        """Operations of one forward step."""
+        """Return the operations of one forward step."""
         return sum(o.flop for o in self.operators)
 
     @property
     def weights(self) -> float:
-        """Bytes, those that are shared once."""
+        """Return the bytes of all parameters; shared ones count once."""
         return sum({o.layer or o.name: o.weights for o in self.operators}.values())
 
 
 @dataclass
 class Builder:
-    """Adds operators one after the other; every method returns the new one's index. `branch` and `depth` hold for what
-    is added: the group of paper 004, and the layer of a recurrent network from the bottom."""
+    """Adds operators one after the other; every method that adds one returns its index.
+
+    `branch` and `depth` hold for the operators that are added next. `branch` is the group as in Mirhoseini et al.,
+    "Device Placement Optimization with Reinforcement Learning". `depth` is the layer of a recurrent network, counted
+    from the bottom.
+    """
 
     batch: int
     operators: list[NetworkOperator] = field(default_factory=list)
@@ -103,7 +116,7 @@ class Builder:
         return name or f"op{len(self.operators)}"
 
     def image(self, channels: int, size: int) -> int:
-        """The network's input, which is wherever it is read: it is no operator."""
+        """Declare the network's input. It is no operator, and is wherever it is read."""
         self.picture = (self.batch, channels, size, size)
         return IMAGE
 
@@ -116,9 +129,12 @@ class Builder:
         pad: int | tuple[int, int] = 0,
         name: str = "",
     ) -> int:
-        """A 2-D convolution with bias and activation: rows are an attribute, filters parameters (table 1). Columns, an
-        attribute there too, are left out: with samples and filters, rows already give as many parts as there are
-        devices, and a cut along both would only send a smaller halo."""
+        """Add a 2-D convolution with bias and activation, whose rows are an attribute and whose filters are parameters
+        (Jia et al., table 1).
+
+        There, columns are an attribute too; here they are left out. With samples and filters, rows already give as many
+        parts as there are devices, and a cut along both would only make the halo smaller.
+        """
         (kh, kw), (ph, pw) = _pair(kernel), _pair(pad)
         _, channels, height, width = self.shape(x)
         out = (self.batch, filters, (height + 2 * ph - kh) // stride + 1, (width + 2 * pw - kw) // stride + 1)
@@ -134,7 +150,7 @@ class Builder:
         return self._add(NetworkOperator(self._name(name), "conv2d", out, "spa-", (x,), (reads,), flop, weights))
 
     def pool(self, x: int, kernel: int, stride: int, pad: int = 0, name: str = "") -> int:
-        """Channels and rows are attributes."""
+        """Add a pooling whose channels and rows are attributes."""
         _, channels, height, width = self.shape(x)
         sizes = [(size + 2 * pad - kernel) // stride + 1 for size in (height, width)]
         out = (self.batch, channels, *sizes)
@@ -158,7 +174,7 @@ class Builder:
         )
 
     def concat(self, parts: Sequence[int], name: str = "") -> int:
-        """Along channels, which are an attribute: nothing is computed, everything is moved."""
+        """Add a concatenation along channels, which are an attribute. It computes nothing and moves everything."""
         _, _, height, width = self.shape(parts[0])
         reads, offset = [], 0
         for part in parts:
@@ -168,7 +184,7 @@ class Builder:
         return self._add(NetworkOperator(self._name(name), "concat", out, "saa-", tuple(parts), tuple(reads)))
 
     def dense(self, x: int, outputs: int, name: str = "", layer: str = "", kind: str = "matmul") -> int:
-        """A matrix multiplication: channels are parameters."""
+        """Add a matrix multiplication, whose channels are parameters."""
         before = self.shape(x)
         taps = math.prod(before[1:])
         reads = (Read(0), *[ALL] * (len(before) - 1))
@@ -179,7 +195,7 @@ class Builder:
         )
 
     def embed(self, vocabulary: int, size: int, name: str = "", layer: str = "") -> int:
-        """A look-up: columns of the table are parameters."""
+        """Add a look-up, for which the columns of the table are parameters."""
         weights = float(vocabulary * size * ITEM)
         shape = (self.batch, size)
         return self._add(
@@ -198,7 +214,7 @@ class Builder:
         )
 
     def lstm(self, x: int, hidden: int, state: int | None, *, name: str = "", layer: str = "") -> int:
-        """One step of a layer: it reads what is below and its own state before; hidden units are parameters."""
+        """Add one step of a layer. It reads the layer below and its own previous state; hidden units are parameters."""
         width = self.shape(x)[1] + hidden
         inputs = (x,) if state is None else (x, state)
         reads = tuple((Read(0), ALL) for _ in inputs)
@@ -208,13 +224,14 @@ class Builder:
         )
 
     def stack(self, parts: Sequence[int], name: str = "") -> int:
-        """Vectors one below the other: nothing is computed."""
+        """Stack vectors to a matrix, which computes nothing."""
         out = (self.batch, len(parts), self.shape(parts[0])[1])
         reads = tuple((Read(0), Read(2)) for _ in parts)
         return self._add(NetworkOperator(self._name(name), "stack", out, "s-a", tuple(parts), reads))
 
     def attention(self, query: int, states: int, name: str = "", layer: str = "") -> int:
-        """Of one decoder step over the encoder's stacked states (multiplicative), then a layer over both."""
+        """Add the attention of one decoder step over the encoder's stacked states (multiplicative), then a layer over
+        both."""
         _, length, hidden = self.shape(states)
         inputs = (query, states)
         reads = ((Read(0), ALL), (Read(0), ALL, ALL))

@@ -1,8 +1,10 @@
-"""RNNTC, RNNLM and NMT, unrolled: every step of every layer is an operator, and a layer's steps share its weights.
+"""Builds RNNTC, RNNLM and NMT, unrolled: every step of every layer is an operator, and a layer's steps share its
+weights.
 
-Paper 002, section 8.1: 40 steps; RNNTC has four layers of 1024 units, RNNLM two of 2048, NMT two of 1024 in the encoder
-and two in the decoder, with attention. Vocabularies, which it does not print: Penn Treebank's 10,000 words (Zaremba
-et al. 2014), 30,000 words for movie reviews, 32,000 word pieces for NMT (Wu et al. 2016).
+Sizes are those of Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", section 8.1: 40
+steps; RNNTC has four layers of 1024 units, RNNLM two of 2048, NMT two of 1024 in the encoder and two in the decoder,
+with attention. The paper does not print vocabularies. Here they are Penn Treebank's 10,000 words (Zaremba et al. 2014),
+30,000 words for movie reviews, and 32,000 word pieces for NMT (Wu et al. 2016).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from tuner.studies.networks.operators import Builder, Network
 
 
 def rnntc(batch: int = 64, steps: int = 40, layers: int = 4, hidden: int = 1024) -> Network:
-    """Text classification: one softmax, behind the last step."""
+    """Return a network for text classification, with one softmax after the last step."""
     b = Builder(batch)
     b.branch = "softmax"
     last = _tower(b, steps, layers, hidden=hidden, words=30_000, prefix="")[-1]
@@ -21,7 +23,7 @@ def rnntc(batch: int = 64, steps: int = 40, layers: int = 4, hidden: int = 1024)
 
 
 def rnnlm(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 2048) -> Network:
-    """A language model: a softmax over all words at every step."""
+    """Return a language model, with a softmax over all words at every step."""
     b = Builder(batch)
     for t, top in enumerate(_tower(b, steps, layers, hidden=hidden, words=10_000, prefix="")):
         b.branch, b.depth = f"softmax.{t}", layers - 1
@@ -30,7 +32,8 @@ def rnnlm(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 2048)
 
 
 def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -> Network:
-    """Translation: the decoder's states start from the encoder's last; attention on top of the decoder's last layer."""
+    """Return a network for translation. The decoder's states start from the encoder's last ones, and attention is on
+    top of the decoder's last layer."""
     b = Builder(batch)
     encoded = _tower(b, steps, layers, hidden=hidden, words=32_000, prefix="encoder.")
     ends = [i for i, o in enumerate(b.operators) if o.kind == "lstm" and o.name.endswith(f".{steps - 1}")]
@@ -47,7 +50,7 @@ def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -
 def _tower(
     b: Builder, steps: int, layers: int, *, hidden: int, words: int, prefix: str, states: list[int] | None = None
 ) -> list[int]:
-    """An embedding and LSTM layers for each step; the indices of the last layer's outputs."""
+    """Add an embedding and LSTM layers for each step, and return the indices of the last layer's outputs."""
     before: list[int | None] = list(states) if states else [None] * layers
     tops = []
     for t in range(steps):

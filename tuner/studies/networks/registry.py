@@ -1,4 +1,4 @@
-"""The networks by name."""
+"""Names the networks. Start at `network`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tuner.studies.networks.cnn import alexnet, inception_v3, lenet, resnet101
 from tuner.studies.networks.operators import Network
 from tuner.studies.networks.recurrent import nmt, rnnlm, rnntc
 
-# The six of paper 002, table 3, in its order, then the one of section 8.4.
+# The first six are those of Jia, Zaharia and Aiken ("Beyond Data and Model Parallelism for Deep Neural Networks"),
+# table 3, in its order; the last one is that of section 8.4.
 NETWORKS: dict[str, Callable[..., Network]] = {
     "alexnet": alexnet,
     "resnet101": resnet101,
@@ -22,9 +23,10 @@ NETWORKS: dict[str, Callable[..., Network]] = {
 
 
 def network(name: str, **options: int) -> Network:
-    """A network with its papers' sizes; `options`: `batch`, and of recurrent ones `steps`, `layers` and `hidden`.
+    """Return a network with the sizes of its papers, unless `options` gives others: `batch`, and for recurrent networks
+    `steps`, `layers` and `hidden`.
 
-    Raises BadInput for a name that none has.
+    Raises BadInput for an unknown name.
     """
     if name not in NETWORKS:
         raise BadInput(f"unknown network {name!r}: give one of {', '.join(NETWORKS)}")

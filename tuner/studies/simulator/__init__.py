@@ -1,4 +1,6 @@
-"""What a strategy takes, without running it (paper 002, section 5). Start at `simulator.Simulator`."""
+"""Predicts what a strategy takes without running it (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for
+Deep Neural Networks", section 5). Start at `simulator.Simulator`.
+"""
 
 from __future__ import annotations
 

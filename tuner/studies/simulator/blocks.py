@@ -1,10 +1,11 @@
-"""The task graph in blocks (paper 002, section 5.1): an operator's tasks, the transfers along an edge, the exchange of
-a layer's gradients. What a block is depends on the configs of its operators alone. Start at `Blocks`.
+"""Builds the task graph in blocks (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep Neural
+Networks", section 5.1). A block is an operator's tasks, the transfers along an edge, or the exchange of a layer's
+gradients. A block depends only on the configs of its operators. Start at `Blocks`.
 
-An operator's block has its forward tasks, one a part, then its backward tasks. Along an edge every pair of parts with a
-common piece of the tensor has a dependency, or a transfer of that piece where their devices differ; backward, the
-gradient of the piece goes the other way, and is a summand of the part's gradient (so halos and split parameters are
-summed where they come from).
+An operator's block has its forward tasks, one a part, then its backward tasks. Along an edge, every pair of parts with
+a common piece of the tensor has a dependency, or a transfer of that piece where their devices differ. Backward, the
+gradient of the piece goes the other way and is added to the part's gradient. So halos and split parameters are summed
+where they come from.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from tuner.studies.soap import PartConfig, regions_of
 from tuner.studies.soap.configs import needs_of
 from tuner.studies.topology import Topology
 
-_KEPT = 40_000  # patterns of edges before they are made anew
+_KEPT = 40_000  # patterns of edges that are cached; the cache is cleared when it is full
 
 
 class Blocks:
-    """Makes the blocks of a network on a topology; several threads may ask. Block numbers: operators, then edges, then
-    layers, then in training every layer's operators once more, with what waits for their gradients."""
+    """Makes the blocks of a network on a topology; several threads may ask for them.
+
+    Blocks are numbered: operators, then edges, then layers. In training, every layer's operators follow once more, with
+    the dependencies of the exchange on their gradients.
+    """
 
     def __init__(self, network: Network, topology: Topology, cost: CostModel, training: bool) -> None:
         self.network, self.topology, self.cost, self.training = network, topology, cost, training
@@ -45,7 +49,7 @@ class Blocks:
         self._edge_classes = _numbered([(self._classes[u], self._classes[v], k) for u, v, k in self.edges])
         self._lock = Lock()
         self._ids: dict[PartConfig, int] = {}
-        self._configs: list[PartConfig] = []  # by these numbers
+        self._configs: list[PartConfig] = []  # the config of each id
         self._operator_patterns: dict[tuple[int, int], Pattern] = {}
         self._edge_patterns: dict[tuple[int, int, int], Pattern] = {}
         self._pairs: dict[tuple[Hashable, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
@@ -58,21 +62,21 @@ class Blocks:
         ]
 
     def _class(self, i: int) -> tuple[object, ...]:
-        """Equal for operators with equal blocks."""
+        """Return a key that is equal for operators with equal blocks."""
         o = self.network.operators[i]
         name = o.name if hasattr(self.cost, "table") else ""
         shapes = tuple(self.network.operators[u].shape for u in o.inputs)
         return name, o.kind, o.shape, o.axes, o.reads, o.flop, o.weights, o.extra, shapes, i in self._sinks
 
     def forget(self) -> None:
-        """All blocks that were made, but not what operators take."""
+        """Drop all blocks of edges and layers, but keep those of operators."""
         self._edge_patterns.clear()
         self._pairs.clear()
         for layer in self.layers:
             layer.forget()
 
     def config_id(self, config: PartConfig) -> int:
-        """A config's number, by which blocks are asked for."""
+        """Return the number of a config, which the methods below take."""
         found = self._ids.get(config)
         if found is None:
             with self._lock:
@@ -93,7 +97,8 @@ class Blocks:
         return found
 
     def edge(self, e: int, one: int, other: int) -> Pattern:
-        """`one`, `other`: numbers of the producer's and the consumer's config."""
+        """Return the block of an edge. `one` and `other` are the numbers of the producer's and the consumer's
+        config."""
         key = self._edge_classes[e], one, other
         found = self._edge_patterns.get(key)
         if found is None:
@@ -104,13 +109,13 @@ class Blocks:
         return found
 
     def layer(self, g: int, numbers: Sequence[int]) -> list[Pattern]:
-        """`numbers`: of the configs of the layer's operators. The layer's block, and of each operator what waits for
-        it."""
+        """Return a layer's block, then for each of its operators the dependencies of that block on it. `numbers` are
+        those of the operators' configs."""
         with self._lock:
             return self.layers[g].patterns(numbers, self._configs)
 
     def works(self, i: int, config: PartConfig) -> list[tuple[Work, float]]:
-        """Of the forward step of each part, and the share of the output that the part is."""
+        """Return, for each part, the work of its forward step and the share of the output that it makes."""
         operators, o = self.network.operators, self.network.operators[i]
         regions = regions_of(o.shape, config.degrees)
         lengths = regions[..., 1] - regions[..., 0]
@@ -128,7 +133,7 @@ class Blocks:
     def _operator(self, i: int, config: PartConfig) -> Pattern:
         o, devices, parts = self.network.operators[i], self.topology.devices, len(config.devices)
         forward, backward = [], []
-        passes = 2.0 if o.weights and o.inputs else 1.0  # a gradient of the input, and one of the weights
+        passes = 2.0 if o.weights and o.inputs else 1.0  # one for the input's gradient, one for the weights'
         for (work, share), d in zip(self.works(i, config), config.devices, strict=True):
             forward.append(self.cost.seconds(o, Phase.FORWARD, work, share, devices[d]))
             back = Work(passes * work.flop, passes * work.bytes)
@@ -144,7 +149,8 @@ class Blocks:
         return Pattern(ticks(forward + backward), np.array(lane + lane), deps, memory)
 
     def pieces(self, e: int, one: PartConfig, other: PartConfig) -> np.ndarray:
-        """Bytes that each part of an edge's producer has (rows) of what each part of its consumer needs (columns)."""
+        """Return the bytes that each part of an edge's producer (rows) has of what each part of its consumer (columns)
+        needs."""
         u, v, k = self.edges[e]
         operators = self.network.operators
         made = regions_of(operators[u].shape, one.degrees)
@@ -154,8 +160,11 @@ class Blocks:
         return np.maximum(high - low, 0).prod(axis=2) * ITEM
 
     def transfers(self, e: int, one: PartConfig, other: PartConfig, back: bool = False) -> np.ndarray:
-        """Ticks of the transfer between each part of the producer and of the consumer, of the gradient if `back`: 0 on
-        one device, infinite where nothing is needed."""
+        """Return the ticks of the transfer between each part of the producer and each part of the consumer.
+
+        With `back` it is the transfer of the gradient. The result is 0 on one device, and infinite where nothing is
+        needed.
+        """
         pieces = self.pieces(e, one, other)
         u, v = np.array(one.devices)[:, None], np.array(other.devices)[None, :]
         source, target = (v, u) if back else (u, v)
@@ -184,7 +193,7 @@ class Blocks:
         return Pattern(ticks(np.concatenate(exe)), np.concatenate(lane), _dependencies(rows), memory)
 
     def _common(self, e: int, one: PartConfig, other: PartConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pairs of parts that have something in common, and the bytes of it: whatever their devices."""
+        """Return the pairs of parts that have something in common, and its bytes. Devices do not matter here."""
         key = self._edge_classes[e], one.degrees, other.degrees
         found = self._pairs.get(key)
         if found is None:
@@ -195,7 +204,7 @@ class Blocks:
 
 
 def _dependencies(rows: Sequence[tuple[int, np.ndarray, int, np.ndarray]]) -> np.ndarray:
-    """Of role and tasks, and the role and tasks that wait for them."""
+    """Return the dependencies as rows of role, task, and the role and task that wait for it."""
     found, at = np.empty((sum(len(tasks) for _, tasks, _, _ in rows), 4), np.int32), 0
     for role, tasks, other, others in rows:
         part = found[at : at + len(tasks)]

@@ -1,9 +1,9 @@
-"""What a strategy takes where devices draw on one memory at the same time. Start at `contended`.
+"""Predicts what a strategy takes where devices draw on one memory at the same time. Start at `contended`.
 
-The simulator gives every device the whole rate of its memory, whatever others on the same memory do: a GPU and a CPU of
-one chip would have twice the rate together. Here a task asks for the rate at which it moves its bytes when it runs
-alone; where those that run at the same time ask for more than the memory has, each gets its max-min fair share
-(Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2) and runs slower by what it lacks.
+The simulator gives every device the whole rate of its memory, whatever other devices on that memory do. A GPU and a CPU
+of one chip would have twice the rate together. Here a task asks for the rate at which it moves its bytes when it runs
+alone. Where the tasks that run at the same time ask for more than the memory has, each gets its max-min fair share
+(Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2). It runs slower in proportion to what it lacks.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from tuner.studies.simulator.timeline import Timeline, timeline_of
 from tuner.studies.soap import Strategy
 from tuner.studies.topology import Topology
 
-_ENDED = 1e-9  # of a task's seconds: what is left by rounding
+_ENDED = 1e-9  # share of a task's seconds that may be left by rounding
 
 
 @dataclass
 class _Task:
-    """`seconds`: alone. `demand`: what share of its memory's rate (by index; -1: none) it asks for then."""
+    """A task that takes `seconds` when it runs alone. It then asks for the share `demand` of the rate of `memory`, an
+    index; -1 means no memory."""
 
     lane: int
     seconds: float
@@ -40,8 +41,11 @@ class _Task:
 def contended(
     network: Network, topology: Topology, strategy: Strategy, *, cost: CostModel, reached: float = Roofline().memory
 ) -> float:
-    """Seconds of an inference. A memory's rate is that of the fastest device on it, of which kernels get `reached`
-    (0 to 1) at best. Lanes take their tasks in the order in which they became ready, as the simulator's do."""
+    """Return the seconds of an inference.
+
+    A memory's rate is that of the fastest device on it, of which kernels get the share `reached` (0 to 1) at best.
+    Lanes take their tasks in the order in which they became ready, as in the simulator.
+    """
     blocks = Blocks(network, topology, cost, training=False)
     times = _times(_tasks(blocks, strategy, _patterns(blocks, strategy), reached))
     return max((end for _, _, end in times), default=0.0)
@@ -50,7 +54,7 @@ def contended(
 def contended_timeline(
     network: Network, topology: Topology, strategy: Strategy, *, cost: CostModel, reached: float = Roofline().memory
 ) -> Timeline:
-    """As `contended`: when every task was ready, started and ended."""
+    """Simulate as `contended` does, and return when every task was ready, started and ended."""
     blocks = Blocks(network, topology, cost, training=False)
     patterns = _patterns(blocks, strategy)
     times = np.array(_times(_tasks(blocks, strategy, patterns, reached))).reshape(-1, 3)
@@ -60,14 +64,14 @@ def contended_timeline(
 
 
 def _times(tasks: Sequence[_Task]) -> list[tuple[float, float, float]]:
-    """When each was ready, started and ended."""
+    """Return when each task was ready, started and ended."""
     ready, start, end = ([0.0] * len(tasks) for _ in range(3))
     waits = [task.waits for task in tasks]
     waiting: dict[int, list[tuple[float, int]]] = {}
     for number, task in enumerate(tasks):
         if not task.waits:
             heapq.heappush(waiting.setdefault(task.lane, []), (0.0, number))
-    now, running = 0.0, dict[int, list[float]]()  # by lane: a task's number, and the seconds that it would need alone
+    now, running = 0.0, dict[int, list[float]]()  # by lane: a task's number, and the seconds that it still needs alone
     while True:
         for lane, queue in waiting.items():
             if queue and lane not in running:
@@ -95,7 +99,7 @@ def _times(tasks: Sequence[_Task]) -> list[tuple[float, float, float]]:
 
 
 def _speeds(running: Sequence[_Task]) -> list[float]:
-    """How fast each runs, 1 being as fast as alone."""
+    """Return how fast each task runs; 1 is as fast as alone."""
     speeds = [1.0] * len(running)
     for memory in {task.memory for task in running if task.memory >= 0}:
         asking = sorted((task.demand, i) for i, task in enumerate(running) if task.memory == memory and task.demand > 0)
@@ -107,7 +111,8 @@ def _speeds(running: Sequence[_Task]) -> list[float]:
 
 
 def _patterns(blocks: Blocks, strategy: Strategy) -> list[tuple[Pattern, tuple[int, ...]]]:
-    """The simulator's, of operators and edges, each with the patterns that its dependencies' roles stand for."""
+    """Return the simulator's patterns of operators and edges, each with the numbers of the patterns that the roles of
+    its dependencies stand for."""
     numbers = [blocks.config_id(config) for config in strategy]
     patterns: list[tuple[Pattern, tuple[int, ...]]] = []
     patterns += [(blocks.operator(i, number), (i,)) for i, number in enumerate(numbers)]
@@ -119,7 +124,7 @@ def _patterns(blocks: Blocks, strategy: Strategy) -> list[tuple[Pattern, tuple[i
 def _tasks(
     blocks: Blocks, strategy: Strategy, patterns: Sequence[tuple[Pattern, tuple[int, ...]]], reached: float
 ) -> list[_Task]:
-    """The task graph of an inference."""
+    """Return the task graph of an inference."""
     topology = blocks.topology
     tasks, first = list[_Task](), list[int]()
     for pattern, _ in patterns:

@@ -1,10 +1,11 @@
-/* The execution simulator (paper 002, section 5): task graphs, and their timelines in full and by differences.
+/* The execution simulator computes timelines of task graphs, in full and by differences (Jia, Zaharia and Aiken,
+ * "Beyond Data and Model Parallelism for Deep Neural Networks", section 5).
  *
  * Every lane (a device, or a connection between devices) runs one task at a time, in the order of their ready times,
- * then of their keys. A task is ready when all those it depends on have ended. Times are whole ticks and every task takes
- * at least one: so the timeline of a graph is unique, and both algorithms find the same one to the last tick.
+ * then of their keys. A task is ready when all tasks it depends on have ended. Times are whole ticks, and every task
+ * takes at least one. So the timeline of a graph is unique, and both algorithms find the same one to the last tick.
  *
- * Tasks come in blocks (an operator's, an edge's, a layer's); `sim_replace` exchanges blocks, `sim_delta` brings the
+ * Tasks come in blocks (an operator's, an edge's, a layer's). `sim_replace` exchanges blocks, `sim_delta` brings the
  * timeline up to date, and `sim_rollback` takes both back. `tasks.h` has the graph. Start at `sim_full` and
  * `sim_delta`.
  */
@@ -44,14 +45,14 @@ static void recompute(Sim *s, i32 t) {
     s->time[t].out = out;
 }
 
-/* What a task that has its place now, and ends at another time than before, means for those that depend on it. */
+/* Updates the successors of a task that has its place and ends at another time than before. */
 static void tell(Sim *s, i32 t, i64 was, int returned) {
     i64 end = s->time[t].end;
     for (i32 d = s->task[t].succ; d >= 0; d = s->dep[d].next_s) {
         i32 n = s->dep[d].to;
         Time *v = &s->time[n];
         i64 want = v->want;
-        if (!returned && end <= want && was < want) continue; /* it was not, and is not, the last one */
+        if (!returned && end <= want && was < want) continue; /* another task still ends last */
         save(s, n);
         v->out -= returned;
         if (end > want) v->want = end;
@@ -168,7 +169,7 @@ void sim_free(Sim *s) {
     free(s->cursor), free(s->cursor_stamp), free(s->left), free_order(&s->order), free(s);
 }
 
-/* A graph from nothing: all blocks, in the order of their numbers. */
+/* Builds the graph from nothing: all blocks, in the order of their numbers. */
 void sim_build(Sim *s, const Given *const *given) {
     for (i32 i = 0; i < s->nblocks; i++) free(s->blocks[i].slots), free(s->blocks[i].deps);
     for (i32 i = 0; i < s->old_n; i++) free(s->old[i].was.slots), free(s->old[i].was.deps);
@@ -178,7 +179,7 @@ void sim_build(Sim *s, const Given *const *given) {
     for (i32 i = 0; i < s->nblocks; i++) make_deps(s, i, given[i]);
 }
 
-/* A task whose dependencies have all ended comes last on its lane. */
+/* Puts a task whose dependencies have all ended last on its lane. */
 static inline Time *place(Sim *s, i32 t) {
     i32 lane = s->task[t].lane, p = s->time[lane].prev;
     Time *v = &s->time[t];
@@ -193,7 +194,7 @@ static inline Time *place(Sim *s, i32 t) {
     return v;
 }
 
-/* A placed task counts for its successors no more; those that wait for nothing else come next. */
+/* Tells the successors of a task that it is placed. Those that wait for nothing else become events. */
 static inline void release(Sim *s, i32 t) {
     const Time *v = &s->time[t];
     for (i32 d = s->task[t].succ; d >= 0; d = s->dep[d].next_s) {
@@ -204,7 +205,7 @@ static inline void release(Sim *s, i32 t) {
     }
 }
 
-/* Algorithm 1, without building the graph. */
+/* Runs algorithm 1 on the graph as it was built, and returns the makespan. */
 i64 sim_full(Sim *s) {
     s->order.known = 0;
     for (i32 l = 0; l < s->lanes; l++) s->time[l].prev = s->time[l].next = l;
@@ -226,7 +227,7 @@ i64 sim_full(Sim *s) {
     return last;
 }
 
-/* Exchanges blocks; those of their dependencies that lead to blocks that stay are theirs too. */
+/* Exchanges blocks, including their dependencies on blocks that stay. */
 void sim_replace(Sim *s, i32 count, const i32 *id, const Given *const *given) {
     s->now++;
     s->open = 1;
@@ -261,7 +262,8 @@ void sim_replace(Sim *s, i32 count, const i32 *id, const Given *const *given) {
     }
 }
 
-/* What is still to be placed takes its lanes until then at least: so most of what is too slow is known early. */
+/* Tells whether the tasks that are not placed yet keep some lane busy beyond the limit. This finds most changes that
+ * are too slow early. */
 static int above(Sim *s, i64 limit) {
     memset(s->left, 0, sizeof(i64) * (size_t)s->lanes);
     for (i32 i = 0; i < s->outs_n; i++)
@@ -271,8 +273,8 @@ static int above(Sim *s, i64 limit) {
     return 0;
 }
 
-/* All that comes at or after an event, again as algorithm 1 has it: where most of a timeline moves, following every task
- * twice (to where it was, and to where it will be) takes longer than that. */
+/* Simulates all that comes at or after an event again, by algorithm 1. Where most of a timeline moves, this is
+ * faster than handling every task twice: where it was, and where it will be. */
 static i64 rest(Sim *s, const Event *from, i64 limit) {
     i32 first = s->outs_n;
     s->heap_n = 0;
@@ -290,7 +292,7 @@ static i64 rest(Sim *s, const Event *from, i64 limit) {
         s->time[l].prev = t;
         s->time[t].next = l;
     }
-    for (i32 i = 0; i < first; i++) /* what has its place again is final; every other one counts once */
+    for (i32 i = 0; i < first; i++) /* tasks that have a place again are final; the others are counted once */
         if (s->time[s->outs[i]].placed) s->outs[i] = -1;
         else if (s->marked[s->outs[i]] == -s->now) s->outs[i] = -1;
         else s->marked[s->outs[i]] = -s->now;
@@ -324,7 +326,8 @@ static i64 rest(Sim *s, const Event *from, i64 limit) {
     return makespan(s);
 }
 
-/* Algorithm 2; -1 if the makespan is above `limit`, which is then as far as it got: roll it back. */
+/* Runs algorithm 2 and returns the makespan, or -1 if it is above `limit`. The timeline is then incomplete and must be
+ * rolled back. */
 i64 sim_delta(Sim *s, i64 limit) {
     for (i32 i = 0; i < s->affected_n; i++) {
         i32 t = s->affected[i];
@@ -354,7 +357,7 @@ i64 sim_delta(Sim *s, i64 limit) {
         }
         if (v->out || v->want != e.time || (v->placed && v->ready <= e.time)) continue;
         int returned = !v->placed;
-        if (!returned) { /* it comes earlier */
+        if (!returned) { /* it is ready earlier than before */
             save(s, t);
             check(s, v->next);
             take_from_lane(s, t);
@@ -396,7 +399,7 @@ i64 sim_visited(const Sim *s) { return s->visited; }
 
 i64 sim_makespan(Sim *s) { return makespan(s); }
 
-/* Ready, start and end of a block's tasks, in their order. */
+/* Writes when each of a block's tasks is ready, starts and ends, in the order of the tasks. */
 void sim_times(const Sim *s, i32 block, i64 *into) {
     const Block *b = &s->blocks[block];
     for (i32 k = 0; k < b->tasks; k++) {

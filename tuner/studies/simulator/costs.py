@@ -1,7 +1,9 @@
-"""What one part of an operator takes on a device. Start at `CostModel`; `Roofline` needs nothing but the topology.
+"""Cost models return what one part of an operator takes on a device. Start at `CostModel`; `Roofline` needs nothing but
+the topology.
 
-Paper 002, section 5.1, measures each operator once for every size that it has and assumes that nothing else matters.
-Where nothing was measured (a device that is not here), a roofline stands in.
+Jia, Zaharia and Aiken ("Beyond Data and Model Parallelism for Deep Neural Networks", section 5.1) measure each operator
+once for every size that it has, and assume that nothing else matters. Where nothing was measured (on a device that is
+not here), a roofline stands in.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from tuner.studies.topology import DeviceSpec
 
 
 class Phase(Enum):
-    """What a task of an operator computes: an inference has FORWARD alone, a training step all three."""
+    """The part of a training step that a task computes: an inference has FORWARD alone, a training step has all
+    three."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -24,39 +27,43 @@ class Phase(Enum):
 
 
 class Work(NamedTuple):
-    """Of one task: flop, and bytes read and written."""
+    """The work of one task: its flop, and the bytes that it reads and writes."""
 
     flop: float
     bytes: float
 
 
 class CostModel(Protocol):
-    """What parts of operators take on devices, in seconds."""
+    """A model of what parts of operators take on devices, in seconds."""
 
     def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
-        """Of a part that has `share` (0 to 1) of an operator's output."""
+        """Return the seconds of a part that has the share `share` (0 to 1) of an operator's output."""
         ...
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """A device's peaks, of which kernels reach `compute` and `memory` (0 to 1): the larger of both times, and the
-    device's overhead for every task."""
+    """A cost model from a device's peaks, of which kernels reach the shares `compute` and `memory` (0 to 1).
+
+    A task takes the larger of its two times, and the device's overhead.
+    """
 
     compute: float = 0.6
     memory: float = 0.8
 
     def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
-        """Of a part; its `work` is what counts, its share does not matter."""
+        """Return the seconds of a part by its `work`; its share does not matter."""
         busy = max(work.flop / (self.compute * device.flops), work.bytes / (self.memory * device.bandwidth))
         return busy + device.overhead
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of whole operators, measured, by their names and the device's. A part takes its share of what was
-    measured as the roofline (or one that was fitted, `fitting.FittedCosts`) shares it out; what was not measured is the
-    roofline's. Forward steps only are measured."""
+    """A cost model from measured seconds of whole operators, by the operator's and the device's name.
+
+    A part takes its share of the measured seconds, in the proportion that `roofline` gives; that may be a fitted one
+    (`fitting.FittedCosts`). What was not measured takes the roofline's seconds. Only forward steps are measured.
+    """
 
     table: Mapping[tuple[str, str], float]
     whole: Mapping[str, Work]

@@ -1,9 +1,10 @@
-"""What training does with the parameters of a layer, whose operators (the steps of a recurrent network) share them: the
-devices that have them exchange gradients, and each updates its copy. Start at `Layer`.
+"""Models what training does with the parameters of a layer, which its operators (the steps of a recurrent network)
+share. The devices that hold them exchange gradients, and each updates its copy. Start at `Layer`.
 
-Paper 002 does not say how gradients are exchanged. Here the devices with the same piece of the parameters form a ring,
-each link of which carries 2 (r - 1) / r of its bytes when all the gradients are there. Parameters are cut into pieces
-wherever an operator may cut them, and pieces on the same devices go round together.
+Jia, Zaharia and Aiken ("Beyond Data and Model Parallelism for Deep Neural Networks") do not say how gradients are
+exchanged. Here the r devices with the same piece of the parameters form a ring. When all gradients are there, each link
+of the ring carries 2 (r - 1) / r of the piece's bytes. Parameters are cut into pieces wherever an operator may cut
+them, and pieces on the same devices go round together.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tuner.studies.topology import Topology
 
 
 class Links:
-    """A topology's links as tables of (source, target): lane, seconds, seconds per byte."""
+    """Holds the links of a topology as tables of (source, target): lane, seconds of latency, seconds per byte."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -37,14 +38,18 @@ class Links:
 
     @cached_property
     def sync(self) -> int:
-        """A lane for tasks that take no time."""
+        """Return the lane for tasks that take no time."""
         return len(self.topology.lanes)
 
 
 @dataclass(frozen=True)
 class _Rings:
-    """`of`: the ring of each piece; `entry`: for each ring the task that waits for all its gradients; `waits`: by the
-    number of an operator's config, what waits for it, which others with the same `of` and `entry` have, too."""
+    """Describes the rings of a layer.
+
+    `of` holds the ring of each piece, and `entry` for each ring the task that waits for all its gradients. `waits`
+    holds the dependencies on an operator's gradients, by the number of its config. Rings with equal `of` and `entry`
+    share them.
+    """
 
     of: np.ndarray
     entry: np.ndarray
@@ -53,7 +58,7 @@ class _Rings:
 
 
 class Layer:
-    """The operators `members`, all like `first`."""
+    """The operators `members`, which share their parameters and are all like `first`."""
 
     def __init__(
         self,
@@ -67,17 +72,19 @@ class Layer:
     ) -> None:
         self.name, self.members = name, members
         self._first, self._links, self._cost, self._training = first, links, cost, training
-        # Weights that no dimension splits are cut along one that is never split: every part has all of them.
+        # If no dimension splits the weights, they are cut along a dimension that is never split, so every part has all
+        # of them.
         self._dim = first.axes.index("p" if "p" in first.axes else "-")
         counts = part_counts(len(links.topology.devices))
         self._cut({d for n in counts for d in range(1, n + 1) if n % d == 0})
 
     def _cut(self, degrees: set[int]) -> None:
-        """Into pieces that all of these degrees respect; what was made from other pieces is forgotten."""
+        """Cut the parameters into pieces that all of these degrees respect. What was made from other pieces is
+        forgotten."""
         self._degrees, extent = degrees, self._first.shape[self._dim]
         points = {cut(extent, d, j)[0] for d in degrees if d <= extent for j in range(d)}
         self._bounds = [*sorted(points), extent]
-        self._held: dict[int, int] = {}  # by the number of a config, with `_rows`: see `_use`
+        self._held: dict[int, int] = {}  # by the number of a config, as `_rows`: see `_use`
         self._rows: dict[int, np.ndarray] = {}
         self._waits: dict[bytes, dict[int, Pattern]] = {}
         self._rings: dict[int, _Rings] = {}
@@ -86,8 +93,9 @@ class Layer:
         self._cut(self._degrees)
 
     def patterns(self, numbers: Sequence[int], configs: Sequence[PartConfig]) -> list[Pattern]:
-        """`numbers`: which of the `configs` each operator has. The exchange and the updates; and, in training, of each
-        operator that these wait for its gradients (roles: the operator, the exchange)."""
+        """Return the pattern of the exchange and the updates. In training, it is followed for each operator by the
+        dependencies on its gradients (roles: the operator, the exchange). `numbers` says which of the `configs` each
+        operator has."""
         try:
             held = reduce(or_, map(self._held.__getitem__, numbers))
         except KeyError:
@@ -112,7 +120,8 @@ class Layer:
                 self._held[number], self._rows[number] = self._use(configs[number])
 
     def _use(self, config: PartConfig) -> tuple[int, np.ndarray]:
-        """Which pieces an operator's parts have: as bits (piece, device), and as rows of backward task and piece."""
+        """Return which pieces an operator's parts have: as bits (piece, device), and as rows of backward task and
+        piece."""
         regions, rows, bits = regions_of(self._first.shape, config.degrees), [], 0
         devices = len(self._links.topology.devices)
         for part, device in enumerate(config.devices):
@@ -123,7 +132,7 @@ class Layer:
         return bits, np.array(rows, np.int32).reshape(-1, 2)
 
     def _waiting(self, number: int, rings: _Rings) -> Pattern:
-        """An operator's backward tasks, each with the tasks of rings that wait for it."""
+        """Return the dependencies of the rings' tasks on an operator's backward tasks."""
         rows = self._rows[number]
         pairs = np.unique(np.column_stack([rows[:, 0], rings.entry[rings.of[rows[:, 1]]]]), axis=0)
         deps = np.tile(np.array([1, 0, 2, 0], np.int32), (len(pairs), 1))
@@ -166,7 +175,7 @@ class _Tasks:
         return len(self.exe) - 1
 
     def ring(self, devices: list[int], size: float) -> int:
-        """Exchange and update of so many bytes; the first of the tasks."""
+        """Add the exchange and the update of `size` bytes, and return the first of the tasks."""
         links, count = self._links, len(devices)
         entry = ready = self._add(0.0, links.sync)
         if count > 1:
@@ -178,7 +187,7 @@ class _Tasks:
             ready = self._add(0.0, links.sync)
             for task in passed:
                 self.deps += [(0, entry, 0, task), (0, task, 0, ready)]
-        work = Work(2 * size / ITEM, 5 * size)  # reads gradient, weight and momentum, writes the last two
+        work = Work(2 * size / ITEM, 5 * size)  # an update reads gradient, weight and momentum, and writes the last two
         for d in devices:
             seconds = self._cost.seconds(self._operator, Phase.UPDATE, work, 1.0, links.topology.devices[d])
             self.deps.append((0, ready, 0, self._add(seconds, links.topology.processor_of[d])))

@@ -1,10 +1,10 @@
-"""A device's roofline from what kernels took on it: peaks for each kind of operator, and what every launch takes
-besides. Start at `fit_kinds`.
+"""Fits a device's roofline to what kernels took on it: peaks for each kind of operator, and an overhead that every
+launch takes in addition. Start at `fit_kinds`.
 
 Seconds are modelled as max(flop / peak, bytes / rate) + overhead (Williams, Waterman and Patterson, "Roofline", 2009,
-with a launch), one overhead for the device, a peak and a rate for each kind: a depthwise convolution does not reach
-what a dense one does. The fit has the least mean of |log(modelled / measured)|: absolute values, so that a few trials
-that went wrong move it little, and logarithms, so that short kernels count as much as long ones.
+with a launch). The device has one overhead, and each kind has a peak and a rate, as a depthwise convolution does not
+reach what a dense one does. The fit has the least mean of |log(modelled / measured)|. Absolute values keep a few trials
+that went wrong from moving it much, and logarithms make short kernels count as much as long ones.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tuner.studies.simulator.costs import Phase, Work
 from tuner.studies.topology import DeviceSpec
 
 LEAST_OF_KIND = 4  # samples that a kind needs for peaks of its own
-FOLDS = 64  # with more samples than that, as many groups are left out, not every single one
-_CANDIDATES = 16  # peaks that are tried, then those between the best one's neighbours
+FOLDS = 64  # with more samples, this many groups are left out in turn, not single samples
+_CANDIDATES = 16  # rates tried first; then `_BETWEEN` in each gap beside the best one
 _BETWEEN = 9
 _OVERHEADS = 14
-_PULL = 0.01  # of a peak that the samples leave open towards what is known besides
+_PULL = 0.01  # weight that pulls a peak which the samples leave open towards the known one
 
 
 class Sample(NamedTuple):
-    """A kernel that was measured."""
+    """A kernel that was measured: its kind, its work and its seconds."""
 
     kind: str
     work: Work
@@ -38,15 +38,17 @@ class Sample(NamedTuple):
 
 
 class Peaks(NamedTuple):
-    """Flop and bytes per second."""
+    """The flop per second and bytes per second that kernels reach."""
 
     flops: float
     bandwidth: float
 
 
 class FitError(NamedTuple):
-    """Of samples that were left out of the fit which then told their seconds: |modelled / measured - 1|, the median and
-    the 90th percentile."""
+    """States how far a fit is off: the median and the 90th percentile of |modelled / measured - 1|.
+
+    Each sample was left out of the fit that modelled it.
+    """
 
     samples: int
     median: float
@@ -55,8 +57,11 @@ class FitError(NamedTuple):
 
 @dataclass(frozen=True)
 class FittedRoofline:
-    """`peaks`: of each kind with samples enough; `general`: of all together, for the others. `error` is that of all
-    samples, `errors` that of each kind's."""
+    """A roofline that is fitted to samples of a device.
+
+    `peaks` are those of each kind with enough samples, and `general` those of all samples together, for the other
+    kinds. `error` is that of all samples, `errors` that of each kind's.
+    """
 
     device: str
     overhead: float
@@ -69,7 +74,7 @@ class FittedRoofline:
         return _seconds(self.peaks.get(kind, self.general), work, self.overhead)
 
     def text(self) -> str:
-        """For a person, in one line."""
+        """Describe the fit for a person, in one line."""
         kinds = ", ".join(f"{k} {e.median:.0%} ({e.samples})" for k, e in sorted(self.errors.items()))
         return (
             f"{self.device}: roofline of {self.error.samples} workloads, each left out in turn: median error "
@@ -79,12 +84,13 @@ class FittedRoofline:
 
 @dataclass(frozen=True)
 class FittedCosts:
-    """A cost model (`costs.CostModel`) of fits, by the devices' names. Operators' kinds are those of the samples."""
+    """A cost model (`costs.CostModel`) that consists of fits, by the devices' names. Operators have the kinds of the
+    samples."""
 
     fits: Mapping[str, FittedRoofline]
 
     def seconds(self, operator: NetworkOperator, phase: Phase, work: Work, share: float, device: DeviceSpec) -> float:
-        """Raises BadInput for a device without a fit."""
+        """Return the modelled seconds of a part. Raises BadInput for a device without a fit."""
         if device.name not in self.fits:
             known = ", ".join(self.fits) or "none"
             raise BadInput(f"device {device.name!r}: no roofline was fitted for it (there is one for {known})")
@@ -92,7 +98,7 @@ class FittedCosts:
 
 
 def fit_kinds(samples: Sequence[Sample], device: DeviceSpec) -> FittedRoofline:
-    """The roofline of `device`, whose own peaks stand in for what the samples leave open.
+    """Fit the roofline of `device`, whose own peaks stand in for what the samples leave open.
 
     Raises BadInput where there are fewer than `LEAST_OF_KIND` samples, or one without work or time.
     """
@@ -105,8 +111,10 @@ def fit_kinds(samples: Sequence[Sample], device: DeviceSpec) -> FittedRoofline:
 
 
 def left_out_ratios(samples: Sequence[Sample], device: DeviceSpec) -> dict[str, tuple[float, ...]]:
-    """Of each kind measured / modelled seconds, each sample told by a fit to the others: what a modelled time of that
-    kind has to be multiplied by, as far as anybody has seen. Raises BadInput as `fit_kinds`."""
+    """Return, for each kind, measured / modelled seconds, where each sample is modelled by a fit to the others.
+
+    These ratios show by what factors a modelled time of that kind may be wrong. Raises BadInput as `fit_kinds` does.
+    """
     _check(samples, device)
     ratios = np.array([s.seconds for s in samples]) / _left_out(samples, device)
     kinds = dict.fromkeys(s.kind for s in samples)
@@ -114,7 +122,7 @@ def left_out_ratios(samples: Sequence[Sample], device: DeviceSpec) -> dict[str, 
 
 
 def _left_out(samples: Sequence[Sample], device: DeviceSpec) -> np.ndarray:
-    """Modelled seconds of each sample by a fit to those of the other groups."""
+    """Return the modelled seconds of each sample, by a fit to the samples of the other groups."""
     modelled, groups = np.zeros(len(samples)), min(len(samples), FOLDS)
     for group in range(groups):
         rest = [s for i, s in enumerate(samples) if i % groups != group]
@@ -132,7 +140,7 @@ def _check(samples: Sequence[Sample], device: DeviceSpec) -> None:
 
 
 def check_enough(samples: Sequence[Sample], device: str) -> None:
-    """Raises BadInput where there are too few samples to fit a roofline to."""
+    """Check that there are enough samples to fit a roofline to. Raises BadInput where there are too few."""
     if len(samples) < LEAST_OF_KIND:
         raise BadInput(
             f"device {device!r}: a roofline needs {LEAST_OF_KIND} measured workloads, not {len(samples)}: tune a "
@@ -149,7 +157,7 @@ def _seconds(peaks: Peaks, work: Work, overhead: float) -> float:
 
 
 def _fit(samples: Sequence[Sample], device: DeviceSpec) -> tuple[float, Peaks, dict[str, Peaks]]:
-    """Overhead, the peaks of all, and those of each kind."""
+    """Return the overhead, the peaks of all samples, and those of each kind."""
     times = np.array([s.seconds for s in samples])
     first = [0.0, *np.geomspace(times.min() / 100, float(np.median(times)), _OVERHEADS)]
     found = [_with_overhead(samples, device, overhead) for overhead in first]
@@ -163,7 +171,7 @@ def _fit(samples: Sequence[Sample], device: DeviceSpec) -> tuple[float, Peaks, d
 def _with_overhead(
     samples: Sequence[Sample], device: DeviceSpec, overhead: float
 ) -> tuple[float, float, Peaks, dict[str, Peaks]]:
-    """The loss, the overhead itself, the peaks of all and of each kind."""
+    """Return the loss, the overhead itself, the peaks of all samples, and those of each kind."""
     loss, general = _peaks(samples, overhead, Peaks(device.flops, device.bandwidth))
     total, peaks = 0.0, {}
     for kind in dict.fromkeys(s.kind for s in samples):
@@ -177,13 +185,13 @@ def _with_overhead(
 
 
 def _peaks(samples: Sequence[Sample], overhead: float, known: Peaks) -> tuple[float, Peaks]:
-    """The best peaks with that overhead, and their loss."""
+    """Return the loss of the best peaks with that overhead, and these peaks."""
     flop, moved, times = (np.array(c) for c in zip(*((*s.work, s.seconds) for s in samples), strict=True))
     busy = times - overhead
     first = [_candidates(flop, busy, known.flops), _candidates(moved, busy, known.bandwidth)]
     loss = _losses(flop, moved, times, overhead=overhead, rates=first, known=known)
     i, j = np.unravel_index(int(np.argmin(loss)), loss.shape)
-    # The least is at a kink, where the model meets a sample, or between two of those that were tried.
+    # The least loss is at a kink, where the model meets a sample, or between two rates that were tried.
     second = [_around(first[0], int(i)), _around(first[1], int(j))]
     loss = _losses(flop, moved, times, overhead=overhead, rates=second, known=known)
     i, j = np.unravel_index(int(np.argmin(loss)), loss.shape)
@@ -191,7 +199,7 @@ def _peaks(samples: Sequence[Sample], overhead: float, known: Peaks) -> tuple[fl
 
 
 def _candidates(amount: np.ndarray, busy: np.ndarray, known: float) -> np.ndarray:
-    """Rates that some samples have if nothing else holds them up, and the one that is known."""
+    """Return rates that some samples reach if nothing else delays them, and the known rate."""
     usable = (amount > 0) & (busy > 0)
     if not usable.any():
         return np.array([known])
@@ -200,7 +208,7 @@ def _candidates(amount: np.ndarray, busy: np.ndarray, known: float) -> np.ndarra
 
 
 def _around(rates: np.ndarray, at: int) -> np.ndarray:
-    """The rate itself, those between it and its neighbours, and these."""
+    """Return the rate at index `at`, its neighbours, and rates between them."""
     near = rates[max(at - 1, 0) : at + 2]
     between = near[:-1, None] * (near[1:] / near[:-1])[:, None] ** np.linspace(0, 1, _BETWEEN)[1:-1]
     return np.unique(np.concatenate([near, between.ravel()]))
@@ -209,7 +217,7 @@ def _around(rates: np.ndarray, at: int) -> np.ndarray:
 def _losses(
     flop: np.ndarray, moved: np.ndarray, times: np.ndarray, *, overhead: float, rates: list[np.ndarray], known: Peaks
 ) -> np.ndarray:
-    """For each pair of rates."""
+    """Return the loss for each pair of rates."""
     flops, bandwidths = rates
     computing = flop / flops[:, None, None]
     moving = moved / bandwidths[None, :, None]

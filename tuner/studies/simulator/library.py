@@ -1,4 +1,4 @@
-"""The compiled simulator: `core.c`, made on first use and kept. Start at `core`."""
+"""Compiles the simulator, `core.c`, on first use and keeps the library. Start at `core`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-Wl,-z,noexecstack")
 
 
 class Given(ctypes.Structure):
-    """A block as `core.c` takes it; the arrays have to stay where they are during the call."""
+    """A block as `core.c` takes it. The arrays must stay where they are during the call."""
 
     _fields_ = (
         ("tasks", ctypes.c_int32),
@@ -32,14 +32,15 @@ class Given(ctypes.Structure):
 
 
 class Memory(ctypes.Structure):
-    """Bytes of so many memories: what a strategy needs, and what there is."""
+    """The bytes that a strategy needs of each of `count` memories, and the bytes that there are."""
 
     _fields_ = (("count", ctypes.c_int32), ("need", ctypes.c_void_p), ("have", ctypes.c_void_p))
 
 
 @cache
 def core() -> ctypes.CDLL:
-    """Raises BadInput where there is no C compiler, or nowhere to keep what it makes."""
+    """Return the compiled simulator. Raises BadInput where there is no C compiler, or no folder to keep the library
+    in."""
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise BadInput("the simulator needs a C compiler: apt-get install gcc")

@@ -1,10 +1,12 @@
-/* What other blocks would take, with the timeline left as it is. A search looks at many neighbours of one timeline, of
- * which most are too slow: so the timeline's tasks are laid out once in the order in which they became ready, with what
- * algorithm 1 knew at some points on the way, and each look is algorithm 1 from the first event that may differ. That
- * touches a fraction of the memory that `sim_delta` does, one task after the other. Start at `sim_look`. */
+/* Computes what other blocks would take, and leaves the timeline unchanged. A search looks at many neighbours of one
+ * timeline, and most are too slow. So the timeline's tasks are laid out once in the order in which they became
+ * ready, with the state of algorithm 1 at some points on the way. Each look runs algorithm 1 from the first event
+ * that may differ. It touches a fraction of the memory that `sim_delta` touches, and reads it in order. Start at
+ * `sim_look`. */
 #include "tasks.h"
 
-/* By ready time, then key: as algorithm 1 comes upon them. Tasks of a look's own are numbered behind the timeline's. */
+/* Orders the tasks by ready time, then key, as algorithm 1 reaches them. A look's own tasks get numbers behind
+ * these. */
 static void order_tasks(Sim *s, Order *o) {
     o->node_n = o->slot_n = 0;
     o->rank = grown(o->rank, &o->rank_cap, s->task_n, sizeof *o->rank);
@@ -33,10 +35,10 @@ static void order_dependencies(Sim *s, Order *o) {
             PUSH(o, succ, to);
         }
     }
-    PUSH(o, node, ((Node){0, 0, 0, 0, 0, o->succ_n})); /* where the last one's end */
+    PUSH(o, node, ((Node){0, 0, 0, 0, 0, o->succ_n})); /* a sentinel: the last task's successors end here */
 }
 
-/* A task that the timeline has in this place has ended: what its lane and its successors then know. */
+/* Ends the k-th task of the timeline, and updates its lane and its successors. */
 static void pass(Order *o, i32 k) {
     const Node *node = &o->node[k];
     o->free_at[node->lane] = node->end;
@@ -103,7 +105,7 @@ static void set_gone(Sim *s, const Change *c, i32 gone) {
     }
 }
 
-/* The blocks' tasks behind the timeline's, and their dependencies by number: as arcs, which wait for their places. */
+/* Appends the new blocks' tasks to the timeline's, and their dependencies as arcs that `exchange` links later. */
 static void take_in(Sim *s, Order *o, const Change *c) {
     o->node_n = o->tasks + 1;
     o->arc_n = o->fresh_n = 0;
@@ -127,8 +129,8 @@ static void take_in(Sim *s, Order *o, const Change *c) {
 
 static i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
-/* The time of the first event that may differ: until then all is as it was. That is a task that is gone or new, or one
- * that no longer waits for one that is gone, or that now waits for another. */
+/* Returns the time of the first event that may differ; until then the timeline is unchanged. The event is a task
+ * that is removed or new, one that no longer waits for a removed task, or one that now waits for another task. */
 static i64 first_event(Sim *s, Order *o, const Change *c) {
     i64 first = INT64_MAX;
     for (i32 i = 0; i < o->arc_n; i++) {
@@ -160,7 +162,7 @@ static i64 first_event(Sim *s, Order *o, const Change *c) {
     return first;
 }
 
-/* The state of the timeline before the first event at this time or after it; which of its tasks that is. */
+/* Restores the state before the first event at or after this time, and returns the index of that event's task. */
 static i32 go_to(Sim *s, Order *o, i64 time) {
     i32 low = 0, high = o->tasks, p = POINTS - 1;
     while (low < high) {
@@ -180,7 +182,7 @@ static i32 go_to(Sim *s, Order *o, i64 time) {
 
 enum { NEVER = 1 << 30 };
 
-/* Blocks that are gone, and those in their place: all of that comes at the `at`-th task of the timeline or later. */
+/* Removes the old blocks and adds the new ones. All their tasks come at the `at`-th task of the timeline or later. */
 static void exchange(Sim *s, Order *o, const Change *c, i32 at) {
     for (i32 i = 0; i < c->count; i++) {
         const Block *b = &s->blocks[c->id[i]];
@@ -211,7 +213,7 @@ static void exchange(Sim *s, Order *o, const Change *c, i32 at) {
     }
 }
 
-/* ---- what comes next: events in buckets of time, of which only the one that is open is a heap ---- */
+/* ---- events: they wait in buckets of time, and only the open bucket is a heap ---- */
 
 static void open_buckets(Sim *s, Order *o, i64 most) {
     for (o->shift = 0; most >> o->shift >= BUCKETS; o->shift++) {}
@@ -236,7 +238,7 @@ static void come(Sim *s, Order *o, i32 k) {
     rise(s->heap, s->heap_n - 1, e);
 }
 
-/* Opens the next one that has any; 0 if none has. */
+/* Opens the next bucket that has events; returns 0 if there is none. */
 static int open_next(Sim *s, Order *o) {
     i32 word = (o->opened + 1) / 64;
     if (word >= BUCKETS / 64) return 0;
@@ -256,7 +258,8 @@ static inline void told(Sim *s, Order *o, i32 k, i64 end) {
     if (!--v->out) come(s, o, k);
 }
 
-/* Algorithm 1 from there. What is still to come takes its lane at least until then: so no time is above `limit`. */
+/* Runs algorithm 1 from the `at`-th task. It ends with -1 as soon as the work left on a lane must end after `limit`, so
+ * that no event is later than `limit`. */
 static i64 look(Sim *s, Order *o, i32 at, i64 limit) {
     i64 last = 0, left_on_all = 0;
     for (i32 l = 0; l < s->lanes; l++) {
@@ -264,7 +267,7 @@ static i64 look(Sim *s, Order *o, i32 at, i64 limit) {
         if (o->free_at[l] > last) last = o->free_at[l];
         left_on_all += o->left[l];
     }
-    open_buckets(s, o, least(limit, last + left_on_all)); /* some lane works at any time */
+    open_buckets(s, o, least(limit, last + left_on_all)); /* some lane is busy at any time */
     for (i32 k = at; k < o->node_n; k++)
         if (k != o->tasks && !o->state[k].out) come(s, o, k);
     while (s->heap_n || open_next(s, o)) {
@@ -294,7 +297,8 @@ static i64 look_at(Sim *s, Order *o, const Change *c, i64 limit) {
     return look(s, o, at, limit);
 }
 
-/* Whether a change needs more than there is, and no less more than without it. More by a byte is none. */
+/* Tells whether a change exceeds the memories, and by no less than the current strategy does. An excess of up to a
+ * byte is ignored. */
 i32 sim_too_large(const Sim *s, i32 count, const i32 *id, const Given *const *given, const Memory *m) {
     double before = 0, after = 0;
     for (i32 k = 0; k < m->count; k++) {
@@ -306,9 +310,9 @@ i32 sim_too_large(const Sim *s, i32 count, const i32 *id, const Given *const *gi
     return after > 1 && after >= before;
 }
 
-/* The makespan with each of `changes`, -1 where that is above `limit` or the change too large. Blocks of the i-th are
- * `count[i]` of those that follow those of the one before. Every dependency of them, old or new, begins or ends at a task
- * of theirs. */
+/* Finds the makespan with each of `changes`, or -1 where that is above `limit` or the change is too large. The i-th
+ * change has the next `count[i]` of the blocks. Every dependency of a block, old or new, begins or ends at one of
+ * its own tasks. */
 void sim_look(Sim *s, i32 changes, const i32 *count, const i32 *id, const Given *const *given, const Memory *memory,
               i64 limit, i64 *found) {
     Order *o = ordered(s);

@@ -1,4 +1,4 @@
-"""What the blocks of a task graph are made of. Start at `Pattern`."""
+"""A `Pattern` is what a block of a task graph consists of. Start at `Pattern`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TICK = 1e-12  # seconds
 
 
 class Pattern:
-    """One block: what `core.c` takes, and bytes of each memory that it needs. Dependencies are (role, task, role,
-    task): role 0 is the block itself, the others its operators."""
+    """One block as `core.c` takes it, and the bytes that it needs of each memory. Dependencies are (role, task, role,
+    task): role 0 is the block itself, and the other roles are the blocks that it connects."""
 
     def __init__(self, exe: np.ndarray, lane: np.ndarray, deps: np.ndarray, memory: np.ndarray) -> None:
         self.exe, self.lane = np.ascontiguousarray(exe, np.int64), np.ascontiguousarray(lane, np.int32)
@@ -26,5 +26,5 @@ class Pattern:
 
 
 def ticks(seconds: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Whole ticks, at least one."""
+    """Round seconds to whole ticks, at least one."""
     return np.maximum(np.rint(np.asarray(seconds, float) / TICK), 1).astype(np.int64)

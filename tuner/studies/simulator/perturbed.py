@@ -1,9 +1,10 @@
-"""How far off simulated seconds may be: strategies simulated again and again, with costs that are off as far as
-measured ones were. Start at `simulated_again`; `between` gives the bounds.
+"""Estimates how far off simulated seconds may be. Strategies are simulated again and again, with costs that are as far
+off as the modelled ones were from measurements. Start at `simulated_again`; `between` returns the bounds.
 
-Two readings of how far: every operator is off by itself (`together` is False), so that much of it cancels out; or all
-operators of a kind on a device are off alike, the worst that the same errors can do. Strategies are given, not searched
-for: one that was chosen because some costs are too low loses where these are drawn higher.
+There are two readings of how far costs are off. Either every operator is off by itself (`together` is False), so that
+much of the error cancels out. Or all operators of a kind on a device are off alike, which is the worst that the same
+errors can do. Strategies are given, not searched for. One that was chosen because some costs are too low loses where
+these are drawn higher.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOW, HIGH = 0.05, 0.95
 
 @dataclass(frozen=True)
 class Slowed:
-    """A cost model that takes so many times as long on each device, by their names."""
+    """A cost model that multiplies the seconds on each device by a factor, by the devices' names."""
 
     cost: CostModel
     devices: Mapping[str, float]
@@ -38,9 +39,12 @@ class Slowed:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of a device, what was measured over what was modelled: `kinds` of each kind of operators
-    (`fitting.left_out_ratios`), all of them together standing in for a kind that has none; `whole` of all that a device
-    computes. Raises BadInput where either is empty or not above 0."""
+    """Holds the ratios of measured to modelled seconds on a device.
+
+    `kinds` holds those of each kind of operators (`fitting.left_out_ratios`); a kind that has none takes all of them
+    together. `whole` holds ratios for all that the device computes. Raises BadInput where either is empty or not above
+    0.
+    """
 
     kinds: Mapping[str, tuple[float, ...]]
     whole: tuple[float, ...] = (1.0,)
@@ -59,7 +63,8 @@ class Ratios:
 
 
 class Case(NamedTuple):
-    """A strategy of a network, which others on the same topology need not have: one with steps in parts is another."""
+    """Pairs a strategy with its network. Cases may have different networks on one topology, as a network with steps in
+    parts is another network."""
 
     network: Network
     strategy: Strategy
@@ -76,10 +81,11 @@ def simulated_again(
     together: bool,
     modules: Sequence[float] = (1.0,),
 ) -> dict[str, np.ndarray]:
-    """Seconds of an inference of each case in every draw: (draws,), devices sharing their memory's rate. A draw has a
-    ratio for each device and for each operator on it, or each kind of operators if they are off `together`: the same
-    in all cases. Each case has besides one of `modules`: measured / simulated seconds of built modules. The same seed
-    gives the same result.
+    """Return the seconds of an inference of each case in every draw, as (draws,). Devices share their memory's rate.
+
+    A draw has one ratio for each device. It has another one for each operator on a device, or for each kind of
+    operators if they are off `together`. These are the same in all cases. Each case also has one of `modules`: measured
+    / simulated seconds of built modules. The same seed gives the same result.
 
     Raises BadInput for a device without ratios.
     """
@@ -96,19 +102,20 @@ def simulated_again(
 
 
 def drawn_cost(cost: CostModel, ratios: Mapping[str, Ratios], seed: int, *, draw: int, together: bool) -> CostModel:
-    """What costs are in one of the draws of `simulated_again`: to search under them, as if they had been measured."""
+    """Return the costs of one of the draws of `simulated_again`, so that one can search under them as if they were
+    measured."""
     return _Drawn(cost, ratios, f"{seed} {draw}", together)
 
 
 def between(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """The 5th and the 95th percentile."""
+    """Return the 5th and the 95th percentile."""
     low, high = np.quantile(values, (LOW, HIGH))
     return float(low), float(high)
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """One draw. A ratio is told by its name and the seed, so that it does not matter who asks first."""
+    """The costs of one draw. A ratio depends only on its name and the seed, so the order of calls does not matter."""
 
     cost: CostModel
     ratios: Mapping[str, Ratios]

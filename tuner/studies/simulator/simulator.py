@@ -1,4 +1,6 @@
-"""The execution simulator: seconds, memory and timeline of a strategy (paper 002, section 5). Start at `Simulator`."""
+"""The execution simulator predicts seconds, memory and timeline of a strategy (Jia, Zaharia and Aiken, "Beyond Data and
+Model Parallelism for Deep Neural Networks", section 5). Start at `Simulator`.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ _NO_LIMIT = (1 << 63) - 1
 
 
 class _Replaced(NamedTuple):
-    """Blocks by number, and what is to be in their places."""
+    """The numbers of the blocks to replace, and the patterns that replace them."""
 
     ids: list[int]
     patterns: list[Pattern]
 
     @property
     def arrays(self) -> tuple[ctypes.Array[ctypes.c_int32], ctypes.Array[ctypes.c_void_p]]:
-        """For C, which takes them during a call."""
+        """Return both as arrays for C, which uses them during a call."""
         count = len(self.ids)
         return (ctypes.c_int32 * count)(*self.ids), (ctypes.c_void_p * count)(*[p.address for p in self.patterns])
 
@@ -41,12 +43,14 @@ def _ticks(limit: float) -> int:
 
 
 class Simulator:
-    """Of one network on one topology. `training`: a step is forward, backward and update, else forward alone.
+    """Simulates one network on one topology. With `training`, a step is forward, backward and update, else forward
+    alone.
 
     `start` simulates a strategy from nothing (algorithm 1). Then `propose` changes configs and brings the timeline up
-    to date (algorithm 2), and `accept` or `reject` keeps the change or takes it back. Both give the same timeline.
+    to date (algorithm 2), and `accept` or `reject` keeps the change or takes it back. Both algorithms give the same
+    timeline.
 
-    `blocks`: those of another one, see `twin`.
+    `blocks` are those of another simulator, see `twin`.
 
     Raises BadInput where no device can compute an operator, or where the network cannot fit into all memories together.
     """
@@ -64,17 +68,17 @@ class Simulator:
         self.blocks = blocks or Blocks(network, topology, cost or Roofline(), training)
         self._check()
         every, count = set(range(len(topology.devices))), len(network.operators)
-        self._lacking = [every - set(topology.able(o.kind)) for o in network.operators]  # mostly nothing
+        self._lacking = [every - set(topology.able(o.kind)) for o in network.operators]  # mostly empty
         self._edges_of: list[list[int]] = [[] for _ in range(count)]
         for e, (u, v, _) in enumerate(self.blocks.edges):
             self._edges_of[u].append(e)
             self._edges_of[v].append(e)
         layers = self.blocks.layers
         self._layer_of = {m: g for g, layer in enumerate(layers) for m in layer.members}
-        self._place_of = {m: k for layer in layers for k, m in enumerate(layer.members)}  # in its layer
+        self._place_of = {m: k for layer in layers for k, m in enumerate(layer.members)}  # operator: index in its layer
         self._first_edge, self._first_layer = count, count + len(self.blocks.edges)
         self._first_wait = total = self._first_layer + len(layers)
-        self._waits_of: list[list[int]] = [[] for _ in layers]  # blocks, in the order of a layer's operators
+        self._waits_of: list[list[int]] = [[] for _ in layers]  # block numbers, in the order of a layer's operators
         for layer, waits in zip(layers, self._waits_of, strict=True):
             waits += range(total, total + len(layer.members)) if training else ()
             total += len(waits)
@@ -86,11 +90,11 @@ class Simulator:
         self._sim = self._core.sim_new(len(topology.lanes) + 1, total, roles.ctypes.data)
         weakref.finalize(self, self._core.sim_free, self._sim)
         self._capacity = np.array([m.bytes for m in topology.memories], float)
-        self._memory = np.zeros(len(self._capacity))  # which stays where it is: C reads both
+        self._memory = np.zeros(len(self._capacity))  # C reads this array and `_capacity`: neither may be replaced
         self._bytes = Memory(len(self._capacity), self._memory.ctypes.data, self._capacity.ctypes.data)
         self._patterns: list[Pattern] = []
         self._pending: tuple[dict[int, int], _Replaced, float] | None = None
-        self._numbers: list[int] = []  # of the configs: see `Blocks.config_id`
+        self._numbers: list[int] = []  # each operator's config: see `Blocks.config_id`
         self.seconds = math.inf
 
     def _check(self) -> None:
@@ -115,40 +119,43 @@ class Simulator:
             )
 
     def twin(self) -> Simulator:
-        """Another one of the same network, in no strategy yet, for a thread of its own: what one has made of blocks the
-        other has, too."""
+        """Return another simulator of the same network, without a strategy yet, for another thread. Both share the
+        blocks that either has made."""
         return Simulator(self.network, self.topology, training=self.training, blocks=self.blocks)
 
     # ---- the state ----
 
     @property
     def strategy(self) -> Strategy:
-        """The config of every operator, as it now is."""
+        """Return the current config of every operator."""
         return tuple(map(self.blocks.config, self._numbers))
 
     def strategy_at(self, operator: int) -> PartConfig:
-        """The config of one operator, by its index."""
+        """Return the current config of one operator, by its index."""
         return self.blocks.config(self._numbers[operator])
 
     @property
     def memory(self) -> tuple[float, ...]:
-        """Bytes that the strategy needs of each memory: its share of weights (training: with gradients and momenta),
-        activations (training: with their gradients) and copies of others' parts, as if none were freed."""
+        """Return the bytes that the strategy needs of each memory, as if none were freed.
+
+        These are the weights (in training with gradients and momenta), the activations (in training with their
+        gradients) and the copies of parts of other devices.
+        """
         return tuple(float(m) for m in self._memory)
 
     @property
     def excess(self) -> float:
-        """Bytes by which the strategy is too large for memories, in sum; 0: it fits."""
+        """Return by how many bytes the strategy exceeds the memories, summed over them; 0 means that it fits."""
         return float(np.maximum(self._memory - self._capacity, 0).sum())
 
     @property
     def tasks(self) -> int:
-        """How many tasks are on devices and links."""
+        """Return how many tasks are on devices and links."""
         return sum(len(p.exe) for p in self._patterns)
 
     def start(self, strategy: Sequence[PartConfig]) -> float:
-        """Builds the task graph and simulates it: seconds of one step. Raises BadInput where an operator is on a device
-        that cannot compute it."""
+        """Build the task graph and simulate it; return the seconds of one step. Raises BadInput where an operator is on
+        a device that cannot compute it."""
         for i, config in enumerate(strategy):
             self._check_able(i, config)
         self._pending = None
@@ -162,19 +169,22 @@ class Simulator:
         return self.seconds
 
     def full(self) -> float:
-        """The strategy again from nothing: algorithm 1 with the graph's construction. Seconds."""
+        """Simulate the strategy again from nothing, with algorithm 1 and the construction of the graph. Returns
+        seconds."""
         addresses = [pattern.address for pattern in self._patterns]
         self._core.sim_build(self._sim, (ctypes.c_void_p * len(addresses))(*addresses))
         return int(self._core.sim_full(self._sim)) * TICK
 
     def simulate(self) -> float:
-        """Algorithm 1 without the graph's construction. Seconds."""
+        """Simulate by algorithm 1 without constructing the graph. Returns seconds."""
         return int(self._core.sim_full(self._sim)) * TICK
 
     def propose(self, changes: Mapping[int, PartConfig], limit: float = math.inf) -> float:
-        """Seconds with other configs for some operators (by their indices); infinity where that is above `limit`, or
-        needs more of a memory than there is and no less than now. Then call `accept` or `reject`. Raises BadInput as
-        `start` does."""
+        """Return the seconds with other configs for some operators (by their indices). Then call `accept` or `reject`.
+
+        The result is infinite if it is above `limit`. It is also infinite if the change exceeds a memory, and by no
+        less than the current strategy does. Raises BadInput as `start` does.
+        """
         self.reject()
         new = self._new(changes)
         found = self._replaced(new)
@@ -190,7 +200,7 @@ class Simulator:
         return ended * TICK
 
     def look(self, many: Sequence[Mapping[int, PartConfig]], limit: float = math.inf) -> list[float]:
-        """What `propose` would give for each of many changes to the strategy, which stays as it is."""
+        """Return what `propose` would return for each of many changes to the strategy, which stays as it is."""
         self.reject()
         every, counts = _Replaced([], []), []
         for changes in many:
@@ -204,7 +214,7 @@ class Simulator:
         return [ended * TICK if ended >= 0 else math.inf for ended in found]
 
     def _new(self, changes: Mapping[int, PartConfig]) -> dict[int, int]:
-        """By its number, what is another config than now."""
+        """Return only the changes that differ from the current strategy: operator index -> config id."""
         new = {}
         for i, config in changes.items():
             number = self.blocks.config_id(config)
@@ -215,7 +225,7 @@ class Simulator:
         return new
 
     def accept(self) -> None:
-        """Keeps what was proposed. Raises RuntimeError if nothing is (infinite seconds cannot be kept)."""
+        """Keep what was proposed. Raises RuntimeError if nothing was proposed (infinite seconds cannot be kept)."""
         if self._pending is None:
             raise RuntimeError("nothing was proposed that could be accepted")
         new, found, self.seconds = self._pending
@@ -228,18 +238,18 @@ class Simulator:
             self._patterns[block] = pattern
 
     def reject(self) -> None:
-        """Takes back what was proposed, if anything was."""
+        """Take back what was proposed, if anything was."""
         if self._pending is not None:
             self._pending = None
             self._core.sim_rollback(self._sim)
 
     def timeline(self) -> Timeline:
-        """Of the strategy with what is proposed: when every task was ready, started and ended."""
+        """Return when every task was ready, started and ended, in the strategy with the proposed changes."""
         patterns = list(self._patterns)
         for block, pattern in zip(*self._pending[1], strict=True) if self._pending else ():
             patterns[block] = pattern
         times = []
-        del patterns[self._first_wait :]  # which have no tasks
+        del patterns[self._first_wait :]  # the blocks behind these have no tasks
         for block, pattern in enumerate(patterns):
             found = np.zeros((len(pattern.exe), 3), np.int64)
             self._core.sim_times(self._sim, block, found.ctypes.data)
@@ -249,7 +259,7 @@ class Simulator:
     # ---- blocks ----
 
     def _replaced(self, new: Mapping[int, int]) -> _Replaced:
-        """`new`: by operator, the numbers of other configs."""
+        """Return the blocks that change if operators get other configs: operator index -> config id."""
         edges = dict.fromkeys(e for i in new for e in self._edges_of[i])
         layers = dict.fromkeys(self._layer_of[i] for i in new if i in self._layer_of)
         ids, patterns = list(new), [self.blocks.operator(i, number) for i, number in new.items()]

@@ -1,5 +1,5 @@
-/* The simulator's task graph, and its heap of events: tasks and dependencies in slots that are used again, so that a block
- * can be taken out and put back. Start at `Sim`. */
+/* The simulator's task graph, and its heap of events. Tasks and dependencies are in slots that are reused, so that a
+ * block can be taken out and put back. Start at `Sim`. */
 #ifndef TASKS_H
 #define TASKS_H
 #include <stdint.h>
@@ -9,8 +9,8 @@
 typedef int64_t i64;
 typedef int32_t i32;
 
-typedef struct { /* what Python hands over; dependencies are (role, task, role, task), role 0 being the block itself, the
-                    others those of `Sim.roles` */
+typedef struct { /* a block as Python passes it. Dependencies are (role, task, role, task): role 0 is the block
+                    itself, and the other roles are the blocks in `Sim.roles` */
     i32 tasks, deps;
     const i64 *exe;
     const i32 *lane;
@@ -18,23 +18,24 @@ typedef struct { /* what Python hands over; dependencies are (role, task, role, 
     const double *memory; /* bytes of each memory */
 } Given;
 
-typedef struct { /* blocks, by number, that are exchanged for others */
+typedef struct { /* the numbers of blocks to replace, and what replaces them */
     i32 count;
     const i32 *id;
     const Given *const *given;
 } Change;
 
-typedef struct { /* bytes of each memory that the strategy needs, and that there are */
+typedef struct { /* the bytes that the strategy needs of each memory, and the bytes that there are */
     i32 count;
     const double *need, *have;
 } Memory;
 
-typedef struct { /* of a task, what is not undone by copying: who it is and whom it knows */
+typedef struct { /* the part of a task that `Saved` does not hold: its work, its key, its lane and its dependencies */
     i64 exe, key;
     i32 lane, succ, pred, gone;
 } Task;
 
-typedef struct { /* of a task, the timeline. want: the latest end of those it depends on; out: how many have no place */
+typedef struct { /* a task in the timeline. want: the latest end of the tasks it depends on; out: how many of
+                    these have no place */
     i64 ready, start, end, want;
     i32 prev, next, out, placed;
 } Time;
@@ -66,14 +67,14 @@ typedef struct {
 
 #define VECTOR(type, name) type *name; i32 name##_n, name##_cap
 
-/* ---- the timeline in order, for looks at what is beside it (`lookahead.h`) ---- */
+/* ---- the timeline in order, for looks at its neighbours (`lookahead.h`) ---- */
 
-typedef struct { /* of a task; `first`: of its successors, which end where the next one's begin */
+typedef struct { /* a task. `first`: the first of its successors, which end where the next task's begin */
     i64 exe, key, ready, end;
     i32 lane, first;
 } Node;
 
-typedef struct { /* of a task that has no place yet: as in `Time`; arcs: the first of a look's own dependencies */
+typedef struct { /* a task that has no place yet. want, out: as in `Time`; arcs: the first of its arcs in a look */
     i64 want;
     i32 out, arcs;
 } State;
@@ -83,22 +84,22 @@ typedef struct {
 } Arc;
 
 enum {
-    POINTS = 16,   /* of a timeline, where its state is kept: looks begin at one */
-    BUCKETS = 16384 /* of time, in which a look's events wait */
+    POINTS = 16,   /* points of a timeline at which its state is kept; a look begins at one of them */
+    BUCKETS = 16384 /* buckets of time, in which the events of a look wait */
 };
 
 typedef struct {
-    i32 known, tasks; /* whether it is the timeline's; how many are the timeline's, the others are a look's */
+    i32 known, tasks; /* known: whether this is the current timeline; tasks: how many are its own, not a look's */
     VECTOR(Node, node);
-    VECTOR(i32, slot); /* of a task in this order; `rank`: the other way round */
+    VECTOR(i32, slot); /* of each task in this order; `rank` is the inverse */
     VECTOR(i32, succ);
     VECTOR(Arc, arc);
-    VECTOR(i64, fresh); /* of a look's tasks: when they are ready, as far as that is known */
+    VECTOR(i64, fresh); /* when each of a look's tasks is ready, as far as that is known */
     State *state, *states;
-    i64 *lanes_at, *free_at, *left; /* of lanes: when they are free, and what is still to come */
+    i64 *lanes_at, *free_at, *left; /* of each lane: when it is free, and the work left on it; lanes_at keeps both */
     i32 *rank, *own, *link; /* link: the next task in the same bucket */
     i32 state_cap, states_cap, lanes_cap, rank_cap, link_cap;
-    i32 shift, opened; /* a bucket is as many ticks as 1 << shift */
+    i32 shift, opened; /* shift: a bucket is 1 << shift ticks long; opened: the open bucket */
     i32 bucket[BUCKETS];
     uint64_t filled[BUCKETS / 64];
 } Order;
@@ -106,19 +107,19 @@ typedef struct {
 typedef struct {
     i32 lanes, nblocks;
     Block *blocks;
-    i32 (*roles)[2]; /* of a block: the blocks that its dependencies lead to besides itself */
+    i32 (*roles)[2]; /* of each block: the other blocks that its dependencies connect */
     VECTOR(Task, task);
     VECTOR(Dep, dep);
     Time *time;      /* as long as task */
-    i32 *stamp;      /* the delta that saved it last */
-    i32 *marked;     /* the delta that listed it as affected */
+    i32 *stamp;      /* of each task: the delta that saved it last */
+    i32 *marked;     /* of each task: the delta that listed it as affected */
     VECTOR(i32, free_task);
     VECTOR(i32, free_dep);
     VECTOR(Event, heap);
     VECTOR(Saved, saved);
     VECTOR(Old, old);
     VECTOR(i32, affected);
-    VECTOR(i32, outs); /* that were without a place at some time of this delta */
+    VECTOR(i32, outs); /* tasks that had no place at some time of this delta */
     i32 *cursor, *cursor_stamp;
     i64 *left; /* of each lane: ticks of the tasks that have no place yet */
     i32 now, open;
@@ -143,7 +144,7 @@ static void *grown(void *data, i32 *cap, i32 need, size_t size) {
 
 /* ---- heap of events, the earliest first ---- */
 
-/* Without branches: which of two comes first is chance to a processor, that would guess wrong every other time. */
+/* This has no branches, as a processor cannot predict which of two events comes first. */
 static inline int before(const Event *a, const Event *b) {
     return (a->time < b->time) | ((a->time == b->time) & (a->key < b->key));
 }
@@ -164,7 +165,7 @@ static void push(Sim *s, i64 time, i32 task, i32 place) {
     rise(s->heap, s->heap_n - 1, e);
 }
 
-/* The hole goes down to a leaf, and the last event, which mostly belongs there, rises from it. */
+/* Moves the hole down to a leaf, where the last event mostly belongs, and lets that event rise from there. */
 static Event pop(Sim *s) {
     Event *heap = s->heap, top = heap[0], last = heap[--s->heap_n];
     i32 i = 0, n = s->heap_n;

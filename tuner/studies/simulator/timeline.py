@@ -1,4 +1,6 @@
-"""A simulated timeline, to be looked at. Start at `chrome_trace`: chrome://tracing and Perfetto open what it gives."""
+"""A simulated timeline that a person can look at. Start at `chrome_trace`: chrome://tracing and Perfetto open its
+result.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """One task: what it is, the name of its lane, and when it was ready, started and ended (ticks)."""
+    """Describes one task: its name and kind, the name of its lane, and when it was ready, started and ended (ticks)."""
 
     name: str
     kind: str
@@ -27,18 +29,18 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """`tick`: seconds. Two timelines are equal if all their tasks are."""
+    """The tasks of a simulation; a tick is `tick` seconds. Two timelines are equal if all their tasks are."""
 
     spans: tuple[Span, ...]
     tick: float
 
     @property
     def seconds(self) -> float:
-        """When the last task ends."""
+        """Return when the last task ends."""
         return max((span.end for span in self.spans), default=0) * self.tick
 
     def busy(self) -> dict[str, float]:
-        """Seconds that each lane works."""
+        """Return the seconds that each lane works."""
         found: dict[str, float] = {}
         for span in self.spans:
             found[span.lane] = found.get(span.lane, 0.0) + (span.end - span.start) * self.tick
@@ -46,7 +48,7 @@ class Timeline:
 
 
 def timeline_of(blocks: Blocks, patterns: Sequence[Pattern], times: Sequence[np.ndarray]) -> Timeline:
-    """The tasks of simulated patterns by name, with their lanes and times."""
+    """Return the tasks of simulated patterns as a timeline, with their names, lanes and times."""
     lanes = (*blocks.topology.lanes, "exchange")
     spans = []
     for block, (pattern, found) in enumerate(zip(patterns, times, strict=True)):
@@ -71,7 +73,8 @@ def _named(blocks: Blocks, block: int, task: int, tasks: int) -> tuple[str, str]
 
 
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
-    """The timeline as a Chrome trace: a row for every device and link; microseconds. `json.dump` writes it."""
+    """Return the timeline as a Chrome trace that `json.dump` can write: a row for every device and link, in
+    microseconds."""
     lanes = {lane: i for i, lane in enumerate(dict.fromkeys(span.lane for span in timeline.spans))}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": lane}} for lane, tid in lanes.items()

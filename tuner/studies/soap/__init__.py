@@ -1,5 +1,6 @@
-"""Strategies: how every operator of a network is split, and where its parts are (paper 002, section 4). Start at
-`configs.Config`."""
+"""Strategies say how every operator of a network is split and where its parts are (Jia, Zaharia and Aiken, "Beyond Data
+and Model Parallelism for Deep Neural Networks", section 4). Start at `configs.PartConfig`.
+"""
 
 from __future__ import annotations
 

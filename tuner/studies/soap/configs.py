@@ -1,5 +1,7 @@
-"""Parallelisation configs of one operator (paper 002, section 4): degrees of its dimensions, a device for each part.
-Start at `PartConfig`; `configs_of` lists those that a search proposes."""
+"""A parallelisation config of one operator says how its dimensions are split and which device computes each part. Start
+at `PartConfig`; `configs_of` lists the configs that a search proposes. The source is Jia, Zaharia and Aiken, "Beyond
+Data and Model Parallelism for Deep Neural Networks", section 4.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ Region = tuple[Interval, ...]
 
 
 class PartConfig(NamedTuple):
-    """`degrees`: into how many parts each dimension of the output is cut; `devices`: the index of a device for each of
-    the parts, of which the last dimension's follow each other."""
+    """A config that splits an operator's output into parts.
+
+    `degrees` holds the number of parts along each dimension of the output. `devices` holds the index of a device for
+    each part; parts are numbered so that neighbours along the last dimension follow each other.
+    """
 
     degrees: tuple[int, ...]
     devices: tuple[int, ...]
@@ -34,12 +39,13 @@ Proposals = Callable[
 
 
 def cut(extent: int, degree: int, part: int) -> Interval:
-    """Where a part of a dimension begins and ends: sizes differ by one at most (the paper has equal ones only)."""
+    """Return where a part of a dimension begins and ends. Sizes differ by one at most (the paper has only equal
+    ones)."""
     return part * extent // degree, (part + 1) * extent // degree
 
 
 def region_of(shape: tuple[int, ...], degrees: tuple[int, ...], part: int) -> Region:
-    """What part of the output one part is."""
+    """Return the region of the output that one part covers."""
     found: list[Interval] = []
     for extent, degree in zip(reversed(shape), reversed(degrees), strict=True):
         part, i = divmod(part, degree)
@@ -49,14 +55,16 @@ def region_of(shape: tuple[int, ...], degrees: tuple[int, ...], part: int) -> Re
 
 @lru_cache(maxsize=8192)
 def regions_of(shape: tuple[int, ...], degrees: tuple[int, ...]) -> np.ndarray:
-    """Of all parts: (parts, dimensions, 2). It is kept: do not change it."""
+    """Return the regions of all parts, as (parts, dimensions, 2). The array is cached: do not change it."""
     parts = math.prod(degrees)
     return np.array([region_of(shape, degrees, part) for part in range(parts)], np.int64).reshape(parts, len(shape), 2)
 
 
 def needs_of(operator: NetworkOperator, operand: int, regions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """What of an operand (of that shape) each of the regions of an operator's output needs, halo included: (parts,
-    dimensions of the operand, 2). An empty interval begins where it ends."""
+    """Return what each region of an operator's output needs of an operand of that shape, halo included.
+
+    The result is (parts, dimensions of the operand, 2). An empty interval ends where it begins.
+    """
     found = np.empty((len(regions), len(shape), 2), np.int64)
     for dim, (read, size) in enumerate(zip(operator.reads[operand], shape, strict=True)):
         if read.dim < 0:
@@ -71,7 +79,7 @@ def needs_of(operator: NetworkOperator, operand: int, regions: np.ndarray, shape
 
 @lru_cache(maxsize=4096)
 def degrees_of(shape: tuple[int, ...], axes: str, parts: int) -> tuple[tuple[int, ...], ...]:
-    """All ways of cutting an output into so many parts, along the dimensions that can be cut."""
+    """Return all ways to cut an output into `parts` parts, along the dimensions that can be cut."""
     most = [extent if axis != "-" else 1 for extent, axis in zip(shape, axes, strict=True)]
     return tuple(_factors(parts, tuple(most)))
 
@@ -88,13 +96,14 @@ def _factors(parts: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def part_counts(devices: int) -> list[int]:
-    """Into how many parts an operator is cut for so many devices: powers of two, and as many as there are."""
+    """Return into how many parts an operator may be cut for `devices` devices: powers of two, and the number of
+    devices."""
     return sorted({1 << i for i in range(devices.bit_length()) if 1 << i <= devices} | {devices})
 
 
 def configs_of(operator: NetworkOperator, topology: Topology) -> tuple[PartConfig, ...]:
-    """The configs that a search proposes: the parts on neighbouring devices, as FlexFlow's own proposals have them; the
-    devices those that can compute the operator, a split over devices of one kind."""
+    """Return the configs that a search proposes for an operator, with its parts on neighbouring devices of one kind,
+    which can compute it. FlexFlow's own proposals also use neighbouring devices."""
     able = topology.able(operator.kind)
     return _configs(operator.shape, operator.axes, able, tuple(topology.devices[i].kind for i in able))
 
@@ -115,12 +124,12 @@ def _configs(
 def random_config(
     operator: NetworkOperator, topology: Topology, rng: random.Random, configs: Proposals = configs_of
 ) -> PartConfig:
-    """Any of `configs`, all as likely as the others: so proposals are symmetric (paper 002, section 6.2)."""
+    """Draw one of `configs`, all equally likely, so that proposals are symmetric (Jia et al., section 6.2)."""
     return rng.choice(configs(operator, topology))
 
 
 def random_strategy(
     network: Network, topology: Topology, rng: random.Random, configs: Proposals = configs_of
 ) -> Strategy:
-    """A `random_config` for every operator: one that chains may start from (paper 002, section 6.2)."""
+    """Draw a `random_config` for every operator: a strategy that chains may start from (Jia et al., section 6.2)."""
     return tuple(random_config(operator, topology, rng, configs) for operator in network.operators)

@@ -1,4 +1,4 @@
-"""Strategies as JSON that a person can read and change. Start at `strategy_json`.
+"""Reads and writes strategies as JSON that a person can read and change. Start at `strategy_json`.
 
 {"network": "lenet", "topology": "p100:4", "operators": {"conv1": {"split": {"sample": 2, "rows": 2},
  "devices": ["gpu0", "gpu1", "gpu2", "gpu3"]}, ...}}
@@ -17,7 +17,7 @@ from tuner.studies.networks import Network, NetworkOperator
 from tuner.studies.soap.configs import PartConfig, Strategy
 from tuner.studies.topology import Topology
 
-# What a person calls the dimensions of an output, by how many there are.
+# The names of an output's dimensions in files, by the number of dimensions.
 _NAMES = {
     1: ("channels",),
     2: ("sample", "channels"),
@@ -27,12 +27,13 @@ _NAMES = {
 
 
 def dimension_names(operator: NetworkOperator) -> tuple[str, ...]:
-    """What the dimensions of an operator's output are called in files."""
+    """Return the names that the dimensions of an operator's output have in files."""
     return _NAMES.get(len(operator.shape), tuple(f"dim{i}" for i in range(len(operator.shape))))
 
 
 def strategy_json(network: Network, topology: Topology, strategy: Strategy) -> dict[str, Any]:
-    """A strategy as `write_strategy` writes it: of each operator the split dimensions and the devices of its parts."""
+    """Return a strategy as `write_strategy` writes it: for each operator its split dimensions and the devices of its
+    parts."""
     operators = {}
     for operator, config in zip(network.operators, strategy, strict=True):
         names = dimension_names(operator)
@@ -42,7 +43,7 @@ def strategy_json(network: Network, topology: Topology, strategy: Strategy) -> d
 
 
 def write_strategy(path: Path, network: Network, topology: Topology, strategy: Strategy) -> None:
-    """One operator a line. Raises BadInput where the file cannot be written."""
+    """Write a strategy to a file, one operator a line. Raises BadInput where the file cannot be written."""
     data = strategy_json(network, topology, strategy)
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in data["operators"].items())
     head = f'{{"network": {json.dumps(network.name)}, "topology": {json.dumps(topology.name)}, "operators": {{'
@@ -53,12 +54,13 @@ def write_strategy(path: Path, network: Network, topology: Topology, strategy: S
 
 
 def read_strategy(path: Path, network: Network, topology: Topology) -> Strategy:
-    """Raises BadInput, naming file and operator, for what cannot be used."""
+    """Read a strategy from a file. Raises BadInput, naming file and operator, for what cannot be used."""
     return strategy_from(_loaded(path), network, topology, str(path))
 
 
 def devices_in(path: Path) -> list[str]:
-    """The names of the devices that a strategy's file gives work to. Raises BadInput where it is none."""
+    """Return the names of the devices to which a strategy's file gives work. Raises BadInput if the file holds no
+    strategy."""
     given = [operator for operator in _operators(_loaded(path), str(path)).values() if isinstance(operator, dict)]
     devices = [operator["devices"] for operator in given if isinstance(operator.get("devices"), list)]
     return list(dict.fromkeys(name for names in devices for name in names if isinstance(name, str)))
@@ -79,7 +81,7 @@ def _operators(data: Any, where: str) -> dict[str, Any]:
 
 
 def strategy_from(data: Any, network: Network, topology: Topology, where: str = "strategy") -> Strategy:
-    """From what `strategy_json` gives. Raises BadInput."""
+    """Convert what `strategy_json` returns to a strategy. Raises BadInput for what cannot be used; `where` names it."""
     operators = _operators(data, where)
     known = {o.name for o in network.operators}
     for name in operators:

@@ -1,8 +1,8 @@
-"""The topology of the devices that are here, measured. Start at `measured_topology`.
+"""Measures the topology of the devices of this machine. Start at `measured_topology`.
 
-Peaks are what kernels of ours reach on the device now, links are lines through copies of several sizes between kernels
-(`crossing`). What runs on the host's cores (the CPU, OpenCL runtimes for CPUs) shares one processor, on which its
-copies are made too.
+Peaks are what our own kernels reach on the device now. Links are lines fitted to copies of several sizes between
+kernels (`placement.transfer_timing`). Devices that run on the host's cores (the CPU, OpenCL runtimes for CPUs) share
+one processor, which also makes their copies.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ HOST = "host"  # the name of the main memory, and of the cores of the host
 
 @dataclass(frozen=True)
 class Copies:
-    """Of copies on a link, between kernels, their sizes in bytes and what they took, in seconds: first deciles, as they
-    are where the machine does nothing else."""
+    """Holds the timed copies on a link, made between kernels: their sizes in bytes, and the seconds that they took.
+
+    The seconds are first deciles, as they come close to those of an otherwise idle machine.
+    """
 
     link: Link
     sizes: tuple[int, ...]
@@ -35,7 +37,7 @@ class Copies:
 
     @property
     def error(self) -> float:
-        """The largest share by which the line is away from what was measured."""
+        """Return the largest relative deviation of the fitted line from what was measured."""
         each = zip(self.sizes, self.seconds, strict=True)
         return max(abs(self.link.seconds(size) - seconds) / seconds for size, seconds in each)
 
@@ -43,10 +45,12 @@ class Copies:
 def measured_topology(
     name: str, devices: Sequence[Device], tell: Callable[[str], None] = lambda _: None
 ) -> tuple[Topology, tuple[Copies, ...]]:
-    """The topology, and the copies that its links were fitted to. Takes seconds for each device, and more where its
-    driver compiles kernels for the first time; `tell` is told what is measured.
+    """Measure the topology, and return it with the copies that its links were fitted to.
 
-    Raises BadInput for a board, whose copies nobody here can time.
+    This takes seconds for each device, and more where a driver compiles kernels for the first time. `tell` is called
+    with what is being measured.
+
+    Raises BadInput for a board, as copies on it cannot be timed from this machine.
     """
     board = next((d for d in devices if is_board(d.name)), None)
     if board is not None:
@@ -67,7 +71,7 @@ def measured_topology(
 
 
 def measured_link(source: Device, target: Device, sizes: Sequence[int] = COPIES, rounds: int = ROUNDS) -> Copies:
-    """The line through copies from a kernel of one device to one of another."""
+    """Fit a line to copies from a kernel of one device to a kernel of another."""
     times = Crossings(source, target, sizes).seconds(rounds)
     seconds = tuple(sorted(times[size])[len(times[size]) // 10] for size in sizes)
     latency, rate = fitted_link(sizes, seconds)

@@ -1,4 +1,6 @@
-"""Devices and links as the simulator sees them (paper 002, sections 3.1 and 5). Start at `Topology`."""
+"""Devices and links as the simulator sees them (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep
+Neural Networks", sections 3.1 and 5). Start at `Topology`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tuner.errors import BadInput
 
 @dataclass(frozen=True)
 class Memory:
-    """`bytes`: how much of it there is; infinite where nobody said."""
+    """A memory that has `bytes` bytes, infinitely many if that is unknown."""
 
     name: str
     bytes: float = math.inf
@@ -20,10 +22,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """`flops`: flop per second that kernels reach at best; `bandwidth`: bytes per second of its memory; `overhead`:
-    seconds that every task takes besides. `memory`: the name of the memory it uses, which other devices may use too.
-    `lacks`: kinds of operators that it cannot compute. `cores`: the name of what computes, the device's own if it is
-    empty: devices on the same cores do not work at the same time."""
+    """A device as the simulator sees it.
+
+    - `flops` is the flop per second that kernels reach at best, `bandwidth` the bytes per second of its memory.
+    - `overhead` is the seconds that every task takes in addition.
+    - `memory` is the name of the memory that it uses, which other devices may use too.
+    - `lacks` holds the kinds of operators that it cannot compute.
+    - `cores` is the name of what computes; empty means cores of its own. Devices on the same cores do not work at the
+      same time.
+    """
 
     name: str
     kind: str
@@ -36,15 +43,19 @@ class DeviceSpec:
 
     @property
     def processor(self) -> str:
-        """The name of the cores that it computes on."""
+        """Return the name of the cores that the device computes on."""
         return self.cores or self.name
 
 
 @dataclass(frozen=True)
 class Link:
-    """One connection, in one direction, `bandwidth` in bytes per second (infinite: the memory is shared and nothing is
-    moved) and `latency` in seconds. Links with the same `bus` carry one transfer at a time between them; where that is
-    the name of a processor, it copies itself and does not compute meanwhile."""
+    """A connection that carries data in one direction, where `bandwidth` is in bytes per second and `latency` in
+    seconds.
+
+    An infinite bandwidth means that the memory is shared and nothing is moved. Links with the same `bus` carry one
+    transfer at a time among them. If the bus is the name of a processor, that processor makes the copies itself and
+    does not compute meanwhile.
+    """
 
     source: str
     target: str
@@ -53,14 +64,14 @@ class Link:
     bus: str = ""
 
     def seconds(self, size: int) -> float:
-        """Of a transfer of so many bytes (paper 002, assumption A2, and the latency)."""
+        """Return the seconds of a transfer of `size` bytes (Jia et al., assumption A2, with a latency)."""
         return self.latency + size / self.bandwidth
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Every pair of devices has a link in both directions. Raises BadInput, in one line that says what is wrong and
-    where, for whatever does not fit together."""
+    """Devices, their memories, and a link in both directions between every pair of devices. Raises BadInput, in one
+    line that says what is wrong and where, for whatever does not fit together."""
 
     name: str
     devices: tuple[DeviceSpec, ...]
@@ -113,34 +124,35 @@ class Topology:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Of each device by its name."""
+        """Return the index of each device by its name."""
         return {device.name: i for i, device in enumerate(self.devices)}
 
     @cached_property
     def memory_of(self) -> tuple[int, ...]:
-        """For each device the index of its memory."""
+        """Return, for each device, the index of its memory."""
         names = [m.name for m in self.memories]
         return tuple(names.index(d.memory) for d in self.devices)
 
     @cached_property
     def processors(self) -> tuple[str, ...]:
-        """The names of all that computes: the devices', or those of the cores that some of them share."""
+        """Return the names of the processors: those of the devices, or of the cores that some of them share."""
         return tuple(dict.fromkeys(d.processor for d in self.devices))
 
     @cached_property
     def processor_of(self) -> tuple[int, ...]:
-        """For each device the index of its processor, which is the lane of its tasks."""
+        """Return, for each device, the index of its processor, which is the lane of its tasks."""
         return tuple(self.processors.index(d.processor) for d in self.devices)
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
-        """What tasks are on: the processors, then the communication devices, buses and links without a bus."""
+        """Return the names of the lanes that tasks are on: the processors, then the buses and the links without a
+        bus."""
         links = (self._lane_name(link) for link in self.links if link.bus not in self.processors)
         return (*self.processors, *dict.fromkeys(links))
 
     @cached_property
     def lane_of(self) -> dict[tuple[int, int], int]:
-        """The lane of transfers from one device to another, by their indices."""
+        """Return the lane of transfers from one device to another, by their indices."""
         count = len(self.processors)
         places = {name: i for i, name in enumerate(self.lanes[count:], count)}
         found = {}
@@ -151,11 +163,12 @@ class Topology:
         return found
 
     def link(self, source: int, target: int) -> Link:
-        """From one device to another, by their indices. Raises KeyError where there is none."""
+        """Return the link from one device to another, by their indices. Raises KeyError where there is none."""
         return self._links[self.devices[source].name, self.devices[target].name]
 
     def among(self, names: Sequence[str]) -> Topology:
-        """These devices, in this order, and what is between them. Raises BadInput for one that is not there."""
+        """Return the topology of these devices, in this order, and of what connects them. Raises BadInput for a name
+        that is not in the topology."""
         for name in names:
             if name not in self.index:
                 raise BadInput(f"{self.name}: no device {name!r}: it has {', '.join(self.index)}")
@@ -165,11 +178,11 @@ class Topology:
         return Topology(self.name, devices, memories, links)
 
     def of_kind(self, kind: str) -> tuple[int, ...]:
-        """Indices of the devices of a kind ("cpu", "gpu")."""
+        """Return the indices of the devices of a kind ("cpu", "gpu")."""
         return tuple(i for i, d in enumerate(self.devices) if d.kind == kind)
 
     def able(self, operator: str) -> tuple[int, ...]:
-        """Indices of the devices that can compute a kind of operators."""
+        """Return the indices of the devices that can compute a kind of operators."""
         return tuple(i for i, d in enumerate(self.devices) if operator not in d.lacks)
 
     @staticmethod

@@ -1,14 +1,22 @@
-"""Topologies known by name. Start at `profile`.
+"""Topologies that are known by name. Start at `profile`.
 
-Peaks are from data sheets; what kernels reach of them is the cost model's business (`simulator.costs`).
-P100 (SXM2): 10.6 Tflop/s, 732 GB/s, 16 GB; every pair of a node's four shares one NVLink, 20 GB/s each way.
-K80: two GK210 of 4.1 Tflop/s (boost), 240 GB/s, 12 GB. PCI-e 3 x16 moves about 12 GB/s. Paper 002, section 8.1, prints
-"100GB/s EDR" and "56 GB/s EDR" Infiniband: EDR has 100 Gbit/s, and 56 Gbit/s is FDR, so 12.5 and 7 GB/s here.
-Haswell (paper 004): 18 cores at 2.3 GHz, 32 flop a cycle; 68 GB/s; in paper 004 without a limit that is reported.
-DeepLens: Intel Atom x5-E3930 (2 cores at 1.8 GHz, 8 flop a cycle), 18 EUs with 16 flop a cycle at 550 MHz; 25.6 GB/s
-for both. aiSage (RK3399): Mali-T860 MP4 at 800 MHz, 34 flop a cycle and core; 2 A72 at 1.8 and 4 A53 at 1.4 GHz, 8 flop
-a cycle; 12.8 GB/s. Jetson Nano: 128 lanes at 921 MHz; 4 A57 at 1.43 GHz, 8 flop a cycle; 25.6 GB/s, 4 GB.
-On a shared memory nothing is moved: what is left is the queue's flush and the event, 20 microseconds.
+Peaks are from data sheets; the share that kernels reach is up to the cost model (`simulator.costs`). The two clusters
+with P100 and K80 are those of Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks",
+section 8.1. `k80-cpu` is the machine of Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning".
+
+- P100 (SXM2) has 10.6 Tflop/s, 732 GB/s and 16 GB. Every pair of a node's four shares one NVLink, 20 GB/s each way.
+- K80 is two GK210 of 4.1 Tflop/s (boost), 240 GB/s and 12 GB each. PCI-e 3 x16 moves about 12 GB/s.
+- Infiniband: Jia et al. print "100GB/s EDR" and "56 GB/s EDR". EDR has 100 Gbit/s, and 56 Gbit/s is FDR, so it is 12.5
+  and 7 GB/s here.
+- Haswell (Mirhoseini et al.) has 18 cores at 2.3 GHz, 32 flop a cycle, and 68 GB/s. The paper reports no limit of its
+  memory.
+- DeepLens has an Intel Atom x5-E3930 (2 cores at 1.8 GHz, 8 flop a cycle) and 18 EUs with 16 flop a cycle at 550 MHz,
+  with 25.6 GB/s for both.
+- aiSage (RK3399) has a Mali-T860 MP4 at 800 MHz, 34 flop a cycle and core. Its 2 A72 run at 1.8 and its 4 A53 at 1.4
+  GHz, 8 flop a cycle. It has 12.8 GB/s.
+- Jetson Nano has 128 lanes at 921 MHz and 4 A57 at 1.43 GHz, 8 flop a cycle, with 25.6 GB/s and 4 GB.
+
+On a shared memory nothing is moved. What remains is the flush of the queue and the event, 20 microseconds.
 """
 
 from __future__ import annotations
@@ -21,13 +29,14 @@ from tuner.errors import BadInput
 from tuner.studies.topology.model import DeviceSpec, Link, Memory, Topology
 
 _LAUNCH = 5e-6  # seconds of a kernel's launch on a GPU
-_WAKE = 2e-6  # of a parallel loop on a CPU
+_WAKE = 2e-6  # seconds to start a parallel loop on a CPU
 _SHARED = 20e-6
 _NVLINK, _PCIE = (20e9, 2e-6), (12e9, 5e-6)
 
 
 def profile(text: str) -> Topology:
-    """A profile by its name; "p100:16" has 16 GPUs. Raises BadInput, naming what is known."""
+    """Return a profile by its name; "p100:16" has 16 GPUs. Raises BadInput, naming the known ones, for any other
+    text."""
     name, _, count = text.lower().partition(":")
     if name not in PROFILES:
         raise BadInput(f"unknown topology {text!r}: give a .toml file or one of {', '.join(PROFILES)}")
@@ -43,9 +52,12 @@ def profile(text: str) -> Topology:
 def cluster(
     name: str, gpu: DeviceSpec, count: int, *, memory: float, near: Callable[[int, int], Link], far: Link
 ) -> Topology:
-    """`count` GPUs, four to a node. `near`: the link between two of a node; `far`: between nodes. What a node sends to
-    others goes through its one adapter, one transfer at a time; a link has one bus, so that several nodes may send to
-    one at the same time, each as fast as its own adapter is."""
+    """Return a cluster of `count` GPUs, four to a node. `near` returns the link between two GPUs of a node; `far` is
+    the link between nodes.
+
+    What a node sends to others goes through its one adapter, one transfer at a time. A link has only one bus, so
+    several nodes may send to one node at the same time, each as fast as its own adapter.
+    """
     names = [f"gpu{i}" for i in range(count)]
     devices = tuple(DeviceSpec(n, "gpu", gpu.flops, gpu.bandwidth, n, gpu.overhead) for n in names)
     links = []
@@ -75,12 +87,13 @@ def _k80(count: int | None) -> Topology:
 
 
 def _k80_near(i: int, j: int) -> Link:
-    """Neighbours have a switch of their own, the others share one with the CPU (paper 002, figure 6b)."""
+    """Return the link between two GPUs of a node: neighbours have a switch of their own, the others share one with the
+    CPU (Jia et al., figure 6b)."""
     return Link("", "", *_PCIE) if i // 2 == j // 2 else Link("", "", *_PCIE, "switch")
 
 
 def _haswell(count: int | None) -> Topology:
-    """Paper 004, section 4.1: a CPU with 2 or 4 K80."""
+    """Return the machine of Mirhoseini et al., section 4.1: a CPU with 2 or 4 K80."""
     total = count or 4
     gpus = _k80(total)
     cpu = DeviceSpec("cpu", "cpu", 18 * 2.3e9 * 32, 68e9, "cpu", _WAKE)

@@ -1,4 +1,4 @@
-"""Topologies from files: TOML with [[device]], [[memory]] and [[link]]. Start at `topology_of`.
+"""Reads topologies from files: TOML with [[device]], [[memory]] and [[link]]. Start at `topology_of`.
 
 name = "a board"
 [[memory]]
@@ -9,15 +9,15 @@ name = "gpu"
 kind = "gpu"
 flops = 236e9           # per second
 bandwidth = 25.6e9      # bytes per second
-memory = "ram"          # left out: a memory of its own, as large as it likes
-cores = "gpu"           # left out: its own; devices on the same cores do not work at the same time
+memory = "ram"          # left out: the device has a memory of its own, without a limit
+cores = "gpu"           # left out: cores of its own; devices on the same cores do not work at the same time
 [[link]]
-from = "gpu"            # names may have * and ?: all devices that they match
+from = "gpu"            # names may have * and ?, which stand for all devices that they match
 to = "cpu"
 bandwidth = "shared"    # or bytes per second
-latency = 20e-6
-both = true             # the default: in both directions
-bus = "pcie"            # left out: none that others share; a processor's name: it copies itself
+latency = 20e-6         # seconds
+both = true             # the default: the link is there in both directions
+bus = "pcie"            # left out: the link shares no bus; a processor's name: that processor makes the copies
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ _NEEDED = {"device": ("name", "kind", "flops", "bandwidth"), "memory": ("name", 
 
 
 def topology_of(text: str) -> Topology:
-    """The topology in a file ("board.toml"), or a profile's ("jetson-nano", "p100:16"). Raises BadInput."""
+    """Return the topology of a file ("board.toml") or of a profile ("jetson-nano", "p100:16"). Raises BadInput for
+    anything else."""
     if text.endswith(".toml"):
         return read_topology(Path(text))
     return profile(text)
 
 
 def read_topology(path: Path) -> Topology:
-    """Raises BadInput, in one line with the file's name, for whatever cannot be used."""
+    """Read a topology from a file. Raises BadInput, in one line with the file's name, for whatever cannot be used."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -77,7 +78,7 @@ def read_topology(path: Path) -> Topology:
         for link in _links(where, table, [d.name for d in devices]):
             links[link.source, link.target] = link
     found = Topology(where, tuple(devices), (*memories, *own), tuple(links.values()))
-    return replace(found, name=data["name"]) if "name" in data else found  # what is wrong is told with the file's name
+    return replace(found, name=data["name"]) if "name" in data else found  # errors above name the file
 
 
 def _tables(where: str, data: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -96,7 +97,8 @@ def _device(where: str, table: dict[str, Any]) -> DeviceSpec:
 
 
 def _links(where: str, table: dict[str, Any], names: list[str]) -> Iterator[Link]:
-    """The links of one table, to and fro; a later table replaces an earlier one's."""
+    """Yield the links of one table, in both directions unless it says otherwise; a later table replaces those of an
+    earlier one."""
     given = {**table, "bandwidth": math.inf} if table.get("bandwidth") == "shared" else table
     given = _checked(where, "link", given, _LINK)
     for end in ("from", "to", "bandwidth"):

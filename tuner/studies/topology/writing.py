@@ -1,4 +1,4 @@
-"""Topologies as files, which `reading.read_topology` reads: `as_toml`."""
+"""Writes topologies as files that `reading.read_topology` reads. Start at `as_toml`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tuner.studies.topology.model import DeviceSpec, Link, Topology
 
 
 def as_toml(topology: Topology) -> str:
-    """What a topology is, whole: the file reads back equal."""
+    """Return all of a topology as TOML; reading it returns an equal topology."""
     tables = [f"name = {_text(topology.name)}\n"]
     for memory in topology.memories:
         tables.append(f"[[memory]]\nname = {_text(memory.name)}\nbytes = {_number(memory.bytes)}\n")
@@ -31,7 +31,7 @@ def _device(device: DeviceSpec) -> str:
 
 
 def _link(link: Link) -> str:
-    """In its one direction. A name with a star stands for many, so it is escaped."""
+    """Return a link as a table for one direction. Names are escaped, as a star in a name would match many devices."""
     lines = ["[[link]]", f"from = {_text(escape(link.source))}", f"to = {_text(escape(link.target))}"]
     bandwidth = '"shared"' if math.isinf(link.bandwidth) else _number(link.bandwidth)
     lines += [f"bandwidth = {bandwidth}", f"latency = {_number(link.latency)}", "both = false"]
@@ -45,5 +45,5 @@ def _number(value: float) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML string: JSON's, but for one character that TOML wants escaped too."""
+    """Return a TOML string: a JSON string in which one more character is escaped, as TOML demands."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

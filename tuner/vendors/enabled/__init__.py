@@ -1,1 +1,1 @@
-"""One module a vendor, for processes that import the templates that they may use."""
+"""Each module here registers one vendor's templates, for processes that import the templates that they may use."""

@@ -1,4 +1,5 @@
-"""Import it to make the templates of onednn known: what `open_vendor` does, here for child processes."""
+"""Register the templates of onednn on import. `open_vendor` imports this module here, and child processes import it,
+too."""
 
 from tuner.vendors.registry import register_templates
 

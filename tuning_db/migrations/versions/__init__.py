@@ -1,1 +1,4 @@
-"""One file per schema revision, oldest first. A new one is also listed in tuning_db.schema.REVISIONS."""
+"""This package holds one file per schema revision, numbered from the oldest.
+
+tuning_db.schema.REVISIONS lists them too, and a new one must be added there.
+"""

@@ -1,4 +1,4 @@
-"""Workloads, devices, trials and the journal of what is in flight."""
+"""This revision creates the tables for workloads, devices, trials and the journal of measurements in flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """From nothing to trials with their keys."""
+    """Create the first tables in an empty database."""
     if op.get_bind().dialect.name == "sqlite":
         op.execute("PRAGMA application_id = 0x65647475")
     _create_keys()

@@ -1,4 +1,4 @@
-"""Seconds spent on tuning each workload on each device."""
+"""This revision adds the seconds that were spent on tuning each workload on each device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """How long each workload was tuned for on each device."""
+    """Create the table of tuning times."""
     op.create_table(
         "efforts",
         sa.Column("workload_id", _Id, sa.ForeignKey("workloads.id"), primary_key=True),

@@ -1,4 +1,4 @@
-"""Who tunes which workload on which device, until when."""
+"""This revision adds the claims of runs on workloads (tuning_db.claims)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """Which run is at a workload, and until when its claim holds."""
+    """Create the table that says which run tunes a workload on a device, and until when its claim holds."""
     op.create_table(
         "claims",
         sa.Column("workload_id", _Id, sa.ForeignKey("workloads.id"), primary_key=True),

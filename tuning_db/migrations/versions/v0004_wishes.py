@@ -1,4 +1,4 @@
-"""What a person asks of the runs that are under way."""
+"""This revision adds the requests that a user makes of the runs that are under way (tuning_db.run_control)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """What somebody who watches wants of runs."""
+    """Create the table of pause and skip requests."""
     op.create_table(
         "wishes",
         sa.Column("id", _Id, primary_key=True),

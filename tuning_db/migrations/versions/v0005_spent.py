@@ -1,4 +1,4 @@
-"""What of the seconds of tuning went to building, and what to checking and timing."""
+"""This revision splits tuning time: it adds the seconds of building, and those of checking and timing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """What was spent before is known as a whole alone."""
+    """Add the two columns. Only the total is known of time that was spent before, so they are 0 for it."""
     for name in ("build_seconds", "run_seconds"):
         op.add_column("efforts", sa.Column(name, sa.Float(53), nullable=False, server_default="0"))

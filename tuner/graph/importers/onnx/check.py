@@ -1,6 +1,6 @@
-"""Reading an ONNX file and refusing what cannot be built, each with one line that names the file and the node.
+"""Read an ONNX file and refuse what cannot be built, with one line that names the file and the node.
 
-Start at `read_onnx`, which reads; `check_onnx` has more to check once the shapes of inputs are known.
+Start at `read_onnx`, which reads the file. `check_onnx` checks more once the shapes of the inputs are known.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from tuner.errors import BadInput
 
 _OWN = ("", "ai.onnx")
-_DOMAINS = (*_OWN, "com.microsoft")  # the last for the few contributed operators that TVM knows
+_DOMAINS = (*_OWN, "com.microsoft")  # the last one has onnxruntime's contributed operators
 _MAX_CHECKED_BYTES = 2**31 - 1  # protobuf's limit for a message in memory
 _DTYPES = {
     TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT8,
     TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8, TensorProto.UINT16,
     TensorProto.UINT32, TensorProto.UINT64, TensorProto.BOOL,
 }  # fmt: skip
-_MISPLACED = {"SimplifiedLayerNormalization"}  # contributed, though exporters write them as ONNX's own
+_MISPLACED = {"SimplifiedLayerNormalization"}  # contributed operators that exporters write as ONNX's own
 
 
 def known_operators() -> frozenset[str]:
-    """Names of the ONNX operators that TVM's frontend converts; control flow is left out."""
+    """Return the names of the ONNX operators that TVM's frontend converts. Control flow is left out."""
     return frozenset(onnx_frontend._get_convert_map()) | {"Constant"}
 
 
 def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
-    """Return the model and the SHA-256 of the file and of all that it stores outside.
+    """Return the model, and the SHA-256 of the file together with the files that it stores weights in.
 
     Raises BadInput for a missing, truncated or non-ONNX file, an unknown operator or a dtype that cannot be computed
     with.
@@ -60,20 +60,26 @@ def read_onnx(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def load_weights(path: Path, model: onnx.ModelProto) -> None:
-    """Read, in place, the tensors that a model stores in files beside it. Links are followed, as caches of downloaded
-    models are made of them; a file that the model itself puts elsewhere than in its folder is refused.
+    """Read, in place, the tensors that a model stores in files beside it. Links are followed, since caches of
+    downloaded models consist of them. A path outside the model's folder is refused.
 
-    Raises BadInput for one that cannot be read, or is too short.
+    Raises BadInput for a file that is refused, cannot be read, or is too short.
     """
+    for tensor in _stored_outside(model):
+        _load_tensor(path, tensor)
+
+
+def _stored_outside(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Return the tensors whose data are in files beside the model's: weights and attributes, of inner graphs too."""
+    tensors: list[onnx.TensorProto] = []
     for graph in graphs_of(model.graph):
         attributes = [a for node in graph.node for a in node.attribute]
-        for tensor in [*graph.initializer, *(a.t for a in attributes), *(t for a in attributes for t in a.tensors)]:
-            if uses_external_data(tensor):
-                _load_tensor(path, tensor)
+        tensors += [*graph.initializer, *(a.t for a in attributes), *(t for a in attributes for t in a.tensors)]
+    return [tensor for tensor in tensors if uses_external_data(tensor)]
 
 
 def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and all that are in its nodes."""
+    """Yield the graph and all graphs inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -82,7 +88,7 @@ def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _file_of(path: Path, tensor: onnx.TensorProto) -> Path:
-    """The file that holds a tensor. Raises BadInput for one outside of the model's folder."""
+    """Return the file that holds a tensor. Raises BadInput if it is outside the model's folder, or is not a file."""
     place = PurePosixPath(ExternalDataInfo(tensor).location)
     if place.is_absolute() or ".." in place.parts or not place.parts:
         raise BadInput(
@@ -110,7 +116,7 @@ def _load_tensor(path: Path, tensor: onnx.TensorProto) -> None:
 
 
 def check_onnx(path: Path, model: onnx.ModelProto) -> None:
-    """Raises BadInput for a model whose inputs have shapes and which is not valid all the same."""
+    """Check a model whose inputs have shapes. Raises BadInput if it is not valid ONNX or an output is not a tensor."""
     shapeless = []
     for value in model.graph.output:  # the checker wants types of outputs, which follow from the nodes anyway
         if value.type.WhichOneof("value") not in (None, "tensor_type"):
@@ -125,7 +131,7 @@ def check_onnx(path: Path, model: onnx.ModelProto) -> None:
             onnx.checker.check_model(model)
         except (onnx.checker.ValidationError, ValueError) as error:
             raise BadInput(f"{path}: not a valid ONNX model: {_first_line(error)}") from None
-    for tensor in shapeless:  # or else it would be that of a single number
+    for tensor in shapeless:  # an empty shape would be that of a single number
         tensor.ClearField("shape")
 
 
@@ -135,7 +141,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _digest(path: Path, model: onnx.ModelProto) -> str:
-    external = {_file_of(path, tensor) for tensor in model.graph.initializer if uses_external_data(tensor)}
+    external = {_file_of(path, tensor) for tensor in _stored_outside(model)}
     digest = hashlib.sha256()
     for file in [path, *sorted(external)]:
         try:
@@ -148,13 +154,16 @@ def _digest(path: Path, model: onnx.ModelProto) -> str:
 
 
 def describe_node(node: onnx.NodeProto) -> str:
-    """A node as messages name it."""
+    """Return the text by which messages name a node."""
     return f"node {node.name or (node.output[0] if node.output else '?')!r} ({node.op_type})"
 
 
 def check_operators(path: Path, graph: onnx.GraphProto) -> None:
-    """Raises BadInput for a node that is left when constants are folded and operators written out, and that has no
-    converter or a constant of a dtype that cannot be computed with."""
+    """Check the nodes that are left after constants were folded and operators written out.
+
+    Raises BadInput for a node that is control flow, has no converter, or has a constant of a dtype that cannot be
+    computed with.
+    """
     known = known_operators()
     _check_tensors(path, graph)
     for node in graph.node:
@@ -168,7 +177,8 @@ def check_operators(path: Path, graph: onnx.GraphProto) -> None:
 
 
 def _check_names(path: Path, graph: onnx.GraphProto) -> None:
-    """Raises BadInput for an operator that nobody knows."""
+    """Raise BadInput for an operator of an unknown domain, or one of ONNX's domain that ONNX does not define.
+    Contributed operators that were written as ONNX's own get their domain."""
     for node in graph.node:
         if node.op_type in _MISPLACED and node.domain in _OWN:
             node.domain = "com.microsoft"
@@ -187,7 +197,7 @@ def _dtype_name(elem_type: int) -> str:
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller gives: old files list their weights among the inputs too."""
+    """Return the inputs that a caller gives. Old files list their weights among the inputs too."""
     weights = {tensor.name for tensor in graph.initializer}
     return [value for value in graph.input if value.name not in weights]
 
@@ -208,7 +218,7 @@ def _check_tensors(path: Path, graph: onnx.GraphProto) -> None:
     tensors = [(tensor, users.get(tensor.name)) for tensor in graph.initializer]
     tensors += [(a.t, node) for node in graph.node for a in node.attribute if a.HasField("t")]
     for tensor, node in tensors:
-        if node is not None and tensor.data_type not in _DTYPES | {TensorProto.DOUBLE}:
+        if node is not None and tensor.data_type not in _DTYPES:
             raise BadInput(
                 f"{path}: {describe_node(node)}: its constant {tensor.name!r} has dtype "
                 f"{_dtype_name(tensor.data_type)}; export the model in float32"

@@ -1,5 +1,6 @@
-"""Control flow that depends on nothing but constants, written out: the taken branch of an `If` in its place, the bodies
-of a short `Loop` one after the other. In place. Start at `write_out_control`.
+"""Write out, in place, control flow that depends only on constants. Start at `write_out_control`.
+
+An `If` is replaced by the branch that is taken, and a short `Loop` by its bodies, one after the other.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from onnx import helper, numpy_helper
 
 from tuner.graph.importers.onnx.rules import opset_of
 
-MOST_NODES = 4096  # that a loop may become
+MOST_NODES = 4096  # nodes that a loop may become
 
 
 def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Let these be the nodes of a graph; some may be its own, which end with their place in it."""
+    """Replace the nodes of a graph. Nodes of the graph itself may be among the new ones: they are copied first, since
+    they become invalid when they are removed."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
 def write_out_control(model: onnx.ModelProto) -> bool:
-    """Replace every node of control flow whose condition is a constant; return whether there was one."""
+    """Replace every node of control flow whose condition is a constant, and return whether there was one."""
     graph = model.graph
     values = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
@@ -40,7 +42,7 @@ def write_out_control(model: onnx.ModelProto) -> bool:
 def _written_out(
     node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, onnx.TensorProto]
 ) -> list[onnx.NodeProto] | None:
-    """Return the nodes that do what this one does; None where it is no control flow, or depends on what is computed."""
+    """Return the nodes that replace a node of control flow. Return None if it is none or depends on computed values."""
     if node.op_type == "If" and node.input[0] in values:
         taken = bool(numpy_helper.to_array(values[node.input[0]]).reshape(-1)[0])
         branch = next(a.g for a in node.attribute if a.name == ("then_branch" if taken else "else_branch"))
@@ -53,7 +55,8 @@ def _written_out(
 def _unrolled(
     node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, onnx.TensorProto]
 ) -> list[onnx.NodeProto] | None:
-    """Write out a loop of a known number of turns whose condition stays as it is; join what each turn puts out."""
+    """Write out a loop that has a known number of iterations and a condition that stays as it is. The outputs of all
+    iterations are stacked. Return None if it cannot be written out, or would become too large."""
     graph, body = model.graph, next(a.g for a in node.attribute if a.name == "body")
     turns = _turns(node, body, values)
     if turns is None or turns * len(body.node) > MOST_NODES:
@@ -78,7 +81,7 @@ def _unrolled(
 
 
 def _turns(node: onnx.NodeProto, body: onnx.GraphProto, values: Mapping[str, onnx.TensorProto]) -> int | None:
-    """Return how often the loop runs; None where that is not known, or where it has nothing to put out."""
+    """Return how often the loop runs. Return None if that is not known, or if it does not run and so has no outputs."""
     most, going = (values.get(name) if name else None for name in (*node.input[:2], "")[:2])
     if most is None or (node.input[1:2] and node.input[1] and going is None):
         return None
@@ -90,7 +93,7 @@ def _turns(node: onnx.NodeProto, body: onnx.GraphProto, values: Mapping[str, onn
 
 
 def _origin(body: onnx.GraphProto, name: str) -> str:
-    """Return where a value comes from through nodes that hand it on."""
+    """Return the name of the value that reaches `name` through nodes that only hand it on."""
     made = {node.output[0]: node for node in body.node if node.op_type in ("Identity", "Cast")}
     while name in made:
         name = made[name].input[0]
@@ -108,7 +111,8 @@ def _is_true(body: onnx.GraphProto, name: str) -> bool:
 def stacked(
     parts: list[str], output: str, graph: onnx.GraphProto, opset: int, *, axis: int = 0
 ) -> list[onnx.NodeProto]:
-    """Return nodes that stack the results of all turns along a new axis. Axes are an operand since set 13."""
+    """Return nodes that stack the results of all iterations along a new axis. The axes of Unsqueeze are an operand
+    since operator set 13."""
     rows, reads, attributes = [f"{output}/{i}" for i in range(len(parts))], [], {"axes": [axis]}
     if opset >= 13:
         reads, attributes = [f"{output}/axes"], {}
@@ -123,8 +127,8 @@ def stacked(
 def body_nodes(
     body: onnx.GraphProto, graph: onnx.GraphProto, prefix: str, *, given: Iterable[str], results: Iterable[str]
 ) -> list[onnx.NodeProto]:
-    """Copy the body's nodes with names of their own, which read what is `given` and write `results`; its weights
-    become the graph's."""
+    """Return copies of the body's nodes that have names of their own. They read the tensors `given` and write
+    `results`. The body's weights are added to the graph."""
     names = dict(zip((value.name for value in body.input), given, strict=True))
     own = [name for node in body.node for name in node.output if name]
     names |= {name: f"{prefix}{name}" for name in [*own, *(tensor.name for tensor in body.initializer)]}
@@ -143,7 +147,7 @@ def body_nodes(
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Rename what the node reads and writes, and what graphs in it read from outside."""
+    """Rename the tensors that a node reads and writes, and those that graphs in it read from outside."""
     for field in (node.input, node.output):
         field[:] = [names.get(name, name) for name in field]
     for attribute in node.attribute:

@@ -1,8 +1,8 @@
-"""Through which ONNX operators a number of results that depends on the values can be followed. Start at `axis_behind`.
+"""Follow a number of results that depends on the values through ONNX operators. Start at `axis_behind`.
 
-ONNX has shapes that are known when a network runs. Here such a tensor has its greatest length, and the operators behind
-it compute all of it: that is right as long as every entry of a result depends on entries that are there, and on no more
-than the axis's own. Where that is not so, the network is refused.
+Some shapes in ONNX are known only when a network runs. Here such a tensor has its largest length, and the operators
+behind it compute all of it. That is right as long as every valid entry of a result depends only on valid entries, and
+along the counted axis only on the entry with its own index. Otherwise the network is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from tuner.graph.ir.bindings import shape_of
 from tuner.graph.ir.simplify import constant
 
-# Every entry of a result depends on the entries at its place alone.
+# Every entry of a result of these depends only on the entries at the same position.
 _ELEMENTWISE = frozenset(
     (
         "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Div", "Equal", "Exp", "Floor", "Greater", "GreaterOrEqual",
@@ -27,12 +27,13 @@ _ELEMENTWISE = frozenset(
 
 
 class Uncountable(ValueError):
-    """The number of results cannot be followed through a node: the message says why."""
+    """Raised if the number of results cannot be followed through a node. The message says why."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """An ONNX node's operands and attributes; `axes`: the counted axis of every operand, None where it has none."""
+    """An ONNX node that is to be followed, with its operands and attributes. `axes` has the counted axis of every
+    operand, or None if the operand is not counted."""
 
     op: str
     inputs: Sequence[Any]
@@ -46,7 +47,8 @@ class Node:
         return int(self.attrs.get("axis", default)) % rank
 
     def ints(self, name: str, i: int) -> list[int] | None:
-        """A list that is an attribute in old operator sets and an operand in new ones."""
+        """Return a list that is an attribute in old operator sets and an operand in new ones. Return None if it is left
+        out. Raises Uncountable if the operand is not a constant."""
         if name in self.attrs:
             return [int(v) for v in self.attrs[name]]
         if len(self.inputs) <= i or self.inputs[i] is None:
@@ -58,7 +60,8 @@ class Node:
 
 
 def axis_behind(node: Node, results: Sequence[Any]) -> int:
-    """The axis of all results that has as many entries as the counted axes of the operands. Raises Uncountable."""
+    """Return the axis of all results that has as many valid entries as the counted axes of the operands. Raises
+    Uncountable if there is no such axis."""
     if node.op in _ELEMENTWISE:
         return _elementwise(node, results[0])
     rule = _RULES.get(node.op)

@@ -1,6 +1,7 @@
-"""Floating point types of an ONNX file made wider: weights, constants and whatever nodes compute, with a Cast behind
-each input and before each output, which keep the file's type. Start at `widen_halves`; `widen_singles` is for
-references.
+"""Widen the floating-point types of an ONNX file. Start at `widen_halves`; `widen_singles` is for references.
+
+Weights, constants and everything that nodes compute get the wider type. The inputs and outputs keep the file's type: a
+Cast follows each input and comes before each output.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from tuner.graph.importers.onnx.check import graph_inputs, graphs_of
 from tuner.graph.importers.onnx.control import rename, set_nodes
 
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-# Attributes that say a type of what is computed.
+# These attributes give the type of a result or of a computation.
 _TYPES = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
 
 
 def widen_halves(model: onnx.ModelProto) -> bool:
-    """Let everything between inputs and outputs be computed in float32, in place; return whether there are halves.
+    """Let everything between inputs and outputs be computed in float32, in place. Return whether there are halves.
 
-    What is rounded to a half on the way in the file is not rounded here.
+    Values that the file rounds to halves on their way are not rounded here.
     """
     return _Widening(_HALVES, TensorProto.FLOAT).widened(model)
 
 
 def widen_singles(model: onnx.ModelProto) -> bool:
-    """Let everything between inputs and outputs be computed in float64, in place; return whether there are singles."""
+    """Let everything between inputs and outputs be computed in float64, in place. Return whether there are singles."""
     return _Widening((TensorProto.FLOAT,), TensorProto.DOUBLE).widened(model)
 
 
@@ -38,13 +39,13 @@ def _cast(source: str, result: str, kind: int) -> onnx.NodeProto:
 
 @dataclass(frozen=True)
 class _Widening:
-    """Makes `wide` of the types `narrow`."""
+    """Replaces the types `narrow` of a model by the type `wide`."""
 
     narrow: tuple[int, ...]
     wide: int
 
     def widened(self, model: onnx.ModelProto) -> bool:
-        """Change the model; return whether there was something to change."""
+        """Change the model, and return whether there was something to change."""
         graph = model.graph
         if not any(self._concerns(inner) for inner in graphs_of(graph)):
             return False
@@ -59,7 +60,8 @@ class _Widening:
         return True
 
     def _borders(self, graph: onnx.GraphProto) -> tuple[dict[str, str], list[onnx.NodeProto], list[onnx.NodeProto]]:
-        """What inputs and outputs are called within, and the casts of both."""
+        """Return the names that inputs and outputs get inside the graph, the casts of the inputs, and those of the
+        outputs."""
         names: dict[str, str] = {}
         entering, leaving = [], []
         for value in graph_inputs(graph):

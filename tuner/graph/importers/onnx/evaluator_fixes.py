@@ -1,8 +1,9 @@
-"""Operators whose results onnx's reference evaluator has wrong.
+"""Replace operators whose results onnx's reference evaluator has wrong. Start at `MENDED`.
 
-BatchNormalization 7 to 13 (it normalises by the batch), Softmax and its like before 13 (they are over all axes from one
-on), LRN (it does as many channels as there are images), ConvTranspose of several groups, and GlobalMaxPool unless it is
-of two dimensions. Start at `MENDED`.
+- BatchNormalization 7 to 13: the evaluator normalises by the batch.
+- Softmax, LogSoftmax and Hardmax before 13: they should go over all axes from a given one on, but do not.
+- LRN: the evaluator handles only as many channels as there are images.
+- ConvTranspose is wrong with several groups, and GlobalMaxPool unless it has two dimensions.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def _hardmax(rows: np.ndarray) -> np.ndarray:
 
 
 def _along(name: str, compute: Callable[[np.ndarray], np.ndarray]) -> type:
-    """Return the operator of that name, which computes rows by themselves: before operator set 13, rows of all axes
-    from `axis` on (from 1 on where the node does not say)."""
+    """Return the operator called `name`, which applies `compute` to each row. A row goes along one axis. Before
+    operator set 13 it goes over all axes from `axis` on (from 1 on if the node does not say)."""
 
     def run(self: OpRun, x: np.ndarray, **_defaults: Any) -> tuple[Any, ...]:
         axis = next((attribute.i for attribute in self.onnx_node.attribute if attribute.name == "axis"), None)
@@ -85,7 +86,7 @@ class LRN(OpRun):  # type: ignore[misc]
 
 
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
-    """Takes the largest over all axes behind the channels."""
+    """Takes the largest value over all axes behind the channels."""
 
     op_domain = ""
 
@@ -94,7 +95,7 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
 
 
 class ConvTranspose(OpRun):  # type: ignore[misc]
-    """Is of any dimension and number of groups."""
+    """Transposes convolutions of any dimension and any number of groups."""
 
     op_domain = ""
 
@@ -132,7 +133,7 @@ def _window(
 def _scattered(
     x: np.ndarray, w: np.ndarray, groups: int, *, strides: Sequence[int], dilations: Sequence[int]
 ) -> np.ndarray:
-    """Return all products where they belong, before anything is cut off, in float64."""
+    """Return the sums of all products at their positions, before anything is cut off, in float64."""
     images, channels, *sizes = x.shape
     _, features, *kernel = w.shape
     data = x.astype(np.float64).reshape(images, groups, channels // groups, -1)

@@ -1,7 +1,7 @@
-"""Computing on the ONNX graph, before it is imported, whatever does not depend on the inputs' values.
+"""Compute everything in an ONNX graph that does not depend on the inputs' values, before the graph is imported.
 
-Exporters write shapes and slice bounds as small programs over Shape nodes. With static shapes they are constants, and
-only as constants can TVM's importer give everything behind them a static shape. Start at `fold_constants`.
+Exporters write shapes and slice bounds as small programs over Shape nodes. With static shapes these are constants.
+TVM's importer can give everything behind them a static shape only if they are folded. Start at `fold_constants`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tuner.graph.importers.onnx.evaluator_fixes import MENDED
 from tuner.graph.importers.onnx.rewrites.writer import types_of
 
 Opsets = dict[str, int]  # operator sets by domain
-_MOST_BYTES = 1 << 30  # of a node's results: a few bytes can ask for any number of values
+_MOST_BYTES = 1 << 30  # of a node's results; a node of a few bytes can ask for any number of values
 _RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 
 
 class TooLarge(Exception):
-    """Says which node has a constant result that is too large to be kept."""
+    """Raised if a node has a constant result that is too large to be kept. The message names the node."""
 
 
 def fold_constants(model: onnx.ModelProto) -> None:
-    """Replace every node with constant operands, and every shape of a static tensor, by its value, and write out the
-    control flow that depends on them, in place. Raises TooLarge."""
+    """Replace every node with constant operands, and every shape of a static tensor, by its value, in place. Also write
+    out the control flow that depends on such values. Raises TooLarge if a value is too large to be kept."""
     while True:
         _constants_to_weights(model)
         folded = _is_foldable(model.graph) and _fold_once(model)
@@ -42,7 +42,7 @@ def _opsets(model: onnx.ModelProto) -> Opsets:
 
 
 def _constants_to_weights(model: onnx.ModelProto) -> None:
-    """Let Constant nodes, which say their value in one of several ways, be weights."""
+    """Turn Constant nodes, which can give their value by different attributes, into weights."""
     graph, opsets = model.graph, _opsets(model)
     kept = []
     for node in graph.node:
@@ -62,7 +62,7 @@ def _is_foldable(graph: onnx.GraphProto) -> bool:
 
 
 def _reads_shape(node: onnx.NodeProto) -> bool:
-    """Whether the result depends on nothing but the operand's shape."""
+    """Return whether the result depends only on the operand's shape."""
     return node.op_type in ("Shape", "Size") or (
         node.op_type == "EyeLike" and any(a.name == "dtype" for a in node.attribute)
     )
@@ -74,7 +74,7 @@ def _has_constant_operands(node: onnx.NodeProto, constants: set[str]) -> bool:
 
 
 def _fold_once(model: onnx.ModelProto) -> bool:
-    """One pass from inputs to outputs; whether anything was folded."""
+    """Make one pass from inputs to outputs, and return whether anything was folded."""
     graph, opsets = model.graph, _opsets(model)
     values = {tensor.name: tensor for tensor in graph.initializer}
     known, arrays = set(values), dict[str, np.ndarray]()
@@ -105,8 +105,9 @@ def _fold_once(model: onnx.ModelProto) -> bool:
 
 
 def _evaluate(node: onnx.NodeProto, operands: Mapping[str, np.ndarray], opsets: Opsets) -> list[np.ndarray] | None:
-    """The values of a node's outputs; None where onnx cannot compute them, which leaves it to the importer."""
-    # In a graph: of a node alone, onnx evaluates what the newest operator set says.
+    """Return the values of a node's outputs. Return None if onnx cannot compute them, so that the importer has to.
+    Raises TooLarge if they are too large to be kept."""
+    # The node is put into a graph, since onnx evaluates a single node as the newest operator set defines it.
     ends = [[onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name] for names in _names(node)]
     graph = helper.make_graph([node], "folded", *ends)
     try:
@@ -125,7 +126,7 @@ def _names(node: onnx.NodeProto) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _static_shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """The shapes of all tensors that are known and free of symbols."""
+    """Return the shapes of all tensors whose shapes are known and free of symbols."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     for name, tensor in types_of(model).items():
         if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):

@@ -1,4 +1,4 @@
-"""Which integers an ONNX model takes, of those inputs that choose entries of something. Start at `entries_chosen`."""
+"""Find the integers that an ONNX model accepts for inputs that choose entries of tensors. Start at `entries_chosen`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.graph.importers.onnx.rewrites.writer import NodeWriter, attributes_of
 _WIDE = {
     onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.UINT32, onnx.TensorProto.UINT64,
 }  # fmt: skip
-# These hand integers on as they are.
+# These operators hand integers on unchanged.
 _MOVES = {
     "Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose",
     "Unsqueeze",
@@ -20,8 +20,8 @@ _MOVES = {
 
 
 def entries_chosen(model: onnx.ModelProto) -> dict[str, int]:
-    """How many entries each input of wide integers chooses from, such as the rows of an embedding; inputs that choose
-    nothing are left out. Where one chooses from several things, the fewest."""
+    """Return how many entries each input of wide integers chooses from, such as the rows of an embedding. Inputs that
+    choose nothing are left out. If an input chooses from several tensors, the smallest number counts."""
     wide = [v.name for v in graph_inputs(model.graph) if v.type.tensor_type.elem_type in _WIDE]
     if not wide:
         return {}
@@ -31,7 +31,7 @@ def entries_chosen(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _choices(writer: NodeWriter, graph: onnx.GraphProto, name: str) -> Iterator[int]:
-    """The numbers of entries that a tensor chooses from, wherever it gets to unchanged."""
+    """Yield the numbers of entries that a tensor chooses from, wherever it arrives unchanged."""
     same = {name}
     for node in graph.node:
         read = node.input if node.op_type == "Concat" else node.input[:1]
@@ -42,7 +42,8 @@ def _choices(writer: NodeWriter, graph: onnx.GraphProto, name: str) -> Iterator[
 
 
 def _entries(writer: NodeWriter, node: onnx.NodeProto, indexes: set[str]) -> int | None:
-    """How many entries a node chooses from by one of the tensors; None where it does not."""
+    """Return how many entries a node chooses from by one of the tensors in `indexes`. Return None if it does not
+    choose, or if the number is not known."""
     place, axis = _CHOOSES.get(node.op_type, (-1, None))
     if place < 0 or operand(node, place) not in indexes:
         return None
@@ -52,12 +53,12 @@ def _entries(writer: NodeWriter, node: onnx.NodeProto, indexes: set[str]) -> int
     shape = writer.shape(node.input[0])
     if shape is None:
         return None
-    if axis is None:  # tuples of indexes, of some axes: each of them within all
+    if axis is None:  # tuples of indexes of several axes: each index has to be valid for all axes
         return min(shape)
     return shape[attributes_of(node).get("axis", axis) % len(shape)]
 
 
-# By operator: which operand is an index, and along which axis unless the node says another.
+# Says for each operator which operand is an index, and along which axis unless the node gives another.
 _CHOOSES: Mapping[str, tuple[int, int | None]] = {
     "Gather": (1, 0),
     "GatherElements": (1, 0),

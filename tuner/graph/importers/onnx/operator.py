@@ -1,4 +1,4 @@
-"""A convolution or a dense layer as an ONNX model of its own: `operator_model`."""
+"""`operator_model` writes a convolution or a dense layer as an ONNX model of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish
 
 
 def operator_model(workload: Workload, weight: np.ndarray, bias: np.ndarray | None) -> onnx.ModelProto:
-    """A convolution or dense layer with its epilogue: reads "data" and, for every "add", "add0" ...; one result."""
+    """Return a model of a convolution or dense layer with its epilogue. Its inputs are "data" and, for every "add" in
+    the epilogue, "add0", "add1" and so on. It has one output."""
     anchor, builder = anchor_of(workload), GraphBuilder("operator", np.random.default_rng(0))
     left = list(workload.epilogue)
     operands = [builder.input("data", anchor.data_shape), builder.constant(np.asarray(weight, np.float32))]

@@ -1,4 +1,4 @@
-"""The parts of an ONNX model that compute single tensors, as models of their own. Start at `Parts`."""
+"""Make models of the parts of an ONNX model that compute single tensors. Start at `Parts`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tuner.graph.importers.onnx.shapes import bind_shapes
 
 
 class Parts:
-    """The nodes of a file in its order. `tensors`: the first result of each node whose type onnx can infer, in order
-    of the nodes."""
+    """An ONNX file that can be taken apart. `tensors` has the first result of each node whose type onnx can infer, in
+    the order of the nodes."""
 
     def __init__(
         self, path: Path, *, shapes: Mapping[str, Sequence[int]] | None = None, batch: int | None = None
@@ -38,7 +38,7 @@ class Parts:
         return [name for name in self.tensors if name in reads]
 
     def behind(self, tensor: str) -> set[str]:
-        """Return all tensors that one is computed from, and itself."""
+        """Return all tensors that a tensor is computed from, and the tensor itself."""
         found: set[str] = set()
         waiting = [tensor]
         while waiting:
@@ -67,7 +67,7 @@ class Parts:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node reads, and what graphs in it read from outside."""
+    """Yield the names of the tensors that a node reads, and of those that graphs in it read from outside."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:

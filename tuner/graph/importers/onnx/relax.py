@@ -1,5 +1,7 @@
-"""From a checked ONNX model to Relax: TVM's importer, with node names kept and converters of our own (onnx_converters,
-and onnx_vision for what templates compute). Start at `import_onnx`.
+"""Convert a checked ONNX model to Relax. Start at `import_onnx`.
+
+It uses TVM's importer, but keeps the names of nodes and has converters of its own: `converters.elementwise`,
+`converters.layers`, and `converters.vision` for operators that templates compute.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have 
 
 @dataclass(frozen=True)
 class Imported:
-    """`module`, which node each of its variables came from, and the outputs of which only so many entries are there as
-    another result says; those are behind the model's own."""
+    """A module that was imported from ONNX.
+
+    `node_names` says which node each of its variables came from. `counts` has the outputs whose number of valid entries
+    is another result of the module. These results come behind the model's own outputs.
+    """
 
     module: tvm.IRModule
     node_names: Mapping[str, str]
@@ -42,14 +47,14 @@ class Imported:
 
 
 def import_onnx(model: onnx.ModelProto, source: str) -> Imported:
-    """Raises BadInput naming a node that fails."""
+    """Convert a model to Relax. Raises BadInput, naming the node, if a node cannot be converted."""
     importer = _Importer(source)
-    with contextlib.redirect_stdout(io.StringIO()):  # TVM prints the operator that it fails on, which we name
+    with contextlib.redirect_stdout(io.StringIO()):  # TVM prints the operator that it fails on; the error names it
         try:
             module = importer.from_onnx(model.graph, opset_of(model))
         except Exception as error:
-            with contextlib.suppress(Exception):  # of one that was not begun
-                importer.bb._end_block()  # TVM warns of one that is not ended
+            with contextlib.suppress(Exception):  # the block may not have been begun
+                importer.bb._end_block()  # TVM warns of a block that is not ended
             if isinstance(error, BadInput):
                 raise
             raise BadInput(f"{source}: cannot be converted: {last_line(error)}") from error
@@ -63,7 +68,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         super().__init__({}, "float32", sanitize=False)
         self.node_names: dict[str, str] = {}
         self.counts: dict[str, Count] = {}
-        self._counted: dict[Any, Counted] = {}  # by the variable
+        self._counted: dict[Any, Counted] = {}  # by the variable that holds the value
         self._source = source
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
@@ -73,7 +78,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         self._return_counts(graph)
 
     def _return_counts(self, graph: onnx.GraphProto) -> None:
-        """Add the counts of counted outputs behind the outputs."""
+        """Append the counts of counted outputs to the graph's outputs."""
         index: dict[Any, int] = {}
         results = [output.name for output in graph.output]
         for name in results:
@@ -124,7 +129,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return None if counted is None else counted.axis
 
     def _followed(self, node: Node, result: Any) -> Any:
-        """The result of a node, of whose parts it is known how much is there if that is known of its operands."""
+        """Return the result of a node. If operands are counted, record how many entries of its parts are valid. Raises
+        Uncountable if that cannot be told."""
         if all(axis is None for axis in node.axes):
             return result
         counts = {self._counted[o].count for o, axis in zip(node.inputs, node.axes, strict=True) if axis is not None}
@@ -139,7 +145,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return result
 
     def _name(self, var: Any, node: str) -> None:
-        """Remember where a variable came from, and those that it was made of."""
+        """Remember the node that a variable came from, also for the variables that it was made of."""
         bound = self.bb.lookup_binding(var) if isinstance(var, tvm.ir.Var) else None
         if bound is None or var.name in self.node_names:
             return
@@ -148,7 +154,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             self._name(operand, node)
 
     def _own_result(self, op_name: str, inputs: Inputs, attrs: Attributes) -> Any:
-        """The result of a converter of ours, or None where TVM's is to be used."""
+        """Return the result of a converter of ours, or None if TVM's converter is to be used."""
         if op_name in WINDOWED:
             data, weight = shape_of(inputs[0]), shape_of(inputs[min(1, len(inputs) - 1)])  # a pool has no weight
             if data is not None and weight is not None:
@@ -163,7 +169,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 
 
 def _check_window(data: Any, result: Any) -> None:
-    """That the window fits at least once, which no converter checks."""
+    """Check that the window fits into its input at least once, which no converter checks. Raises ValueError if not."""
     given, made = ([int(size) for size in x.ty.shape] if is_static(x.ty) else [1] for x in (data, result))
     if min(made) < 1 <= min(given):
         rows = " x ".join(map(str, given[2:]))

@@ -1,4 +1,4 @@
-"""What older operator sets say in other words, written as later ones say it: who reads the nodes need not know the set.
+"""Rewrite nodes of older operator sets as later sets express them, so that code that reads nodes need not know the set.
 
 Start at `write_old_rules` and `write_old_operators`.
 """
@@ -13,13 +13,15 @@ _RULE = "coordinate_transformation_mode"
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The operator set of ONNX's own operators."""
+    """Return the version of ONNX's own operator set that a model uses."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
 
 
 def write_old_rules(model: onnx.ModelProto) -> None:
-    """Before operator set 16, RoiAlign had one rule for coordinates; onnx's evaluator applies the later default to
-    all. In place; a node that says its rule is left alone."""
+    """Write, in place, the rule for coordinates into each RoiAlign of a set before 16, unless the node gives its rule.
+
+    Before operator set 16, RoiAlign had only one rule, but onnx's evaluator applies the later default to all sets.
+    """
     if opset_of(model) >= 16:
         return
     for node in model.graph.node:
@@ -28,8 +30,8 @@ def write_old_rules(model: onnx.ModelProto) -> None:
 
 
 def write_old_operators(model: onnx.ModelProto) -> None:
-    """Rewrite, in place, the operators that converters read as later sets have them. Not for onnx's evaluator, which
-    knows the sets."""
+    """Rewrite, in place, the operators that converters expect as later sets have them. This is not meant for models
+    that onnx's evaluator runs, since it knows the sets."""
     opset, graph = opset_of(model), model.graph
     for node in graph.node:
         if opset < 10 and node.op_type == "Slice":
@@ -39,7 +41,7 @@ def write_old_operators(model: onnx.ModelProto) -> None:
 
 
 def _bounds_to_operands(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
-    """Before operator set 10, the bounds of a slice were attributes."""
+    """Turn the bounds of a slice into operands. They were attributes before operator set 10."""
     bounds = {a.name: list(a.ints) for a in node.attribute}
     bounds.setdefault("axes", list(range(len(bounds["starts"]))))
     for name in ("starts", "ends", "axes"):
@@ -49,7 +51,8 @@ def _bounds_to_operands(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
 
 
 def _widen_slopes(model: onnx.ModelProto) -> None:
-    """Before operator set 7, the slopes of a PReLU were one for each channel; later they are broadcast from behind."""
+    """Reshape the slopes of a PReLU, of which there was one for each channel before operator set 7. Since then they are
+    broadcast from the last axis on."""
     users = {node.input[1]: node for node in model.graph.node if node.op_type == "PRelu"}
     if not users:
         return

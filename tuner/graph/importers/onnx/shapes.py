@@ -1,7 +1,7 @@
-"""Giving the free axes of an ONNX model's inputs their sizes, before anything is made of its shapes.
-
-An axis is free where the file has a name for its size, or nothing. One name is one size, wherever it stands. Start at
+"""Give the free axes of an ONNX model's inputs their sizes, before anything else uses its shapes. Start at
 `bind_shapes`.
+
+An axis is free if the file has a name for its size, or nothing. One name is one size, wherever it occurs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from tuner.errors import BadInput
 from tuner.graph.importers.onnx.check import graph_inputs
 
 _UNNAMED = ("", "?")  # the second is what Paddle's exporter writes
-_NOTHING = "0 of "  # begins the symbol of an axis that the file gives no entries: only a whole shape may say another
-_EXAMPLE_SIZES = {3: 128, 4: 224}  # by rank, of an axis that is not the first
+_NOTHING = "0 of "  # begins the symbol of an axis of size 0 in the file: only a whole shape may give it another size
+_EXAMPLE_SIZES = {3: 128, 4: 224}  # by rank: the size that examples give an axis other than the first
 
 Shape = tuple[int, ...]
-_Size = int | str  # a symbol where it is free
+_Size = int | str  # a symbol if the axis is free
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The `shapes` of those inputs that have free axes in the file, and `remarks`: lines about what nobody said."""
+    """The sizes that were given to an ONNX model. `shapes` has the whole shapes of those inputs that have free axes in
+    the file. `remarks` are lines about sizes that were assumed."""
 
     shapes: Mapping[str, Shape]
     remarks: tuple[str, ...]
@@ -35,11 +36,12 @@ class Bound:
 def bind_shapes(
     model: onnx.ModelProto, source: str, shapes: Mapping[str, Sequence[int]], batch: int | None = None
 ) -> Bound:
-    """Write the sizes of all free axes into the model's inputs, and wherever their names stand besides.
+    """Write the sizes of all free axes into the model's inputs, and wherever else their names occur.
 
-    `shapes`: whole shapes, by input. `batch`: of the first axis of every input where that is free. Free first axes that
-    nothing is said of become 1 if no other axis is left. Raises BadInput in one line for what does not fit the file,
-    and for axes that stay free.
+    `shapes` has whole shapes, by input. `batch` is the size of the first axis of every input where that axis is free.
+    Free first axes whose size is not given become 1 if no other axis is left free.
+
+    Raises BadInput in one line for sizes that do not fit the file, and for axes that stay free.
     """
     table = _Table(source, {value.name: _sizes(value) for value in graph_inputs(model.graph)})
     for name, shape in shapes.items():
@@ -71,7 +73,8 @@ def free_inputs(model: onnx.ModelProto) -> list[str]:
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[_Size] | None:
-    """Return an input's sizes; symbols of unnamed axes are its own. None where not even their number is known."""
+    """Return an input's sizes, or None if not even their number is known. A free axis without a name gets a symbol that
+    no other axis has."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -104,7 +107,7 @@ def _write(value: onnx.ValueInfoProto, shape: Shape) -> None:
 
 @dataclass
 class _Table:
-    """The sizes of all inputs, `bound` those of symbols so far."""
+    """A table that has the sizes of all inputs, and in `bound` the sizes that symbols were given so far."""
 
     source: str
     sizes: dict[str, list[_Size] | None]
@@ -114,7 +117,7 @@ class _Table:
         self.free_inputs = _free(self.sizes)
 
     def take_shape(self, name: str, shape: Shape) -> None:
-        """Bind what the whole shape of an input says."""
+        """Bind the symbols of an input to the sizes in its whole shape. Raises BadInput if the shape does not fit."""
         said = f"{self.source}: --shape {name}={','.join(map(str, shape))}"
         if name not in self.sizes:
             raise BadInput(f"{said}: there is no such input; there are {', '.join(self.sizes)}")
@@ -133,7 +136,7 @@ class _Table:
                 raise BadInput(f"{said}: axis {axis} is {known}{what}: {self._text(name)}")
 
     def take_batch(self, batch: int) -> None:
-        """Bind every free first axis."""
+        """Bind every free first axis to `batch`. Raises BadInput if that does not fit."""
         said = f"{self.source}: --batch {batch}"
         if batch < 1:
             raise BadInput(f"{said}: a batch is at least 1")
@@ -146,7 +149,7 @@ class _Table:
                 raise BadInput(f"{said}: --shape says {self.bound[size]}")
 
     def take_ones(self) -> tuple[str, ...]:
-        """Bind the first axes that are left to 1 if no other axis is free; return a line that says so."""
+        """Bind the first axes that are left to 1 if no other axis is free. Return a line that says so, if any were."""
         left = [(axis, size) for sizes in self.sizes.values() for axis, size in enumerate(sizes or [])]
         free = {size: axis for axis, size in reversed(left) if isinstance(size, str) and size not in self.bound}
         others = {size for axis, size in left if axis > 0 and size in free}
@@ -158,7 +161,7 @@ class _Table:
         return (f"{self.source}: the batch of {inputs} is free and taken as 1; for another one give --batch N",)
 
     def refuse_free(self) -> None:
-        """Raises BadInput, naming each input that has a free axis left, with an example of what would help."""
+        """Raise BadInput, naming each input that has a free axis left, with an example of what would help."""
         left = [name for name, sizes in self.sizes.items() if sizes is None or not _is_fixed(map(self._size, sizes))]
         for name in left:
             if any(isinstance(size, str) and size.startswith(_NOTHING) for size in self.sizes[name] or ()):
@@ -172,14 +175,14 @@ class _Table:
             raise BadInput(f"{self.source}: sizes are free: {shapes}: give them, for example: {examples}")
 
     def shape_of(self, name: str) -> Shape:
-        """Return an input's shape, once nothing of it is free."""
+        """Return an input's shape, once none of its axes is free."""
         return tuple(int(self._size(size)) for size in self.sizes[name] or ())
 
     def _size(self, size: _Size) -> _Size:
         return self.bound.get(size, size) if isinstance(size, str) else size
 
     def _text(self, name: str, known: Mapping[str, int] = MappingProxyType({})) -> str:
-        """Return an input's sizes as the file has them, but for those that are `known` besides."""
+        """Return an input's sizes as text: as the file has them, except for symbols whose sizes are `known`."""
         sizes = self.sizes[name]
         if sizes is None:
             return "of unknown rank"

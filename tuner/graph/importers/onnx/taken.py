@@ -1,5 +1,6 @@
-"""Which operators of ONNX are taken, and by what, as Markdown: `python -m tuner.graph.importers.onnx.taken` writes the
-table of docs/models.md.
+"""List the ONNX operators that are accepted, and what handles them, as Markdown.
+
+`python -m tuner.graph.importers.onnx.taken` writes the table of docs/models.md.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from tuner.graph.importers.onnx.rewrites.registry import REWRITES
 from tuner.graph.importers.onnx.rewrites.sequences import RESOLVED
 
 CONTRIBUTED = "com.microsoft"
-_FOLDED = ("If", "Loop")  # where what they depend on is constant
+_FOLDED = ("If", "Loop")  # if what they depend on is constant
 
 
 def taken_operators() -> dict[tuple[str, str], str]:
-    """By domain and operator, what takes it: "written out" in simpler operators, "resolved" when the model is loaded,
-    "converted" here, or "TVM" by TVM's converter."""
+    """Return what handles each operator, by its domain and name: "written out" in simpler operators, "resolved" when
+    the model is loaded, "converted" by a converter of ours, or "TVM" for TVM's converter."""
     found = {("", name): "TVM" for name in known_operators() if onnx.defs.has(name)}
     found |= {("", name): "converted" for name in CONVERTED}
     found |= dict.fromkeys(REWRITES, "written out")
@@ -27,14 +28,14 @@ def taken_operators() -> dict[tuple[str, str], str]:
 
 
 def refused_operators() -> list[str]:
-    """ONNX's own operators that are refused unless their operands are constants."""
+    """Return ONNX's own operators that are refused unless their operands are constants."""
     taken = {name for domain, name in taken_operators() if not domain}
     known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain and not schema.deprecated}
     return sorted(known - taken)
 
 
 def table() -> str:
-    """The table and what is behind it."""
+    """Return the table, followed by the operators that are refused."""
     lines = ["| taken by | operators of ONNX |", "|---|---|"]
     taken = taken_operators()
     for how in ("TVM", "converted", "written out", "resolved"):

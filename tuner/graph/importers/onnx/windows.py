@@ -1,4 +1,4 @@
-"""The padding of windows, where ONNX leaves it to be computed, as numbers. Start at `resolve_window`."""
+"""Compute the padding of windows as numbers where an ONNX node only implies it. Start at `resolve_window`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ Sizes = Sequence[int]
 
 
 def resolve_window(operator: str, shape: Sizes, weight: Sizes, attrs: Attributes) -> None:
-    """Write what follows from the shapes of the data and, for convolutions, of the weight: padding that is SAME_* or
-    VALID becomes numbers, as does what an output's shape means to a transposed convolution. Then the padding stays a
-    part of the operator."""
+    """Write into `attrs` the padding that follows from the shapes of the data and, for convolutions, of the weight.
+
+    The paddings SAME_* and VALID become numbers. So does the padding by which a transposed convolution gets a given
+    output shape. With numbers, the padding stays a part of the operator.
+    """
     if operator not in WINDOWED:
         return
     if operator == "ConvTranspose":
         _resolve_transposed(shape[2:], weight[2:], attrs)
     else:
-        dilated = operator == "Conv"  # onnxruntime pads a dilated pool as one that is not
+        dilated = operator == "Conv"  # onnxruntime pads a dilated pool as if it were not dilated
         _resolve_auto_pad(shape[2:], tuple(attrs.get("kernel_shape") or weight[2:]), attrs, dilated)
 
 
@@ -50,8 +52,8 @@ def _resolve_auto_pad(sizes: Sizes, kernel: Sizes, attrs: Attributes, dilated: b
 
 
 def _resolve_transposed(sizes: Sizes, kernel: Sizes, attrs: Attributes) -> None:
-    """Cut off what is left over of the output's shape, half on each side; where it is larger than all that is
-    written, zeros are behind."""
+    """Write the padding of a transposed convolution whose output shape is given. What exceeds this shape is cut off,
+    half on each side. If the shape is larger than everything that is written, zeros are added behind."""
     mode, rank = _text(attrs, "auto_pad"), len(sizes)
     strides, dilations, more = (
         attrs.get(name) or (default,) * rank

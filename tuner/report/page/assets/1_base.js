@@ -1,5 +1,5 @@
 "use strict";
-// Elements, texts, tables. Whatever comes from a database or a module is data: it is put into the page as text alone.
+// Makes elements, texts and tables. Whatever comes from a database or a module is data, and is shown only as text.
 
 const SVG = "http://www.w3.org/2000/svg";
 const LONGEST = 160; // characters of a name that are shown; the CSV has all
@@ -25,7 +25,7 @@ function draw(tag, attributes, ...children) {
   return put(document.createElementNS(SVG, tag), attributes, children);
 }
 
-// Characters that are not seen, or that turn the text around them, are written out.
+// These characters are invisible or change the direction of text: they are written as escapes.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 function shown(text) {
@@ -85,10 +85,10 @@ function csvButton(name, columns, rows) {
   return el("button", { type: "button", id: `csv-${name}`, onclick: save, "data-csv": name, "aria-label": `CSV of ${name}` }, "CSV");
 }
 
-// columns: title, get(row): what is compared and exported, text(row): what is shown, number: right-aligned.
-// `view` keeps what was chosen while the page is drawn anew.
+// A column has a title and get(row), the value that is sorted and exported. It may have text(row) or node(row) for what
+// is shown, and `number`, which aligns it to the right. `view` keeps the user's choices while the page is drawn anew.
 const PAGE = 25;
-const WIDEST = 32; // characters of a cell's line
+const WIDEST = 32; // characters: the most that a text cell claims as its least width
 
 function table(name, caption, columns, rows, view) {
   const mine = (view.tables[name] ??= { sort: null, down: false, filter: "", page: 0 });
@@ -143,7 +143,7 @@ function cellOf(column, row) {
   const value = column.get(row);
   const content = column.node ? column.node(row) : short(column.text ? column.text(row) : value ?? "-");
   const box = el("td", { class: column.number ? "number" : null, "data-value": column.number ? value ?? "" : null }, content);
-  // The table is as wide as its texts like and scrolls: else a column of text is squeezed to its longest word.
+  // The table is as wide as its texts need, and scrolls. Otherwise a column of text is squeezed to its longest word.
   if (!column.number) box.style.minWidth = `${Math.min(WIDEST, box.textContent.length + 4)}ch`;
   return box;
 }
@@ -165,8 +165,8 @@ function facts(pairs) {
   return el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value))));
 }
 
-// Draws a part of the page anew, with everything where a person had it: the focus and what is selected in a field, what
-// is scrolled, what is open. Whatever can have the focus has an id that stays; `else_` has the focus if it has gone.
+// Draws a part of the page anew and restores the user's state: focus, selection in a field, scroll positions, and open
+// details. Whatever can have the focus has an id that stays. `else_` gets the focus if the element that had it is gone.
 function keeping(redraw, focus, else_) {
   const active = document.activeElement, held = focus || active?.id, home = active?.closest("section[id]")?.id;
   const chosen = active instanceof HTMLInputElement ? [active.selectionStart, active.selectionEnd] : null;

@@ -1,4 +1,4 @@
-// Charts as SVG. Every one can be walked through with the arrow keys, tells what is under the pointer, and exports CSV.
+// Draws charts as SVG. The arrow keys walk through every chart, which tells what is under the pointer and exports CSV.
 
 const SHAPES = ["M-4,0A4,4 0 1 0 4,0A4,4 0 1 0 -4,0Z", "M-4,-4H4V4H-4Z", "M0,-5L5,4H-5Z", "M0,-5.5L5,0L0,5.5L-5,0Z",
   "M-5,-3H5L0,5Z", "M-1.5,-5H1.5V-1.5H5V1.5H1.5V5H-1.5V1.5H-5V-1.5H-1.5Z", "M-4,-2H4V2H-4Z"];
@@ -10,7 +10,7 @@ function widthOf() {
   return Math.max(300, Math.min(1040, document.documentElement.clientWidth - 40));
 }
 
-// What an axis can show: beyond these, and at zero of a logarithm's, its own arithmetic has no numbers.
+// Tells whether an axis can show a value. Larger ones overflow its arithmetic, and a logarithmic axis has no zero.
 function drawable(v, log) {
   return v !== null && Math.abs(v) < 1e300 && (!log || v > 1e-300);
 }
@@ -20,7 +20,7 @@ function scale(values, log, from, to) {
   let low = good.reduce((a, b) => Math.min(a, b), Infinity), high = good.reduce((a, b) => Math.max(a, b), -Infinity);
   if (!good.length) [low, high] = log ? [1, 10] : [0, 1];
   if (!log && low > 0 && low < 0.5 * high) low = 0;
-  // Numbers that differ only in how they were rounded are one number: steps between them would be lost in it.
+  // Numbers that differ only by rounding count as one: the steps between them would be lost in rounding, too.
   if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high)))
     [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   const f = log ? Math.log10 : (v) => v, a = f(low), b = f(high);
@@ -46,8 +46,8 @@ function logTicks(low, high) {
   return found.length > 2 ? found : ticks(low, high).filter((v) => v > 0);
 }
 
-// series: { name, points: [{ x, y, text }], line, step, marks }; axes: { title, log, text }.
-// `roof` draws more: (svg, x, y) in front of the points.
+// Draws a chart. A series is { name, points: [{ x, y, text }], line, step, marks }; an axis is { title, log, text }.
+// `more.roof(svg, x, y)` draws more before the points are drawn.
 function chart(name, label, x, y, series, view, more = {}) {
   const width = widthOf(), height = more.height || Math.min(380, Math.max(260, width * 0.5));
   const all = series.flatMap((s) => s.points);
@@ -103,9 +103,9 @@ function legend(series) {
       draw("path", { class: "mark", d: SHAPES[(s.colour ?? i) % 7] })), short(s.name, 60))));
 }
 
-const cursors = new Map(); // of each figure: its label, and the list and place where a person is
+const cursors = new Map(); // of each figure: its label, and the list and index of the mark that is selected
 
-// A drawing whose marks can be walked through: `placed` has lists of { px, py, text, point }.
+// Makes a figure whose marks can be walked through. `placed` has lists of { px, py, text, point }.
 function figure(name, label, svg, placed, key, button, pick) {
   const readout = el("p", { class: "readout", role: "status", id: `readout-${name}` });
   const cursor = draw("circle", { class: "cursor", r: 8, visibility: "hidden" });
@@ -148,7 +148,7 @@ function figure(name, label, svg, placed, key, button, pick) {
   return el("figure", null, key, svg, readout, button);
 }
 
-// Horizontal bars: rows of { name, value, text }.
+// Draws horizontal bars. A row is { name, value, text }.
 function bars(name, label, rows, unit) {
   const width = widthOf(), left = Math.min(360, width * 0.42), row = 22, height = rows.length * row + 6;
   const most = rows.reduce((a, r) => Math.max(a, r.value), 0) || 1;
@@ -170,7 +170,7 @@ function clip(text, most) {
   return all.length <= most ? all : `${all.slice(0, Math.max(1, most - 1))}…`;
 }
 
-// The best seconds for each pair of two knobs' values. cells: { i, j, value, count }.
+// Draws the best seconds for each pair of two knobs' values. A cell is { i, j, value, count }.
 function heat(name, label, across, down, cells) {
   const width = Math.min(widthOf(), 90 + across.values.length * 80), left = 90, size = (width - left - 8) / across.values.length;
   const row = 30, height = down.values.length * row + 46;
@@ -192,7 +192,7 @@ function heat(name, label, across, down, cells) {
   return figure(name, label, svg, [placed], null, csvButton(name, columns, () => cells));
 }
 
-// From yellow (fast) to dark blue (slow): lightness alone tells them apart.
+// Returns a colour between yellow (fast) and dark violet (slow). Lightness alone tells the colours apart.
 function shade(part) {
   const stops = [[253, 231, 37], [94, 201, 98], [33, 145, 140], [59, 82, 139], [68, 1, 84]];
   const at = Math.min(3, Math.floor(part * 4)), rest = part * 4 - at;

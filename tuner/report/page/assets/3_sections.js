@@ -1,6 +1,6 @@
-// The sections about the database. Each takes the data and the view, and returns what is to be seen.
+// Makes the sections about the database. Each function takes the data and the view, and returns what is shown.
 
-// Whether the filters leave what has a device, an operator and a text.
+// Tells whether a row, which has a device, an operator and a text, passes the filters.
 function passes(row, view) {
   return (view.device === "" || row.device === Number(view.device)) && (view.op === "" || row.op === view.op)
     && row.text.toLowerCase().includes(view.text.toLowerCase());
@@ -168,7 +168,7 @@ function roofline(data, view) {
   }), rest];
 }
 
-// Operators that have no place in a roofline: what they do is not counted in operations.
+// Lists the operators that no roofline shows, because their operations are not counted.
 function uncounted(data, view, tasks) {
   if (!tasks.length) return null;
   const columns = [{ title: "operator", get: (t) => t.text }, { title: "device", get: (t) => data.devices[t.device].name },

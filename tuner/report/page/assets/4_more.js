@@ -1,4 +1,4 @@
-// Knobs, drift, reuse and pieces.
+// Makes the sections about knobs, drift, reuse and pieces (the steps, transforms and copies that plans measured).
 
 function knobs(data, view) {
   const ids = new Set(chosenTasks(data, view).map((t) => t.id));

@@ -1,4 +1,4 @@
-// Built modules: layers, where an inference's time goes, the graph.
+// Makes the sections about built modules: layers, where an inference's time goes, and the graph.
 
 function roofOf(data, module, device) {
   const title = module.devices[device].title, at = data.devices.findIndex((d) => d.name === title);
@@ -52,7 +52,7 @@ function moduleView(module, id) {
   };
 }
 
-// The calls of a profile belong to layers by name, in order.
+// Returns the measured seconds of a layer, the sum of the profile's calls with its name, or null if there are none.
 function measuredOf(module, layer) {
   if (!module.profile) return null;
   const calls = module.profile.calls.filter((c) => c.name === module.layers[layer].node);
@@ -72,7 +72,8 @@ function benchTable(module, id, view) {
   return table(`bench-${id}`, `latency, ${many(module.bench.threads, "thread")}, alternating`, columns, module.bench.contenders, view);
 }
 
-// A module's stages, each a list of groups, each a list of nodes in their order; none where kernels run one by one.
+// Returns a module's stages. A stage is a list of groups, and a group is a list of nodes in their order. There are no
+// stages if kernels run one by one.
 function stagesOf(module) {
   const stages = [];
   for (const node of module.flow.nodes)
@@ -85,13 +86,14 @@ function stageText(stages, node) {
   return `${node.stage + 1}` + (groups > 1 ? `, group ${node.group + 1} of ${groups}` : "");
 }
 
-// Names of what other groups of its stage run meanwhile.
+// Returns the names of what the other groups of a node's stage run at the same time.
 function beside(stages, node) {
   return stages[node.stage].flatMap((group, i) => (i === node.group ? [] : group.map((n) => n.name)));
 }
 
-// The row of every node, and its place in it from the middle. In stages: a stage after the other, its groups side by
-// side. Else by how many steps lie before a node, and in the program's order within a row.
+// Returns the row of every node, and its place in the row, counted from the middle. With stages, one stage is below the
+// other, and the groups of a stage are side by side. Without stages, a node's row is the number of steps before the
+// node, and a row is in the program's order.
 function arranged(nodes, edges, stages) {
   const row = nodes.map(() => 0), column = nodes.map(() => 0);
   if (stages.length) {
@@ -125,7 +127,7 @@ function graph(module, id, layers, stages) {
   const box = 216, wide = Math.max(widthOf() - 20, most * (box + 16) + (stages.length ? 160 : 60)), gap = 62;
   const svg = draw("svg", { viewBox: `0 0 ${wide} ${rows * gap + 10}`, width: wide, height: rows * gap + 10, "data-chart": `graph-${id}`, class: "wide" });
   const at = nodes.map((_, i) => ({ x: wide / 2 + column[i] * (box + 16), y: depth[i] * gap + 24 }));
-  const free = at.map((p) => p.y);  // how far down nothing is below a node
+  const free = at.map((p) => p.y);  // down to where the space below a node is free
   stages.forEach((groups, s) => {
     if (groups.length < 2) return;
     const places = groups.flat().map((node) => at[nodes.indexOf(node)]), xs = places.map((p) => p.x), ys = places.map((p) => p.y);
@@ -164,7 +166,8 @@ function graph(module, id, layers, stages) {
     stages.some((s) => s.length > 1) ? " Stages run from top to bottom; columns of kernels in one frame run at the same time." : ""), key, drawn];
 }
 
-// Straight down to `free`, and from there to the next row or, of several `steps`, round what lies between.
+// Returns the path of an edge. It goes straight down to `free`, and from there to the next row. An edge of several
+// `steps` goes round what lies between.
 function line(a, b, steps, box, free) {
   const from = `M${a.x},${a.y + 19}V${free + 19}`, to = `${b.x},${b.y - 19}`;
   if (steps === 1) return `${from}L${to}`;

@@ -1,12 +1,12 @@
-// The page while runs go on: what is at work now, and buttons. `tune watch` serves it.
+// Keeps the page up to date while runs go on, and shows the tasks at work with buttons. `tune watch` serves the page.
 
-const REST = 2000; // milliseconds between two questions
+const REST = 2000; // milliseconds between two requests
 let token = null, told = null;
 
-// The token comes with the link and stays with the tab. A page that was loaded again comes without data.
+// The token comes with the link and stays with the browser tab. A page that is loaded again comes without data.
 async function watch() {
   token = new URLSearchParams(location.search).get("token") ?? sessionStorage.getItem("token");
-  history.replaceState(null, "", location.pathname + location.hash); // not in the history, nor in a picture of the screen
+  history.replaceState(null, "", location.pathname + location.hash); // keeps the token out of history and screenshots
   if (!token) return lost("This page has no token: open the link that tune watch shows.");
   sessionStorage.setItem("token", token);
   if (!data.live) {
@@ -44,7 +44,7 @@ async function exchange(path, options) {
 
 function update(found) {
   const same = found.made === data.made, chooses = [...document.querySelectorAll("select")].some((s) => s.matches(":open"));
-  if (chooses) return; // a list that is open would close
+  if (chooses) return; // drawing anew would close the open list
   data = found;
   panel("");
   if (same) return;
@@ -62,7 +62,7 @@ async function wish(what) {
 
 function panel(problem) {
   const { paused, running } = data.live, tell = JSON.stringify([problem, paused, running]);
-  if (tell === told) return; // else it would be read out again and again
+  if (tell === told) return; // otherwise a screen reader reads it out again and again
   told = tell;
   const button = (id, text, what) => el("button", { type: "button", id, onclick: () => wish(what) }, text);
   const said = problem || (paused ? "Paused: runs wait before their next batch." : running.length ? "At work:" : "No run is at work.");

@@ -1,4 +1,4 @@
-// Puts the page together, and again whenever something is chosen.
+// Puts the page together, and draws it anew whenever something is chosen.
 
 let data = JSON.parse(document.getElementById("data").textContent);
 const view = { device: "", op: "", text: "", task: 0, clock: "trials", tables: {}, again: null };

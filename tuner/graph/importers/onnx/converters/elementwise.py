@@ -1,7 +1,7 @@
-"""Converters of our own from ONNX to Relax, where TVM's has other results, or emits what cannot be fused.
+"""Convert ONNX operators to Relax where TVM's converter gives results that are not ONNX's, or that cannot be fused.
 
-Clip, Pad, Sum, Min and Max would be finished loops otherwise, or a stack and a reduction; of others TVM has results or
-types that are not ONNX's. Those of templates' operators are in onnx_vision. Start at `CONVERTERS`.
+TVM would make finished loops of Clip, Pad, Sum, Min and Max, or a stack and a reduction. For other operators TVM's
+results or types are not ONNX's. Converters to templates' operators are in `converters.vision`. Start at `CONVERTERS`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Attributes = dict[str, Any]
 
 
 def _scalar(value: Any, default: float) -> float | None:
-    """A constant operand's value; `default` if it is absent; None if it is computed."""
+    """Return a constant operand's value. Return `default` if it is absent or NaN, and None if it is computed."""
     if value is None:
         return default
     if not isinstance(value, tvm.ir.GenericConst):
@@ -42,7 +42,7 @@ def _clip(inputs: Inputs, attrs: Attributes) -> Any:
         return None
     if low == 0 and high == math.inf:
         return relax.op.nn.relu(inputs[0])
-    if low > high:  # then every value is the upper bound, unless it is no number
+    if low > high:  # then every value becomes the upper bound, unless it is NaN
         raised = relax.op.maximum(inputs[0], relax.const(low, dtype))
         return relax.op.minimum(raised, relax.const(high, dtype))
     return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
@@ -56,7 +56,7 @@ def _chain(operator: Callable[[Any, Any], Any]) -> Callable[[Inputs, Attributes]
 
 
 def _pow(inputs: Inputs, _attrs: Attributes) -> Any:
-    """The result has the base's type, whatever the exponent's is; integers are computed in float64."""
+    """Give the result the base's type, whatever the exponent's type is. Integers are computed in float64."""
     base, exponent = inputs
     types = dtype_of(base), dtype_of(exponent)
     if types[0] == types[1] and types[0] in ("float32", "float64"):
@@ -67,7 +67,7 @@ def _pow(inputs: Inputs, _attrs: Attributes) -> Any:
 
 
 def _sinh(inputs: Inputs, _attrs: Attributes) -> Any:
-    """Near 0 by its series, for the difference of two powers near 1 has few digits."""
+    """Compute sinh by its series near 0, since the difference of two powers near 1 has few digits."""
     x = inputs[0]
     if dtype_of(x) != "float32":
         return None
@@ -92,7 +92,7 @@ def _cosh(inputs: Inputs, _attrs: Attributes) -> Any:
 
 
 def _one_hot(inputs: Inputs, attrs: Attributes) -> Any:
-    """Indices below zero count from the end, those outside are nowhere, and the result has the values' type."""
+    """Count indices below zero from the end, and ignore those out of range. The result has the type of the values."""
     indices, depth, values = inputs[0], constant(inputs[1]), inputs[2]
     if depth is None or shape_of(indices) is None:
         return None
@@ -113,12 +113,13 @@ def _is_inf(inputs: Inputs, attrs: Attributes) -> Any:
         if attrs.get(name, 1):
             wanted.append(relax.op.equal(x, relax.const(value, dtype_of(x))))
     if not wanted:
-        return relax.op.less(x, relax.const(-math.inf, dtype_of(x)))  # nothing is
+        return relax.op.less(x, relax.const(-math.inf, dtype_of(x)))  # false for every x
     return functools.reduce(relax.op.logical_or, wanted)
 
 
 def _gather(inputs: Inputs, attrs: Attributes) -> Any:
-    """Constant indices are checked here, once; TVM warns of those that nobody checks."""
+    """Take constant indices after checking them here, once, since TVM warns of indices that are not checked. Raises
+    ValueError for an index out of range."""
     data, indices = inputs[0], constant(inputs[1])
     if indices is None or not isinstance(data.ty, relax.TensorType):
         return None
@@ -131,7 +132,7 @@ def _gather(inputs: Inputs, attrs: Attributes) -> Any:
 
 
 def _pad(inputs: Inputs, attrs: Attributes) -> Any:
-    """Constant padding of the trailing axes as relax.nn.pad, which can become a convolution's own padding."""
+    """Convert padding with a constant to relax.nn.pad, which can become a convolution's own padding."""
     if attrs.get("mode", b"constant") != b"constant" or len(inputs) > 3:
         return None
     pads = attrs.get("pads")
@@ -148,13 +149,13 @@ def _pad(inputs: Inputs, attrs: Attributes) -> Any:
 
 
 def _sign(inputs: Inputs, _attrs: Attributes) -> Any:
-    """A NaN has no sign: it stays."""
+    """Convert Sign so that a NaN, which has no sign, stays NaN."""
     sign = relax.op.sign(inputs[0])
     return relax.op.where(relax.op.isnan(inputs[0]), inputs[0], sign) if "float" in str(dtype_of(inputs[0])) else sign
 
 
 def _thresholded_relu(inputs: Inputs, attrs: Attributes) -> Any:
-    """No product with zero, which has no value for infinities."""
+    """Choose between values instead of multiplying by zero, since zero times infinity is NaN."""
     dtype = dtype_of(inputs[0])
     over = relax.op.greater(inputs[0], relax.const(float(attrs.get("alpha", 1.0)), dtype))
     return relax.op.where(over, inputs[0], relax.const(0, dtype))

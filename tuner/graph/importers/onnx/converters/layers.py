@@ -1,6 +1,6 @@
-"""ONNX layers of which TVM's converters have other results, or lack some: each written in simpler steps.
+"""Convert, in simpler steps, ONNX layers whose results TVM's converters give differently from ONNX, or not all of them.
 
-A converter emits into `builder` and returns the node's results, or None where TVM's converter is to be used. Start at
+A converter emits into `builder` and returns the node's results, or None if TVM's converter is to be used. Start at
 `LAYERS`.
 """
 
@@ -27,12 +27,15 @@ def _outputs(attrs: Attributes) -> int:
 
 
 def _deviations(builder: relax.BlockBuilder, x: Any, axes: list[int], epsilon: float) -> tuple[Any, Any, Any]:
-    """Return the mean, what values differ from it, and one over the standard deviation: in two passes, for the mean of
-    the squares less the square of the mean has no digits left where the mean is large."""
+    """Return the mean, the values less the mean, and one over the standard deviation.
+
+    They are computed in two passes. If the mean is large, the mean of the squares less the square of the mean would
+    have no digits left.
+    """
     emit = builder.emit
     rough = emit(relax.op.mean(x, axes, keepdims=True))
     rest = emit(relax.op.subtract(x, rough))
-    more = emit(relax.op.mean(rest, axes, keepdims=True))  # what rounding has left of the mean
+    more = emit(relax.op.mean(rest, axes, keepdims=True))  # the part of the mean that rounding has left
     mean, difference = emit(relax.op.add(rough, more)), emit(relax.op.subtract(rest, more))
     variance = emit(relax.op.mean(emit(relax.op.multiply(difference, difference)), axes, keepdims=True))
     return mean, difference, emit(relax.op.rsqrt(emit(relax.op.add(variance, relax.const(epsilon, "float32")))))
@@ -48,7 +51,7 @@ def _mean_variance_normalization(builder: relax.BlockBuilder, inputs: Sequence[A
 
 
 def _layer_normalization(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """Convert it where it has further outputs: the mean and one over the standard deviation."""
+    """Convert a LayerNormalization that has further outputs: the mean and one over the standard deviation."""
     x, scale, *bias = inputs
     shape = shape_of(x)
     if _outputs(attrs) == 1 or shape is None or dtype_of(x) != "float32":
@@ -62,7 +65,8 @@ def _layer_normalization(builder: relax.BlockBuilder, inputs: Sequence[Any], att
 
 
 def _dropout(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """Hand on the values, in inference and in training where nothing is dropped; the mask is all true."""
+    """Hand on the values, in inference and in training that drops nothing. The mask is all true. Raises ValueError if
+    values would be dropped."""
     x, ratio, training = [*inputs, None, None][:3]
     is_training = np.array(False) if training is None else constant(training)
     share = np.array(0.5) if ratio is None else constant(ratio)
@@ -91,7 +95,7 @@ def _windows(shape: Sequence[int], attrs: Attributes) -> tuple[list[int], list[i
 
 
 def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """Convert it where it has a second output, which says where in the whole tensor each largest value is."""
+    """Convert a MaxPool that has a second output, which gives the index of each largest value in the whole tensor."""
     x, shape = inputs[0], shape_of(inputs[0])
     if _outputs(attrs) == 1 or shape is None:
         return None
@@ -123,7 +127,7 @@ def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attribu
 
 
 def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
-    """Take the root of a sum of powers; what windows have behind the end are zeros."""
+    """Take the root of a sum of powers. Windows that reach beyond the end read zeros there."""
     x, shape = inputs[0], shape_of(inputs[0])
     if shape is None or len(shape) != 4 or dtype_of(x) != "float32":
         return None
@@ -140,14 +144,15 @@ def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attribut
 
 
 def before_reduction(builder: relax.BlockBuilder, operator: str, x: Any) -> Any:
-    """Return what ReduceMax and ReduceMin read as TVM can reduce it: not as truth values."""
+    """Return the operand of a ReduceMax or ReduceMin in a type that TVM can reduce, which truth values are not."""
     if operator in _EXTREMES and dtype_of(x) == "bool":
         return builder.emit(relax.op.astype(x, "int8"))
     return x
 
 
 def after_reduction(builder: relax.BlockBuilder, operator: str, x: Any, result: Any) -> Any:
-    """Mend the result of ReduceMax or ReduceMin of `x`: TVM begins with the least number, not with minus infinity."""
+    """Correct the result of a ReduceMax or ReduceMin of `x`. TVM begins a maximum with the least finite number, not
+    with minus infinity, and a minimum likewise. Truth values become truth values again."""
     dtype = dtype_of(x) if operator in _EXTREMES else None
     if dtype not in ("bool", "float32"):
         return result

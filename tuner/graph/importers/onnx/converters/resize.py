@@ -1,8 +1,8 @@
-"""ONNX's Resize and Upsample, in all their modes.
+"""Convert ONNX's Resize and Upsample, in all their modes. Start at `convert_resize`.
 
-Three ways lead to the same numbers: Relax's operator, which is fused behind others and stays in blocked layout, where
-its rules are ONNX's; the template's operator (vision_ops.resize) for other images; and taking pixels along one axis
-after the other for everything else. Start at `convert_resize`.
+There are three implementations that give the same numbers. Relax's operator is fused behind others and stays in blocked
+layout; it is used where its rules are ONNX's. The template's operator (vision_ops.resize) is used for other images. For
+everything else, pixels are taken along one axis after the other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from tuner.graph.ir.simplify import constant
 from vision_ops.resize import MODES, MOST_TAPS, Resize, ResizedAxis, Sampling, resize_table
 
 _RELAX_RULES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-_WHOLE = 1e-4  # of a pixel
+_WHOLE = 1e-4  # of a pixel, by which a scaled size may miss the output's
 
 Axes = dict[int, ResizedAxis]
 
 
 def convert_resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    """Resize; with two operands, or with scales as an attribute, it is that of operator set 10, or Upsample."""
+    """Convert a Resize or an Upsample. With at most two operands, or with scales as an attribute, the node is an
+    Upsample or the Resize of operator set 10.
+
+    Raises ValueError if the shape, or the scales and sizes, are not known.
+    """
     data, shape = inputs[0], shape_of(inputs[0])
     if shape is None or not prod(shape):
         raise ValueError("the sizes of what it resizes have to be known, and at least 1")
@@ -64,7 +68,7 @@ def _sampling(attrs: Mapping[str, Any], old: bool) -> Sampling:
 
 
 def _axes(shape: Sequence[int], inputs: Sequence[Any], attrs: Mapping[str, Any], old: bool) -> Axes:
-    """Return what becomes of each axis that changes."""
+    """Return how each axis that changes is resized. Raises ValueError if scales and sizes are not constants."""
     operands = [None if value is None else constant(value) for value in [*inputs, None, None, None][:4]]
     crop, scales, sizes = (None, operands[1], None) if old else operands[1:]
     scales = np.array(attrs["scales"]) if "scales" in attrs else scales
@@ -87,7 +91,7 @@ def _axes(shape: Sequence[int], inputs: Sequence[Any], attrs: Mapping[str, Any],
 
 
 def _by_sizes(given: Sequence[int], sizes: np.ndarray, attrs: Mapping[str, Any]) -> tuple[list[int], np.ndarray]:
-    """Return the sizes that result, and their scales."""
+    """Return the resulting sizes and their scales."""
     factors = sizes.astype(np.float32) / np.array(given, np.float32)
     policy = attrs.get("keep_aspect_ratio_policy", b"stretch").decode()
     if policy == "stretch":
@@ -97,10 +101,11 @@ def _by_sizes(given: Sequence[int], sizes: np.ndarray, attrs: Mapping[str, Any])
 
 
 def _is_relaxs(axis: ResizedAxis, sampling: Sampling) -> bool:
-    """Return whether Relax's operator, which knows nothing but sizes, does what ONNX wants of an axis."""
+    """Return whether Relax's operator, which knows only sizes, does what ONNX wants for an axis."""
     if sampling.rule not in _RELAX_RULES or sampling.antialias or sampling.exclude_outside:
         return False
-    if sampling.mode == "nearest":  # else a place may be between two pixels, where compilers and devices round apart
+    if sampling.mode == "nearest":
+        # At other scales a position may be between two pixels, where compilers and devices round differently.
         return axis.scale >= 1 and float(axis.scale).is_integer()
     if sampling.rule == "align_corners":
         return axis.out > 1
@@ -141,7 +146,7 @@ def _by_taking(
     sampling: Sampling,
     elsewhere: float,
 ) -> Any:
-    """Sum pixels along one axis after the other; `elsewhere`: what is outside of a crop."""
+    """Sum pixels along one axis after the other. `elsewhere` is the value outside of a crop."""
     emit, dtype, rank = builder.emit, str(dtype_of(data)), len(data.ty.shape)
     weighted = sampling.mode != "nearest"
     value = emit(relax.op.astype(data, "float32")) if weighted and dtype != "float32" else data

@@ -1,8 +1,8 @@
-"""ONNX operators of detection networks as operators of templates (vision_ops). Start at `VISION`.
+"""Convert ONNX operators of detection networks to operators of templates (vision_ops). Start at `VISION`.
 
-A converter emits into `builder` and returns the node's results, or None where TVM's converter is to be used. A result
-whose length depends on the values has as many rows as there can be, and what is behind the last is arbitrary; its
-converter returns a `Counted`.
+A converter emits into `builder` and returns the node's results, or None if TVM's converter is to be used. A result
+whose length depends on the values has as many rows as there can be. The rows behind the last valid one are arbitrary.
+Its converter returns a `Counted`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vision_ops.scan import Scan, ScanTemplate
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """A result of which the first `count` (1,) entries along `axis` are there."""
+    """A result whose first entries along `axis` are valid. `count`, of shape (1,), says how many."""
 
     value: Any
     axis: int
@@ -109,7 +109,7 @@ def _max_roi_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Map
     out_height, out_width = (int(size) for size in attrs["pooled_shape"])
     scale = float(attrs.get("spatial_scale", 1.0))
     pool = RoiPool(batch, channels, height, width, found[0], out_height, out_width, scale)
-    parts = builder.emit(relax.op.split(rois, [1], axis=1))  # the map of each, its corners
+    parts = builder.emit(relax.op.split(rois, [1], axis=1))  # the image that each lies in, and its corners
     maps = builder.emit(relax.op.reshape(builder.emit(relax.TupleGetItem(parts, 0)), (pool.rois,)))
     corners = builder.emit(relax.TupleGetItem(parts, 1))
     maps = builder.emit(relax.op.astype(maps, "int32"))
@@ -130,7 +130,7 @@ def _non_max_suppression(builder: relax.BlockBuilder, inputs: Sequence[Any], att
     nms = Nms(batch, classes, length, length, keep, float(limits[1]), float(limits[2]), centre)
     flat = builder.emit(relax.op.reshape(scores, (nms.rows, length)))
     sort, sorted_from = Argsort(nms.rows, length, length, descending=True), [flat]
-    if threshold is not None:  # of a trained network's scores few exceed it
+    if threshold is not None:  # few of a trained network's scores exceed it
         found = emit_operator(builder, Compact(nms.rows, length, nms.score).workload(), [flat])
         sort, sorted_from = replace(sort, counted=True), [flat, *found]
     (order,) = emit_operator(builder, sort.workload(), sorted_from)
@@ -139,7 +139,7 @@ def _non_max_suppression(builder: relax.BlockBuilder, inputs: Sequence[Any], att
 
 
 def _selected(builder: relax.BlockBuilder, kept: Any, nms: Nms) -> Counted:
-    """Rows of (batch, class, box), one for each box kept; what is behind the last names boxes that exist, too."""
+    """Return rows of (batch, class, box), one for each kept box. The rows behind the last name existing boxes, too."""
     emit = builder.emit
 
     def number(value: int) -> Any:
@@ -161,7 +161,8 @@ def _selected(builder: relax.BlockBuilder, kept: Any, nms: Nms) -> Counted:
 
 
 def _number(value: Any, default: float | None) -> float | None:
-    """A constant operand's value, by its shortest text; `default` if it is absent; None if it is computed."""
+    """Return a constant operand's value, read from its shortest decimal text. Return `default` if it is absent, and
+    None if it is computed."""
     if value is None:
         return default
     array = constant(value)

@@ -1,5 +1,6 @@
-"""Operators of onnxruntime's own domain, com.microsoft, that its optimiser and exporters put into files, written out
-in ONNX's. Start at `CONTRIBUTED`.
+"""Write operators of onnxruntime's own domain, com.microsoft, out in ONNX's operators. Start at `CONTRIBUTED`.
+
+onnxruntime's optimiser and exporters put such operators into files.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tuner.graph.importers.onnx.rewrites.writer import (
 
 
 def _activated(writer: NodeWriter, x: str, kind: str, parameters: Sequence[float]) -> str | None:
-    """An activation function as FusedConv and FusedGemm name it."""
+    """Write the activation function that FusedConv and FusedGemm call `kind`. Return None if it is unknown."""
     if not kind:
         return x
     if kind in ("Relu", "Tanh", "Sigmoid"):
@@ -40,7 +41,7 @@ def _activated(writer: NodeWriter, x: str, kind: str, parameters: Sequence[float
 
 
 def _fused_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """A convolution, then a tensor that is added, then an activation function."""
+    """Write a convolution, then the addition of a tensor, then an activation function."""
     attrs = attributes_of(node)
     reads = [name for name in node.input[:3] if name]
     value = writer.add("Conv", *reads, **chosen_attributes(node, *WINDOW))
@@ -61,7 +62,7 @@ def _fused_gemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | Non
 
 
 def _fused_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """A product of matrices, either of which may be transposed before, and its scale."""
+    """Write a product of matrices, either of which may be transposed before, and scale it."""
     attrs, reads = attributes_of(node), []
     if attrs.get("transBatchA") or attrs.get("transBatchB"):
         return None
@@ -77,7 +78,7 @@ def _fused_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | N
 
 
 def _gelu(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """x (1 + erf(x / sqrt 2)) / 2."""
+    """Write x (1 + erf(x / sqrt 2)) / 2."""
     x = node.input[0]
     if writer.dtype(x) is None:
         return None
@@ -94,7 +95,7 @@ def _quick_gelu(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | Non
 
 
 def _skip_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """The sum of two tensors, and maybe a bias, normalised; the fourth result is that sum."""
+    """Write the normalisation of the sum of two tensors and an optional bias. The fourth result is that sum."""
     epsilon, simplified = attributes_of(node).get("epsilon", 1e-12), node.op_type.startswith("SkipSimplified")
     if writer.dtype(node.input[0]) is None:
         return None
@@ -110,8 +111,11 @@ def _skip_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[st
 def _normalized(
     writer: NodeWriter, x: str, weights: tuple[str, str], *, how: tuple[float, bool], kind: np.dtype
 ) -> list[str]:
-    """Normalise the last axis of a tensor of type `kind` by weights (scale, shift or empty), and how: epsilon, and
-    whether the mean is taken away. The result, the mean (empty if it is not taken away), one over the deviation."""
+    """Normalise the last axis of a tensor of type `kind`.
+
+    `weights` are the scale and the shift, which may be empty. `how` has epsilon, and whether the mean is subtracted.
+    Return the result, the mean (empty if it is not subtracted), and one over the deviation.
+    """
     mean, rest = "", x
     if how[1]:
         mean = writer.reduce("ReduceMean", x, [-1])
@@ -124,7 +128,7 @@ def _normalized(
 
 
 def _simplified_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Root mean square normalisation of the axes from one on."""
+    """Write a root mean square normalisation of the last axis. Return None if the node normalises several axes."""
     attrs, shape, kind = attributes_of(node), writer.shape(node.input[0]), writer.dtype(node.input[0])
     if shape is None or kind is None or attrs.get("axis", -1) % len(shape) != len(shape) - 1:
         return None
@@ -135,8 +139,8 @@ def _simplified_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Seque
 
 
 def _matmul_integer_to_float(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """A product of quantised matrices, as real numbers; the scale and the zero point of the second may be one for each
-    column."""
+    """Write a product of quantised matrices that gives real numbers. The second matrix may have one scale and one zero
+    point for each column."""
     a, b, a_scale, b_scale = node.input[:4]
     reads = []
     for name, zero in ((a, operand(node, 4)), (b, operand(node, 5))):
@@ -148,7 +152,7 @@ def _matmul_integer_to_float(writer: NodeWriter, node: onnx.NodeProto) -> Sequen
 
 
 def _dynamic_quantize_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """The first matrix is quantised by its range, then as MatMulIntegerToFloat."""
+    """Quantise the first matrix by its range, then multiply as MatMulIntegerToFloat does."""
     a, b, b_scale = node.input[:3]
     whole, scale, zero = writer.add_many("DynamicQuantizeLinear", [a], 3)
     reads = [whole, b, scale, b_scale, zero, operand(node, 3), operand(node, 4)]

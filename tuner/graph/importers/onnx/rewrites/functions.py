@@ -1,4 +1,6 @@
-"""ONNX operators that the specification defines by simpler ones: those bodies are written in their place."""
+"""Some ONNX operators are defined by the specification as functions of simpler ones. Their bodies are written in their
+place. Start at `write_body`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from onnx import TensorProto, helper
 
 from tuner.graph.importers.onnx.rewrites.writer import NodeWriter, Rewrite
 
-# Those that TVM's importer lacks, or takes in another sense than ONNX's.
+# TVM's importer lacks these operators, or understands them differently from ONNX.
 _DEFINED = (
     "Attention", "BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad", "GroupNormalization",
     "HammingWindow", "HannWindow", "LinearAttention", "NegativeLogLikelihoodLoss", "RMSNormalization",
@@ -19,7 +21,7 @@ _DEFINED = (
 
 
 def write_body(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Write the operator's body as the specification has it for the types of its operands and the operator set."""
+    """Write the operator's body as the specification gives it for the types of its operands and the operator set."""
     kinds = [writer.elem_type(name) if name else TensorProto.UNDEFINED for name in node.input]
     if None in kinds:
         return None
@@ -52,8 +54,8 @@ def _function(writer: NodeWriter, node: onnx.NodeProto, kinds: Sequence[int]) ->
 
 
 def _inlined(function: onnx.FunctionProto, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> onnx.GraphProto:
-    """The function's nodes with the attributes, or their defaults, and the operands of the node; onnx does it, of a
-    function in a model."""
+    """Return the function's nodes with the operands and the attributes of the node, or the attributes' defaults. onnx
+    inlines functions of a model, so the function is put into one."""
     call = onnx.NodeProto.FromString(node.SerializeToString())
     call.domain = function.domain = "edgetune.body"
     call.op_type = function.name

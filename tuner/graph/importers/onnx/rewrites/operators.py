@@ -1,6 +1,4 @@
-"""ONNX operators that TVM's importer lacks or computes in another sense, written out in simpler ones. Start at
-`WRITTEN`.
-"""
+"""Write ONNX operators that TVM's importer lacks or understands differently out in simpler ones. Start at `WRITTEN`."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from tuner.graph.importers.onnx.rewrites.writer import NodeWriter, Rewrite, Unwr
 
 
 def _lp_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Divide by the norm along an axis; zeros where that is zero."""
+    """Divide by the norm along an axis. The result is zero where the norm is zero."""
     attrs, x = attributes_of(node), node.input[0]
     if writer.dtype(x) is None:
         return None
@@ -25,7 +23,7 @@ def _lp_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str]
 
 
 def _col2im(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Add blocks where they overlap: a transposed convolution whose weights are ones, each at a place of its own."""
+    """Add overlapping blocks by a transposed convolution. Each of its kernels has a single 1, at its own position."""
     x, attrs = node.input[0], attributes_of(node)
     shape, image, block = writer.shape(x), writer.value(node.input[1]), writer.value(node.input[2])
     if shape is None or image is None or block is None:
@@ -46,7 +44,7 @@ def _col2im(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _deform_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Sample the input where the offsets say, by GridSample, then multiply with the weights as one 1x1 convolution."""
+    """Sample the input at the offset positions by GridSample, then multiply with the weights as one 1x1 convolution."""
     x, w, offset = node.input[:3]
     attrs, data, weight, given = attributes_of(node), writer.shape(x), writer.shape(w), writer.shape(offset)
     kind = writer.dtype(x)
@@ -80,7 +78,7 @@ def _deform_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | No
 
 
 def _reverse_sequence(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Gather, of each sequence, the first so many steps from the last of them to the first."""
+    """Gather the first steps of each sequence, as many as its length says, in reverse order. Later steps stay."""
     x, lengths = node.input
     attrs, shape = attributes_of(node), writer.shape(x)
     if shape is None:
@@ -104,7 +102,7 @@ def _reverse_sequence(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str]
 
 
 def _concat(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Where operands have no entries: of the others."""
+    """Leave out operands that have no entries."""
     shapes = [writer.shape(name) for name in node.input]
     kept = [name for name, shape in zip(node.input, shapes, strict=True) if shape is None or 0 not in shape]
     if len(kept) in (0, len(node.input)):
@@ -113,7 +111,7 @@ def _concat(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _space_to_depth(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Where the channels come first: every channel's block stays together."""
+    """Write the mode CRD, in which the channels come first: the block of every channel stays together."""
     attrs, shape = attributes_of(node), writer.shape(node.input[0])
     if attrs.get("mode", "DCR") != "CRD" or shape is None:
         return None
@@ -123,7 +121,8 @@ def _space_to_depth(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] |
 
 
 def _mish(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """x tanh(log(1 + e)), where e is exp(x), is x e (e + 2) / (e (e + 2) + 2): no digits are lost where x is small."""
+    """Write x tanh(log(1 + e)), where e is exp(x), as x e (e + 2) / (e (e + 2) + 2), which loses no digits where x is
+    small."""
     x = node.input[0]
     if writer.dtype(x) is None:
         return None
@@ -134,7 +133,8 @@ def _mish(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _top_k(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Of types that TVM does not sort: as one of its types that has all their values."""
+    """Cast values of a type that TVM does not sort to one that it sorts and that has all their values. Raises
+    Unwritable if there is none."""
     kind = writer.elem_type(node.input[0])
     if kind in (TensorProto.UINT64, TensorProto.BOOL):
         raise Unwritable(f"values of dtype {TensorProto.DataType.Name(kind).lower()} are not sorted")
@@ -147,8 +147,8 @@ def _top_k(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _softplus(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """max(x, 0) + log(1 + e), where e is exp(-|x|) and log(1 + e) = e log(u) / (u - 1) of the u that 1 + e is rounded
-    to: no digits are lost where e is small."""
+    """Write max(x, 0) + log(1 + e), where e is exp(-|x|). log(1 + e) is computed as e log(u) / (u - 1), where u is
+    1 + e after rounding. So no digits are lost where e is small."""
     x = node.input[0]
     if writer.dtype(x) is None:
         return None
@@ -162,7 +162,8 @@ def _softplus(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _bit_shift(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Where the shift is negative or as wide as the type, nothing is left but, to the right, the sign."""
+    """Write a shift that may be negative or as wide as the type. The result is then zero, except that a shift of signed
+    integers to the right leaves the sign."""
     x, shift = node.input
     kind, left = writer.dtype(x), attributes_of(node).get("direction") == "LEFT"
     known = writer.value(shift)
@@ -182,7 +183,8 @@ def _bit_shift(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None
 
 
 def _mod(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Of floating point numbers with the divisor's sign: what fmod leaves, and the divisor where the signs differ."""
+    """Write the modulo of floating-point numbers that has the divisor's sign. It is the result of fmod, to which the
+    divisor is added where the signs differ."""
     kind = writer.dtype(node.input[0])
     if kind is None or kind.kind in "iu" or attributes_of(node).get("fmod", 0):
         return None
@@ -194,7 +196,8 @@ def _mod(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _batch_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """In training: by the batch's own mean and variance; further results are the running ones."""
+    """Write a normalisation in training mode, by the batch's own mean and variance. Further results are the running
+    mean and variance."""
     attrs, shape, kind = attributes_of(node), writer.shape(node.input[0]), writer.dtype(node.input[0])
     if not attrs.get("training_mode", 0) or shape is None or kind is None:
         return None
@@ -216,7 +219,7 @@ def _batch_normalization(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[s
 
 
 _UNSORTED = (TensorProto.INT8, TensorProto.INT16, TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32)
-_KEPT = "/in_range"  # ends the name of a shift that is
+_KEPT = "/in_range"  # ends the name of a shift that is in range
 WRITTEN: dict[tuple[str, str], Rewrite] = {
     ("", "BatchNormalization"): _batch_normalization,
     ("", "BitShift"): _bit_shift,

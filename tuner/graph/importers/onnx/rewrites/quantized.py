@@ -1,4 +1,4 @@
-"""Quantised operators of ONNX and of onnxruntime, written out in floating point: integers of eight bits, their
+"""Write the quantised operators of ONNX and of onnxruntime out in floating point. Integers of eight bits, their
 differences and their sums below 2**24 are exact there. Start at `QUANTIZED`.
 """
 
@@ -29,7 +29,8 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorP
 
 
 def _along(writer: NodeWriter, name: str, x: str, *, axis: int, block: int) -> str | None:
-    """A scale or a zero point as it is broadcast to `x`: of the whole, of each index of an axis, or of blocks of it."""
+    """Return a scale or a zero point in a shape that broadcasts to `x`. It has one value for the whole tensor, for each
+    index of `axis`, or for each `block` indices of it. Return None if a shape is not known or does not fit."""
     shape, own = writer.shape(x), writer.shape(name)
     if own is not None and own in ((), (1,)):
         return writer.reshape(name, ()) if own else name
@@ -51,7 +52,7 @@ def _along(writer: NodeWriter, name: str, x: str, *, axis: int, block: int) -> s
 
 
 def _real(writer: NodeWriter, x: str, zero: str, *, scale: str, axis: int = 1, block: int = 0) -> str | None:
-    """The real numbers, in float32, that quantised ones are; `zero` is empty where it is 0."""
+    """Convert quantised numbers to real numbers in float32. `zero` is empty if the zero point is 0."""
     scale_there = _along(writer, scale, x, axis=axis, block=block)
     difference = _difference(writer, x, zero, axis=axis, block=block)
     if scale_there is None or difference is None:
@@ -60,7 +61,7 @@ def _real(writer: NodeWriter, x: str, zero: str, *, scale: str, axis: int = 1, b
 
 
 def _difference(writer: NodeWriter, x: str, zero: str, *, axis: int = 1, block: int = 0) -> str | None:
-    """What quantised numbers differ from their zero point, in float32."""
+    """Subtract the zero point from quantised numbers, in float32."""
     value = writer.cast(x, TensorProto.FLOAT)
     if not zero or ((known := writer.value(zero)) is not None and not known.any()):
         return value
@@ -71,7 +72,7 @@ def _difference(writer: NodeWriter, x: str, zero: str, *, axis: int = 1, block: 
 def _quantized(
     writer: NodeWriter, x: str, scale: str, *, zero: str, kind: int | None, axis: int = 1, block: int = 0
 ) -> str | None:
-    """Real numbers, in float32, quantised: rounded to the nearest step, halves to the even one, and kept in range."""
+    """Quantise real numbers in float32: round to the nearest step, halves to the even one, and clip to the range."""
     there = _along(writer, scale, x, axis=axis, block=block)
     if there is None:
         return None
@@ -79,14 +80,15 @@ def _quantized(
 
 
 def _steps(writer: NodeWriter, x: str, scale: str) -> str:
-    """Real numbers, in float32, in whole steps of a scale."""
+    """Convert real numbers in float32 to whole steps of a scale."""
     return writer.add("Round", writer.add("Div", x, writer.cast(scale, TensorProto.FLOAT)))
 
 
 def _kept(
     writer: NodeWriter, steps: str, like: str, *, zero: str, kind: int | None, axis: int = 1, block: int = 0
 ) -> str | None:
-    """Whole steps moved by the zero point and kept in the range of their type; None if that is none of integers."""
+    """Add the zero point to whole steps, and clip them to the range of the type `kind`. Return None if that is not an
+    integer type."""
     if kind is None or kind not in _RANGES:
         return None
     if zero:
@@ -103,7 +105,7 @@ def _dequantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str
     kind = writer.elem_type(scale)
     if writer.elem_type(x) not in (*_RANGES, TensorProto.INT32):
         return None
-    if writer.elem_type(x) == TensorProto.INT32:  # of biases: too many digits for a float32 before the scale
+    if writer.elem_type(x) == TensorProto.INT32:  # a bias has too many digits for float32 before it is scaled
         there = _along(writer, scale, x, axis=attrs.get("axis", 1), block=attrs.get("block_size", 0))
         wide = writer.cast(x, TensorProto.DOUBLE)
         result = None if there is None else writer.cast(
@@ -145,7 +147,8 @@ def _qlinear_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | N
 def _requantized(
     writer: NodeWriter, sums: str, scales: tuple[str, str, str], *, zero: str, channels: Sequence[int]
 ) -> Sequence[str] | None:
-    """Sums of products in steps of the result; the second scale may be one for each channel."""
+    """Convert sums of products to quantised results. `scales` are those of both operands and of the result; the second
+    may have one value for each channel."""
     a, b, y = (writer.cast(s, TensorProto.FLOAT) for s in scales)
     if len(writer.shape(scales[1]) or ()) == 1 and writer.shape(scales[1]) != (1,):
         b = writer.reshape(b, channels)
@@ -169,8 +172,8 @@ def _qlinear_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] |
 
 
 def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """onnxruntime's QGemm: a product of quantised matrices with a bias in steps of both scales; real numbers where no
-    scale of the result is given."""
+    """Write onnxruntime's QGemm: a product of quantised matrices, with a bias in steps of the product of both scales.
+    The result is real numbers if it has no scale."""
     attrs, (a, a_scale, a_zero, b, b_scale, b_zero) = attributes_of(node), node.input[:6]
     columns = -2 if attrs.get("transB", 0) else -1
     data, weight = _difference(writer, a, a_zero), _difference(writer, b, b_zero, axis=columns)
@@ -185,7 +188,7 @@ def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _integer_product(writer: NodeWriter, node: onnx.NodeProto, axes: tuple[int, int]) -> tuple[str, str] | None:
-    """Both operands of a product of integers less their zero points, in float32."""
+    """Return both operands of a product of integers less their zero points, in float32."""
     x, w = node.input[:2]
     data = _difference(writer, x, operand(node, 2), axis=axes[0])
     weight = _difference(writer, w, operand(node, 3), axis=axes[1])
@@ -193,7 +196,7 @@ def _integer_product(writer: NodeWriter, node: onnx.NodeProto, axes: tuple[int, 
 
 
 def _most(writer: NodeWriter, name: str, zero: str) -> np.ndarray:
-    """The largest difference from its zero point that each value of a tensor may have."""
+    """Return, for each value of a tensor, the largest difference from the zero point that it may have."""
     known, there = writer.value(name), writer.value(zero) if zero else np.zeros((), np.int64)
     shape = writer.shape(name) or ()
     if known is None or there is None:
@@ -205,7 +208,7 @@ def _most(writer: NodeWriter, name: str, zero: str) -> np.ndarray:
 
 
 def _conv_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """In parts of the input channels, each of which has an exact sum."""
+    """Write the convolution in parts of the input channels, each of which has an exact sum."""
     operands, shape = _integer_product(writer, node, (1, 0)), writer.shape(node.input[1])
     if operands is None or shape is None:
         return None
@@ -222,7 +225,7 @@ def _conv_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | N
 
 
 def _matmul_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """In parts of what is summed over, each of which has an exact sum."""
+    """Write the product in parts of the axis that is summed over, each of which has an exact sum."""
     operands, shape = _integer_product(writer, node, (-2, -1)), writer.shape(node.input[1])
     if operands is None or shape is None or writer.shape(node.input[0]) is None:
         return None
@@ -238,7 +241,7 @@ def _matmul_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] |
 
 
 def _added(writer: NodeWriter, parts: Sequence[str]) -> str:
-    """The sum, in int32, of exact sums in float32."""
+    """Return the sum, in int32, of exact sums in float32."""
     whole = [writer.cast(part, TensorProto.INT32) for part in parts]
     total = whole[0]
     for part in whole[1:]:
@@ -247,7 +250,7 @@ def _added(writer: NodeWriter, parts: Sequence[str]) -> str:
 
 
 def _dynamic_quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Quantise to eight bits without a sign, by the range of the values, which is made to have 0 in it."""
+    """Quantise to unsigned integers of eight bits by the range of the values, which is extended to include 0."""
     x, shape = node.input[0], writer.shape(node.input[0])
     if shape is None:
         return None
@@ -265,8 +268,11 @@ def _dynamic_quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequen
 
 
 def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], str], operands: int) -> Rewrite:
-    """Compute in real numbers, and quantise the result. The node reads each operand with its scale and its zero point,
-    then those of the result."""
+    """Return a rewrite that computes in real numbers and quantises the result.
+
+    The node reads each operand with its scale and its zero point, then the scale and the zero point of the result. If
+    `operands` is 0, the node has any number of operands, and those of the result come first.
+    """
 
     def rewrite(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
         count = operands or (len(node.input) - 2) // 3
@@ -288,7 +294,7 @@ def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], 
 
 
 def _node(kind: str, *names: str) -> Callable[[NodeWriter, onnx.NodeProto, list[str]], str]:
-    """A node of ONNX's own with those of the attributes."""
+    """Return a function that adds a node of ONNX's own operator `kind`, with the attributes that have these names."""
 
     def compute(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
         return writer.add(kind, *reads, **chosen_attributes(node, *names))

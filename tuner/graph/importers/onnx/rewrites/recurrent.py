@@ -1,6 +1,8 @@
-"""Recurrent layers of ONNX (RNN, GRU, LSTM) and onnxruntime's DynamicQuantizeLSTM, written out step by step: one
-product with the weights of the inputs for all steps at once, and one with those of the state for each. Start at
+"""Write the recurrent layers of ONNX (RNN, GRU, LSTM) and onnxruntime's DynamicQuantizeLSTM out step by step. Start at
 `RECURRENT`.
+
+One product multiplies the inputs of all steps with their weights. Then each step has a product of the state with the
+weights of the state.
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _FUNCTIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 
-_End = tuple[list[str], str, str]  # the states behind every step, the last one, the last cells
+_End = tuple[list[str], str, str]  # the states after every step, the last state, the last cells
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One direction of a layer: constants W (gates * hidden, inputs), R (gates * hidden, hidden), biases of both
-    (gates * hidden), peepholes (3 * hidden) or None, and the activation functions of its gates. With `scales`, of W and
-    of R, those are whole steps, and what they are multiplied with is quantised by its range before."""
+    """One direction of a layer, whose weights are constants.
+
+    W is (gates * hidden, inputs), R is (gates * hidden, hidden), the biases of both are (gates * hidden), and the
+    peepholes are (3 * hidden) or None. `functions` are the activation functions of its gates. If the `scales` of W and
+    of R are given, W and R are in whole quantisation steps, and what they are multiplied with is first quantised by its
+    range.
+    """
 
     writer: NodeWriter
     kind: str
@@ -45,8 +51,8 @@ class _Layer:
         return int(self.r.shape[1])
 
     def projected(self, x: str, steps: int, batch: int) -> list[str]:
-        """The products of the inputs with W and whatever biases can be added to them, (batch, gates * hidden), of every
-        step."""
+        """Return, for every step, the product of its inputs with W, (batch, gates * hidden). All biases that can be
+        added to it beforehand are included."""
         add, gates = self.writer, len(self.w)
         bias = self.bias_w + self.bias_r
         if self.kind == "GRU" and self.attrs.get("linear_before_reset", 0):
@@ -60,11 +66,11 @@ class _Layer:
         return [add.reshape(part, (batch, gates)) for part in parts]
 
     def step(self, x: str, h: str, c: str) -> tuple[str, str]:
-        """The next state of what comes from the inputs and the last state."""
+        """Return the next state and cells from the projected inputs `x`, the last state `h` and the last cells `c`."""
         return {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind](x, h, c)
 
     def _steps_product(self, x: str, w: np.ndarray, scale: np.ndarray) -> str:
-        """The product of what is quantised first with whole steps."""
+        """Return the product of `x`, which is quantised first, with a weight in whole quantisation steps."""
         add = self.writer.add
         quantized, step, zero = self.writer.add_many("DynamicQuantizeLinear", [x], 3)
         kind = onnx.TensorProto.FLOAT
@@ -124,7 +130,7 @@ class _Layer:
 
 
 def _write_recurrent(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Write out every direction, and join what they give."""
+    """Write out every direction, and join their results."""
     attrs, shape = attributes_of(node), writer.shape(node.input[0])
     by_batch = attrs.get("layout", 0)
     if shape is None:
@@ -152,8 +158,8 @@ def _write_recurrent(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
 def _run(
     layer: _Layer, given: Sequence[str], state: tuple[str, str], *, valid: Sequence[str] | None, order: Sequence[int]
 ) -> _End:
-    """The states behind every step, in the order of the inputs, and the last state. Where a sequence has ended, its
-    state stays, and what it gives is zero."""
+    """Return the states after every step, in the order of the inputs, the last state, and the last cells. Where a
+    sequence has ended, its state stays, and its output is zero."""
     writer, (h, c) = layer.writer, state
     outputs = [""] * len(given)
     for at in order:
@@ -169,7 +175,7 @@ def _run(
 
 
 def _results(writer: NodeWriter, ends: Sequence[_End], sizes: tuple[int, int, int, int], by_batch: int) -> list[str]:
-    """The states of all steps, the last one and the last cells, of all directions, in the layout asked for."""
+    """Return the states of all steps, the last states and the last cells of all directions, in the requested layout."""
     steps, directions, batch, hidden = sizes
     row = (1, 1, batch, hidden)
     rows = [writer.reshape(outputs[t], row) for t in range(steps) for outputs, _, _ in ends]
@@ -187,7 +193,7 @@ def _joined(writer: NodeWriter, parts: Sequence[str]) -> str:
 
 
 def _layers(writer: NodeWriter, node: onnx.NodeProto, attrs: Mapping[str, Any]) -> list[_Layer]:
-    """The directions of a layer. Raises Unwritable where weights are computed, or an activation is unknown."""
+    """Return the directions of a layer. Raises Unwritable if weights are computed, or an activation is unknown."""
     constants: dict[int, np.ndarray] = {}
     for i in (1, 2, 3, 7, 8, 9, 10, 11):
         value = writer.value(operand(node, i)) if operand(node, i) else None
@@ -216,7 +222,8 @@ def _layers(writer: NodeWriter, node: onnx.NodeProto, attrs: Mapping[str, Any]) 
 
 
 def _whole_steps(weight: np.ndarray, zero: np.ndarray | None) -> np.ndarray:
-    """Quantised weights (directions, inputs, gates * hidden) less their zero points, as those of an LSTM."""
+    """Return quantised weights (directions, inputs, gates * hidden) less their zero points, in the order of an LSTM's,
+    which is (directions, gates * hidden, inputs)."""
     wide = weight.astype(np.float32)
     if zero is not None:
         wide = wide - zero.astype(np.float32).reshape(len(weight), 1, -1)
@@ -226,7 +233,8 @@ def _whole_steps(weight: np.ndarray, zero: np.ndarray | None) -> np.ndarray:
 def _activations(
     writer: NodeWriter, names: Sequence[str], attrs: Mapping[str, Any], dtype: Any
 ) -> list[Callable[[str], str]]:
-    """Functions by ONNX's names; those that have parameters take theirs, in order, from the attributes."""
+    """Return the functions that have the given ONNX names. Functions with parameters take theirs, in order, from the
+    attributes. The result ends before the first unknown name."""
     alphas, betas = list(attrs.get("activation_alpha", ())), list(attrs.get("activation_beta", ()))
 
     def affine(a: float, b: float) -> Callable[[str], str]:
@@ -267,7 +275,8 @@ _WITH_ALPHA = {"LeakyRelu": 0.01, "ThresholdedRelu": 1.0, "Elu": 1.0}
 
 
 def _valid(writer: NodeWriter, lengths: str, steps: int, batch: int) -> list[str] | None:
-    """For every step, which sequences have not ended, (batch, 1) of truth values; None where all are whole."""
+    """Return, for every step, which sequences have not ended, as truth values (batch, 1). Return None if all sequences
+    have all steps."""
     value = writer.value(lengths) if lengths else None
     if not lengths or (value is not None and (value >= steps).all()):
         return None
@@ -276,7 +285,7 @@ def _valid(writer: NodeWriter, lengths: str, steps: int, batch: int) -> list[str
 
 
 def _initial(writer: NodeWriter, name: str, shape: tuple[int, int, int], *, by_batch: int, dtype: Any) -> list[str]:
-    """The first state of every direction, (batch, hidden); zeros where none is given."""
+    """Return the first state of every direction, (batch, hidden). It is zero if none is given."""
     if not name:
         return [writer.constant(np.zeros(shape[1:], dtype))] * shape[0]
     whole = writer.add("Transpose", name, perm=[1, 0, 2]) if by_batch else name

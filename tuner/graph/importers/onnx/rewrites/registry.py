@@ -1,4 +1,7 @@
-"""All operators that are written out in simpler ones before a model is imported. Start at `write_operators`."""
+"""Collect all operators that are written out in simpler ones before a model is imported.
+
+Start at `write_operators`.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ REWRITES = {**FUNCTIONS, **WRITTEN, **SPECTRA, **RECURRENT, **QUANTIZED, **CONTR
 
 
 def write_operators(model: onnx.ModelProto, source: str) -> None:
-    """Fold constants and write operators out, in place, until neither changes anything: what one writes, the other may
-    need. Raises BadInput, with `source` and a node, for one that cannot be computed."""
+    """Fold constants and write operators out, in place, until neither changes anything, since each may need what the
+    other has written. Raises BadInput, naming `source` and the node, for a node that cannot be computed."""
     try:
         fold_constants(model)
         while write_out(model, REWRITES, source) or resolve_sequences(model):

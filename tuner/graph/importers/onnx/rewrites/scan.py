@@ -1,4 +1,7 @@
-"""ONNX's Scan, whose number of turns is a size of its inputs, written out turn by turn. Start at `SCAN`."""
+"""Write ONNX's Scan out iteration by iteration. Start at `SCAN`.
+
+The number of iterations is a size of its inputs.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from tuner.graph.importers.onnx.rewrites.writer import NodeWriter, Rewrite, attr
 
 
 def _scan(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Hand the state on from turn to turn, and stack what each turn puts out."""
+    """Hand the state on from iteration to iteration, and stack the outputs of all iterations."""
     attrs, graph = attributes_of(node), writer.model.graph
     body, scanned = attrs["body"], list(node.input[len(node.input) - attrs["num_scan_inputs"] :])
     state = list(node.input[: len(node.input) - len(scanned)])
-    if writer.opset < 9:  # it had a batch of sequences, each of a length of its own
+    if writer.opset < 9:  # there Scan has a batch of sequences of different lengths
         return None
     slices = [_slices(writer, x, *how) for x, how in zip(scanned, _ways(attrs, "input", len(scanned)), strict=True)]
     turns = len(slices[0] or ())
@@ -38,13 +41,13 @@ def _scan(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _ways(attrs: dict[str, Any], kind: str, count: int) -> list[tuple[int, int]]:
-    """Return the axis that turns go along in each input (output), and whether they begin at its end."""
+    """Return, for each input (or output), the axis along which the iterations go, and whether they begin at its end."""
     axes, directions = (attrs.get(f"scan_{kind}_{what}", [0] * count) for what in ("axes", "directions"))
     return list(zip(axes, directions, strict=True))
 
 
 def _slices(writer: NodeWriter, x: str, axis: int, backwards: int) -> list[str] | None:
-    """What each turn reads of a tensor; None where its shape is not known."""
+    """Return what each iteration reads of a tensor, or None if the tensor's shape is not known."""
     shape = writer.shape(x)
     if shape is None:
         return None

@@ -1,5 +1,5 @@
-"""Sequences of tensors in an ONNX graph, resolved: which tensor each of their places holds is known where positions are
-constants. Start at `resolve_sequences`.
+"""Resolve sequences of tensors in an ONNX graph. If positions are constants, it is known which tensors a sequence
+consists of. Start at `resolve_sequences`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ RESOLVED = (*_MAKERS, *_READERS)
 
 
 def resolve_sequences(model: onnx.ModelProto) -> bool:
-    """Replace, in place, all that reads sequences whose parts are known by what reads those; return whether there was
-    something to replace."""
+    """Replace, in place, nodes that read sequences whose parts are known by nodes that read the parts. Return whether
+    there was something to replace."""
     graph = model.graph
     if not any(node.op_type in RESOLVED for node in graph.node):
         return False
@@ -34,7 +34,7 @@ def resolve_sequences(model: onnx.ModelProto) -> bool:
 
 
 class _Resolver:
-    """Knows the parts of sequences by their names."""
+    """Knows which tensors each sequence consists of, by the name of the sequence."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._writer = NodeWriter(model)
@@ -42,7 +42,7 @@ class _Resolver:
         self.changed = False
 
     def resolved(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The nodes in place of one."""
+        """Return the nodes that take the place of one."""
         self._writer.begin(node)
         kind = node.op_type
         if kind in _MAKERS:
@@ -67,7 +67,7 @@ class _Resolver:
         return [*self._writer.nodes, helper.make_node("Identity", [result], [node.output[0]], name=node.output[0])]
 
     def _made(self, node: onnx.NodeProto) -> list[str] | None:
-        """The parts of a sequence that a node makes; None where their number is not known."""
+        """Return the parts of the sequence that a node makes, or None if their number is not known."""
         if node.op_type == "SequenceConstruct":
             return list(node.input)
         if node.op_type == "SequenceEmpty":
@@ -89,7 +89,8 @@ class _Resolver:
         return [writer.reshape(part, [*shape[:axis], *shape[axis + 1 :]]) for part in parts]
 
     def _read(self, node: onnx.NodeProto, parts: list[str]) -> list[str] | str | None:
-        """The sequence, or the tensor, that a node makes of one; None where that is not known."""
+        """Return the parts of the sequence, or the tensor, that a node makes of a sequence. Return None if they are not
+        known."""
         writer, kind = self._writer, node.op_type
         if kind == "SequenceLength":
             return writer.constant(len(parts), np.int64)
@@ -105,7 +106,8 @@ class _Resolver:
         return [*parts[:at], node.input[1], *parts[at:]]
 
     def _place(self, name: str, count: int, kind: str) -> int | None:
-        """The index that an operand says; where none is given, behind the last (to insert) or the last (to erase)."""
+        """Return the index that an operand gives, or None if it is not a constant. Without an operand, the index is
+        behind the last part (to insert) or that of the last part (to erase)."""
         if not name:
             return count if kind == "SequenceInsert" else count - 1
         value = self._writer.value(name)
@@ -115,7 +117,7 @@ class _Resolver:
         return at + count if at < 0 else at
 
     def _joined(self, node: onnx.NodeProto, parts: Sequence[str]) -> str | None:
-        """All parts along an axis, which may be new."""
+        """Concatenate all parts along an axis, which may be new. Return None if a shape that is needed is not known."""
         writer, attrs = self._writer, attributes_of(node)
         axis = attrs["axis"]
         if not attrs.get("new_axis", 0):

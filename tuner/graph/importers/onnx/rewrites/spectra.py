@@ -1,4 +1,7 @@
-"""Fourier transforms of ONNX, of fixed lengths: products with a matrix of cosines and sines. Start at `SPECTRA`."""
+"""Write ONNX's Fourier transforms of fixed lengths as products with matrices of cosines and sines.
+
+Start at `SPECTRA`.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,22 @@ import onnx
 
 from tuner.graph.importers.onnx.rewrites.writer import NodeWriter, Rewrite, attributes_of, operand
 
-_LONGEST = 4096  # whose matrix has some 100 MB
+_LONGEST = 4096  # the matrix of this length has some 100 MB
 
 
 def _matrix(length: int, parts: int, *, onesided: bool, inverse: bool) -> np.ndarray:
-    """What (length * parts) numbers, of 1 or 2 parts each, are multiplied with for (bins * 2): real and imaginary."""
+    """Return the matrix (length * parts, bins * 2) that turns a signal into its spectrum. A number of the signal has
+    1 or 2 parts, and a bin of the spectrum has a real and an imaginary part."""
     bins = length // 2 + 1 if onesided else length
     angle = 2 * np.pi * (np.outer(np.arange(length), np.arange(bins)) % length) / length
     cosine, sine = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
-    real = np.stack([cosine, sine], -1)  # of what a real number gives
+    real = np.stack([cosine, sine], -1)  # what a real number contributes
     whole = real if parts == 1 else np.stack([real, np.stack([-sine, cosine], -1)], 1)
     return whole.reshape(length * parts, bins * 2) / (length if inverse else 1)
 
 
 def _real_inverse(length: int, bins: int) -> np.ndarray:
-    """What the (bins * 2) numbers of one side of a spectrum are multiplied with for a real signal."""
+    """Return the matrix (bins * 2, length) that turns one side of a spectrum into a real signal."""
     weight = np.full(bins, 2.0)
     weight[0] = 1.0
     if length % 2 == 0 and bins == length // 2 + 1:
@@ -34,7 +38,7 @@ def _real_inverse(length: int, bins: int) -> np.ndarray:
 
 
 def _dft(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Bring the axis before the parts, make it as long as is asked for, multiply, and bring it back."""
+    """Move the axis before the parts, cut or pad it to the requested length, multiply, and move it back."""
     x, attrs = node.input[0], attributes_of(node)
     shape, kind = writer.shape(x), writer.dtype(x)
     axis = attrs.get("axis", 1) if writer.opset < 20 else -2
@@ -69,7 +73,7 @@ def _dft(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _resized(writer: NodeWriter, x: str, axis: int, *, sizes: tuple[int, int], shape: list[int], kind: np.dtype) -> str:
-    """Cut an axis from the first to the second size, or fill it with zeros."""
+    """Cut an axis from the first of two sizes to the second, or pad it with zeros to that size."""
     old, new = sizes
     if old > new:
         return writer.split(x, axis, [new, old - new])[0]
@@ -80,7 +84,7 @@ def _resized(writer: NodeWriter, x: str, axis: int, *, sizes: tuple[int, int], s
 
 
 def _stft(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Take the frames of a signal, each times the window, and multiply."""
+    """Gather the frames of a signal, and multiply them with the transform's matrix, which includes the window."""
     signal, attrs = node.input[0], attributes_of(node)
     shape, kind, step = writer.shape(signal), writer.dtype(signal), writer.value(node.input[1])
     window = writer.value(operand(node, 2)) if operand(node, 2) else None

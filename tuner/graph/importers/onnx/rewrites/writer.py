@@ -1,7 +1,7 @@
-"""Writing an operator out in simpler ones, in the ONNX graph, before it is imported.
+"""Write operators of an ONNX graph out in simpler ones, before the graph is imported. Start at `write_out`.
 
-A rewrite is a function of a `NodeWriter` and a node: it adds nodes that compute the same, and returns the names of
-their results, one for each output; None where it leaves the node as it is. Start at `write_out`.
+A rewrite is a function of a `NodeWriter` and a node. It adds nodes that compute the same, and returns the names of
+their results, one for each output. It returns None if it leaves the node as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tuner.graph.importers.onnx.rules import opset_of
 
 
 class Unwritable(Exception):
-    """Says why a node cannot be written out, and that nothing else can be done with it."""
+    """Raised for a node that can neither be written out nor be handled otherwise. The message says why."""
 
 
 Shape = tuple[int, ...]
@@ -42,18 +42,18 @@ class NodeWriter:
 
     @cached_property
     def _types(self) -> Mapping[str, onnx.TypeProto.Tensor]:
-        return types_of(self.model)  # takes as long as all else for a large model: only where somebody asks
+        return types_of(self.model)  # takes as long as all else for a large model, so it is inferred on demand
 
     def begin(self, node: onnx.NodeProto) -> None:
-        """Name what follows after a node."""
+        """Begin with new nodes, whose names start with that of `node`."""
         self.nodes, self._prefix, self._count = [], f"{node.name or node.output[0]}/", 0
 
     def add(self, kind: str, *reads: str, **attributes: Any) -> str:
-        """Add a node with one output."""
+        """Add a node with one output, and return the output."""
         return self.add_many(kind, reads, 1, **attributes)[0]
 
     def add_many(self, kind: str, reads: Sequence[str], outputs: int, **attributes: Any) -> list[str]:
-        """Add a node with several outputs."""
+        """Add a node with several outputs, and return these."""
         results = [self._fresh(kind) for _ in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(reads), results, name=results[0], **attributes))
         return results
@@ -68,7 +68,7 @@ class NodeWriter:
         return f"{self._prefix}{kind}_{self._count}"
 
     def shape(self, name: str) -> Shape | None:
-        """The shape of a tensor; None where a size of it is not known."""
+        """Return the shape of a tensor, or None if one of its sizes is not known."""
         if name in self._values:
             return tuple(self._values[name].dims)
         tensor = self._types.get(name)
@@ -77,7 +77,7 @@ class NodeWriter:
         return tuple(int(d.dim_value) for d in tensor.shape.dim)
 
     def elem_type(self, name: str) -> int | None:
-        """The TensorProto.DataType of a tensor, if it is known."""
+        """Return the TensorProto.DataType of a tensor, or None if it is not known."""
         if name in self._values:
             return int(self._values[name].data_type)
         return int(self._types[name].elem_type) if name in self._types else None
@@ -87,7 +87,7 @@ class NodeWriter:
         return helper.tensor_dtype_to_np_dtype(kind) if kind else None
 
     def value(self, name: str) -> np.ndarray | None:
-        """The value of a constant."""
+        """Return the value of a constant, or None if the tensor is not a constant."""
         return numpy_helper.to_array(self._values[name]) if name in self._values else None
 
     def cast(self, x: str, kind: int) -> str:
@@ -97,13 +97,13 @@ class NodeWriter:
         return self.add("Reshape", x, self.constant(list(shape), np.int64))
 
     def reduce(self, kind: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
-        """Reduce axes, which are operands since set 13 (ReduceSum) or 18 (all others)."""
+        """Reduce axes. They are an operand since operator set 13 (ReduceSum) or 18 (others), an attribute before."""
         if self.opset >= (13 if kind == "ReduceSum" else 18):
             return self.add(kind, x, self.constant(list(axes), np.int64), keepdims=keepdims)
         return self.add(kind, x, axes=list(axes), keepdims=keepdims)
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """Split along an axis; the sizes are an operand since set 13."""
+        """Split along an axis. The sizes are an operand since operator set 13, and an attribute before."""
         if len(sizes) == 1:
             return [x]
         if self.opset >= 13:
@@ -111,7 +111,7 @@ class NodeWriter:
         return self.add_many("Split", [x], len(sizes), axis=axis, split=list(sizes))
 
     def scalar_like(self, x: str, value: float) -> str:
-        """A constant of the type of `x`."""
+        """Add a constant that has the type of `x`."""
         return self.constant(value, self.dtype(x))
 
 
@@ -119,7 +119,7 @@ Rewrite = Callable[[NodeWriter, onnx.NodeProto], Sequence[str] | None]
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """The attributes of a node by name, text as str."""
+    """Return the attributes of a node by name, with text as str."""
     found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     return {
         name: value.decode() if isinstance(value, bytes) else [v.decode() for v in value]
@@ -129,22 +129,21 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def chosen_attributes(node: onnx.NodeProto, *names: str) -> dict[str, Any]:
-    """Those attributes of a node that have one of the names."""
+    """Return the attributes of a node that have one of the names."""
     return {name: value for name, value in attributes_of(node).items() if name in names}
 
 
-WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")  # of a convolution
+WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")  # attributes of a convolution
 
 
 def operand(node: onnx.NodeProto, index: int) -> str:
-    """The name of an operand; empty where it is left out."""
+    """Return the name of an operand, or an empty string if it is left out."""
     return node.input[index] if index < len(node.input) else ""
 
 
 def write_out(model: onnx.ModelProto, rewrites: Mapping[tuple[str, str], Rewrite], source: str) -> bool:
-    """Replace, in place, all nodes for which there is a rewrite, by domain and operator, that applies; return whether
-    there was one. Raises BadInput, with `source` and the node, for one of which its rewrite says that nothing can be
-    done."""
+    """Replace, in place, all nodes for whose domain and operator there is a rewrite that applies. Return whether there
+    was one. Raises BadInput, naming `source` and the node, if a rewrite raises Unwritable."""
     graph = model.graph
     if not any(key_of(node) in rewrites for node in graph.node):
         return False
@@ -170,12 +169,12 @@ def write_out(model: onnx.ModelProto, rewrites: Mapping[tuple[str, str], Rewrite
 
 
 def key_of(node: onnx.NodeProto) -> tuple[str, str]:
-    """The domain, which is "" for ONNX's own, and the operator of a node."""
+    """Return the domain, which is "" for ONNX's own, and the operator of a node."""
     return "" if node.domain == "ai.onnx" else node.domain, node.op_type
 
 
 def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    """The types of all tensors, as far as onnx infers them."""
+    """Return the types of all tensors, as far as onnx can infer them."""
     if model.ByteSize() < _MAX_INFERRED_BYTES:
         model = onnx.shape_inference.infer_shapes(model)
     values = [*model.graph.input, *model.graph.value_info, *model.graph.output]
