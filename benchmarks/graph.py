@@ -33,7 +33,7 @@ from typing import Any
 
 from models_cpu import tune
 from modules import alternated, inputs_of
-from paper003 import DETECTORS, MODELS, TOLERANCE
+from integrated_gpus import DETECTORS, MODELS, TOLERANCE
 
 from templates.template import PLAIN
 from tuner.devices import Device, open_devices
@@ -148,7 +148,7 @@ def compared(
         if like is None:
             to = folder / f"{name}-{'-'.join(d.name.replace(':', '') for d in devices)}-{way}"
             build_placed(graph, devices, planned, directory=to, store=store)
-            # The boxes of detectors may come in another order; benchmarks/paper003.py compares them.
+            # The boxes of detectors may come in another order; benchmarks/integrated_gpus.py compares them.
             if name not in DETECTORS:
                 verify(load(to), OnnxReference(folder / f"{name}.onnx"), seeds=[0], tolerance=TOLERANCE)
             built[way] = planned, to

@@ -113,5 +113,5 @@ if __name__ == "__main__":
         bench.KernelServer = ReplayedBench  # type: ignore[misc]
         bench.main()
     else:
-        session.BENCH = [__file__, known]
+        session.KERNEL_SERVER = [__file__, known]
         sys.exit(serve.main())

@@ -42,5 +42,5 @@ if __name__ == "__main__":
         bench.KernelServer = SimulatedBench  # type: ignore[misc]
         bench.main()
     else:
-        session.BENCH = [__file__, behaviour]
+        session.KERNEL_SERVER = [__file__, behaviour]
         sys.exit(serve.main())

@@ -120,7 +120,7 @@ class Run:
         self._started = False
         self._reference: dict[str, Any] = {}  # the call of the reference kernel
         self._kept: set[str] = set()  # the tensors of the reference kernel
-        self._pace = ClockMonitor(self._reference_times, seconds)
+        self._clock_monitor = ClockMonitor(self._reference_times, seconds)
         settings = manifest["settings"]
         # The cores that candidates are measured on, or None for a GPU.
         self._cores = usable_cpus()[: settings["threads"]] if settings["device"] == "cpu" else None
@@ -132,14 +132,14 @@ class Run:
         Return the seconds of the reference kernel if it was measured, which happens when it is due, when the process
         was started, or on request (`measure`).
         """
-        if self._started and not (measure or self._pace.is_due()):
+        if self._started and not (measure or self._clock_monitor.is_due()):
             return None
         if self._started:
             with contextlib.suppress(Failed):  # a candidate may have damaged the process by a stray write
-                return self._pace.measure()
+                return self._clock_monitor.measure()
         self._start()
         try:
-            return self._pace.measure()
+            return self._clock_monitor.measure()
         except Failed as failed:
             raise _unfit(failed) from failed
 

@@ -126,14 +126,14 @@ class Agent:
         host.settimeout(None)
         watch(host, self._alive_seconds)
         try:
-            visitor = self._line.enter(name)
+            entry = self._line.enter(name)
         except Full as full:
             with contextlib.suppress(Gone, WireError):
                 send(host, {"full": str(full)})
             return
         print(f"{peer}: {name} came", file=sys.stderr, flush=True)
-        with visitor:
-            serve_host(host, self._scratch, visitor, turn_seconds=self._turn_seconds, alive_seconds=self._alive_seconds)
+        with entry:
+            serve_host(host, self._scratch, entry, turn_seconds=self._turn_seconds, alive_seconds=self._alive_seconds)
         print(f"{peer}: {name} left", file=sys.stderr, flush=True)
 
     def _reap(self) -> None:

@@ -39,7 +39,10 @@ _MOMENT = 2.0  # seconds that a session which just ended may need to clean up
 _MOST_TURNS = 5  # turns' time after which a host that has measured nothing must give up the board
 MOST_BYTES = 1 << 30  # of one message from a host
 _SAID_BYTES = 4096  # of the end of the process's log that are read: a candidate may print a lot
-BENCH = ["-m", "board_agent.kernel_server"]  # Python's arguments for the kernel process; a simulated board has others
+KERNEL_SERVER = [
+    "-m",
+    "board_agent.kernel_server",
+]  # Python's arguments for the kernel process; a simulated board has others
 _ENDS = ("damage", "compare")  # the last request of a candidate: a turn that ends before it loses the measurement
 _MEASURES = ("call", "repeat", "compare")
 # Names of the agent's environment variables that a kernel process gets.
@@ -56,9 +59,9 @@ class KernelProcess:
     def __init__(self, settings: dict[str, Any], scratch: str) -> None:
         self.folder = tempfile.mkdtemp(dir=scratch)
         self.socket, theirs = socket.socketpair()
-        with theirs, open(os.path.join(scratch, "bench.log"), "wb") as log:
+        with theirs, open(os.path.join(scratch, "kernels.log"), "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *BENCH, str(theirs.fileno()), self.folder, json.dumps(settings)],
+                [sys.executable, *KERNEL_SERVER, str(theirs.fileno()), self.folder, json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -67,7 +70,7 @@ class KernelProcess:
                 env=_environment(self.folder),
                 start_new_session=True,
             )
-        self._log = os.path.join(scratch, "bench.log")
+        self._log = os.path.join(scratch, "kernels.log")
 
     @property
     def ended(self) -> bool:
@@ -196,8 +199,8 @@ class Turn:
     `seconds` without a request, or after _MOST_TURNS times `seconds`. Otherwise it could keep the board for ever.
     """
 
-    def __init__(self, visitor: QueueEntry | Alone, seconds: float) -> None:
-        self._visitor, self._seconds = visitor, seconds
+    def __init__(self, entry: QueueEntry | Alone, seconds: float) -> None:
+        self._entry, self._seconds = entry, seconds
         self._began = self._asked = self._looked = time.monotonic()
         self._measured = False
 
@@ -215,7 +218,7 @@ class Turn:
         if not (self._measured or idle >= self._seconds or held >= _MOST_TURNS * self._seconds):
             return False
         self._looked = now
-        return self._visitor.look().waiting > 0
+        return self._entry.look().waiting > 0
 
 
 class Session:
@@ -225,11 +228,11 @@ class Session:
         self,
         host: Any,
         scratch: str,
-        visitor: QueueEntry | Alone,
+        entry: QueueEntry | Alone,
         turn_seconds: float = TURN_SECONDS,
         alive_seconds: float = ALIVE_SECONDS,
     ) -> None:
-        self._host, self._scratch, self._visitor = host, scratch, visitor
+        self._host, self._scratch, self._entry = host, scratch, entry
         self._turn_seconds, self._alive_seconds = turn_seconds, alive_seconds
         self._bench: KernelProcess | None = None
         self._turn: Turn | None = None
@@ -241,7 +244,7 @@ class Session:
         Raises Gone or _HostLeft when the host leaves, and WireError if it violates the protocol.
         """
         try:
-            line = self._visitor.look()._asdict()
+            line = self._entry.look()._asdict()
             send(self._host, {"agent": VERSION, "facts": facts(), "line": line, "alive": self._alive_seconds})
             while True:
                 message, parts = self._request()
@@ -266,9 +269,9 @@ class Session:
             return
         if self._bench is not None:
             self._lost()
-        self._visitor.rest()
+        self._entry.rest()
         self._turn, self._over = None, True
-        self._visitor.log("turn is over")
+        self._entry.log("turn is over")
 
     def _answer(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         action, limit = message.get("do"), message.get("seconds", 60.0)
@@ -314,19 +317,19 @@ class Session:
         """
         began = alive = time.monotonic()
         if wait:
-            self._visitor.wait()
-        while (standing := self._visitor.look()).place if wait else not self._visitor.take():
+            self._entry.wait()
+        while (standing := self._entry.look()).place if wait else not self._entry.take():
             now = time.monotonic()
             if not wait and now - began >= _MOMENT:
-                return {"busy": self._visitor.look()._asdict()}
+                return {"busy": self._entry.look()._asdict()}
             if wait and now >= alive:
                 send(self._host, {"waiting": standing._asdict()})
                 alive = now + self._alive_seconds
             pause = min(_LINE_SECONDS, self._alive_seconds)
             if select.select([self._host], [], [], pause)[0]:  # a waiting host sends nothing, so it left
                 raise Gone("the host went away while it waited")
-        self._turn, self._over = Turn(self._visitor, self._turn_seconds), False
-        self._visitor.log("turn begins")
+        self._turn, self._over = Turn(self._entry, self._turn_seconds), False
+        self._entry.log("turn begins")
         return {}
 
     def _awaited(self, limit: float, message: dict[str, Any] | None = None, parts: Sequence[bytes] = ()) -> Frame:
@@ -362,12 +365,12 @@ def scratch_for_candidates(base: str) -> Scratch:
     return Scratch(base, prefix="edgetune-board-", mode=0o711)
 
 
-def serve_host(host: Any, base: str, visitor: QueueEntry, *, turn_seconds: float, alive_seconds: float) -> None:
+def serve_host(host: Any, base: str, entry: QueueEntry, *, turn_seconds: float, alive_seconds: float) -> None:
     """Serve one connected host in its own scratch folder, which is removed at the end."""
     adopt_orphans()
     scratch = scratch_for_candidates(base)
     try:
-        Session(host, scratch.path, visitor, turn_seconds, alive_seconds).serve()
+        Session(host, scratch.path, entry, turn_seconds, alive_seconds).serve()
     except (Gone, _HostLeft):
         pass
     except WireError as error:

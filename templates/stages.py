@@ -24,7 +24,7 @@ def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: 
 
 
 def epilogue_value(
-    epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], *, index: Sequence[Any], dtype: str = "float32"
+    epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], index: Sequence[Any], *, dtype: str = "float32"
 ) -> Any:
     """Apply the epilogue to `value` at an output index, which is (n, block, y, x, lane) or (row, channel).
 

@@ -229,6 +229,12 @@ class FailureKind(StrEnum):
     DEVICE_LOST = "device_lost"
     WITHDRAWN = "withdrawn"  # a user decided that the config must never be a best again
 
+    @property
+    def tells_of_config(self) -> bool:
+        """Tell whether the failure says something about the config. A failure of the connection or the device does not:
+        a config that was fine before stays valid."""
+        return self not in (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -60,8 +60,7 @@ __all__ = ["AGAIN", "DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
 AGAIN = "/again"
 _BATCH = 5000
-# These failures say nothing about the config, so an earlier measurement of it stays valid.
-_NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
+_SILENT = [str(kind) for kind in FailureKind if not kind.tells_of_config]  # an earlier trial stays valid
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def counts_for_best(trials: FromClause, tolerance: float | ColumnElement[float])
     whose clock is ahead would otherwise be permanent.
     """
     later = schema.trials.alias()
-    verdict = or_(later.c.error.is_not(None), later.c.failure_kind.not_in([str(k) for k in _NOT_THE_CONFIGS_FAULT]))
+    verdict = or_(later.c.error.is_not(None), later.c.failure_kind.not_in(_SILENT))
     same = and_(*(later.c[n] == trials.c[n] for n in ("workload_id", "device_id", "config_digest", "config")))
     withdrawn = later.c.failure_kind == str(FailureKind.WITHDRAWN)
     outdated = exists(select(1).where(same, or_(and_(later.c.id > trials.c.id, verdict), withdrawn)).correlate(trials))

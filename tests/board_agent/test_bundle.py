@@ -185,7 +185,7 @@ def condition():
 
 
 class Bench:"""
-    hot = simulated(bundle, "hot.pyz", "session", "\nclass Bench:", count)
+    hot = simulated(bundle, "hot.pyz", "session", "\nclass KernelProcess:", count)
     done = on_the_device(hot.name, "-o", "r.zip", cwd=bundle.parent)
     assert done.returncode == 0, done.stderr
     marks = {bool(line["throttled"]) for line in results_of(bundle.with_name("r.zip"))}

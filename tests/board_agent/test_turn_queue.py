@@ -28,20 +28,20 @@ def stack() -> Iterator[ExitStack]:
 
 def came(line: TurnQueue, stack: ExitStack, *pairings: str) -> list[QueueEntry]:
     """Connections that wait, in this order."""
-    visitors = [stack.enter_context(line.enter(name)) for name in pairings]
-    for visitor in visitors:
-        visitor.wait()
-    return visitors
+    entries_in_line = [stack.enter_context(line.enter(name)) for name in pairings]
+    for entry in entries_in_line:
+        entry.wait()
+    return entries_in_line
 
 
-def turns(visitors: dict[str, QueueEntry], count: int) -> list[str]:
+def turns(entries_in_line: dict[str, QueueEntry], count: int) -> list[str]:
     """Who has the board, where everybody comes again when a turn is over."""
     seen = []
     for _ in range(count):
-        (name,) = [name for name, visitor in visitors.items() if visitor.look().place == 0]
+        (name,) = [name for name, entry in entries_in_line.items() if entry.look().place == 0]
         seen.append(name)
-        visitors[name].rest()
-        visitors[name].wait()
+        entries_in_line[name].rest()
+        entries_in_line[name].wait()
     return seen
 
 
@@ -69,14 +69,14 @@ def test_who_does_not_wait_has_the_board_only_where_nobody_wants_it(line: TurnQu
 
 def test_who_comes_again_is_last(line: TurnQueue, stack: ExitStack) -> None:
     names = ("alice", "bob", "carol")
-    visitors = dict(zip(names, came(line, stack, *names), strict=True))
-    assert turns(visitors, 7) == [*names, *names, "alice"]
+    entries_in_line = dict(zip(names, came(line, stack, *names), strict=True))
+    assert turns(entries_in_line, 7) == [*names, *names, "alice"]
 
 
 def test_many_connections_of_one_are_one_turn_in_two(line: TurnQueue, stack: ExitStack) -> None:
     made = came(line, stack, "alice", "alice", "alice", "bob")
-    visitors = dict(zip(("alice1", "alice2", "alice3", "bob"), made, strict=True))
-    assert turns(visitors, 8) == ["alice1", "bob", "alice2", "bob", "alice3", "bob", "alice1", "bob"]
+    entries_in_line = dict(zip(("alice1", "alice2", "alice3", "bob"), made, strict=True))
+    assert turns(entries_in_line, 8) == ["alice1", "bob", "alice2", "bob", "alice3", "bob", "alice1", "bob"]
 
 
 def test_places_do_not_grow_while_one_waits(line: TurnQueue, stack: ExitStack) -> None:
@@ -93,9 +93,9 @@ def test_places_do_not_grow_while_one_waits(line: TurnQueue, stack: ExitStack) -
 def process(line: TurnQueue, pairing: str) -> subprocess.Popen[str]:
     """Another process in line; it says when it is there, and what it found when it has looked."""
     text = (
-        "import sys; from pathlib import Path; from board_agent.turn_queue import Line\n"
-        "visitor = Line(Path(sys.argv[1])).enter(sys.argv[2]); visitor.wait()\n"
-        "for _ in iter(lambda: print(visitor.look().place, flush=True) or sys.stdin.readline(), ''): pass\n"
+        "import sys; from pathlib import Path; from board_agent.turn_queue import TurnQueue\n"
+        "entry = TurnQueue(Path(sys.argv[1])).enter(sys.argv[2]); entry.wait()\n"
+        "for _ in iter(lambda: print(entry.look().place, flush=True) or sys.stdin.readline(), ''): pass\n"
     )
     made = subprocess.Popen(
         [sys.executable, "-c", text, line._folder, pairing],
@@ -153,6 +153,6 @@ def test_a_full_line_has_room_again_when_one_leaves(line: TurnQueue, stack: Exit
 
 def test_the_folder_does_not_grow(line: TurnQueue, stack: ExitStack) -> None:
     names = ("alice", "bob")
-    visitors = dict(zip(names, came(line, stack, *names), strict=True))
-    turns(visitors, 20)
+    entries_in_line = dict(zip(names, came(line, stack, *names), strict=True))
+    turns(entries_in_line, 20)
     assert len(os.listdir(line._folder)) <= 5  # a lock, two who wait, when two were served

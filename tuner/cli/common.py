@@ -222,10 +222,10 @@ def threads_text(count: int) -> str:
 
 
 def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device]:
-    """Return the devices with their memory size set to `mebibytes`. The host has no memory size and stays as it is."""
+    """Return the devices with their memory limited to `mebibytes`. The host has no limit and stays as it is."""
     if mebibytes is None:
         return list(devices)
-    return [d if d.memory_bytes is None else replace(d, memory_bytes=mebibytes << 20) for d in devices]
+    return [d if d.memory_bytes is None else replace(d, memory_bytes=min(d.memory_bytes, mebibytes << 20)) for d in devices]
 
 
 def refuse_boards(devices: Sequence[Device]) -> None:

@@ -49,7 +49,7 @@ class LocalRunner(Runner):
     """A Runner that measures on a device of this machine. Use it as a context manager: it owns processes and a scratch
     folder."""
 
-    _laboratory: Any = None
+    _client: Any = None
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class LocalRunner(Runner):
             run_seconds=options.run_seconds,
             key=device.key,
         )
-        self._laboratory = self._open_laboratory(settings)
-        self._laboratory.start()
+        self._client = self._open_client(settings)
+        self._client.start()
 
     def _join_ray(self, linker: str) -> RayBuilders:
         target, threads = str(self.device.target), self.device.threads
@@ -145,7 +145,7 @@ class LocalRunner(Runner):
         make = make_searcher if self._searchers is None else self._searchers.make
         return make(spec, space, seed, history)
 
-    def _open_laboratory(self, settings: ExecutorSettings) -> Any:
+    def _open_client(self, settings: ExecutorSettings) -> Any:
         return MeasureClient(self._server, settings, self.options.run_seconds, notice=self.notice)
 
     def _preflight(self) -> Path:
@@ -224,7 +224,7 @@ class LocalRunner(Runner):
         job = CompareJob(
             tuple(candidates[i] for i in good), tuple(str(libraries[i]) for i in good), self.options.compare_rounds
         )
-        result = self._laboratory.compare(job, sum(checked[i].seconds for i in good))
+        result = self._client.compare(job, sum(checked[i].seconds for i in good))
         self.spent.run_seconds += time.perf_counter() - started
         trials = list(checked)
         for place, i in enumerate(good):
@@ -265,7 +265,7 @@ class LocalRunner(Runner):
         if failure is None:
             job = RunJob(candidate, str(library), repetition or self.options.repetition, best_seconds)
             with self._alone:
-                done, interval = self._laboratory.run(job)
+                done, interval = self._client.run(job)
         trial = Trial(
             workload=candidate.workload,
             device=self.device.key,
@@ -294,7 +294,7 @@ class LocalRunner(Runner):
 
     def remarks(self) -> list[str]:
         """See `Runner.remarks`."""
-        return [drift.summary for drift in self._laboratory.drifts if drift.summary is not None]
+        return [drift.summary for drift in self._client.drifts if drift.summary is not None]
 
     def _remove(self, libraries: Sequence[Path]) -> None:
         """Delete what a batch of candidates left on the disk."""

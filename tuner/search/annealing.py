@@ -95,7 +95,7 @@ class AnnealingSearcher(Basis):
             config = space.mutate(self._chains[chain], self._rng)
             if config is None:
                 break
-            if self._unseen.add(config):
+            if self._untried.add(config):
                 self._pending[config.key] = chain
                 self._turn += 1
                 return config

@@ -61,7 +61,7 @@ class AutotvmGeneticSearcher(Basis):
         while len(batch) < n:
             if self._left == 0:
                 self._next_generation()
-            child = self._child() or self._unseen.take()
+            child = self._child() or self._untried.take()
             if child is None:
                 break
             batch.append(child)
@@ -90,7 +90,7 @@ class AutotvmGeneticSearcher(Basis):
                 genes[knob.name] = self._rng.choice(knob.values)
         for _ in range(self.ATTEMPTS):
             child = space.config(genes)
-            if space.is_valid(child) and self._unseen.add(child):
+            if space.is_valid(child) and self._untried.add(child):
                 return child
             knob = self._rng.choice(space.knobs)
             genes[knob.name] = self._rng.choice(knob.values)

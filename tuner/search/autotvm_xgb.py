@@ -86,9 +86,9 @@ class AutotvmModelSearcher(Basis):
     def _next(self) -> Config | None:
         while self._plan and self._rng.random() >= self._options.random:
             config = self._plan.pop(0)
-            if self._unseen.add(config):
+            if self._untried.add(config):
                 return config
-        return self._unseen.take()
+        return self._untried.take()
 
     def _annealed(self) -> list[Config]:
         """Return the new configs with the best scores that the annealing met, the best first."""
@@ -102,7 +102,7 @@ class AutotvmModelSearcher(Basis):
             moved = [self._step(c) for c in self._points]
             self._score(moved)
             before = set(best)
-            best.update((c, self._scores[c]) for c in moved if c not in self._unseen)
+            best.update((c, self._scores[c]) for c in moved if c not in self._untried)
             best = {c: best[c] for c in heapq.nlargest(self._options.plan, best, key=lambda c: best[c])}
             idle = idle + 1 if before == set(best) else 0
             if idle >= self._options.patience:

@@ -98,7 +98,7 @@ class Basis:
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         self._space = space
         self._rng = rng_of(seed, history)
-        self._unseen = UntriedConfigs(space, self._rng)
+        self._untried = UntriedConfigs(space, self._rng)
         self._trials: list[Trial] = []
         self._suggested: list[Config] = []
         self._start = self._first_seeds()
@@ -107,7 +107,7 @@ class Basis:
 
     def observe(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
-            self._unseen.add(trial.config)
+            self._untried.add(trial.config)
         # A config of another version of the space (a template changed its knobs) says nothing about this one.
         valid = [t for t in trials if self._space.is_valid(t.config)]
         self._trials += valid
@@ -154,21 +154,21 @@ class Basis:
                 self._add(batch, config)
 
     def _add(self, batch: list[Config], config: Config) -> None:
-        if self._unseen.add(config):
+        if self._untried.add(config):
             batch.append(config)
 
     def _random_unseen(self, weights: Mapping[str, float]) -> Config | None:
         """Return a random config that was not met, with the template chosen by weight. Return None where the whole
         space was met."""
-        while templates := self._unseen.open_templates:
+        while templates := self._untried.open_templates:
             template = self._rng.choices(templates, [weights[t] for t in templates])[0]
-            config = self._unseen.take(template)
+            config = self._untried.take(template)
             if config is not None:
                 return config
         return None
 
     def _fill(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> list[Config]:
-        """Fill the batch with random unseen configs up to `n`, and return it."""
+        """Fill the batch with random untried configs up to `n`, and return it."""
         while len(batch) < n and (fresh := self._random_unseen(weights)) is not None:
             batch.append(fresh)
         return batch

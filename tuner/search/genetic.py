@@ -125,7 +125,7 @@ class GeneticSearcher(Basis):
         Return None where the whole space was met."""
         for _ in range(self.ATTEMPTS if self._parents else 0):
             child = self._breed(self._select().config, self._select().config)
-            if child is not None and self._unseen.add(child):
+            if child is not None and self._untried.add(child):
                 return child
         return self._random_unseen(weights)
 

@@ -2,7 +2,7 @@
 `ModelGuidedSearcher`.
 
 Each batch evolves a population from the best measured configs, random ones and unused seeds (by mutation, crossover and
-steps to neighbours). The model alone scores it. The batch gets the best unseen configs that also differ from each
+steps to neighbours). The model alone scores it. The batch gets the best untried configs that also differ from each
 other, and a small share of random ones. Templates get trials by what they have shown (`allocation`), so a slow one
 fades early. The scheme follows Chen et al., "Learning to Optimize Tensor Programs" (NeurIPS 2018), section 4. Evolution
 takes the place of annealing, as in Zheng et al., "Ansor" (OSDI 2020), section 5.1.
@@ -106,9 +106,9 @@ class ModelGuidedSearcher(Basis):
         return True
 
     def _ranked(self, n: int, weights: Mapping[str, float]) -> list[Config]:
-        """Return the `n` unseen configs of an evolution that the model ranks best and that differ from each other."""
+        """Return the `n` untried configs of an evolution that the model ranks best and that differ from each other."""
         scored = self._evolve(weights)
-        pool = sorted((c for c in scored if c not in self._unseen), key=lambda c: -scored[c])
+        pool = sorted((c for c in scored if c not in self._untried), key=lambda c: -scored[c])
         pool = pool[: self._options.batch_pool]
         return diverse_batch(pool, [scored[c] for c in pool], n, self._options.novelty)
 

@@ -16,15 +16,15 @@ class RandomSearcher(UnadvisedSearcher):
 
     def __init__(self, space: SearchSpace, seed: int, history: Sequence[Trial] = ()) -> None:
         super().__init__()
-        self._unseen = UntriedConfigs(space, rng_of(seed, history))
+        self._untried = UntriedConfigs(space, rng_of(seed, history))
         self.observe(history)
 
     def propose(self, n: int) -> list[Config]:
         found: list[Config] = []
-        while len(found) < n and (config := self._unseen.take()) is not None:
+        while len(found) < n and (config := self._untried.take()) is not None:
             found.append(config)
         return found
 
     def observe(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
-            self._unseen.add(trial.config)
+            self._untried.add(trial.config)

@@ -39,8 +39,8 @@ def make_bundle(
     store cannot be written, and NothingMeasured if no candidate is left. In the last case no file is written."""
     options = MeasureOptions(seed=seed)
     built: list[tuple[Candidate, Path]] = []
-    with CrossBuilder(device, options) as workshop:
-        preflight = workshop.preflight()
+    with CrossBuilder(device, options) as cross_builder:
+        preflight = cross_builder.preflight()
         for task in tasks:
             space = search_space(task.workload, device.target, exact=exact)
             if space is None:
@@ -49,7 +49,7 @@ def make_bundle(
             history = [t for t in store.trials(task.workload, device.key) if is_current(t, templates)]
             proposed = make_searcher(searcher, space, task_seed(seed, task), history).propose(configs)
             candidates = [Candidate(task.workload, config) for config in proposed]
-            made = workshop.build(candidates)
+            made = cross_builder.build(candidates)
             found = [(c, m) for c, m in zip(candidates, made, strict=True) if not isinstance(m, Failure)]
             store.add_many(
                 _failed(c, m, device, seed=seed, searcher=searcher)

@@ -15,11 +15,10 @@ from tuner.devices import Device
 from tuner.measure import Candidate, Runner
 from tuner.session.journal import journalled
 from tuner.session.task import is_current
-from tuning_db.record import FailureKind, Trial, Workload, tolerance_of
+from tuning_db.record import Trial, Workload, tolerance_of
 from tuning_db.store import Store
 
 SEARCHER = "verify"  # the name of the searcher in these trials
-_NOT_THE_KERNELS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Remeasured:
         """Return whether the kernel does not compute what it should, or does not run at all. Failures of the connection
         or the device do not count."""
         if self.now.failure is not None:
-            return self.now.failure.kind not in _NOT_THE_KERNELS_FAULT
+            return self.now.failure.kind.tells_of_config
         return self.now.error is None or self.now.error > tolerance_of(self.now.workload.dtype)
 
     def drifted(self, factor: float) -> bool:

@@ -13,10 +13,7 @@ from templates.template import template_named
 from tuner.search import Searcher
 from tuner.session.budget import FLOOR, SIGNIFICANT, Preset
 from tuner.tasks import Task
-from tuning_db.record import Config, FailureKind, Trial
-
-# A failure of the connection or the device says nothing about a config that was fine before.
-_NOT_THE_CONFIGS_FAULT = (FailureKind.UPLOAD, FailureKind.DEVICE_LOST)
+from tuning_db.record import Config, Trial
 
 
 def is_current(trial: Trial, templates: Iterable[str]) -> bool:
@@ -166,4 +163,4 @@ def _rank(trial: Trial) -> tuple[bool, float]:
 
 
 def _is_telling(trial: Trial) -> bool:
-    return trial.failure is not None and trial.failure.kind not in _NOT_THE_CONFIGS_FAULT
+    return trial.failure is not None and trial.failure.kind.tells_of_config

@@ -90,9 +90,9 @@ def turns(agent: Agent) -> list[str]:
 @contextlib.contextmanager
 def held(agent: Agent) -> Iterator[None]:
     """Somebody measures on the board meanwhile, through another agent that shares its line, however long that takes."""
-    with TurnQueue(agent.folder / "agent" / "line").enter("dave-laptop") as visitor:
-        visitor.wait()
-        eventually(lambda: visitor.look().place == 0)
+    with TurnQueue(agent.folder / "agent" / "line").enter("dave-laptop") as entry:
+        entry.wait()
+        eventually(lambda: entry.look().place == 0)
         yield
 
 
@@ -190,7 +190,7 @@ def test_a_run_goes_on_with_its_other_boards_while_it_waits(tmp_path: Path, monk
             bob.join()
             while "board a measures for this run now" not in notices:
                 assert all(t.ok for t in fleet.measure([candidate("good", 8)] * 6))
-            assert fleet._laboratory.losses == 0
+            assert fleet._client.losses == 0
     finally:
         for agent in agents:
             agent.stop()

@@ -113,7 +113,7 @@ def test_a_candidate_is_measured_while_others_are_built(runner) -> None:
 def test_its_process_is_killed_by_somebody(board, runner, fresh: bool) -> None:
     agent, _ = board
     assert next(runner.measure([candidate("good")])).ok
-    (lab,) = runner._laboratory._labs
+    (lab,) = runner._client._labs
     if fresh:
         lab._discard()
         lab.start()
@@ -145,15 +145,15 @@ def killing(agent: Agent, most: int) -> Iterator[list[int]]:
 def test_its_process_is_killed_before_it_is_ready(board, runner) -> None:
     """Such a start is tried again; a second in a row is the board's, which is asked until it can again."""
     agent, _ = board
-    (lab,) = runner._laboratory._labs
+    (lab,) = runner._client._labs
     for most, losses in ((1, 0), (4, 1)):
         lab._discard()
         eventually(lambda: not bench_of(agent))
-        before = runner._laboratory.losses
+        before = runner._client.losses
         with killing(agent, most) as killed:
             assert next(runner.measure([candidate("good")])).ok
         assert len(killed) == most
-        assert runner._laboratory.losses - before >= losses
+        assert runner._client.losses - before >= losses
 
 
 def test_the_agent_goes_away_and_comes_back(board, runner) -> None:
@@ -179,9 +179,9 @@ def test_an_idle_board_that_falls_silent_is_noticed(board, runner) -> None:
     processes = [psutil.Process(agent.pid), *psutil.Process(agent.pid).children(recursive=True)]
     for process in processes:
         process.suspend()
-    losses = runner._laboratory.losses
+    losses = runner._client.losses
     try:
-        eventually(lambda: runner._laboratory.losses > losses, 60)
+        eventually(lambda: runner._client.losses > losses, 60)
     finally:
         for process in processes:
             process.resume()
@@ -234,7 +234,7 @@ def test_a_run_goes_on_though_a_candidate_takes_the_board_away_before_it_runs(
         agent.pair(Boards(), "fragile")
         with BoardRunner(open_device("board:fragile", 1), MeasureOptions(plugins=(PLUGIN,))) as runner:
             first, bad, good = runner.measure([candidate("good"), candidate("run_hang"), candidate("good", 2)])
-            losses = runner._laboratory.losses
+            losses = runner._client.losses
     finally:
         agent.stop()
     assert first.ok
@@ -323,7 +323,7 @@ def test_a_run_goes_on_with_the_other_boards(three: list[Agent]) -> None:
         assert all(t.ok for t in fleet.measure([candidate("good")] * 6))
         three[1].stop(signal.SIGKILL)
         assert all(t.ok for t in fleet.measure([candidate("good", 2)] * 12))
-        assert fleet._laboratory.losses >= 1
+        assert fleet._client.losses >= 1
         three[1].start()
         assert all(t.ok for t in fleet.measure([candidate("good", 4)] * 12))
         assert len(fleet.compare([candidate("good", tile) for tile in (1, 8)])) == 2

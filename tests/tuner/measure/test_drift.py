@@ -44,7 +44,7 @@ def cores() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def settings() -> Iterator[ExecutorSettings]:
     with LocalRunner(open_device("cpu", 1)) as runner:
-        yield runner._laboratory._settings
+        yield runner._client._settings
 
 
 def reference(settings: ExecutorSettings) -> tuple[ReferenceKernel, Slowing]:

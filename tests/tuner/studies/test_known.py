@@ -82,17 +82,17 @@ def test_the_best_trials_are_the_samples(store: Store) -> None:
 
 def test_the_databases_best_or_the_fit(store: Store) -> None:
     workloads = convolutions()
-    unseen = workloads[::6]
-    filled(store, [w for w in workloads if w not in unseen])
+    untried = workloads[::6]
+    filled(store, [w for w in workloads if w not in untried])
     costs = DatabaseCosts(store, [KEY], [DEVICE])
     (fit,) = costs.fits
-    assert fit.error.samples == len(workloads) - len(unseen)
+    assert fit.error.samples == len(workloads) - len(untried)
     assert fit.error.median < 0.15
     assert fit.overhead == pytest.approx(OVERHEAD, rel=0.3)
     for workload in workloads:
         cost = costs.cost(workload, 0)
         assert cost is not None
-        assert cost.source == ("fitted" if workload in unseen else "device")
+        assert cost.source == ("fitted" if workload in untried else "device")
         assert cost.seconds == pytest.approx(truth(workload), rel=0.3)
     assert costs.cost(Workload("unheard of", {}), 0) is None
 

@@ -37,7 +37,7 @@ from tuner.devices.board.boards import Board, Boards, check_name
 from tuner.errors import BadInput
 
 _ATTEMPTS = 5
-_MOST_VISITORS = 4  # at a time: where more come, all of them are ended
+_MOST_CONNECTIONS = 4  # at a time: where more come, all of them are ended
 _LOOK_SECONDS = 0.05
 _MOST_BYTES = 1 << 12
 _ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
@@ -139,28 +139,28 @@ class Pairing:
         """Wait for the board, and return it. `port` is where its agent is going to listen. Raises BadInput when the
         code has expired, or was tried wrongly too often."""
         context = self._context()
-        visitors: list[_PairingConnection] = []
+        connections: list[_PairingConnection] = []
         wrong = 0
         try:
             while wrong < _ATTEMPTS:
                 left = self._end - self._clock()
                 if left <= 0:
                     raise BadInput(f"the code expired after {self._seconds:g} s: `tune board pair` makes another")
-                self._listener.settimeout(min(left, _LOOK_SECONDS if visitors else 1.0))
+                self._listener.settimeout(min(left, _LOOK_SECONDS if connections else 1.0))
                 with suppress(TimeoutError):
-                    visitors.append(_PairingConnection(*self._listener.accept(), partial(self._admit, context)))
-                oldest = visitors[: len(visitors) - _MOST_VISITORS] if len(visitors) > _MOST_VISITORS else []
-                for visitor in [v for v in visitors if v.is_done or v in oldest]:
-                    visitors.remove(visitor)
-                    admitted = visitor.admitted()
+                    connections.append(_PairingConnection(*self._listener.accept(), partial(self._admit, context)))
+                oldest = connections[: max(0, len(connections) - _MOST_CONNECTIONS)]
+                for connection in [c for c in connections if c.is_done or c in oldest]:
+                    connections.remove(connection)
+                    admitted = connection.admitted()
                     if admitted:
                         return self._boards.add(
-                            self._name, visitor.address, port, self._pairing, self._host[1], self._board[0]
+                            self._name, connection.address, port, self._pairing, self._host[1], self._board[0]
                         )
                     wrong += admitted is not None
         finally:
-            for visitor in visitors:
-                visitor.admitted()
+            for connection in connections:
+                connection.admitted()
         raise BadInput(f"{_ATTEMPTS} wrong attempts: `tune board pair` makes another code")
 
     def _context(self) -> ssl.SSLContext:

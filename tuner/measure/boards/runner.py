@@ -304,7 +304,7 @@ class BoardRunner(LocalRunner):
     """Builds as LocalRunner does, but runs candidates on boards: each on the next free board, while others are built
     here."""
 
-    def _open_laboratory(self, settings: ExecutorSettings) -> Fleet:
+    def _open_client(self, settings: ExecutorSettings) -> Fleet:
         return Fleet(self._server, settings, self.options.run_seconds, self.notice)
 
     def _overlaps(self) -> bool:
@@ -314,7 +314,7 @@ class BoardRunner(LocalRunner):
 
     @property
     def width(self) -> int:  # type: ignore[override]
-        return len(self._laboratory)
+        return len(self._client)
 
     @property
     def ready(self) -> int:  # type: ignore[override]
@@ -343,7 +343,7 @@ class BoardRunner(LocalRunner):
                 self.spent.run_seconds = before + time.perf_counter() - began
                 yield trial
         finally:
-            with self._laboratory.given_up():
+            with self._client.given_up():
                 self._remove(under_way.close())
             self.spent.run_seconds = before + time.perf_counter() - began
 
@@ -366,8 +366,8 @@ class BoardRunner(LocalRunner):
             self._remove([library])
 
     def close(self) -> None:
-        if self._laboratory is not None:
-            self._laboratory.close()
+        if self._client is not None:
+            self._client.close()
         super().close()
 
 

@@ -32,7 +32,7 @@ class ReferenceKernel:
         self, settings: ExecutorSettings, executor: Executor, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings, self._executor = settings, executor
-        self._pace = ClockMonitor(self._times, settings.reference_seconds, clock)
+        self._clock_monitor = ClockMonitor(self._times, settings.reference_seconds, clock)
 
     def problem(self) -> str | None:
         """Run the kernel for the first time, which starts the thread pool. Return one line if it cannot be loaded or
@@ -58,11 +58,13 @@ class ReferenceKernel:
 
     def is_due(self, job: object) -> bool:
         """Tell whether to measure the kernel before this job."""
-        return self._pace.is_due() or (isinstance(job, CompareJob) and self._pace.age >= _COMPARE_SECONDS)
+        return self._clock_monitor.is_due() or (
+            isinstance(job, CompareJob) and self._clock_monitor.age >= _COMPARE_SECONDS
+        )
 
     def measure(self) -> float:
         """Measure the kernel's seconds per call, see `ClockMonitor.measure`. Raises what the executor raises."""
-        return self._pace.measure()
+        return self._clock_monitor.measure()
 
 
 @dataclass(eq=False)

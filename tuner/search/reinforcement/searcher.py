@@ -134,7 +134,7 @@ class ReinforcementSearcher(Basis):
             known = self._known.get(episode.config.key)
             if known is not None:
                 player.done.append((episode, known))
-            elif self._unseen.add(episode.config):
+            elif self._untried.add(episode.config):
                 player.waiting[episode.config.key] = episode
                 batch.append(episode.config)
 

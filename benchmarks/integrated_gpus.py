@@ -1,6 +1,6 @@
 """This benchmark repeats the tables of Wang et al. on the devices at hand, with the six networks of their paper.
 
-    python benchmarks/paper003.py [--device cpu ...] [--models ssd_512_mobilenet1.0 ...] [--minutes 5] [--folder DIR]
+    python benchmarks/integrated_gpus.py [--device cpu ...] [--models ssd_512_mobilenet1.0 ...] [--minutes 5] [--folder DIR]
                                   [--rounds 8] [--json]
 
 The paper is Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs". Each network of
