@@ -144,7 +144,8 @@ class Pairing:
                 self._listener.settimeout(min(left, _LOOK_SECONDS if visitors else 1.0))
                 with suppress(TimeoutError):
                     visitors.append(_Visitor(*self._listener.accept(), partial(self._admit, context)))
-                for visitor in [v for v in visitors if v.is_done or len(visitors) > _MOST_VISITORS]:
+                oldest = visitors[: len(visitors) - _MOST_VISITORS] if len(visitors) > _MOST_VISITORS else []
+                for visitor in [v for v in visitors if v.is_done or v in oldest]:
                     visitors.remove(visitor)
                     admitted = visitor.admitted()
                     if admitted:
