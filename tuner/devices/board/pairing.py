@@ -69,15 +69,17 @@ class _Visitor:
     a handshake's time, however slowly it sends."""
 
     def __init__(self, plain: socket.socket, peer: Any, admit: Callable[[socket.socket], bool | None]) -> None:
-        self._plain, self.address = plain, str(peer[0])
+        self._handle = plain.dup()  # TLS takes the socket itself away
+        self.address = str(peer[0])
         self._end = time.monotonic() + HANDSHAKE_SECONDS
         self._found: list[bool | None] = [None]
         plain.settimeout(HANDSHAKE_SECONDS)
-        self._thread = threading.Thread(target=self._look, args=(admit,), daemon=True)
+        self._thread = threading.Thread(target=self._look, args=(admit, plain), daemon=True)
         self._thread.start()
 
-    def _look(self, admit: Callable[[socket.socket], bool | None]) -> None:
-        self._found[0] = admit(self._plain)
+    def _look(self, admit: Callable[[socket.socket], bool | None], plain: socket.socket) -> None:
+        with plain:
+            self._found[0] = admit(plain)
 
     @property
     def is_done(self) -> bool:
@@ -88,9 +90,9 @@ class _Visitor:
         """Whether it showed the secret, None where it showed nothing; ends its connection."""
         if self._thread.is_alive():
             with suppress(OSError):
-                self._plain.shutdown(socket.SHUT_RDWR)  # closing it would not wake the thread
+                self._handle.shutdown(socket.SHUT_RDWR)  # closing it would not wake the thread
         self._thread.join()
-        self._plain.close()
+        self._handle.close()
         return self._found[0]
 
 
