@@ -65,11 +65,17 @@ def load_weights(path: Path, model: onnx.ModelProto) -> None:
 
     Raises BadInput for one that cannot be read, or is too short.
     """
+    for tensor in _stored_outside(model):
+        _load_tensor(path, tensor)
+
+
+def _stored_outside(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Return the tensors whose data are in files beside the model's: weights and attributes, of inner graphs too."""
+    tensors: list[onnx.TensorProto] = []
     for graph in graphs_of(model.graph):
         attributes = [a for node in graph.node for a in node.attribute]
-        for tensor in [*graph.initializer, *(a.t for a in attributes), *(t for a in attributes for t in a.tensors)]:
-            if uses_external_data(tensor):
-                _load_tensor(path, tensor)
+        tensors += [*graph.initializer, *(a.t for a in attributes), *(t for a in attributes for t in a.tensors)]
+    return [tensor for tensor in tensors if uses_external_data(tensor)]
 
 
 def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -135,7 +141,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _digest(path: Path, model: onnx.ModelProto) -> str:
-    external = {_file_of(path, tensor) for tensor in model.graph.initializer if uses_external_data(tensor)}
+    external = {_file_of(path, tensor) for tensor in _stored_outside(model)}
     digest = hashlib.sha256()
     for file in [path, *sorted(external)]:
         try:
@@ -208,7 +214,7 @@ def _check_tensors(path: Path, graph: onnx.GraphProto) -> None:
     tensors = [(tensor, users.get(tensor.name)) for tensor in graph.initializer]
     tensors += [(a.t, node) for node in graph.node for a in node.attribute if a.HasField("t")]
     for tensor, node in tensors:
-        if node is not None and tensor.data_type not in _DTYPES | {TensorProto.DOUBLE}:
+        if node is not None and tensor.data_type not in _DTYPES:
             raise BadInput(
                 f"{path}: {describe_node(node)}: its constant {tensor.name!r} has dtype "
                 f"{_dtype_name(tensor.data_type)}; export the model in float32"
