@@ -72,6 +72,25 @@ def test_weights_in_another_file_are_read_and_part_of_the_digest(tmp_path: Path)
     assert "weights.bin" in refused(tmp_path / "1" / "m.onnx")
 
 
+def test_constants_of_nodes_in_another_file_are_part_of_the_digest(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    digests = set()
+    for i in range(2):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        value = onnx.numpy_helper.from_array(np.full(4, i, np.float32), "value")
+        onnx.external_data_helper.set_external_data(value, "value.bin")
+        (folder / "value.bin").write_bytes(value.raw_data)
+        value.ClearField("raw_data")
+        value.data_location = TensorProto.EXTERNAL
+        nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Add", ["x", "c"], ["y"])]
+        model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
+        (folder / "m.onnx").write_bytes(model.SerializeToString())
+        digests.add(load_onnx(folder / "m.onnx").sha256)
+    assert len(digests) == 2
+
+
 def with_weights_beside(folder: Path, location: str = "weights.bin") -> Path:
     folder.mkdir(parents=True)
     net = Net()
