@@ -31,9 +31,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from integrated_gpus import DETECTORS, MODELS, TOLERANCE
 from models_cpu import tune
 from modules import alternated, inputs_of
-from integrated_gpus import DETECTORS, MODELS, TOLERANCE
 
 from templates.template import PLAIN
 from tuner.devices import Device, open_devices

@@ -1,7 +1,7 @@
 """This benchmark repeats the tables of Wang et al. on the devices at hand, with the six networks of their paper.
 
-    python benchmarks/integrated_gpus.py [--device cpu ...] [--models ssd_512_mobilenet1.0 ...] [--minutes 5] [--folder DIR]
-                                  [--rounds 8] [--json]
+    python benchmarks/integrated_gpus.py [--device cpu ...] [--models ssd_512_mobilenet1.0 ...] [--minutes 5]
+                                         [--folder DIR] [--rounds 8] [--json]
 
 The paper is Wang et al., "A Unified Optimization Approach for CNN Model Inference on Integrated GPUs". Each network of
 the zoo is tuned for --minutes and built. Its module takes turns in one run with others, each in its own process:

@@ -1,7 +1,8 @@
 """This module registers serial templates of vision operators, in which one work-item processes a whole row.
 
 A direct port of a processor's code would look like that. Wang et al., "A Unified Optimization Approach for CNN Model
-Inference on Integrated GPUs", table 4, call it "before". vision.py and integrated_gpus.py compare our templates with these.
+Inference on Integrated GPUs", table 4, call it "before". vision.py and integrated_gpus.py compare our
+templates with these.
 """
 
 from __future__ import annotations

@@ -389,3 +389,6 @@ class _Body:
             high[0] = tirx.if_then_else(left, at, high[0])
             low[0] = tirx.if_then_else(left, low[0], at)
         return low[0]
+
+
+OPERATOR, TEMPLATE = ArgsortOperator(), ArgsortTemplate()

@@ -103,3 +103,6 @@ class CompactTemplate(Template):
             sweeps(above, write)
 
         return function(operator.operands(workload), body)
+
+
+OPERATOR, TEMPLATE = CompactOperator(), CompactTemplate()

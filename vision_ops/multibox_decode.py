@@ -148,4 +148,5 @@ class _Body:
         return tuple(clipped(corner, 0.0, 1.0) for corner in corners)
 
 
-TEMPLATE = RunTemplate(MultiboxDecodeOperator(), _Body, PLACES)
+OPERATOR = MultiboxDecodeOperator()
+TEMPLATE = RunTemplate(OPERATOR, _Body, PLACES)

@@ -114,4 +114,5 @@ class _Body:
                 store_corners(anchors, (place * prior.shapes + shape,), corners)
 
 
-TEMPLATE = RunTemplate(MultiboxPriorOperator(), _Body, PLACES)
+OPERATOR = MultiboxPriorOperator()
+TEMPLATE = RunTemplate(OPERATOR, _Body, PLACES)

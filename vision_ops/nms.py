@@ -317,3 +317,6 @@ class _Body:
                 self.emitter.barrier()
             with when(item == 0):
                 kept.count[row] = count[0]
+
+
+OPERATOR, TEMPLATE = NmsOperator(), NmsTemplate()

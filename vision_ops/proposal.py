@@ -151,4 +151,5 @@ class _Body:
         return held(clipped(centre - half, 0.0, most)), held(clipped(centre + half, 0.0, most))
 
 
-TEMPLATE = RunTemplate(ProposalOperator(), _Body, PLACES)
+OPERATOR = ProposalOperator()
+TEMPLATE = RunTemplate(OPERATOR, _Body, PLACES)

@@ -236,4 +236,5 @@ class _Body:
                     out[outer, y, x, lane] = total[0]
 
 
-TEMPLATE = RunTemplate(ResizeOperator(), _Body, PLACES)
+OPERATOR = ResizeOperator()
+TEMPLATE = RunTemplate(OPERATOR, _Body, PLACES)

@@ -219,4 +219,5 @@ class _Body:
             out[at.region, first + c, at.y, at.x] = tirx.if_then_else(number > 0, result, _f(0.0))
 
 
-TEMPLATE = RunTemplate(RoiAlignOperator(), _Body, CHANNELS)
+OPERATOR = RoiAlignOperator()
+TEMPLATE = RunTemplate(OPERATOR, _Body, CHANNELS)

@@ -119,4 +119,5 @@ class _Body:
         return held(tirx.trunc(usable).astype("int32"))
 
 
-TEMPLATE = RunTemplate(RoiPoolOperator(), _Body, CHANNELS)
+OPERATOR = RoiPoolOperator()
+TEMPLATE = RunTemplate(OPERATOR, _Body, CHANNELS)

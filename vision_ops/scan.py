@@ -122,3 +122,6 @@ class ScanTemplate(Template):
             sweeps(lambda row, at: data[element(row, at)], write)
 
         return function(ScanOperator().operands(workload), body)
+
+
+OPERATOR, TEMPLATE = ScanOperator(), ScanTemplate()

@@ -139,4 +139,5 @@ class _Body:
             scores[image, c, place * yolo.anchors + anchor] = anything[i] * likely
 
 
-TEMPLATE = RunTemplate(YoloDecodeOperator(), _Body, PLACES)
+OPERATOR = YoloDecodeOperator()
+TEMPLATE = RunTemplate(OPERATOR, _Body, PLACES)

@@ -225,7 +225,9 @@ def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device
     """Return the devices with their memory limited to `mebibytes`. The host has no limit and stays as it is."""
     if mebibytes is None:
         return list(devices)
-    return [d if d.memory_bytes is None else replace(d, memory_bytes=min(d.memory_bytes, mebibytes << 20)) for d in devices]
+    return [
+        d if d.memory_bytes is None else replace(d, memory_bytes=min(d.memory_bytes, mebibytes << 20)) for d in devices
+    ]
 
 
 def refuse_boards(devices: Sequence[Device]) -> None:

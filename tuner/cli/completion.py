@@ -1,13 +1,13 @@
 """Completes the values of options in a shell. Start at `one_of`, `several_of` and `check_shell`.
 
-Completion must be quick, so the names are written down here: asking the registries would import TVM or open drivers.
-tests/tuner/cli/test_completion.py compares the names with the registries.
+Completion must be quick, so names come from a file (`tuner.cli.names`): the registries would import TVM or open drivers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tuner.cli.names import names_of
 from tuner.errors import BadInput
 
 Completer = Callable[[str], list[str]]
@@ -15,48 +15,11 @@ Completer = Callable[[str], list[str]]
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 ASKING = ("--install-completion", "--show-completion")
 
-SEARCHERS = (
-    "annealing",
-    "auto",
-    "autotvm_ga",
-    "autotvm_xgb",
-    "genetic",
-    "grid",
-    "model_guided",
-    "random",
-    "reinforcement",
-)
-NETWORKS = (
-    "inception_v3",
-    "mobilenet1.0",
-    "nasnet_a_large",
-    "nasnet_a_mobile",
-    "randwire",
-    "randwire_small",
-    "resnet18",
-    "resnet50_v1",
-    "squeezenet1.0",
-    "ssd_300_mobilenet1.0",
-    "ssd_300_resnet50_v1",
-    "ssd_512_mobilenet1.0",
-    "ssd_512_resnet50_v1",
-    "yolo3_416",
-    "yolo3_512",
-)
-PROFILES = (
-    "intel-hd505",
-    "intel-xe",
-    "mali-t860",
-    "mali-g52",
-    "mali-g610",
-    "jetson-nano",
-    "jetson-xavier",
-    "jetson-orin",
-    "h100",
-    "h200",
-)
-VENDORS = ("onnxruntime", "onednn", "clblast")
-PEERS = ("ort", "openvino", "default")
+SEARCHERS = names_of("searchers")
+NETWORKS = names_of("networks")
+PROFILES = names_of("profiles")
+VENDORS = names_of("vendors")
+PEERS = names_of("peers")
 # These are forms of device names. Only the drivers know which devices are here; `tune devices` asks them.
 BUILT_FOR = ("cpu", "opencl:0", "cuda:0")
 DEVICES = (*BUILT_FOR, "board:")

@@ -16,29 +16,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tuner.cli import (
-    bench,
-    board,
-    build,
-    bundle,
-    db,
-    demo,
-    devices,
-    doctor,
-    model,
-    op,
-    plan,
-    replay,
-    report,
-    run,
-    watch,
-    zoo,
-)
-from tuner.cli import explain as explain_workload
+from tuner.cli import board, bundle, db
 from tuner.cli.common import INTERRUPTED
 from tuner.cli.completion import check_shell
 from tuner.cli.examples import examples
@@ -47,6 +30,23 @@ from tuner.errors import TuneError
 from tuner.versions import versions
 from tuning_db.errors import DatabaseError
 
+# A command is a file of this name beside this one, with `command` and `EXAMPLES`. `tune --help` has them in this order.
+COMMANDS = (
+    "doctor",
+    "devices",
+    "op",
+    "model",
+    "plan",
+    "build",
+    "run",
+    "bench",
+    "demo",
+    "zoo",
+    "replay",
+    "report",
+    "watch",
+    "explain",
+)
 _LONGEST_LINE = 1000  # characters of an error; names in a user's files may have any length
 _NEW_OBJECTS = 10_000  # new objects between two garbage collections; importing TVM makes a million that stay
 # Typer bundles click or uses the installed one, depending on its version. This is the UsageError of the one it uses.
@@ -80,23 +80,9 @@ def options(
     """Options of `tune` itself."""
 
 
-for _command in (
-    doctor,
-    devices,
-    op,
-    model,
-    plan,
-    build,
-    run,
-    bench,
-    demo,
-    zoo,
-    replay,
-    report,
-    watch,
-    explain_workload,
-):
-    app.command(_command.__name__.rsplit(".", 1)[-1], epilog=examples(*_command.EXAMPLES))(_command.command)
+for _name in COMMANDS:
+    _module = import_module(f"tuner.cli.{_name}")
+    app.command(_name, epilog=examples(*_module.EXAMPLES))(_module.command)
 app.add_typer(db.app, name="db")
 app.add_typer(board.app, name="board")
 app.add_typer(bundle.app, name="bundle")
