@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import ClassVar, Self
 
 import numpy as np
@@ -35,6 +35,11 @@ class View:
     """
 
     op: ClassVar[str]  # the Workload.op of these workloads
+
+    @classmethod
+    def sizes(cls) -> tuple[str, ...]:
+        """Return the fields that `tune op --shape` sets, in order: the numbers that have no default."""
+        return tuple(f.name for f in fields(cls) if f.default is MISSING and str(f.type) == "int")
 
     def workload(self, dtype: str = "float32") -> Workload:
         return Workload(self.op, asdict(self), (), dtype)

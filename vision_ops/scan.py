@@ -38,6 +38,10 @@ class Scan(View):
     exclusive: bool = False
     reverse: bool = False
 
+    @classmethod
+    def sizes(cls) -> tuple[str, ...]:
+        return "outer", "length", "inner"
+
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"scan: no such kind: {self.kind!r} (known: {', '.join(KINDS)})")

@@ -1,6 +1,7 @@
 """Completes the values of options in a shell. Start at `one_of`, `several_of` and `check_shell`.
 
-Completion must be quick, so names come from a file (`tuner.cli.names`): the registries would import TVM or open drivers.
+Completion must be quick, so names come from a file (`tuner.cli.names`). The registries would import TVM or
+open drivers.
 """
 
 from __future__ import annotations

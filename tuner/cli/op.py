@@ -35,6 +35,7 @@ from tuner.cli.common import (
 )
 from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
 from tuner.cli.completion import one_of
+from tuner.cli.names import operator_shapes
 from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
@@ -43,21 +44,7 @@ if TYPE_CHECKING:
     from tuner.session import Task
     from tuning_db.record import Workload
 
-SHAPES = {
-    "conv2d": "N,C,H,W,K,R,S",
-    "dense": "ROWS,IN,OUT",
-    "scan": "OUTER,LENGTH,INNER",
-    "argsort": "ROWS,LENGTH,TOP",
-    "compact": "ROWS,LENGTH",
-    "nms": "BATCH,CLASSES,BOXES,CANDIDATES,KEEP",
-    "roi_align": "BATCH,CHANNELS,HEIGHT,WIDTH,ROIS,OUT_HEIGHT,OUT_WIDTH",
-    "roi_pool": "BATCH,CHANNELS,HEIGHT,WIDTH,ROIS,OUT_HEIGHT,OUT_WIDTH",
-    "multibox_prior": "HEIGHT,WIDTH,SHAPES",
-    "multibox_decode": "BATCH,CLASSES,ANCHORS",
-    "yolo_decode": "BATCH,ANCHORS,CLASSES,HEIGHT,WIDTH",
-    "proposal": "BATCH,ANCHORS,HEIGHT,WIDTH",
-    "resize": "OUTER,HEIGHT,WIDTH,INNER,OUT_HEIGHT,OUT_WIDTH",
-}
+SHAPES = {"conv2d": "N,C,H,W,K,R,S", "dense": "ROWS,IN,OUT", **operator_shapes()}
 _ANCHORS = ("conv2d", "dense")
 _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # a convolution's default stride, padding, dilation and groups
 
@@ -148,7 +135,7 @@ def _of_operator(operator: str, sizes: list[int], attrs: list[str], dtype: str) 
     if dtype not in types:
         raise BadInput(f"{operator}: unknown dtype {dtype!r} (known: {', '.join(types)})")
     view = operator_named(operator).view
-    values = dict(zip(SHAPES[operator].lower().split(","), sizes, strict=True))
+    values: dict[str, Any] = dict(zip(view.sizes(), sizes, strict=True))
     kinds = {f.name: str(f.type) for f in fields(view) if f.name not in values}
     for text in attrs:
         name, _, value = text.partition("=")
