@@ -1,0 +1,71 @@
+"""docs/extending.md adds an operator and a command to a copy of the repository, as a contributor would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.manual import ROOT, blocks
+
+PAGE = ROOT / "docs" / "extending.md"
+REGISTRIES = ("vision_ops/__init__.py", "tuner/cli/main.py")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the packages in which the page's files and lines have been added."""
+    folder = tmp_path_factory.mktemp("copy")
+    for package in ("board_agent", "edgetune", "templates", "tuner", "tuning_db", "vision_ops"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for block in blocks(PAGE):
+        title = re.fullmatch(r'title="(a line of )?(\S+) in (\S+)"', block.info)
+        if title is None:
+            continue
+        file = folder / title[3] / title[2]
+        if title[1] is None:
+            assert not file.exists()
+            file.write_text(block.text)
+        else:
+            lines = file.read_text().splitlines(keepends=True)
+            last = max(i for i, line in enumerate(lines) if re.fullmatch(r' {4}"\w+",\n', line))
+            file.write_text("".join([*lines[: last + 1], block.text, *lines[last + 1 :]]))
+    return folder
+
+
+def _run(copy: Path, *words: object) -> str:
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_one_line_in_each_registry_is_all(copy: Path) -> None:
+    for name in REGISTRIES:
+        added = len((copy / name).read_text().splitlines()) - len((ROOT / name).read_text().splitlines())
+        assert added == 1, name
+
+
+def test_the_operator_is_tuned_and_right(copy: Path) -> None:
+    _run(copy, "-m", "tuner.cli.names")
+    words = ("op", "clip_boxes", "--shape", 1000, "--attr", "width=0.5", "--trials", 8, "--db", "clip.db", "--json")
+    report = json.loads(_run(copy, "-m", "tuner", *words))
+    assert report["tasks"][0]["trials"] == 8
+    stats = json.loads(_run(copy, "-m", "tuner", "db", "stats", "--db", "clip.db", "--json"))
+    assert stats["failures_by_kind"] == {}
+
+
+def test_the_command_is_there(copy: Path) -> None:
+    assert "templates" in _run(copy, "-m", "tuner", "--help")
+    listed = json.loads(_run(copy, "-m", "tuner", "templates", "--json"))["templates"]
+    assert "cpu.conv2d_direct" in listed
+    assert listed == sorted(listed)
