@@ -8,6 +8,7 @@ measured. Many processes may write at the same time. A forked child must not use
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sqlite3
@@ -55,6 +56,8 @@ from tuning_db.errors import DatabaseError
 from tuning_db.keys import Ids, Keys, insert_into
 from tuning_db.record import Config, DeviceKey, FailureKind, Trial, Workload, tolerance_of
 from tuning_db.rows import Batch, batches, from_row, microseconds, moment, to_row
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["AGAIN", "DatabaseError", "InFlight", "Stats", "Store", "open_db"]
 
@@ -107,6 +110,7 @@ def open_db(url_or_path: str | Path, create: bool = True, read_only: bool = Fals
         if location.path is not None and not exists_already:
             remove_if_unused(location.path)
         raise
+    _log.info("opened the tuning database %s%s", store.name, ", which is not to be written" if read_only else "")
     return store
 
 

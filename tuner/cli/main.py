@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import gc
 import json
+import logging
 import os
 import signal
 import sys
@@ -76,8 +77,15 @@ def options(
         bool,
         typer.Option("--version", is_eager=True, callback=_show_version, help="Show the versions of edgetune and TVM."),
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say on standard error what is done, step by step, with times.")
+    ] = False,
 ) -> None:
     """Options of `tune` itself."""
+    if verbose:
+        logging.basicConfig(format="%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S")
+        for package in ("tuner", "templates", "vision_ops", "tuning_db"):
+            logging.getLogger(package).setLevel(logging.INFO)
 
 
 for _name in COMMANDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from tuner.devices.cpu import open_cpu
 from tuner.devices.gpu import list_gpus, open_cuda, open_opencl
 from tuner.devices.remote import is_board, open_board
 from tuner.errors import BadInput
+
+_log = logging.getLogger(__name__)
 
 _NUMBERED = re.compile(r"(opencl|cuda):(\d+)")
 
@@ -20,6 +23,12 @@ def open_device(spec: str, threads: int | None = None) -> Device:
 
     Raises BadInput for a spec that is not one, for a device that is not here, and for more threads than cores.
     """
+    device = _opened(spec, threads)
+    _log.info("opened %s; its key in the database is %s", device.title, device.key.key)
+    return device
+
+
+def _opened(spec: str, threads: int | None) -> Device:
     if spec == "cpu":
         return open_cpu(threads)
     numbered = _NUMBERED.fullmatch(spec)

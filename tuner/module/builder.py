@@ -9,6 +9,8 @@ first are in one file for each device.
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +41,8 @@ from tuner.module.saving import Check, Contents, Written, check_directory, save
 from tuner.vendors import vendors_of
 from tuning_db.record import Workload
 from tuning_db.store import Store
+
+_log = logging.getLogger(__name__)
 
 _PACKAGES = ("edgetune", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
 
@@ -94,7 +98,11 @@ def build_placed(
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
     ]
+    for device, kernels in zip(devices, chosen, strict=True):
+        sources = Counter(choice.source for choice in kernels.values())
+        _log.info("configs for %s, by source: %s", device.title, dict(sources) or "none")
     placed = lower_placed(network, device_plans, planned.placement, planned.blocks)
+    _log.info("lowered %d steps to %d functions", len(network.steps), len(placed.module.functions))
     if arrange is not None:
         placed = arrange(placed)
     capture = devices[0].target if placed.captured else None

@@ -7,6 +7,8 @@ from the recorded trials and from the tuning time of each task (tuning_db.tuning
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -33,6 +35,8 @@ from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 from tuning_db.trial_flags import mark_throttled
 from tuning_db.tuning_time import TuningTime, add_tuning_time, tuning_times_of
+
+_log = logging.getLogger(__name__)
 
 # This many configs are enough to keep a few cores building at a time. On recorded spaces without seeds, a search that
 # sees its trials after every 8 needs a fifth fewer of them than one that sees them after every 16. Batches of 4 are no
@@ -178,7 +182,7 @@ class _Session:
 
     def _search(self) -> Stopped:
         while True:
-            self._heed_wishes()
+            self._follow_requests()
             state = self._sharing.hold_one(self._open_tasks(), most_promising)
             self._sharing.catch_up()  # after the claim, to know what the last owner measured
             if self._trials_left <= 0:
@@ -193,7 +197,7 @@ class _Session:
             elif state.is_open(self._preset):
                 self._measure(state)
 
-    def _heed_wishes(self) -> None:
+    def _follow_requests(self) -> None:
         """Follow requests to pause or skip. The time of a pause does not count."""
         began = self._clock()
         if self._sharing.heed():
@@ -217,6 +221,8 @@ class _Session:
             self._mark_disturbed()
             self._charge(first)
             self._release()
+        best = f"{first.best_seconds * 1e6:.1f} us" if math.isfinite(first.best_seconds) else "none"
+        _log.info("%s: %d configs tried, best %s", first.task.name or first.task.workload.op, first.tried, best)
         for state in self._tunable:
             self._proposer.observe(state)
 
@@ -242,7 +248,7 @@ class _Session:
         self._mark_disturbed()
         self._charge(last)
         used_up = self._trials_left <= 0 or self._elapsed >= self._left.search_seconds
-        if used_up or self._sharing.is_wished_to_pause():
+        if used_up or self._sharing.mark_skipped():
             return None
         state = self._sharing.hold_one(self._open_tasks(), most_promising)
         self._sharing.catch_up()

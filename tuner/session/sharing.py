@@ -132,7 +132,7 @@ class Sharing:
         state.add_from_others(new)
         self.from_others += len(new)
 
-    def is_wished_to_pause(self) -> bool:
+    def mark_skipped(self) -> bool:
         """Mark the tasks that a person wants skipped, and return whether all runs are to pause."""
         wishes = self._wishes.made()
         for state in self._states:
@@ -144,7 +144,7 @@ class Sharing:
         waited."""
         waited = False
         while True:
-            if not self.is_wished_to_pause():
+            if not self.mark_skipped():
                 return waited
             if not waited:
                 self._notice("paused by `tune watch`: go on by its button, or by `tune watch --resume`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from tuner.graph.importers.onnx.rules import write_old_operators, write_old_rule
 from tuner.graph.importers.onnx.shapes import bind_shapes, identity
 from tuner.graph.ir.model import Model, TensorInfo
 from tuner.graph.ir.simplify import simplify
+
+_log = logging.getLogger(__name__)
 
 _DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
@@ -54,6 +57,7 @@ def load_onnx(
 def _loaded(
     path: Path, proto: onnx.ModelProto, digest: str, shapes: Mapping[str, Sequence[int]], batch: int | None
 ) -> Model:
+    _log.info("loading %s: %d nodes, operator set %s", path, len(proto.graph.node), _newest_set(proto))
     bound = bind_shapes(proto, str(path), shapes, batch)
     check_onnx(path, proto)
     digest = identity(digest, bound.shapes)
@@ -64,6 +68,7 @@ def _loaded(
     write_operators(proto, str(path))
     write_old_operators(proto)
     check_operators(path, proto.graph)
+    _log.info("folded and written out: %d nodes are left to import", len(proto.graph.node))
     below = entries_chosen(proto)
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]
@@ -80,6 +85,11 @@ def _loaded(
     arguments = tuple(replace(i, below=below.get(i.name)) for i in model.inputs)
     results = tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs)
     return replace(model, inputs=arguments, outputs=results, remarks=bound.remarks, rounding=rounding)
+
+
+def _newest_set(proto: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operator set that a model asks for."""
+    return max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
 
 
 def load_exported(program: Any, name: str = "exported") -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import socket
@@ -17,6 +18,8 @@ from typing import Any, BinaryIO, Protocol
 from tuner.errors import BadInput, TuneError
 from tuner.measure.failures import how_it_ended, last_meaningful_line
 from tuner.measure.workers.fork_server import MESSAGE_BYTES, Bye, Hello, Spawn, Stop
+
+_log = logging.getLogger(__name__)
 
 _LOG_TAIL_BYTES = 4096
 _CLOSE_SECONDS = 5.0
@@ -89,6 +92,7 @@ class ServerProcess(Protocol):
 
 def start_server(control: socket.socket, log: BinaryIO) -> ServerProcess:
     """Start the process that forks workers: it serves `control` and writes its output to `log`."""
+    _log.info("starting a fork server, which imports TVM once for all workers")
     code = _START.format(path=sys.path, parent=os.getpid())
     return subprocess.Popen(
         [sys.executable, "-c", code, str(control.fileno())],
