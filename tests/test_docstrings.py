@@ -1,8 +1,14 @@
-"""What packages export says what it is: ruff asks that of classes and functions, this of their methods, too."""
+"""Docstrings say what a thing is or does, in a sentence with a verb.
+
+ruff asks for a docstring of classes and functions, this module of the methods of what packages export, too. Whether the
+first sentence has a verb is looked up in tests/verbs.txt: a list, so a new verb is a new line there.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -48,3 +54,50 @@ def test_everything_exported_has_a_docstring(package: str) -> None:
     assert silent == []
     classes = [f for f in exported if inspect.isclass(f)]
     assert [f"{c.__name__}.{name}" for c in classes for name, _ in _methods(c) if not _told(c, name)] == []
+
+
+VERBS = frozenset((ROOT / "tests" / "verbs.txt").read_text().split())
+FILES = sorted(
+    path
+    for name in ("benchmarks", "board_agent", "edgetune", "templates", "tools", "tuner", "tuning_db", "vision_ops")
+    for path in (ROOT / name).rglob("*.py")
+)
+
+
+def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (name, docstring) of a file's module, classes and functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", path.stem), text
+
+
+def has_verb(text: str) -> bool:
+    """Tell whether the first sentence of a docstring has a word of tests/verbs.txt, with or without an s or es."""
+    first = re.split(r"(?<=[.:])\s", text)[0]
+    words = [word.lower() for word in re.findall(r"[A-Za-z']+", re.sub(r"`[^`]*`", "", first))]
+    return any({word, word.removesuffix("s"), word.removesuffix("es")} & VERBS for word in words)
+
+
+def test_the_first_sentence_of_every_docstring_has_a_verb() -> None:
+    silent = [
+        f"{path.relative_to(ROOT)}: {name}: {text.splitlines()[0]}"
+        for path in FILES
+        for name, text in _docstrings(path)
+        if not has_verb(text)
+    ]
+    assert silent == [], "write a sentence, or add its verb to tests/verbs.txt"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("Of the budget.", False), ("As of the last one.", False), ("Returns the budget.", True)]
+)
+def test_a_sentence_without_a_verb_is_noticed(text: str, told: bool) -> None:
+    assert has_verb(text) is told
+
+
+def test_papers_are_named_by_their_authors() -> None:
+    pages = [*FILES, *sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "benchmarks" / "RESULTS.md"]
+    by_number = re.compile(r"\bpaper[ _]?00\d", re.IGNORECASE)
+    assert [str(page.relative_to(ROOT)) for page in pages if by_number.search(page.read_text(encoding="utf-8"))] == []

@@ -1,4 +1,4 @@
-"""Vision operators in one IR for CUDA, OpenCL and CPU. Start at `kernels.Emitter`; the operators are listed here.
+"""Vision operators that are written once, in one IR, for CUDA, OpenCL and CPUs. Start at `kernels.Emitter`.
 
 An operator is a file of this package with an `OPERATOR` (see templates.operator) and a `TEMPLATE`, and a line below.
 """

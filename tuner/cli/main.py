@@ -81,7 +81,7 @@ def options(
         bool, typer.Option("--verbose", "-v", help="Say on standard error what is done, step by step, with times.")
     ] = False,
 ) -> None:
-    """Options of `tune` itself."""
+    """These are the options of `tune` itself."""
     if verbose:
         logging.basicConfig(format="%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S")
         for package in ("tuner", "templates", "vision_ops", "tuning_db"):

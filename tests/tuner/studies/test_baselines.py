@@ -137,7 +137,7 @@ def test_metis_balances_and_cuts_little() -> None:
 
 
 def test_metis_shares_work_out_to_the_workers_or_to_all_by_their_speed() -> None:
-    """Paper 004's "MinCut" leaves the CPU out, its "Scotch" does not."""
+    """Mirhoseini et al.: "MinCut" leaves the CPU out, its "Scotch" does not."""
     pytest.importorskip("pymetis")
     net, two = network("inception_v3"), topology_of("k80-cpu:2")
     cpu_alone = Simulator(net, two, training=True)

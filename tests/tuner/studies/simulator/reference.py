@@ -1,5 +1,7 @@
-"""Algorithm 1 of paper 002 written down once more, with objects and without haste, to compare the compiled one with: it
-makes its tasks from `Blocks` and nothing else."""
+"""The execution simulator of Jia et al., algorithm 1, written once more with objects and without haste.
+
+The compiled one is compared with it. It makes its tasks from `Blocks` and nothing else.
+"""
 
 from __future__ import annotations
 
