@@ -1,4 +1,7 @@
-"""This file lists the faults that planted_faults.py plants. What tests find is no reason to add one, to change it or to take it out."""
+"""This file lists the faults that planted_faults.py plants.
+
+What tests find is no reason to add one, to change it or to take it out.
+"""
 
 from __future__ import annotations
 
