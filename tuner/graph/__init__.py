@@ -12,6 +12,7 @@ from tuner.graph.importers.onnx.check import load_weights
 from tuner.graph.importers.onnx.dtypes import widen_singles
 from tuner.graph.importers.onnx.operator import operator_model
 from tuner.graph.importers.onnx.parts import Parts
+from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rules import write_old_rules
 from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.model import Count, Model, TensorInfo
@@ -49,6 +50,7 @@ __all__ = [
     "fuse",
     "halved",
     "host_of",
+    "is_quantised",
     "kernel_hash",
     "load_exported",
     "load_onnx",

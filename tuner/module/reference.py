@@ -12,10 +12,12 @@ import onnx
 from templates.reference import relative_error
 from tuner.devices import usable_cpus
 from tuner.errors import BadInput, last_line
-from tuner.graph import load_weights, widen_singles
+from tuner.graph import is_quantised, load_weights, widen_singles
 from tuner.module.evaluator import evaluator_of
 
 Arrays = Mapping[str, np.ndarray]
+
+_DRAWS, _CHANGE = 3, 1e-6  # how often inputs of a quantised model are changed, and by how much of each value
 
 
 class OnnxReference:
@@ -33,18 +35,45 @@ class OnnxReference:
         return self._infer(inputs)
 
     def own_errors(self, inputs: Arrays) -> dict[str, float]:
-        """Return how far this reference's results are from the same computation in float64, by output (see
-        templates.reference.relative_error). The result is empty if onnx's evaluator, which computes in float64, does
-        not support the model. A call takes seconds."""
-        try:
-            model = _read(self._path)
-            widen_singles(model)
-            evaluator = evaluator_of(model)
-            exact = dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
-        except Exception:  # of any type: the evaluator lacks operators, and dtypes of some
-            return {}
-        found = self._infer(inputs)
-        return {name: relative_error(found[name], np.asarray(value)) for name, value in exact.items()}
+        """Return how far this reference's results are off by themselves, by output (see
+        templates.reference.relative_error). A call takes seconds.
+
+        Results are compared with the same computation in float64, where onnx's evaluator, which does that, supports the
+        model. Those of a quantised model are also compared with the results for inputs that differ by a few roundings
+        of float32: a value that falls into another quantisation step may change all that follows.
+        """
+        model, found = _read(self._path), self._infer(inputs)
+        others = [self._for_changed(inputs, seed) for seed in range(_DRAWS)] if is_quantised(model) else []
+        exact = _in_float64(model, inputs)
+        compared = others if exact is None else [*others, exact]
+        return {
+            name: max(relative_error(value, np.asarray(results[name])) for results in compared)
+            for name, value in found.items()
+            if compared
+        }
+
+    def _for_changed(self, inputs: Arrays, seed: int) -> dict[str, np.ndarray]:
+        """Return the results for inputs whose floating-point values are changed by about `_CHANGE` of their size."""
+        rng = np.random.default_rng(seed)
+        return self._infer(
+            {
+                name: (array * (1 + _CHANGE * rng.standard_normal(array.shape))).astype(array.dtype)
+                if np.issubdtype(array.dtype, np.floating)
+                else array
+                for name, array in inputs.items()
+            }
+        )
+
+
+def _in_float64(model: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray] | None:
+    """Return the results of the model, which is changed, in float64. Return None if onnx's evaluator does not support
+    it."""
+    try:
+        widen_singles(model)
+        evaluator = evaluator_of(model)
+        return dict(zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True))
+    except Exception:  # of any type: the evaluator lacks operators, and dtypes of some
+        return None
 
 
 def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:

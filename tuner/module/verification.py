@@ -30,7 +30,7 @@ from tuning_db.record import Workload, tolerance_of
 TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "int8": 1e-1}
 SEEDS = range(len(DISTRIBUTIONS))
 # The rounding of a deep network alone may exceed TOLERANCE. Its outputs may then be off by _OWN_ERRORS times the error
-# of onnxruntime's own float32 result against float64, but never by more than _MOST.
+# of onnxruntime's own float32 result against float64, but never by more than _MOST or TOLERANCE.
 _OWN_ERRORS, _MOST = 8.0, 1e-2
 
 Arrays = Mapping[str, np.ndarray]
@@ -125,10 +125,10 @@ def _more_allowed(
 ) -> Mapping[str, float] | None:
     """Return the allowed error by output where the reference is off itself. Return None if these inputs tell
     nothing."""
-    own = own_errors(each.inputs)
-    if not each.is_usual and _OWN_ERRORS * max(own.values(), default=0.0) > _MOST:
+    own, most = own_errors(each.inputs), max(least, _MOST)
+    if not each.is_usual and _OWN_ERRORS * max(own.values(), default=0.0) > most:
         return None
-    bounds = {name: max(least, min(_OWN_ERRORS * float(error), _MOST)) for name, error in own.items()}
+    bounds = {name: max(least, min(_OWN_ERRORS * float(error), most)) for name, error in own.items()}
     return defaultdict(lambda: least, bounds)
 
 

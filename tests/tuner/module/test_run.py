@@ -420,3 +420,28 @@ def test_with_its_own_pool_or_tvms_it_computes_the_same(
     for name, value in OnnxReference(model)(inputs).items():
         np.testing.assert_allclose(module(inputs)[name], value, rtol=1e-4, atol=1e-5)
     assert module.threads == 2
+
+
+def test_a_quantised_reference_says_how_far_a_rounding_moves_it(tmp_path: Path) -> None:
+    """The input lies on the border of two steps, which a rounding decides: here a step is a hundredth of the result."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    weights = [
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0]),
+        helper.make_tensor("zero", TensorProto.UINT8, [], [0]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph(nodes, "steps", [x], [y], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    path = tmp_path / "steps.onnx"
+    path.write_bytes(model.SerializeToString())
+    reference = OnnxReference(path)
+    on_border = {"x": np.full(64, 99.5, np.float32)}
+    between = {"x": np.full(64, 99.25, np.float32)}
+    assert 0.005 < reference.own_errors(on_border)["y"] < 0.02
+    assert reference.own_errors(between)["y"] == 0

@@ -18,9 +18,8 @@ from tuner.graph.importers.onnx.check import check_onnx, check_operators, graph_
 from tuner.graph.importers.onnx.dtypes import widen_halves
 from tuner.graph.importers.onnx.indexes import entries_chosen
 from tuner.graph.importers.onnx.relax import import_onnx
-from tuner.graph.importers.onnx.rewrites.quantized import QUANTIZED
+from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rewrites.registry import write_operators
-from tuner.graph.importers.onnx.rewrites.writer import key_of
 from tuner.graph.importers.onnx.rules import write_old_operators, write_old_rules
 from tuner.graph.importers.onnx.shapes import bind_shapes, identity
 from tuner.graph.ir.model import Model, TensorInfo
@@ -63,7 +62,7 @@ def _loaded(
     digest = identity(digest, bound.shapes)
     write_old_rules(proto)
     rounding = "float16" if widen_halves(proto) else "float32"
-    if any(key_of(node) in QUANTIZED for node in proto.graph.node):
+    if is_quantised(proto):
         rounding = "int8"
     write_operators(proto, str(path))
     write_old_operators(proto)

@@ -16,6 +16,7 @@ from tuner.graph.importers.onnx.rewrites.writer import (
     Rewrite,
     attributes_of,
     chosen_attributes,
+    key_of,
     operand,
 )
 
@@ -332,3 +333,9 @@ QUANTIZED: dict[tuple[str, str], Rewrite] = {
     (_MICROSOFT, "QLinearAveragePool"): _by_dequantizing(_pooled, 1),
     (_MICROSOFT, "QLinearConcat"): _by_dequantizing(_node("Concat", "axis"), 0),
 }
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Tell whether a model quantises values to eight bits on their way."""
+    dynamic = ("DynamicQuantize", "MatMulInteger")  # DynamicQuantizeLSTM, MatMulIntegerToFloat and others
+    return any(key_of(node) in QUANTIZED or node.op_type.startswith(dynamic) for node in model.graph.node)
