@@ -174,6 +174,7 @@ def build_verified(
     Raises BadInput, DatabaseError, VerificationFailed.
     """
     from tuner.module import Module, build_placed, load
+    from tuner.placement.fallback import present
     from tuning_db.store import open_db
 
     started = time.perf_counter()
@@ -190,7 +191,7 @@ def build_verified(
     def rebuild(file: Path, folder: Path) -> Module:
         """Build a part of the network, which is in `file`, for the same devices, placed by the fallback; load it."""
         part = load_graph(replace(network, file=file, shapes={}, batch=None), out, devices)
-        used, kinds = _placed(part, devices, unwanted, None)
+        used, kinds = _placed(part, devices, present(part, unwanted), None)
         build_placed(part, used, kinds, directory=folder, store=store, exact=exact)
         return load(folder)
 

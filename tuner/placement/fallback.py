@@ -47,6 +47,12 @@ def fall_back(
     return within_memory_of(graph, placement, memory_bytes)
 
 
+def present(graph: FusedGraph, unwanted: Collection[str]) -> list[str]:
+    """Return those of the `unwanted` operators that the network has: a part of a network may have none of them."""
+    names = {operator_of(step) for step in graph.steps}
+    return [name for name in unwanted if name in names]
+
+
 def within_memory_of(graph: FusedGraph, placement: Sequence[int], memory_bytes: int | None) -> list[int]:
     """Return the placement with the last of the GPU's steps moved to the CPU, as many as do not fit into `memory_bytes`
     of the GPU's memory (None: no limit)."""

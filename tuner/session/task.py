@@ -25,14 +25,13 @@ def is_current(trial: Trial, templates: Iterable[str]) -> bool:
 @dataclass(eq=False)
 class TaskState:
     """The state that a task is in during a session. `trials` are the task's recorded ones (current templates only),
-    oldest first. `space` is None where no template applies. `seconds` is the time spent in this session."""
+    oldest first. `space` is None where no template applies."""
 
     task: Task
     space: SearchSpace | None
     trials: list[Trial]
     searcher: Searcher | None = None
     exhausted: bool = False
-    seconds: float = 0.0
     known: int = field(init=False)  # configs that other sessions tried, before this one and meanwhile
     incumbent: Config | None = field(init=False)  # the best config before this session
     comparison_failure: str | None = None

@@ -15,7 +15,7 @@ from tests.tuner.graph.test_placed import placed, run
 from tuner.devices import open_device
 from tuner.errors import BadInput
 from tuner.graph import COPY, FusedGraph
-from tuner.placement.fallback import CPU, GPU, fall_back, operator_of
+from tuner.placement.fallback import CPU, GPU, fall_back, operator_of, present
 
 
 def on_cpu(graph: FusedGraph, placement: list[int]) -> set[str]:
@@ -51,6 +51,15 @@ def test_operators_may_be_sent_away(tmp_path: Path) -> None:
     graph = net.graph(tmp_path, *detector(net, 40, 3, 8, 0.5))
     placement = fall_back(graph, gpu("mali"), ["nms", "argsort"])
     assert on_cpu(graph, placement) == {"nms", "argsort"}
+
+
+def test_a_part_of_a_network_may_lack_what_is_to_fall_back(tmp_path: Path) -> None:
+    """So the parts that are built to find the first wrong operator are placed as the whole is."""
+    net, output = residual_network(5)
+    graph = net.graph(tmp_path, output)
+    assert present(graph, ["nms", "conv2d"]) == ["conv2d"]
+    placement = fall_back(graph, gpu("mali"), present(graph, ["nms", "conv2d"]))
+    assert on_cpu(graph, placement) == {"conv2d"}
 
 
 def test_operators_that_are_not_there(tmp_path: Path) -> None:
