@@ -153,7 +153,7 @@ def test_what_runs_that_was_killed_left_is_swept_away(bundle: Path) -> None:
 def test_a_compiler_without_space_is_nobodys_fault(bundle: Path) -> None:
     """As PoCL's, which aborts."""
     says = 'self._loaded += 1\n        if self._loaded == 4: raise OSError(5, "LLVM: No space left on device")'
-    full = simulated(bundle, "full.pyz", "bench", "self._loaded += 1", says)
+    full = simulated(bundle, "full.pyz", "kernel_server", "self._loaded += 1", says)
     done = on_the_device(full.name, "-o", "r.zip", cwd=bundle.parent)
     assert (done.returncode, "No space left" in done.stderr.splitlines()[-1]) == (2, True)
     assert journal_of(bundle).read_text().count('"candidate"') == 2  # and the first was the one that is known
@@ -184,7 +184,7 @@ def condition():
     return {{**_really(), "throttled": _looked[0] // {every}}}
 
 
-class Bench:"""
+class KernelProcess:"""
     hot = simulated(bundle, "hot.pyz", "session", "\nclass KernelProcess:", count)
     done = on_the_device(hot.name, "-o", "r.zip", cwd=bundle.parent)
     assert done.returncode == 0, done.stderr
@@ -200,7 +200,10 @@ def test_the_device_holds_no_more_tensors_than_a_candidate_has(bundle: Path) -> 
     most = 2 + max(map(len, tensors))
     counts = f"self._loaded += 1\n        assert len(self._held) <= {most}, 'too many tensors'"
     done = on_the_device(
-        simulated(bundle, "counting.pyz", "bench", "self._loaded += 1", counts).name, "-o", "r.zip", cwd=bundle.parent
+        simulated(bundle, "counting.pyz", "kernel_server", "self._loaded += 1", counts).name,
+        "-o",
+        "r.zip",
+        cwd=bundle.parent,
     )
     assert done.returncode == 0, done.stderr
     assert not any("failed" in line for line in results_of(bundle.with_name("r.zip")))

@@ -18,7 +18,7 @@ from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.layout.choice import Planned
 from tuner.module import Module, OnnxReference, build, build_placed, load, verify
-from tuner.module.runtime import Operator
+from tuner.module.manifest import OperatorEntry
 from tuner.module.verification import operator_errors
 from tuner.report.page.flow import flow_of
 from tuner.stages import Stage, greedy
@@ -117,7 +117,7 @@ def test_an_error_in_a_stage_leaves_the_next_call_right(built: Path, device: Dev
     before = module(inputs())
     seen: list[str] = []
 
-    def broken(operator: Operator, _tensors: tuple) -> None:
+    def broken(operator: OperatorEntry, _tensors: tuple) -> None:
         seen.append(operator.node)
         if len(seen) > 1:
             raise RuntimeError("broken on purpose")
