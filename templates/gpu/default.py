@@ -253,17 +253,18 @@ def _one_kernel_of_rows(sch: Schedule, limits: GpuLimits) -> None:
     if not leading or not same or columns < _LONG_REDUCTION // 2 or held > limits.local_memory_bytes // 2:
         raise tvm.s_tir.ScheduleError("these are no rows of one kind")
     items = _group_over(columns, limits)
-    row = sch.fuse(*last.loops[:leading])
+    # A loop that `add_unit_loop` made would count in 32 bits, and TVM cannot compare it with loops that count in 64.
+    row, one = sch.split(sch.fuse(*last.loops[:leading]), [None, 1])
     sch.bind(row, "blockIdx.x")
-    _over_items(sch, last.rv, last.loops[leading:], items)
+    _over_items(sch, last.loops[leading:] or [one], items)
     for block in reversed(earlier):
         for i in range(len(sch.get(block.rv).writes)):
             sch.set_scope(block.rv, i, "shared")
         sch.compute_at(block.rv, row, preserve_unit_loops=True)
-        _over_items(sch, block.rv, sch.get_loops(block.rv)[1 + leading :], items)
+        inside = sch.get_loops(block.rv)[1:]
+        _over_items(sch, inside[leading:] or inside[-1:], items)
 
 
-def _over_items(sch: Schedule, block: Any, loops: list[Any], items: int) -> None:
-    inner = sch.fuse(*loops) if loops else sch.add_unit_loop(block)
-    _, item = sch.split(inner, [None, items])
+def _over_items(sch: Schedule, loops: list[Any], items: int) -> None:
+    _, item = sch.split(sch.fuse(*loops), [None, items])
     sch.bind(item, "threadIdx.x")

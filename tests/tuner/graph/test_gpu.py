@@ -168,3 +168,11 @@ def test_many_fused_operators(tmp_path: Path, pocl: Device) -> None:
     for _ in range(20):
         x = net.op("Sigmoid", net.op("Mul", net.op("Add", x, net.weight(3, 1)), net.weight(4)))
     assert_on(pocl, net, tmp_path, x)
+
+
+def test_rows_of_a_single_result(pocl: Device, tmp_path: Path) -> None:
+    """A convolution along one axis, of one tap: each row is one number, and loops count in 64 bits."""
+    net = Net()
+    taps = net.constant(np.random.default_rng(0).random((64, 64, 1), "float32"))
+    out = net.op("Relu", net.op("Conv", net.input(1, 64, 49), taps, kernel_shape=[1]))
+    assert_on(pocl, net, tmp_path, out)
