@@ -21,13 +21,14 @@ from tuner.graph.lowering.capture import why_not_captured
 from tuner.graph.lowering.kernels import DevicePlan
 from tuner.graph.lowering.lower import LoweredOperator
 from tuner.graph.lowering.merge import merged_tasks
-from tuner.graph.lowering.passes import compile_module, memory_as_operands
+from tuner.graph.lowering.passes import REMEDY, compile_module, culprit, memory_as_operands
 from tuner.graph.lowering.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.lowering.stopwatch import Stopwatch
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [
     "COPY",
+    "REMEDY",
     "Alone",
     "AnchorStep",
     "Count",
@@ -46,6 +47,7 @@ __all__ = [
     "TensorInfo",
     "TunedStep",
     "compile_module",
+    "culprit",
     "flop_table",
     "fuse",
     "halved",

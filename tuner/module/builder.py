@@ -20,7 +20,9 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tuner.devices import Device, check_storage
+from tuner.errors import BadInput
 from tuner.graph import (
+    REMEDY,
     DevicePlan,
     FusedGraph,
     MergedOperator,
@@ -29,6 +31,7 @@ from tuner.graph import (
     PlacedOperator,
     TunedStep,
     compile_module,
+    culprit,
     fuse,
     host_of,
     lower_placed,
@@ -106,7 +109,12 @@ def build_placed(
     if arrange is not None:
         placed = arrange(placed)
     capture = devices[0].target if placed.captured else None
-    executable = compile_module(placed.module, host_of([device.target for device in devices]), len(devices), capture)
+    host = host_of([device.target for device in devices])
+    try:
+        executable = compile_module(placed.module, host, len(devices), capture)
+    except Exception as error:  # of any type: TVM raises many, none of which names a function
+        remedy = REMEDY if not devices[0].is_host else "this is a fault of edgetune's: please report it with the model"
+        raise BadInput(f"{network.model.name}: {culprit(placed.module, error)}; {remedy}") from error
     return _save(
         network,
         devices,

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tvm import relax, te, tirx
+from tvm.ir import IRModule
+from tvm.s_tir import Schedule
 
 from templates import default
 from templates.gpu.opaque import host_accesses
@@ -16,7 +18,7 @@ from tests.tuner.graph.networks import Net, assert_close, assert_computes, expec
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, compile_module, host_of
+from tuner.graph import FusedGraph, compile_module, culprit, host_of
 from tuner.graph.lowering.passes import finish
 
 
@@ -176,3 +178,19 @@ def test_rows_of_a_single_result(pocl: Device, tmp_path: Path) -> None:
     taps = net.constant(np.random.default_rng(0).random((64, 64, 1), "float32"))
     out = net.op("Relu", net.op("Conv", net.input(1, 64, 49), taps, kernel_shape=[1]))
     assert_on(pocl, net, tmp_path, out)
+
+
+def test_a_function_that_tvm_cannot_compile_is_named(pocl: Device) -> None:
+    """LLVM's intrinsics do not exist in OpenCL."""
+    data = te.placeholder((64,), name="data")
+    out = te.compute((64,), lambda i: tirx.call_llvm_pure_intrin("float32", "llvm.exp", data[i]), name="out")
+    schedule = Schedule(te.create_prim_func([data, out]))
+    schedule.bind(schedule.get_loops(schedule.get_sblock("out"))[0], "threadIdx.x")
+    func = schedule.mod["main"].with_attr("target", pocl.target)
+    with pytest.raises(Exception, match="llvm") as raised:
+        tirx.build(IRModule({"bad_kernel": func.with_attr("global_symbol", "bad_kernel")}), target=pocl.target)
+    line = culprit(IRModule({"bad_kernel": func}), raised.value)
+    assert line.startswith("the function bad_kernel cannot be compiled for opencl: ")
+    assert "\n" not in line
+    other = culprit(IRModule({"bad_kernel": func}), ValueError("something else"))
+    assert other == "the network cannot be compiled: something else"

@@ -20,7 +20,7 @@ from templates import default
 from templates.gpu.opaque import host_accesses
 from templates.lowering import lowering_context
 from templates.template import ScheduleError
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.graph.lowering.capture import graph_of, with_captured
 from tuner.graph.lowering.long_sums import LongSums
 from tuner.graph.lowering.nans import KeepNaNs
@@ -106,3 +106,21 @@ def compile_module(module: IRModule, host: Target, devices: int, capture: Target
 
 def _pass(change: Callable[[IRModule], IRModule]) -> Any:
     return tvm.transform.module_pass(lambda module, _context: change(module), opt_level=0)
+
+
+def culprit(module: IRModule, error: Exception) -> str:
+    """Return a line on a module that TVM failed to compile with this error: which function of it fails alone, if any
+    does, and how. Finding it compiles the functions one by one."""
+    said = last_line(error)
+    for name, func in module.functions.items():
+        if not isinstance(func, tirx.PrimFunc) or func.attrs is None or "target" not in func.attrs:
+            continue
+        alone = IRModule({name: func.with_attr("global_symbol", name.name_hint)})
+        try:
+            with lowering_context():
+                tvm.tirx.build(alone, target=func.attrs["target"])
+        except Exception as failure:  # of any type: TVM raises many
+            if last_line(failure) == said:
+                kind = func.attrs["target"].kind.name
+                return f"the function {name.name_hint} cannot be compiled for {kind}: {said}"
+    return f"the network cannot be compiled: {said}"
