@@ -265,3 +265,24 @@ def test_an_exported_program() -> None:
     assert [t.name for t in model.inputs] == ["image"]
     assert model.outputs[0].shape == (2, 5)
     assert model.sha256 != load_exported(torch.export.export(Small().eval(), (torch.zeros(2, 3, 9, 7),))).sha256
+
+
+@pytest.mark.parametrize(
+    ("op", "numbers", "says"),
+    [
+        ("Slice", ([2], [2], [1]), "has a size of 0"),
+        ("Split", ([0, 4],), "has a size of 0"),
+        ("TopK", ([0],), "k is 0"),
+    ],
+)
+def test_results_without_an_element_are_refused_by_the_nodes_name(
+    tmp_path: Path, op: str, numbers: tuple[list[int], ...], says: str
+) -> None:
+    net = Net()
+    given = [net.constant(np.array(values, np.int64)) for values in numbers]
+    attributes = {"axis": 1} if op == "Split" else {}
+    outputs = {"Slice": 1, "Split": 2, "TopK": 2}[op]
+    made = net.op(op, net.input(3, 4), *given, outputs=outputs, **attributes)
+    message = refused(net.save(tmp_path / "m.onnx", *([made] if isinstance(made, str) else made)))
+    assert f"({op}) cannot be converted: " in message
+    assert says in message

@@ -27,7 +27,7 @@ from tuner.graph.importers.onnx.rules import opset_of
 from tuner.graph.importers.onnx.windows import WINDOWED, resolve_window
 from tuner.graph.ir.bindings import operands, operands_of, shape_of
 from tuner.graph.ir.model import Count
-from tuner.graph.ir.simplify import is_static
+from tuner.graph.ir.simplify import constant, is_static
 
 _EMITTING = {**VISION, **LAYERS}
 CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here
@@ -100,6 +100,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         node = attrs["tvm_custom"]["name"]
         given = [inputs[i] for i in range(len(inputs))]
         try:
+            if op_name == "Split" and 0 in _part_sizes(given, attrs):
+                raise ValueError("one of its results has a size of 0: there is nothing to compute")
             result = self._own_result(op_name, given, attrs)
             if isinstance(result, Counted):
                 self._counted[result.value] = result
@@ -116,6 +118,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 self._name(part, node)
                 if op_name in WINDOWED:
                     _check_window(given[0], part)
+                if op_name == "Slice" and 0 in (shape_of(part) or ()):
+                    raise ValueError(f"its result has a size of 0, {shape_of(part)}: there is nothing to compute")
             return self._followed(Node(op_name, given, attrs, [self._axis(x) for x in given]), result)
         except BadInput:
             raise
@@ -174,3 +178,9 @@ def _check_window(data: Any, result: Any) -> None:
     if min(made) < 1 <= min(given):
         rows = " x ".join(map(str, given[2:]))
         raise ValueError(f"its window is larger than its padded input of {rows}; export the model for larger inputs")
+
+
+def _part_sizes(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[int]:
+    """Return the sizes of the parts of a Split, if they are constants; else none."""
+    given = constant(inputs[1]) if len(inputs) > 1 and inputs[1] is not None else attrs.get("split")
+    return () if given is None else [int(size) for size in given]

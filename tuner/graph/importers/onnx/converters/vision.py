@@ -42,7 +42,9 @@ Convert = Callable[[relax.BlockBuilder, Sequence[Any], Mapping[str, Any]], "Any 
 def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     data, shape = inputs[0], shape_of(inputs[0])
     k = attrs.get("k") if len(inputs) == 1 else _number(inputs[1], None)
-    if shape is None or dtype_of(data) not in ArgsortTemplate.dtypes or k is None or k < 1 or not prod(shape):
+    if k is not None and k < 1:
+        raise ValueError("k is 0, with which nothing is ever selected")
+    if shape is None or dtype_of(data) not in ArgsortTemplate.dtypes or k is None or not prod(shape):
         return None
     axis, last = int(attrs.get("axis", -1)) % len(shape), len(shape) - 1
     if k > shape[axis]:
