@@ -133,6 +133,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    # A shell has its background jobs ignore Ctrl-C, and what they start inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     found = problems_of(args.count, args.seed)
     print(f"{args.count} interrupts, {len(found)} problems")
     return 1 if found else 0
