@@ -27,7 +27,7 @@ from tuner.cli.common import INTERRUPTED
 from tuner.cli.completion import check_shell
 from tuner.cli.examples import examples
 from tuner.cli.terminal import visible
-from tuner.errors import TuneError
+from tuner.errors import BadInput, TuneError
 from tuner.versions import versions
 from tuning_db.errors import DatabaseError
 
@@ -139,7 +139,8 @@ def execute(argv: Sequence[str]) -> int:
         status = status if isinstance(status, int) else 0
         sys.stdout.flush()
     except Exception as error:
-        if _interrupted[0] and not isinstance(error, TuneError | DatabaseError):
+        # A library that calls Python from C++ makes another error of an interrupt, and we a BadInput of that.
+        if _interrupted[0] and (isinstance(error, BadInput) or not isinstance(error, TuneError | DatabaseError)):
             return INTERRUPTED
         known = explain(error)
         if known is None:

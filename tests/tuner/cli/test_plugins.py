@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from tests.tuner.cli.conftest import run_tune
 
 PLUGIN = """
 import os
@@ -93,3 +97,18 @@ def test_what_is_not_there_is_said_in_one_line(tune, tmp_path, options, says):
     assert len(done.err.strip().splitlines()) == 1
     assert says in done.err
     assert not (tmp_path / "t.db").exists()
+
+
+def test_an_interrupt_that_a_library_makes_another_error_of_is_one(tmp_path: Path) -> None:
+    """TVM does so with what its callbacks raise."""
+    (tmp_path / "mine.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(5)\n"
+        "except KeyboardInterrupt:\n"
+        "    raise RuntimeError('a callback failed')\n"
+    )
+    done = run_tune(*OP[:-1], 4, "--plugin", "mine.py", "--db", "t.db", cwd=tmp_path)
+    assert done.status == 130, done.err
+    assert "callback" not in done.err

@@ -115,6 +115,8 @@ def culprit(module: IRModule, error: Exception) -> str:
     for name, func in module.functions.items():
         if not isinstance(func, tirx.PrimFunc) or func.attrs is None or "target" not in func.attrs:
             continue
+        if not str(error).strip():  # so an interrupt looks that came while TVM called Python
+            break
         alone = IRModule({name: func.with_attr("global_symbol", name.name_hint)})
         try:
             with lowering_context():
