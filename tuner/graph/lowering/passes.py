@@ -112,11 +112,11 @@ def culprit(module: IRModule, error: Exception) -> str:
     """Return a line on a module that TVM failed to compile with this error: which function of it fails alone, if any
     does, and how. Finding it compiles the functions one by one."""
     said = last_line(error)
-    for name, func in module.functions.items():
+    # An error without a message is what TVM makes of an interrupt that came while it called Python.
+    functions = module.functions.items() if str(error).strip() else ()
+    for name, func in functions:
         if not isinstance(func, tirx.PrimFunc) or func.attrs is None or "target" not in func.attrs:
             continue
-        if not str(error).strip():  # so an interrupt looks that came while TVM called Python
-            break
         alone = IRModule({name: func.with_attr("global_symbol", name.name_hint)})
         try:
             with lowering_context():
