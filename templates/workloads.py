@@ -119,7 +119,7 @@ class Dense:
 Anchor = Conv2d | Dense
 _KINDS: dict[str, type[Any]] = {"conv2d": Conv2d, "dense": Dense}
 # The exceptions that decoding a workload may raise if another version or a plugin wrote it to the database.
-STRANGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+STRANGE = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError)  # SyntaxError: np.dtype
 
 
 def anchor_of(workload: Workload) -> Anchor:
