@@ -22,7 +22,7 @@ from tuner.measure.workers.fork_server import MESSAGE_BYTES, Bye, Hello, Spawn, 
 _log = logging.getLogger(__name__)
 
 _LOG_TAIL_BYTES = 4096
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 3.0  # a server ends within milliseconds; one that was stopped must not hold Ctrl-C up for 5 s
 
 # Workers compute on the threads we give them. A BLAS pool would make the server multi-threaded (it could not fork
 # then) and spin beside a measurement; glibc's arenas would use up the address space that limits a worker's memory.
