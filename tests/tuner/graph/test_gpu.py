@@ -6,20 +6,24 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from tvm import relax, te, tirx
 from tvm.ir import IRModule
 from tvm.s_tir import Schedule
 
 from templates import default
+from templates.gpu.limits import gpu_limits
 from templates.gpu.opaque import host_accesses
 from tests.templates.gpu.support import device_number, gpu
 from tests.tuner.graph.networks import Net, assert_close, assert_computes, expected, lowered, random_inputs, run
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.graph import FusedGraph, compile_module, culprit, host_of
+from tuner.graph import FusedGraph, compile_module, culprit, fuse, host_of, load_onnx
 from tuner.graph.lowering.passes import finish
+from tuner.placement.fallback import CPU, fall_back
 
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])
@@ -194,3 +198,24 @@ def test_a_function_that_tvm_cannot_compile_is_named(pocl: Device) -> None:
     assert "\n" not in line
     other = culprit(IRModule({"bad_kernel": func}), ValueError("something else"))
     assert other == "the network cannot be compiled: something else"
+
+
+def test_a_device_without_halves_refuses_a_file_with_them_and_leaves_the_casts_to_the_cpu(
+    pocl: Device, tmp_path: Path
+) -> None:
+    """A driver would refuse the kernels with a page of its own errors."""
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, [1, 8])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, [1, 8])
+    model = helper.make_model(
+        helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "half", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    (tmp_path / "half.onnx").write_bytes(model.SerializeToString())
+    graph = fuse(load_onnx(tmp_path / "half.onnx"))
+    lacking = pocl.target
+    if gpu_limits(lacking).stores("float16"):
+        pytest.skip("this driver has halves")
+    with pytest.raises(BadInput, match="float16, which the device cannot store; name the CPU"):
+        lowered(graph, lacking)
+    assert CPU in fall_back(graph, lacking)

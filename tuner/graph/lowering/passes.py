@@ -17,6 +17,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from templates import default
+from templates.gpu.limits import gpu_limits
 from templates.gpu.opaque import host_accesses
 from templates.lowering import lowering_context
 from templates.template import ScheduleError
@@ -62,6 +63,13 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         func = default.schedule(func, target)
     except ScheduleError as error:
         raise BadInput(f"{name} cannot run on the device: {error}; {REMEDY}") from error
+    limits = gpu_limits(target)
+    if (
+        limits is not None
+        and not limits.stores("float16")
+        and any(str(getattr(p.ty, "dtype", "")) == "float16" for p in func.params)
+    ):
+        raise BadInput(f"{name} reads or writes float16, which the device cannot store; {REMEDY}")
     meant = func.attrs is not None and "edgetune.calls_library" in func.attrs
     if target.kind.name != "llvm" and not meant and host_accesses(func.body):
         # TVM would silently compile that part for the host, where a device's memory is only a handle.
