@@ -52,7 +52,7 @@ def open_opencl(index: int) -> Device:
 
 @dataclass(frozen=True)
 class CudaInfo:
-    """What a CUDA device's driver says of it. `capability` is the major and the minor number. `shared_memory_bytes` is
+    """Facts that a CUDA device's driver gives. `capability` is the major and the minor number. `shared_memory_bytes` is
     what a block gets without asking for more. `compute_units` are multiprocessors."""
 
     name: str

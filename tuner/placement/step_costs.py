@@ -34,7 +34,9 @@ COPIES = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 
 
 class Cost(NamedTuple):
-    """What a piece costs. `seconds` is infinity where the device cannot compute it. `source` says where they are from:
+    """The cost that was found for a piece. `seconds` is infinity where the device cannot compute it.
+
+    `source` says where they are from:
     "device" (measured on it), "network" (measured on it among a network's other kernels), "free" (nothing to compute),
     or a kernel's `Choice.source`."""
 

@@ -231,7 +231,7 @@ def check_known(store: Store, devices: Sequence[Device], dtype: str) -> None:
 
 @dataclass(frozen=True)
 class _Task:
-    """What a search method is given. `starts` holds strategies by name."""
+    """The task that a search method is given. `starts` holds strategies by name."""
 
     given: Simulated
     starts: Mapping[str, Strategy]

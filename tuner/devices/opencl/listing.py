@@ -13,7 +13,7 @@ from tuner.errors import BadInput
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a driver says of a device. `index` is its N in "opencl:N". `type` is gpu, cpu, accelerator or other.
+    """Facts that a driver gives of a device. `index` is its N in "opencl:N". `type` is gpu, cpu, accelerator or other.
     `local_memory_type` is local, or global where it is ordinary memory. `subgroup_sizes` are those that a kernel may
     require (cl_intel_required_subgroup_size). Lanes are those of float32 vectors. `library` is the driver's file."""
 

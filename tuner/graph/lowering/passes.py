@@ -63,12 +63,8 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         func = default.schedule(func, target)
     except ScheduleError as error:
         raise BadInput(f"{name} cannot run on the device: {error}; {REMEDY}") from error
-    limits = gpu_limits(target)
-    if (
-        limits is not None
-        and not limits.stores("float16")
-        and any(str(getattr(p.ty, "dtype", "")) == "float16" for p in func.params)
-    ):
+    halves = any(str(getattr(p.ty, "dtype", "")) == "float16" for p in func.params)
+    if halves and (limits := gpu_limits(target)) is not None and not limits.stores("float16"):
         raise BadInput(f"{name} reads or writes float16, which the device cannot store; {REMEDY}")
     meant = func.attrs is not None and "edgetune.calls_library" in func.attrs
     if target.kind.name != "llvm" and not meant and host_accesses(func.body):

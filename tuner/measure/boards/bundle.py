@@ -196,7 +196,9 @@ def _described(candidate: Candidate, library: Path, workloads: _Workloads, blobs
 
 @dataclass(frozen=True)
 class Results:
-    """What a bundle's results contain. `trials` are as if they had been measured from here. `remark` is a line on the
+    """The contents that a bundle's results have. `trials` are as if they had been measured from here.
+
+    `remark` is a line on the
     device's speed, where it is known."""
 
     trials: tuple[Trial, ...]

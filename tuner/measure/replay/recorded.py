@@ -42,7 +42,7 @@ _NOT_RECORDED = "it was not recorded"
 
 @dataclass(frozen=True)
 class Record:
-    """What a config gave when it was measured. `build_seconds` and `run_seconds` are what the tuner spent on this
+    """The outcome that measuring a config had. `build_seconds` and `run_seconds` are what the tuner spent on this
     trial."""
 
     result: tuple[float, ...] | Failure

@@ -17,9 +17,10 @@ ITEM = 4  # bytes of a float32
 
 
 class Read(NamedTuple):
-    """What a part [low, high) of an output dimension needs of one input dimension, as far as the input has it.
+    """A rule that says what a part [low, high) of an output dimension needs of one input dimension.
 
-    That is [low * stride + shift, (high - 1) * stride + shift + extent). `dim` is the index of the output dimension; -1
+    That is [low * stride + shift, (high - 1) * stride + shift + extent), as far as the input has it.
+    `dim` is the index of the output dimension; -1
     means that every part needs all of the input dimension.
     """
 
