@@ -315,6 +315,16 @@ def test_what_a_reference_rounds_away_is_known(module: Module, model: Path) -> N
     assert 0 < error < 1e-5
 
 
+def test_a_lucky_reference_says_how_far_a_rounding_moves_it(tmp_path: Path) -> None:
+    """The difference of near numbers is exact here, but a rounding of the numbers is a ten-thousandth of it."""
+    net = Net()
+    net.input(64, name="x")
+    path = net.save(tmp_path / "m.onnx", net.op("Sub", "x", net.constant(np.float32(1000))))
+    near = {"x": (1000 + np.arange(64, dtype=np.float32) / 64)}
+    (error,) = OnnxReference(path).own_errors(near).values()
+    assert 2e-5 < error < 1e-3
+
+
 def test_integer_inputs(tmp_path: Path) -> None:
     from onnx import TensorProto
 
