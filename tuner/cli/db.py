@@ -361,15 +361,17 @@ def withdraw(
     as_json: JsonOption = False,
 ) -> None:
     """Let configs never be a best again, whatever was or will be measured of them; the next best takes their place."""
-    from tuning_db import trial_flags as marks
+    from tuning_db import trial_flags
     from tuning_db.store import open_db
 
     with Output(as_json) as out, open_db(db, create=False) as store:
-        found = [marks.trial_of(store, name) for name in names]
+        found = [trial_flags.trial_of(store, name) for name in names]
         for name, trial in zip(names, found, strict=True):
-            marks.withdraw(store, trial, why)
+            trial_flags.withdraw(store, trial, why)
             left = store.best(trial.workload, trial.device)
-            now = "nothing is left of this workload" if left is None else f"{marks.identity(left)} is the best now"
+            now = (
+                "nothing is left of this workload" if left is None else f"{trial_flags.identity(left)} is the best now"
+            )
             out.show(f"{name}: withdrawn; {now}")
         out.result({"withdrawn": names})
 

@@ -38,13 +38,13 @@ def command(
     benches = [read_bench(path) for path in bench or ()]
     with Output(as_json) as out:
         import_plugins(plugin or ())
-        from tuning_db import run_control as wishes
+        from tuning_db import run_control
         from tuning_db.store import open_db
 
         with open_db(db) as store:
             if resume:
-                was = wishes.is_paused(store)
-                wishes.resume(store)
+                was = run_control.is_paused(store)
+                run_control.resume(store)
                 out.show("all runs go on" if was else "no pause to end")
                 out.result({"was_paused": was})
                 return

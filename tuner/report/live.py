@@ -28,7 +28,7 @@ from tuner.report.page import collect, render
 from tuner.report.page.names import device_text, workload_text
 from tuner.report.page.render import as_json
 from tuner.session.journal import is_gone
-from tuning_db import run_control as wishes
+from tuning_db import run_control
 from tuning_db import schema
 from tuning_db.claims import process_of
 from tuning_db.errors import DatabaseError
@@ -79,7 +79,7 @@ class Live:
             return *counts, connection.scalar(select(func.sum(e.c.seconds)))
 
     def _live(self) -> dict[str, Any]:
-        return {"paused": wishes.is_paused(self._store), "running": self._running()}
+        return {"paused": run_control.is_paused(self._store), "running": self._running()}
 
     def _running(self) -> list[dict[str, Any]]:
         """Return the tasks that a run is working on, according to the journal and the claims."""
@@ -111,11 +111,11 @@ class Live:
         Raises BadInput for anything else, DatabaseError if the database cannot be written.
         """
         if wish.get("wish") == "pause":
-            wishes.pause(self._store)
+            run_control.pause(self._store)
         elif wish.get("wish") == "resume":
-            wishes.resume(self._store)
+            run_control.resume(self._store)
         elif wish.get("wish") == "skip":
-            wishes.skip(self._store, *self._task(str(wish.get("task"))))
+            run_control.skip(self._store, *self._task(str(wish.get("task"))))
         else:
             raise BadInput("what is asked is not pause, resume or skip")
         with self._lock:
