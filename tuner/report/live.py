@@ -28,8 +28,7 @@ from tuner.report.page import collect, render
 from tuner.report.page.names import device_text, workload_text
 from tuner.report.page.render import as_json
 from tuner.session.journal import is_gone
-from tuning_db import run_control
-from tuning_db import schema
+from tuning_db import run_control, schema
 from tuning_db.claims import process_of
 from tuning_db.errors import DatabaseError
 from tuning_db.keys import Keys
