@@ -4,26 +4,15 @@ let data = JSON.parse(document.getElementById("data").textContent);
 const view = { device: "", op: "", text: "", task: 0, clock: "trials", tables: {}, again: null };
 
 function sections() {
-  return [
-    ["overview", "Tasks", overview],
-    ["curves", "Best so far", curves],
-    ["effort", "Where the tuning time went", effort],
-    ["failures", "Failures", failures],
-    ["roofline", "Roofline", roofline],
-    ["knobs", "Knobs and space", knobs],
-    ...data.modules.map((m, i) => [`module-${i}`, `Module ${short(m.model, 60)}`, moduleView(m, i)]),
-    ["drift", "Drift and clocks", drift],
-    ["reuse", "How near reused records are", reuse],
-    ...(data.pieces.length ? [["pieces", "Pieces of networks", pieces]] : []),
-  ];
+  return listed.flatMap((list) => list(data));
 }
 
-function section(id, title, build) {
+function section({ id, title, build }) {
   return el("section", { id, tabindex: -1, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), build(data, view));
 }
 
 function again(focus) {
-  keeping(() => document.getElementById("main").replaceChildren(...sections().map(([id, title, build]) => section(id, title, build))), focus);
+  keeping(() => document.getElementById("main").replaceChildren(...sections().map(section)), focus);
 }
 view.again = again;
 
@@ -49,7 +38,7 @@ function theme(name) {
 
 function heading() {
   document.getElementById("source").textContent = short(`${data.database}, ${when(data.made)}, edgetune ${data.edgetune}`, 400);
-  document.getElementById("sections").replaceChildren(...sections().map(([id, title]) => el("li", null, el("a", { id: `to-${id}`, href: `#${id}` }, title))));
+  document.getElementById("sections").replaceChildren(...sections().map(({ id, title }) => el("li", null, el("a", { id: `to-${id}`, href: `#${id}` }, title))));
 }
 
 function start() {

@@ -1,4 +1,4 @@
-// Makes the sections about built modules: layers, where an inference's time goes, and the graph.
+// Draws built modules, a section for each: its layers, where an inference's time goes, and the graph.
 
 function roofOf(data, module, device) {
   const title = module.devices[device].title, at = data.devices.findIndex((d) => d.name === title);
@@ -174,3 +174,7 @@ function line(a, b, steps, box, free) {
   const side = Math.max(a.x, b.x) + box * 0.75 + Math.min(40, 8 * steps);
   return `${from}C${side},${free + 50} ${side},${b.y - 50} ${to}`;
 }
+
+addSections((data) =>
+  data.modules.map((m, i) => ({ id: `module-${i}`, title: `Module ${short(m.model, 60)}`, build: moduleView(m, i) })),
+);
