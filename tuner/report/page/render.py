@@ -17,7 +17,7 @@ from typing import Any
 from tuner.report.page import sections
 
 # The scripts in assets/ that stand before the sections' own, and those behind them.
-_BEFORE = ("base", "charts", "choices")
+_BEFORE = ("base", "table", "figures", "charts", "graph", "choices")
 _AFTER = ("live", "main")
 _MARK = re.compile("@([a-z]+)@")
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; {connect}{code}"

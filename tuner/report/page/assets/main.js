@@ -1,55 +1,96 @@
 // Puts the page together, and draws it anew whenever something is chosen.
 
-let data = JSON.parse(document.getElementById("data").textContent);
-const view = { device: "", op: "", text: "", task: 0, clock: "trials", tables: {}, again: null };
+/** @type {Data} */
+let data = JSON.parse(byId("data", HTMLElement).textContent);
+/** @type {View} */
+const view = { device: "", op: "", text: "", task: 0, clock: "trials", tables: {}, again };
+
+/**
+ * Lets the page show other data from the next time on that it is drawn.
+ * @param {Data} found
+ */
+function take(found) {
+  data = found;
+}
 
 function sections() {
   return listed.flatMap((list) => list(data));
 }
 
-function section({ id, title, build }) {
-  return el("section", { id, tabindex: -1, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), build(data, view));
+/** @param {Section} section */
+function built({ id, title, build }) {
+  const heading = el("h2", { id: `${id}-title` }, title);
+  return el("section", { id, tabindex: -1, "aria-labelledby": `${id}-title` }, heading, build(data, view));
 }
 
+/** @param {string} [focus] */
 function again(focus) {
-  keeping(() => document.getElementById("main").replaceChildren(...sections().map(section)), focus);
+  keeping(() => byId("main", HTMLElement).replaceChildren(...sections().map(built)), focus);
 }
-view.again = again;
+
+/**
+ * @param {"device" | "op"} name
+ * @param {[string | number, string][]} options
+ */
+function fillFilter(name, options) {
+  const select = byId(`filter-${name}`, HTMLSelectElement);
+  const all = [["", "all"], ...options];
+  select.replaceChildren(...all.map(([v, text]) => el("option", { value: v }, short(text, 80))));
+  select.value = view[name];
+}
 
 function fillFilters() {
-  const fill = (id, name, options) => {
-    const select = document.getElementById(id);
-    select.replaceChildren(...options.map(([v, text]) => el("option", { value: v }, short(text, 80))));
-    select.value = view[name];
-  };
-  fill("filter-device", "device", [["", "all"], ...data.devices.map((d, i) => [i, d.name])]);
-  fill("filter-op", "op", [["", "all"], ...[...new Set(data.tasks.map((t) => t.op))].sort().map((op) => [op, op])]);
+  const ops = [...new Set(data.tasks.map((t) => t.op))].sort();
+  fillFilter(
+    "device",
+    data.devices.map((d, i) => [i, d.name]),
+  );
+  fillFilter(
+    "op",
+    ops.map((op) => [op, op]),
+  );
 }
 
-function listen(id, name, event) {
-  const node = document.getElementById(id);
-  node.addEventListener(event, () => { view[name] = node.value; again(); });
+/**
+ * @param {"device" | "op" | "text"} name
+ * @param {string} event
+ */
+function listen(name, event) {
+  const node = byId(`filter-${name}`, HTMLElement);
+  node.addEventListener(event, () => {
+    if (node instanceof HTMLSelectElement || node instanceof HTMLInputElement) view[name] = node.value;
+    again();
+  });
 }
 
+/** @param {string} name */
 function theme(name) {
   document.documentElement.dataset.theme = name;
-  document.getElementById("theme").textContent = name === "dark" ? "Light" : "Dark";
+  byId("theme", HTMLElement).textContent = name === "dark" ? "Light" : "Dark";
 }
 
 function heading() {
-  document.getElementById("source").textContent = short(`${data.database}, ${when(data.made)}, edgetune ${data.edgetune}`, 400);
-  document.getElementById("sections").replaceChildren(...sections().map(({ id, title }) => el("li", null, el("a", { id: `to-${id}`, href: `#${id}` }, title))));
+  const source = `${data.database}, ${when(data.made)}, edgetune ${data.edgetune}`;
+  byId("source", HTMLElement).textContent = short(source, 400);
+  const links = sections().map(({ id, title }) => el("li", null, el("a", { id: `to-${id}`, href: `#${id}` }, title)));
+  byId("sections", HTMLElement).replaceChildren(...links);
 }
 
 function start() {
   theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-  document.getElementById("filters").addEventListener("submit", (event) => event.preventDefault());
-  listen("filter-device", "device", "change");
-  listen("filter-op", "op", "change");
-  listen("filter-text", "text", "input");
+  byId("theme", HTMLElement).addEventListener("click", () =>
+    theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+  );
+  byId("filters", HTMLElement).addEventListener("submit", (event) => event.preventDefault());
+  listen("device", "change");
+  listen("op", "change");
+  listen("text", "input");
   let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; again(); } });
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    again();
+  });
   fillFilters();
   heading();
   again();
