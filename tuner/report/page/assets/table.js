@@ -56,15 +56,12 @@ function table(name, caption, columns, rows, view) {
   const body = el("tbody", null);
   const heads = el("tr", null);
   const state = el("span", { role: "status", class: "soft" });
-  const turner = (/** @type {string} */ id, /** @type {string} */ text, /** @type {number} */ by) => {
-    const onclick = () => {
-      mine.page += by;
-      fill();
-    };
-    return el("button", { type: "button", id: `${id}-${name}`, onclick }, text);
+  const turn = (/** @type {number} */ by) => {
+    mine.page += by;
+    fill();
   };
-  const back = turner("back", "Previous", -1);
-  const on = turner("on", "Next", 1);
+  const back = el("button", { type: "button", id: `back-${name}`, onclick: () => turn(-1) }, "Previous");
+  const on = el("button", { type: "button", id: `on-${name}`, onclick: () => turn(1) }, "Next");
   let chosen = rows;
   const choose = () => {
     chosen = chosenRows(columns, rows, mine);
@@ -74,15 +71,7 @@ function table(name, caption, columns, rows, view) {
     const pages = Math.max(1, Math.ceil(chosen.length / PAGE));
     mine.page = Math.max(0, Math.min(mine.page, pages - 1));
     const part = chosen.slice(mine.page * PAGE, (mine.page + 1) * PAGE);
-    body.replaceChildren(
-      ...part.map((row) =>
-        el(
-          "tr",
-          null,
-          columns.map((c) => cellOf(c, row)),
-        ),
-      ),
-    );
+    body.replaceChildren(...part.map((row) => rowOf(columns, row)));
     back.disabled = mine.page === 0;
     on.disabled = mine.page === pages - 1;
     state.textContent = many(chosen.length, "row") + (pages > 1 ? `, page ${mine.page + 1} of ${pages}` : "");
@@ -92,12 +81,8 @@ function table(name, caption, columns, rows, view) {
   const controls = [filterOf(name, caption, mine, choose), csvButton(name, columns, () => chosen), back, on, state];
   const region = { id: `scroll-${name}`, tabindex: 0, role: "region", "aria-label": `${caption}, table` };
   const whole = el("table", { "aria-label": caption }, el("thead", null, heads), body);
-  return el(
-    "div",
-    { "data-table": name },
-    el("div", { class: "controls" }, controls),
-    el("div", { class: "scroll", ...region }, whole),
-  );
+  const scroll = el("div", { class: "scroll", ...region }, whole);
+  return el("div", { "data-table": name }, el("div", { class: "controls" }, controls), scroll);
 }
 
 /**
@@ -151,6 +136,16 @@ function headOf(column, id, state, choose) {
   const order = sorted ? (state.down ? "descending" : "ascending") : null;
   const button = el("button", { type: "button", id, onclick }, column.title, mark);
   return el("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": order }, button);
+}
+
+/**
+ * @template Row
+ * @param {Column<Row>[]} columns
+ * @param {Row} row
+ */
+function rowOf(columns, row) {
+  const cells = columns.map((column) => cellOf(column, row));
+  return el("tr", null, cells);
 }
 
 /**
