@@ -25,6 +25,9 @@ interface Data {
 interface Device {
   name: string;
   kind: string;
+  family: string;
+  model: string;
+  attrs: Record<string, unknown>;
 }
 
 interface TaskRecord {

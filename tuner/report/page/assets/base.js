@@ -67,7 +67,10 @@ const UNSEEN = /(?![\t\n])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 
 /** @param {string} text */
 function shown(text) {
-  return text.replace(UNSEEN, (c) => `\\u${Number(c.codePointAt(0)).toString(16).padStart(4, "0")}`);
+  return text.replace(UNSEEN, (c) => {
+    const code = Number(c.codePointAt(0)).toString(16);
+    return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
+  });
 }
 
 /**
