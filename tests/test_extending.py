@@ -1,4 +1,4 @@
-"""docs/extending.md adds an operator and a command to a copy of the repository, as a contributor would."""
+"""docs/extending.md adds to a copy of the repository, as a contributor would: files, and lines of registries."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.browser import needs_chromium, opened
 from tests.manual import ROOT, blocks
+from tests.tuning_db import made
+from tuning_db.store import open_db
 
 PAGE = ROOT / "docs" / "extending.md"
 REGISTRIES = ("vision_ops/__init__.py", "tuner/cli/main.py")
@@ -69,3 +73,23 @@ def test_the_command_is_there(copy: Path) -> None:
     listed = json.loads(_run(copy, "-m", "tuner", "templates", "--json"))["templates"]
     assert "cpu.conv2d_direct" in listed
     assert listed == sorted(listed)
+
+
+@needs_chromium
+def test_the_section_is_in_the_report_with_its_chart(copy: Path) -> None:
+    registry = "tuner/report/page/sections/__init__.py"
+    added = set((copy / registry).read_text().splitlines()) - set((ROOT / registry).read_text().splitlines())
+    assert added == {'    "templates",'}
+    with open_db(copy / "trials.db") as store:
+        other = [replace(made.trial(), config=made.config(tile, "winograd")) for tile in (1, 2, 3)]
+        store.add_many([made.trial(1), made.trial(2, seconds=None), *other, made.trial(3), made.trial(4)])
+    _run(copy, "-m", "tuner", "report", "--db", "trials.db", "-o", "report.html")
+    with opened((copy / "report.html").as_uri()) as page:
+        assert page.page.locator("#sections a").last.inner_text() == "Templates"
+        shown = page.page.eval_on_selector_all(
+            '#templates [data-chart="templates"] rect', "bars => bars.map(b => [b.dataset.name, b.dataset.value])"
+        )
+        assert shown == [["direct", "4"], ["winograd", "3"]]
+        page.page.fill("#filter-text", "no such task")
+        assert "none is left" in page.page.locator("#templates").inner_text()
+        assert page.complaints == []

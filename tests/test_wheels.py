@@ -23,6 +23,8 @@ DATA = (
     "tuner/studies/simulator/lookahead.h",
     "tuner/devices/parallel/pool.c",
     "tuner/devices/opencl/runtime/kernel.cc",
+    "tuner/report/page/assets/base.js",
+    "tuner/report/page/sections/curves.js",
 )
 
 pytestmark = pytest.mark.night  # the build and the new environment come from the package registry, or from uv's cache

@@ -39,7 +39,7 @@ from tuner.measure.boards.bundle import read_results
 from tuner.module import build, load
 from tuner.module.manifest import checksum_of
 from tuner.report.page.collect import collect
-from tuner.report.page.modules import module_view
+from tuner.report.page.sections.modules import module_view
 from tuning_db import importing, logs
 from tuning_db.maintain import verify
 from tuning_db.record import FailureKind, Trial

@@ -16,7 +16,7 @@ from tests.tuner.graph.networks import Net
 from tuner.devices import open_device
 from tuner.errors import BadInput
 from tuner.module import build, load, read_manifest
-from tuner.report.page.modules import module_view
+from tuner.report.page.sections.modules import module_view
 from tuning_db.store import Store, open_db
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from board_agent.parsing import parse_json
 from templates.workloads import STRANGE, flop_of
 from tuner.report.tables import describe
 from tuning_db.record import DeviceKey, Workload
@@ -66,3 +68,11 @@ def device_text(device: DeviceKey) -> str:
 def knobs_text(knobs: Mapping[str, Any]) -> str:
     """Return all knobs as "name=value, ...", or "-" if there are none."""
     return ", ".join(f"{name}={value}" for name, value in knobs.items()) or "-"
+
+
+def stored_knobs(config: Any) -> dict[str, Any] | None:
+    """Return the knobs of a config as a database stores it, or None if something else was stored."""
+    with suppress(TypeError, ValueError, KeyError):
+        knobs = parse_json(config)["knobs"]
+        return knobs if isinstance(knobs, dict) else None
+    return None

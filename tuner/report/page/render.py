@@ -14,6 +14,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from tuner.report.page import sections
+
+# The scripts in assets/ that stand before the sections' own, and those behind them.
+_BEFORE = ("base", "table", "figures", "charts", "graph", "choices")
+_AFTER = ("live", "main")
 _MARK = re.compile("@([a-z]+)@")
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; {connect}{code}"
 
@@ -22,8 +27,7 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
     """Return the HTML of the data that `collect` returned. A `live` page asks its server for newer data."""
     assets = files(__package__) / "assets"
     style = (assets / "style.css").read_text(encoding="utf-8")
-    names = sorted(path.name for path in assets.iterdir() if path.name.endswith(".js"))
-    script = "".join((assets / name).read_text(encoding="utf-8") for name in names)
+    script = _script()
     code = f"style-src {_hash(style)}; script-src {_hash(script)}"
     parts = {
         "policy": _POLICY.format(connect="connect-src 'self'; " if live else "", code=code),
@@ -34,6 +38,14 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
     page = (assets / "page.html").read_text(encoding="utf-8")
     assert sorted(_MARK.findall(page)) == sorted(parts), "page.html has other marks"
     return _MARK.sub(lambda mark: parts[mark[1]], page)  # in one pass: the inserted texts may contain marks
+
+
+def _script() -> str:
+    """Return the page's script: what sections use, the sections in their order, and what puts them together."""
+    assets, own = files(__package__) / "assets", files(sections)
+    before, after = ([assets / f"{name}.js" for name in names] for names in (_BEFORE, _AFTER))
+    parts = [*before, *(own / f"{name}.js" for name in sections.SECTIONS), *after]
+    return "".join(part.read_text(encoding="utf-8") for part in parts)
 
 
 def as_json(data: Mapping[str, Any]) -> str:

@@ -15,9 +15,9 @@ from tests.tuner.session.support import CONV, POINT, SMALL, replayed
 from tests.tuning_db import made
 from tuner.devices import open_device
 from tuner.report.page import collect, render
-from tuner.report.page.knobs import knob_view
 from tuner.report.page.names import device_text
 from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, MOST_REPEATED, SAMPLE
+from tuner.report.page.sections.knobs import knob_view
 from tuner.session import Budget
 from tuning_db import shipped
 from tuning_db.record import DeviceKey, Failure, FailureKind, Trial, Workload

@@ -1,21 +1,31 @@
-"""Shows which records of other devices a device would use, and what those devices differ in.
-
-Start at `reuse_view` for a database and at `layer_view` for a built module.
-"""
+"""Collects which records of other devices a device would use, and what those devices differ in."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tuner.module import Manifest, OperatorEntry
+from tuner.module import Manifest, read_manifest
+from tuner.report.page.context import Context
 from tuner.report.page.names import device_text, workload_text
+from tuner.report.page.nearness import kin, nearness
 from tuning_db import shipped
-from tuning_db.lookup import BestTrial, best, relatives
-from tuning_db.record import DeviceKey, Trial, Workload
+from tuning_db.lookup import best
+from tuning_db.record import DeviceKey, Workload
 from tuning_db.store import Store
 
-_SHIPPED = ("shipped", "shipped family")
+
+def collect(context: Context) -> dict[str, Any]:
+    """Return "reuse": the rows of `reuse_view` for the database's tasks, then those of `layer_view`, none twice."""
+    found = context.found
+    workloads = [found.workloads[w] for w in sorted({w for w, _ in found.trials})]
+    tried = {(found.workloads[w], context.device_of[d]) for w, d in found.trials}
+    places = {key: i for i, key in enumerate(context.keys)}
+    rows = reuse_view(context.store, context.keys, workloads, tried)
+    for folder in context.modules:
+        layers = layer_view(context.store, read_manifest(folder, check_files=False), places)
+        rows += [row for row in layers if row not in rows]
+    return {"reuse": rows}
 
 
 def reuse_view(
@@ -56,38 +66,5 @@ def layer_view(store: Store, manifest: Manifest, places: Mapping[DeviceKey, int]
     return [view for i, view in enumerate(views) if view not in views[:i]]
 
 
-def nearness(store: Store, operator: OperatorEntry, device: DeviceKey) -> dict[str, Any] | None:
-    """Return on which device a layer's config was measured, and what that device differs in.
-
-    Returns None if the config was measured on the layer's own device, if a plan says it, and if the layer has no
-    kernel of a template.
-    """
-
-    def is_its(trial: Trial) -> bool:
-        return trial.config == operator.config
-
-    if operator.source == "default":
-        return {"from": "no device: its template's default", "differs": ""}
-    if operator.source == "family":
-        measured = (store.best(operator.workload, other, usable=is_its) for other in relatives(store, device))
-        found = next((BestTrial(trial, "family") for trial in measured if trial is not None), None)
-    elif operator.source in _SHIPPED:
-        found = shipped.best(operator.workload, device, is_its)
-    else:
-        return None
-    return {"from": "a device that this database lacks", "differs": ""} if found is None else kin(device, found)
-
-
 def _row(workload: Workload, place: int | None, device: DeviceKey, near: Mapping[str, Any]) -> dict[str, Any]:
     return {"op": workload.op, "text": workload_text(workload), "device": place, "on": device_text(device), **near}
-
-
-def kin(device: DeviceKey, found: BestTrial) -> dict[str, Any]:
-    """Return the device whose record was found, and what it differs in from `device`."""
-    other = found.trial.device
-    names = sorted(set(device.attrs) | set(other.attrs))
-    differs = [n for n in names if device.attrs.get(n) != other.attrs.get(n)]
-    if device.model != other.model:
-        differs.insert(0, "model")
-    came = " (shipped with the package)" if found.source in _SHIPPED else ""
-    return {"from": device_text(other) + came, "differs": ", ".join(differs) or "nothing"}

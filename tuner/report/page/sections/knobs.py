@@ -1,4 +1,4 @@
-"""Shows what a template's knobs did to a task's times. Start at `knob_view`, which takes a sample of the trials."""
+"""Collects what templates' knobs did to tasks' times. Start at `knob_view`, which takes a sample of the trials."""
 
 from __future__ import annotations
 
@@ -8,10 +8,27 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from tuner.report.page.context import Context
+from tuner.report.page.names import stored_knobs
+
 Row = tuple[dict[str, Any], float]  # knobs by name, seconds a call
 
 LEAST = 8  # fewer trials tell nothing
 MOST_VALUES = 40  # of one knob
+
+
+def collect(context: Context) -> dict[str, Any]:
+    """Return "knobs": a `knob_view` for each task and template that has enough trials."""
+    found = context.found
+    rows = context.rows([ident for heap in found.samples.values() for _, ident in heap])
+    views = []
+    for (pair, template), heap in sorted(found.samples.items()):
+        sample = [rows[ident] for _, ident in sorted(heap, key=lambda entry: entry[1])]
+        view = knob_view([(knobs, row.seconds) for row in sample if (knobs := stored_knobs(row.config)) is not None])
+        if view is not None:
+            of = found.succeeded[pair, template]
+            views.append({"task": context.task_of[pair], "template": template, "of": of, **view})
+    return {"knobs": views}
 
 
 def knob_view(rows: Sequence[Row]) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
-"""Collects what the page shows of a built module. Start at `module_view`.
+"""Collects what the page shows of built modules. Start at `module_view`.
 
-That is its layers, the times of other libraries for each layer, and its graph.
+That is their layers, the times of other libraries for each layer, and their graphs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from tvm.target import Target
 from templates.template import AnchorTemplate, template_named
 from templates.traffic import bytes_of
 from tuner.module import Manifest, OperatorEntry, read_manifest
+from tuner.report.page.context import Context
 from tuner.report.page.flow import flow_of
 from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
-from tuner.report.page.reuse import nearness
+from tuner.report.page.nearness import nearness
 from tuner.vendors import vendor_of
 from tuner.vendors.base import PREFIX
 from tuning_db import schema
 from tuning_db.record import DeviceKey, Trial
 from tuning_db.store import Store
+
+
+def collect(context: Context) -> dict[str, Any]:
+    """Return "modules": a `module_view` for each. Raises BadInput if one is no module."""
+    return {"modules": [module_view(context.store, folder, context.benches) for folder in context.modules]}
 
 
 def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+// Draws the best kernels under the roof of each device.
+
+/**
+ * @param {Task} task
+ * @returns {task is Counted}
+ */
+function isCounted(task) {
+  return Boolean(task.best && task.flop && task.bytes);
+}
+
+/** @param {Counted} task */
+function intensity(task) {
+  return task.flop / task.bytes;
+}
+
+/** @type {Section["build"]} */
+function roofline(data, view) {
+  const verified = chosenTasks(data, view).filter(isVerified);
+  const tasks = verified.filter(isCounted);
+  const rest = verified.filter((t) => !isCounted(t));
+  const nothing = "No kernel whose operations are counted has been verified, or none is left by the filters.";
+  const devices = [...new Set(tasks.map((t) => t.device))];
+  const charts = devices.map((device) => {
+    const mine = tasks.filter((t) => t.device === device);
+    return rooflineOf(data, view, device, mine);
+  });
+  return [tasks.length ? charts : el("p", null, nothing), uncounted(data, view, rest)];
+}
+
+/**
+ * @param {Data} data
+ * @param {View} view
+ * @param {number} device
+ * @param {Counted[]} tasks
+ * @returns {Child}
+ */
+function rooflineOf(data, view, device, tasks) {
+  const found = data.roofs.find((r) => r.device === device);
+  // A limit that is not known is no number: no roof is drawn, and no share of it is told.
+  const roof = { flops: found?.flops ?? Number.NaN, bytes: found?.bytes_per_second ?? Number.NaN };
+  const measured = found?.measured ?? false;
+  const knee = roof.flops / roof.bytes;
+  const share = (/** @type {Counted} */ t) => Number(gflops(t)) / Math.min(roof.flops, intensity(t) * roof.bytes);
+  const series = [...new Set(tasks.map((t) => t.op))].map((name) => {
+    const mine = tasks.filter((t) => t.op === name);
+    const points = mine.map((t) => {
+      const speed = `${rate(gflops(t))} at ${digits(intensity(t), 3)} operations a byte`;
+      const text = `${t.text}: ${speed}, ${percent(share(t))} of the roof; ${t.best.template}`;
+      return { x: intensity(t), y: Number(gflops(t)), text, task: t.id };
+    });
+    return { name, points };
+  });
+  const edge = (/** @type {SVGSVGElement} */ svg, /** @type {Scale} */ x, /** @type {Scale} */ y) => {
+    const [low, high] = [Math.max(x.ends[0], y.ends[0] / roof.bytes), x.ends[1]];
+    if (![low, knee].every(x.has) || ![low * roof.bytes, roof.flops].every(y.has)) return;
+    const d = `M${x(low)},${y(low * roof.bytes)}L${x(knee)},${y(roof.flops)}H${x(high)}`;
+    svg.append(draw("path", { class: "roof", "stroke-dasharray": measured ? "" : "6 5", d }));
+  };
+  const pick = (/** @type {Point} */ p) => {
+    view.task = p.task ?? view.task;
+    view.again("curve-task");
+  };
+  const lowest = Math.min(knee, ...tasks.map(intensity));
+  const name = short(data.devices[device].name);
+  const x = { title: "operations a byte", log: true };
+  const y = { title: "operations a second", log: true, text: rate };
+  const more = { roof: edge, xs: [knee], ys: [roof.flops, lowest * roof.bytes], pick };
+  return [
+    el("h3", null, name),
+    aboutRoof(measured, `${rate(roof.flops)} and ${digits(roof.bytes / 1e9, 3)} GB/s`),
+    chart(`roofline-${device}`, `Roofline of ${name}`, x, y, series, more),
+    roofTable(data, view, device, tasks, share, knee),
+  ];
+}
+
+/**
+ * @param {boolean} measured
+ * @param {string} limits
+ */
+function aboutRoof(measured, limits) {
+  const said = measured
+    ? `Measured when this page was made, beside whatever else ran then: ${limits}. `
+    : `The dashed roof is the fastest that any trial was (${limits}), less than the device can: ` +
+      "tune report --measure, on it, measures the real one. ";
+  const algorithm =
+    "Operations are the direct algorithm's: a Winograd kernel may be above the roof, and so may one whose operands " +
+    "stay in the caches.";
+  return el("p", { class: measured ? "soft" : "warn" }, said, algorithm);
+}
+
+/**
+ * @param {Data} data
+ * @param {View} view
+ * @param {number} device
+ * @param {Counted[]} tasks
+ * @param {(task: Counted) => number} share
+ * @param {number} knee operations a byte from which on arithmetic is the limit
+ */
+function roofTable(data, view, device, tasks, share, knee) {
+  /** @type {Column<Counted>[]} */
+  const columns = [
+    { title: "operator", get: (t) => t.text },
+    { title: "operations a byte", number: true, get: intensity, text: (t) => digits(intensity(t), 3) },
+    { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t)) },
+    { title: "of the roof", number: true, get: share, text: (t) => percent(share(t)) },
+    { title: "limited by", get: (t) => (intensity(t) < knee ? "memory" : "arithmetic") },
+    { title: "template", get: (t) => t.best.template },
+  ];
+  const caption = `operators on ${short(data.devices[device].name, 40)}`;
+  return table(`roofs-${device}`, caption, columns, tasks, view);
+}
+
+/**
+ * Lists the operators that no roofline shows, because their operations are not counted.
+ * @param {Data} data
+ * @param {View} view
+ * @param {Verified[]} tasks
+ */
+function uncounted(data, view, tasks) {
+  if (!tasks.length) return null;
+  const moved = (/** @type {Verified} */ t) => t.bytes && t.bytes / t.best.seconds;
+  /** @type {Column<Verified>[]} */
+  const columns = [
+    { title: "operator", get: (t) => t.text },
+    { title: "device", get: (t) => data.devices[t.device].name },
+    { title: "time", number: true, get: (t) => t.best.seconds, text: (t) => time(t.best.seconds) },
+    {
+      title: "bytes a second",
+      number: true,
+      get: moved,
+      text: (t) => (t.bytes ? `${digits(t.bytes / t.best.seconds / 1e9, 3)} GB/s` : "-"),
+    },
+    { title: "template", get: (t) => t.best.template },
+  ];
+  const said =
+    "These are in no chart: operations are counted of convolutions and dense layers alone. Bytes are those that any " +
+    "kernel has to move.";
+  return [
+    el("h3", null, "Without counted operations"),
+    el("p", { class: "soft" }, said),
+    table("uncounted", "operators without counted operations", columns, tasks, view),
+  ];
+}
+
+addSection("roofline", "Roofline", roofline);
