@@ -23,7 +23,7 @@ def target() -> Target:
     return open_device("cpu", 1).target
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("channels", [16, 24, 3])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_residual_network(tmp_path: Path, target: Target, channels: int, batch: int) -> None:

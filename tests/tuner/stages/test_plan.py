@@ -35,6 +35,8 @@ from tuning_db.maintain import verify
 from tuning_db.record import Config, Failure, FailureKind, Trial
 from tuning_db.store import Store, open_db
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture(scope="module", params=["pocl", "cpu"])
 def device(request: pytest.FixtureRequest) -> Device:
