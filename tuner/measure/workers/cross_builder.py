@@ -11,7 +11,7 @@ from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.messages import BuilderSettings, BuildJob
 from tuner.measure.runner import Candidate, Closing, MeasureOptions
 from tuner.measure.scratch import Scratch
-from tuner.measure.workers.build_pool import BuilderPool
+from tuner.measure.workers.build_pool import BuilderPool, PoolOptions
 from tuner.measure.workers.worker import ProcessServer
 from tuning_db.record import Failure
 
@@ -31,8 +31,8 @@ class CrossBuilder(Closing):
         settings = BuilderSettings(
             "cpu", str(device.target), linker, device.threads, memory, None, form_of(device.name)
         )
-        builders = options.builders or len(cpus)
-        self._pool = BuilderPool(self._server, settings, builders, cpus=cpus, compile_seconds=options.compile_seconds)
+        pool = PoolOptions(options.builders or len(cpus), tuple(cpus), options.compile_seconds)
+        self._pool = BuilderPool(self._server, settings, pool)
         self._libraries = 0
 
     def build(self, candidates: Sequence[Candidate]) -> list[Path | Failure]:
