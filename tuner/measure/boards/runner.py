@@ -50,8 +50,9 @@ class BoardRunner(SearchingRunner):
             self._client = opened.enter_context(Fleet(self._builder.server, settings, options.run_seconds, notice))
             self._client.start()
             self._builder.join_ray()
+            alone = self._builder.alone
+            self._measurer = Measurer(self._client, device.key, options, spent=self.spent, alone=alone)
             self._opened = opened.pop_all()
-        self._measurer = Measurer(self._client, device.key, options, spent=self.spent, alone=self._builder.alone)
 
     @property
     def width(self) -> int:

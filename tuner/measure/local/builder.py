@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable_cpus
-from tuner.errors import BadInput
 from tuner.measure.codegen.toolchain import check_toolchain, operands_file
 from tuner.measure.messages import BuilderSettings, BuildJob, WarmJob
 from tuner.measure.plugins import import_plugins
@@ -55,9 +53,8 @@ class LocalBuilder(Closing):
         self._linker = check_toolchain(device.target)
         import_plugins(options.plugins)
         self._scratch = Scratch()
-        self._libraries = 0
         self._ray: RayBuilders | None = None
-        self.alone: AbstractContextManager[Any] = threading.Lock() if device.name == "cpu" else nullcontext()
+        self.alone: AbstractContextManager[object] = threading.Lock() if device.name == "cpu" else nullcontext()
         self.server = ProcessServer(self._scratch.path, (*_PRELOAD, *options.plugins))
         cpus = usable_cpus()
         builders = options.builders or len(cpus)
@@ -81,16 +78,7 @@ class LocalBuilder(Closing):
 
     def preflight(self) -> Path:
         """Build a kernel that is known to be good, and return its library. Raises BadInput if it cannot be built."""
-        library = self._new_library()
-        (failure,) = self._pool.build([BuildJob(None, str(library))])
-        self._scratch.check_disk(failure)
-        if failure is not None:
-            raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
-        return library
-
-    def _new_library(self) -> Path:
-        self._libraries += 1
-        return self._scratch.path / f"k{self._libraries}.so"
+        return self._pool.preflight(self._scratch)
 
     # Ray
 
@@ -134,7 +122,7 @@ class LocalBuilder(Closing):
 
     def prepare(self, candidates: Sequence[Candidate]) -> Building:
         """Return the builds of a batch, which the caller runs."""
-        jobs = [BuildJob(candidate, str(self._new_library())) for candidate in candidates]
+        jobs = [BuildJob(candidate, str(self._scratch.new_library())) for candidate in candidates]
         return Building(self._ray or self._pool, jobs, self._scratch.check_disk)
 
     def _build(self, building: Building) -> None:

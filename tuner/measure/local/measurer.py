@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from board_agent.timing import Repetition
 from templates.template import template_named
@@ -77,7 +77,7 @@ class Measurer:
         options: MeasureOptions,
         *,
         spent: Spent,
-        alone: AbstractContextManager[Any],
+        alone: AbstractContextManager[object],
     ) -> None:
         """The seconds of checks and runs are added to `spent`. `alone` is held while a candidate runs."""
         self._client, self._device, self._options = client, device, options

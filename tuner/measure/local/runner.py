@@ -41,8 +41,9 @@ class LocalRunner(SearchingRunner):
             self._client = MeasureClient(self._builder.server, settings, options.run_seconds, notice=notice)
             self._client.start()
             self._builder.join_ray()
+            alone = self._builder.alone
+            self._measurer = Measurer(self._client, device.key, options, spent=self.spent, alone=alone)
             self._opened = opened.pop_all()
-        self._measurer = Measurer(self._client, device.key, options, spent=self.spent, alone=self._builder.alone)
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         """See `Runner.measure`."""

@@ -8,10 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
+from pathlib import Path
 from typing import Protocol
 
+from tuner.errors import BadInput
 from tuner.measure.failures import OUT_OF_MEMORY
 from tuner.measure.messages import BuildDone, BuildJob, WarmJob
+from tuner.measure.scratch import Scratch
 from tuner.measure.workers.worker import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind
 
@@ -103,6 +106,15 @@ class BuilderPool:
         finally:
             self._abandon()
         return [results[i] for i in range(len(jobs))]
+
+    def preflight(self, scratch: Scratch) -> Path:
+        """Build a kernel that is known to be good, and return its library. Raises BadInput if it cannot be built."""
+        library = scratch.new_library()
+        (failure,) = self.build([BuildJob(None, str(library))])
+        scratch.check_disk(failure)
+        if failure is not None:
+            raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
+        return library
 
     def _hand_out(self, slot: _Slot, job: int, jobs: Jobs) -> None:
         if slot.worker is None:
