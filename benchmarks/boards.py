@@ -168,7 +168,7 @@ def measure(names: list[str], trials: int, stand_ins: StandIns) -> dict[str, flo
     device = open_device("board:" + "+".join(names), 1)
     with tempfile.TemporaryDirectory() as own, open_db(Path(own) / "t.db") as store:
         with BoardRunner(device, OPTIONS, lambda text: print(text, file=sys.stderr)) as runner:
-            runner._pool = stand_ins  # type: ignore[assignment]
+            runner._builder._pool = stand_ins  # type: ignore[assignment]
             watch = Watch()
             budget = Budget(trials=trials * len(names), preset="exhaustive")
             tune(

@@ -72,12 +72,10 @@ def start_cluster(stack: ExitStack, name: str, cpus: list[int]) -> str:
 
 def rate(runner: LocalRunner, candidates: list[Candidate]) -> float:
     """Build the candidates once and return how many were built per second."""
-    libraries = [runner._new_library() for _ in candidates]
     started = time.perf_counter()
-    building = runner._build(candidates, libraries)
-    seconds = time.perf_counter() - started
-    failed = [failure for i in range(len(candidates)) if (failure := building.failure(i)) is not None]
-    runner._remove(libraries)
+    with runner._builder.batch(candidates) as building:
+        seconds = time.perf_counter() - started
+        failed = [failure for i in range(len(candidates)) if (failure := building.failure(i)) is not None]
     if failed:
         sys.exit(f"a build failed: {failed[0]}")
     return len(candidates) / seconds

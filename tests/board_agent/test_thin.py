@@ -104,7 +104,7 @@ def test_a_kernel_that_its_compiler_refuses_is_told_and_the_next_one_runs() -> N
 def test_a_kernel_that_takes_the_board_away_while_it_is_compiled_is_to_blame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.measure.boards.runner._PAUSES", (0.1,))
+    monkeypatch.setattr("tuner.measure.boards.fleet._PAUSES", (0.1,))
     fragile = Agent(tmp_path, [*FRAGILE, "load", "#define for while"], python=thin_python())
     try:
         fragile.pair(Boards(), "fragile")

@@ -93,7 +93,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
                 only=request.only or None,
                 lease_seconds=request.lease_seconds,
                 notice=out.remark,
-                make=runner.make_searcher,
+                make=runner.searchers.make,
             )
             spent = {"build": runner.spent.build_seconds, "run": runner.spent.run_seconds}
     report = replace(report, spent=spent)

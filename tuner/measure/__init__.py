@@ -3,7 +3,8 @@
 
 Whatever a candidate may break happens in child processes: `workers.build_main` compiles, `workers.run_main` checks and
 times. On the tuner's side `workers.build_pool` and `workers.run_client` talk to these processes, which `workers.worker`
-starts. `ray.builders` lets other machines build.
+starts. `ray.builders` lets other machines build. Both runners are made of `local.builder`, `local.measurer` and
+`local.searchers`.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from board_agent.timing import Repetition
 from tuner.devices import Device, is_board
 from tuner.measure.boards.runner import BoardRunner
 from tuner.measure.codegen.toolchain import check_toolchain
-from tuner.measure.local import LocalRunner
+from tuner.measure.local.runner import LocalRunner
+from tuner.measure.local.searchers import SearchingRunner
 from tuner.measure.ray.builders import check_ray
 from tuner.measure.runner import Candidate, MeasureOptions, Runner
 
@@ -23,6 +25,7 @@ __all__ = [
     "MeasureOptions",
     "Repetition",
     "Runner",
+    "SearchingRunner",
     "check_ray",
     "check_toolchain",
     "open_runner",
@@ -31,7 +34,7 @@ __all__ = [
 
 def open_runner(
     device: Device, options: MeasureOptions | None = None, notice: Callable[[str], object] = lambda _: None
-) -> LocalRunner:
+) -> SearchingRunner:
     """Open the runner that measures on a device. `notice` is as in LocalRunner. Raises BadInput, with what to do, where
     measuring cannot work."""
     return (BoardRunner if is_board(device.name) else LocalRunner)(device, options, notice)

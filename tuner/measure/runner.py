@@ -81,13 +81,20 @@ class Runner(Closing, Protocol):
     """Measures candidates. A candidate's failure is part of its trial; an exception means that measuring itself is
     impossible (BadInput) or wrong. Threads must not share a runner.
 
-    `spent` is the time that the runner has taken so far, which it keeps up to date. `width` is the number of candidates
-    that it measures at a time. `ready` is the number of trials that `measure` can yield without waiting.
+    `spent` is the time that the runner has taken so far, which it keeps up to date.
     """
 
     spent: Spent
-    width: int = 1
-    ready: int = 0
+
+    @property
+    def width(self) -> int:
+        """Return the number of candidates that are measured at a time."""
+        return 1
+
+    @property
+    def ready(self) -> int:
+        """Return the number of trials that `measure` can yield without waiting."""
+        return 0
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         """Yield one trial per candidate, each as soon as it is known; in order, where `width` is 1. Where `width` is

@@ -23,12 +23,18 @@ class Scratch:
         except OSError as error:
             raise BadInput(f"{base}: cannot be used for temporary files ({error.strerror}): set TMPDIR") from error
         self.path = Path(self._folder.path)
+        self._libraries = 0
 
     def __enter__(self) -> Path:
         return self.path
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def new_library(self) -> Path:
+        """Return a file of the folder for a candidate's library that nothing else is written to."""
+        self._libraries += 1
+        return self.path / f"k{self._libraries}.so"
 
     def check_disk(self, failure: Failure | None) -> None:
         """Raise BadInput where the disk is why a build failed."""

@@ -113,10 +113,10 @@ def test_a_candidate_is_measured_while_others_are_built(runner) -> None:
 def test_its_process_is_killed_by_somebody(board, runner, fresh: bool) -> None:
     agent, _ = board
     assert next(runner.measure([candidate("good")])).ok
-    (lab,) = runner._client._labs
+    (client,) = runner._client._clients
     if fresh:
-        lab._discard()
-        lab.start()
+        client._discard()
+        client.start()
     os.kill(bench_of(agent), signal.SIGKILL)
     assert next(runner.measure([candidate("good")])).ok
 
@@ -145,9 +145,9 @@ def killing(agent: Agent, most: int) -> Iterator[list[int]]:
 def test_its_process_is_killed_before_it_is_ready(board, runner) -> None:
     """Such a start is tried again; a second in a row is the board's, which is asked until it can again."""
     agent, _ = board
-    (lab,) = runner._client._labs
+    (client,) = runner._client._clients
     for most, losses in ((1, 0), (4, 1)):
-        lab._discard()
+        client._discard()
         eventually(lambda: not bench_of(agent))
         before = runner._client.losses
         with killing(agent, most) as killed:
@@ -228,7 +228,7 @@ def test_a_run_goes_on_though_a_candidate_takes_the_board_away_before_it_runs(
 ) -> None:
     """What is lost while a library is loaded may be anything's fault; but not for ever."""
     assert board
-    monkeypatch.setattr("tuner.measure.boards.runner._PAUSES", (0.1,))
+    monkeypatch.setattr("tuner.measure.boards.fleet._PAUSES", (0.1,))
     agent = Agent(tmp_path, [FRAGILE, "load", "pause"])
     try:
         agent.pair(Boards(), "fragile")

@@ -105,7 +105,7 @@ def test_a_run_may_be_left_and_gone_on_with(runner: LocalRunner) -> None:
 
 
 def test_nothing_builds_here_while_something_is_measured_here(runner: LocalRunner) -> None:
-    assert not runner._overlaps(), "the nodes are on this machine"
+    assert not runner._builder.overlaps(), "the nodes are on this machine"
 
 
 def test_a_board_measures_what_nodes_build(cluster: RayCluster, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_board_measures_what_nodes_build(cluster: RayCluster, tmp_path: Path) 
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         options = MeasureOptions(plugins=OPTIONS.plugins, ray=cluster.address)
         with paired_agent(tmp_path, Boards()), BoardRunner(open_device(f"board:{NAME}", 1), options) as runner:
-            assert runner._overlaps()
+            assert runner._builder.overlaps()
             does = ("good", "build_raise", "run_abort", "good")
             assert [t.ok for t in runner.measure(candidates(does))] == [True, False, False, True]
 
@@ -127,7 +127,7 @@ def test_other_machines_build_while_something_is_measured_here(cluster: RayClust
     try:
         options = MeasureOptions(compile_seconds=10, plugins=OPTIONS.plugins, ray=cluster.address)
         with LocalRunner(open_device("cpu", 1), options, said.append) as runner:
-            assert runner._overlaps()
+            assert runner._builder.overlaps()
             trials = runner.measure(candidates(("good", "build_hang")))
             assert next(trials).ok
             (far,) = cluster.builders()
@@ -136,7 +136,7 @@ def test_other_machines_build_while_something_is_measured_here(cluster: RayClust
             assert sum(not worker.is_running() for worker in workers) == 1, "the second build was not under way"
             cluster.add("a")
             measure_until(runner, says(said, "building on a/.* too"))
-            assert not runner._overlaps(), "now a node is on this machine"
+            assert not runner._builder.overlaps(), "now a node is on this machine"
     finally:
         cluster.kill("far")
         cluster.add("b")

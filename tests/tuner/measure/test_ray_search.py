@@ -60,7 +60,7 @@ def said() -> list[str]:
 def runner(cluster: RayCluster, said: list[str]) -> Iterator[LocalRunner]:
     with LocalRunner(DEVICE, MeasureOptions(ray=cluster.address), said.append) as made:
         while not all(re.search(f"building on .*{name}/", "\n".join(said)) for name in "ab"):
-            made._overlaps()  # it hears of nodes
+            made._builder.overlaps()  # it hears of nodes
         said.clear()
         yield made
 
@@ -101,7 +101,7 @@ def where(said: list[str]) -> str:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", ["auto", "genetic", "random"])
 def test_a_node_proposes_what_is_proposed_here(runner: LocalRunner, said: list[str], spec: str) -> None:
-    there = runner.make_searcher(spec, space_of(CONV), SEED)
+    there = runner.searchers.make(spec, space_of(CONV), SEED)
     assert isinstance(there, RaySearcher)
     assert searched(there, ROUNDS) == searched(make_searcher(spec, space_of(CONV), SEED), ROUNDS)
     assert len(said) == 1, said
@@ -119,7 +119,7 @@ def test_a_node_killed_in_mid_run_costs_time_alone(
             cluster.kill(killed[0])
 
     configs = []
-    for name, options in (("there", {"make": runner.make_searcher, "progress": on_trial}), ("here", {})):
+    for name, options in (("there", {"make": runner.searchers.make, "progress": on_trial}), ("here", {})):
         replayed = ReplayRunner(DEVICE.key, computed(latency), VERSIONS)
         with open_db(tmp_path / f"{name}.db") as store:
             tune(
@@ -136,7 +136,7 @@ def test_a_node_killed_in_mid_run_costs_time_alone(
 def test_where_no_node_is_left_the_search_goes_on_here(
     cluster: RayCluster, runner: LocalRunner, said: list[str]
 ) -> None:
-    there, here = (make("auto", space_of(CONV), SEED) for make in (runner.make_searcher, make_searcher))
+    there, here = (make("auto", space_of(CONV), SEED) for make in (runner.searchers.make, make_searcher))
     assert searched(there, 3) == searched(here, 3)
     for name in ("a", "b"):
         cluster.kill(name)
@@ -156,7 +156,7 @@ def test_a_space_that_cannot_be_sent_is_searched_here(runner: LocalRunner, said:
         for s in space.spaces
     )
     space = replace(space, spaces=held)
-    assert searched(runner.make_searcher("auto", space, SEED), 4) == searched(make_searcher("auto", space, SEED), 4)
+    assert searched(runner.searchers.make("auto", space, SEED), 4) == searched(make_searcher("auto", space, SEED), 4)
     assert [line for line in said if "cannot be sent" in line], said
 
 
@@ -165,7 +165,7 @@ def test_nodes_of_this_machine_are_no_help(cluster: RayCluster, said: list[str])
         cluster.kill(name)
         cluster.add(name)
     with LocalRunner(DEVICE, MeasureOptions(ray=cluster.address), said.append) as runner:
-        assert not isinstance(runner.make_searcher("auto", space_of(CONV), SEED), RaySearcher)
+        assert not isinstance(runner.searchers.make("auto", space_of(CONV), SEED), RaySearcher)
 
 
 def test_a_node_with_another_library_says_so() -> None:

@@ -49,7 +49,7 @@ class Stream:
 
 
 def libraries(runner: BoardRunner) -> list[Path]:
-    return [path for path in runner._scratch.path.glob("k*.so") if path.name != "k1.so"]  # that is the reference
+    return [path for path in runner._builder.folder.glob("k*.so") if path.name != "k1.so"]  # that is the reference
 
 
 @pytest.mark.sampled(2)

@@ -40,6 +40,7 @@ class WideReplay(ReplayRunner):
     `most`: how many were under way at a time, `tasks` of so many workloads."""
 
     most = tasks = 0
+    width = 1  # every instance has its own
 
     def __init__(self, device: Device, width: int) -> None:
         super().__init__(device.key, computed(latency), VERSIONS)
@@ -48,7 +49,7 @@ class WideReplay(ReplayRunner):
         self._given = 0
 
     @property
-    def ready(self) -> int:  # type: ignore[override]
+    def ready(self) -> int:
         return self._given % 5
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:

@@ -13,7 +13,7 @@ from templates.traffic import bytes_of
 from templates.workloads import Conv2d, Dense
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
-from tuner.measure.local import LocalRunner
+from tuner.measure import LocalRunner
 from tuner.session import Budget, Task, tune
 from tuner.studies.database_costs import DatabaseCosts, fitted, kind_of, samples_of, work_of
 from tuner.studies.simulator.costs import Work

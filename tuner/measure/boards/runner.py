@@ -1,413 +1,116 @@
-"""`BoardRunner` measures the candidates of one run on equal boards, which may go away and come back. Start there.
-
-A board that is lost is left out until a kernel that is known to be good runs there again. Its candidate goes to another
-board, or to the same one when it is back. A board that is lost again and again is tried less and less often. After some
-faults, in whichever runs of this host, it is in quarantine: it is left out while other boards measure for the run.
-Where others measure on a board, the run waits in its turn queue, and goes on with the boards that it has.
-"""
+"""`BoardRunner` measures the candidates of one run on equal boards (see `fleet`) and builds them on this machine."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from enum import Enum, auto
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import TypeVar
 
-from tuner.devices import boards_of, called, place_on_board
-from tuner.devices.board import Boards, Standing
-from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
-from tuner.measure.local import LocalRunner
-from tuner.measure.messages import BuildJob, CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
-from tuner.measure.runner import Candidate
-from tuner.measure.targets.drift import Drift, Interval
+from tuner.devices import Device
+from tuner.measure.boards.fleet import Fleet
+from tuner.measure.boards.under_way import UnderWay
+from tuner.measure.local.batches import Best, compare, keep_best, measure_in_order
+from tuner.measure.local.builder import LocalBuilder
+from tuner.measure.local.measurer import Measurer, executor_settings
+from tuner.measure.local.searchers import Searchers, SearchingRunner
+from tuner.measure.runner import Candidate, MeasureOptions, Spent
 from tuner.measure.workers.batch import Building
-from tuner.measure.workers.run_client import MeasureClient
-from tuner.measure.workers.worker import ProcessServer
-from tuning_db.record import Failure, FailureKind, Trial, Workload
+from tuning_db.record import Trial
 
-_T = TypeVar("_T")
-# Seconds that all boards may be away: a reboot takes a minute or two, and a person who repairs a board takes longer.
-PATIENCE_SECONDS = 900.0
-_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)  # before each probe of a lost board, by its faults since a good trial
-# How many boards may be lost over one candidate before it fails: while it runs, and in whatever is done for it.
-_LOSSES, _ALL_LOSSES = 2, 5
-_TRANSFER_SECONDS = 120.0
-_ASKED_AGAIN = ": it is asked again until it answers"
-_WATCH_SECONDS = 0.5  # between looks at idle boards
-_QUARANTINE_SECONDS = 1.0  # between looks whether it is over: a person may end it
-_NOTICE_SECONDS = 30.0  # between lines that say the same
 _LEAST_RESERVE = 4  # candidates that are built, or being built, beside those that boards have
 
 
-class _State(Enum):
-    """The state that a board is in, as the run sees it."""
-
-    COMING = auto()  # it is being started
-    WAITING = auto()  # others measure there
-    FREE = auto()
-    BUSY = auto()
-    AWAY = auto()
-
-
-class _NotNeeded(Exception):
-    """The measurement was cancelled while it waited for a free board."""
-
-
-class Fleet:
-    """Measures on equal boards, with one MeasureClient for each, for several threads at a time. `losses` counts how
-    often a board was lost. `notice` is told of boards that go away, come back, or are in others' use."""
-
-    def __init__(
-        self,
-        server: ProcessServer,
-        settings: ExecutorSettings,
-        run_seconds: float,
-        notice: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        self._closed, self._given_up = threading.Event(), threading.Event()
-        self._notice = notice
-        # A board ends a candidate at its deadline. The host's deadline is later, for silent boards and slow links.
-        seconds = run_seconds + _TRANSFER_SECONDS
-        self._said: dict[str, tuple[str, float]] = {}
-        self._labs = {
-            MeasureClient(
-                server, replace(settings, device=name), seconds, waits=partial(self._waits, name), notice=notice
-            ): name
-            for name in boards_of(settings.device)
-        }
-        self._states = dict.fromkeys(self._labs.values(), _State.COMING)
-        self._changed = threading.Condition()
-        self._faults = dict.fromkeys(self._labs, 0)
-        self._boards = Boards()
-        self._free: queue.Queue[MeasureClient] = queue.Queue()
-        self._error: Exception | None = None
-        self.losses = 0
-
-    def __len__(self) -> int:
-        return len(self._labs)
-
-    def start(self) -> None:
-        """Start all boards, and return when one is free and it is known of the others whether they are. Boards that are
-        away may come later. Raises BadInput where no board can run a kernel that is known to be good."""
-        problems: list[str] = []
-        for lab in self._labs:
-            self._admit(lab, problems)
-        with self._changed:
-            while not self._is_started():
-                self._changed.wait(1.0)
-        self._raise_error()
-        if len(problems) == len(self._labs) and _State.FREE not in self._states.values():
-            raise BadInput("; ".join(problems))
-        threading.Thread(target=self._watch, daemon=True).start()
-        for problem in problems:
-            self._notice(f"{problem}{_ASKED_AGAIN}")
-
-    def _is_started(self) -> bool:
-        states = set(self._states.values())
-        return self._error is not None or (
-            _State.COMING not in states and (_State.FREE in states or states == {_State.AWAY})
-        )
-
-    @property
-    def drifts(self) -> list[Drift]:
-        return [lab.drift for lab in self._labs]
-
-    def run(self, job: RunJob) -> tuple[RunDone, Interval]:
-        """See `MeasureClient.run`. The job runs on whichever board is free first."""
-        done = self._on_a_board(lambda lab: lab.run(job))
-        return (RunDone((), done, None, 0), Interval()) if isinstance(done, Failure) else done
-
-    def compare(self, job: CompareJob, call_seconds: float) -> CompareDone | Failure:
-        """See `MeasureClient.compare`. The whole comparison runs on one board."""
-        return self._on_a_board(lambda lab: lab.compare(job, call_seconds))
-
-    @contextlib.contextmanager
-    def given_up(self) -> Iterator[None]:
-        """Cancel, while the block runs, the measurements that wait for a board."""
-        self._given_up.set()
-        try:
-            yield
-        finally:
-            self._given_up.clear()
-
-    def _on_a_board(self, measure: Callable[[MeasureClient], _T]) -> _T | Failure:
-        losses = running = 0
-        suspected: list[MeasureClient] = []
-        while running < _LOSSES and losses < _ALL_LOSSES:
-            lab = self._next()
-            try:
-                done = measure(lab)
-            except TurnOver:
-                self._set(lab, _State.WAITING)
-                self._admit(lab)
-                continue
-            except DeviceLost as lost:
-                losses, running = losses + 1, running + lost.running
-                message = str(lost)
-                suspected += [lab] if lost.running else []
-                self._note_fault(lab)
-                self._lose(lab, lost)
-                self._admit(lab)
-                continue
-            except BaseException:
-                self._give_back(lab)
-                raise
-            self._faults[lab] = 0
-            self._give_back(lab)
-            return done
-        if running < _LOSSES:  # the candidate need not be at fault
-            return Failure(FailureKind.DEVICE_LOST, f"a board was lost {losses} times before it could run: {message}")
-        for lab in suspected:  # the candidate is to blame, not the boards
-            self._boards.forgive(self._board_of(lab), 1)
-        return Failure(FailureKind.RUN, f"a board was lost {_LOSSES} times over it: {message}")
-
-    def _next(self) -> MeasureClient:
-        """Wait for a free board and return it. Raises TuneError where all boards stay away."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < end and not self._closed.is_set():
-            with contextlib.suppress(queue.Empty):
-                lab = self._free.get(timeout=1.0)
-                self._set(lab, _State.BUSY)
-                return lab
-            self._raise_error()
-            if self._given_up.is_set():
-                raise _NotNeeded
-            if set(self._states.values()) != {_State.AWAY}:
-                end = time.monotonic() + PATIENCE_SECONDS
-        minutes = PATIENCE_SECONDS / 60
-        raise TuneError(f"no board has answered for {minutes:.0f} minutes: run this again when one is back")
-
-    def _give_back(self, lab: MeasureClient) -> None:
-        self._set(lab, _State.FREE)
-        self._free.put(lab)
-
-    def _set(self, lab: MeasureClient, state: _State) -> None:
-        with self._changed:
-            self._states[self._labs[lab]] = state
-            self._changed.notify_all()
-
-    def _board_of(self, lab: MeasureClient) -> str:
-        return place_on_board(self._labs[lab])[0]
-
-    def _note_fault(self, lab: MeasureClient) -> None:
-        self._faults[lab] += 1
-        self._boards.note_fault(self._board_of(lab))
-
-    def _lose(self, lab: MeasureClient, problem: Exception, told: bool = True) -> None:
-        self.losses += 1
-        if told:
-            self._tell(self._labs[lab], f"{problem}{_ASKED_AGAIN}")
-        self._set(lab, _State.AWAY)
-
-    def _watch(self) -> None:
-        """Notice boards that are lost while there is nothing to do on them."""
-        while not self._closed.wait(_WATCH_SECONDS):
-            for _ in range(self._free.qsize()):
-                with contextlib.suppress(queue.Empty):
-                    lab = self._free.get_nowait()
-                    try:
-                        lab.look()
-                    except DeviceLost as lost:
-                        self._note_fault(lab)
-                        self._lose(lab, lost)
-                        self._admit(lab)
-                    else:
-                        self._free.put(lab)
-
-    def _waits(self, name: str, standing: Standing) -> None:
-        with self._changed:
-            self._states[name] = _State.WAITING
-            self._changed.notify_all()
-        self._tell(name, f"waiting for {called(name)}: {_ordinal(standing.place)} in line, {standing}")
-
-    def _tell(self, name: str, text: str) -> None:
-        """Report `text` about a board. A text that has not changed is repeated only after _NOTICE_SECONDS."""
-        said, when = self._said.get(name, ("", 0.0))
-        if text != said or time.monotonic() - when >= _NOTICE_SECONDS:
-            self._said[name] = text, time.monotonic()
-            self._notice(text)
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _admit(self, lab: MeasureClient, problems: list[str] | None = None) -> None:
-        """Start a board, for the first time or again, in a thread of its own."""
-        threading.Thread(target=self._start_lab, args=(lab, problems), daemon=True).start()
-
-    def _start_lab(self, lab: MeasureClient, problems: list[str] | None) -> None:
-        """Start a board, again and again until it computes right. If the first start fails, the reason goes to
-        `problems`."""
-        faults = self._faults[lab]
-        while not self._closed.is_set():
-            if faults:
-                self._closed.wait(_PAUSES[min(faults, len(_PAUSES)) - 1])
-            self._sit_out(lab)
-            try:
-                lab.start()
-            except TurnOver:  # the turn ended before the board was ready
-                continue
-            except (DeviceLost, TuneError) as problem:
-                faults += 1
-                if problems is not None:
-                    problems.append(str(problem))
-                if not self._closed.is_set():
-                    self._lose(lab, problem, told=problems is None)
-                problems = None
-                continue
-            except Exception as error:  # a bug here: the thread that measures raises it
-                self._error = error
-                self._set(lab, _State.AWAY)
-                return
-            self._welcome(lab)
-            return
-
-    def _sit_out(self, lab: MeasureClient) -> None:
-        """Wait until a board's quarantine is over, or until no other board measures for this run or may come to."""
-        board, waited = self._board_of(lab), False
-        while (record := self._boards.record(board)).quarantine and not self._closed.is_set():
-            self._set(lab, _State.AWAY)
-            alone = set(self._states.values()) == {_State.AWAY}
-            if not waited and not alone:
-                self._tell(self._labs[lab], f"board {board} is {record}: `tune board ping {board}` ends it")
-            waited = True
-            if alone:
-                break
-            self._closed.wait(_QUARANTINE_SECONDS)
-        if waited:
-            self._set(lab, _State.COMING)
-
-    def _welcome(self, lab: MeasureClient) -> None:
-        name = self._labs[lab]
-        if self._said.pop(name, None) is not None:
-            self._notice(f"{called(name)} measures for this run now")
-        self._give_back(lab)
-
-    def close(self) -> None:
-        self._closed.set()
-
-
-def _ordinal(number: int) -> str:
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number // 10 == 1 else suffix}"
-
-
-class BoardRunner(LocalRunner):
+class BoardRunner(SearchingRunner):
     """Builds as LocalRunner does, but runs candidates on boards: each on the next free board, while others are built
     here."""
 
-    def _open_client(self, settings: ExecutorSettings) -> Fleet:
-        return Fleet(self._server, settings, self.options.run_seconds, self.notice)
+    def __init__(
+        self,
+        device: Device,
+        options: MeasureOptions | None = None,
+        notice: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """Start the processes, then build a kernel that is known to be good and run it on the boards. `notice` is as in
+        LocalRunner, and is also told of boards that go away, come back, or are in others' use.
 
-    def _overlaps(self) -> bool:
-        return True  # a board is not this machine
-
-    _under_way: _UnderWay | None = None
+        Raises BadInput, with what to do, where the toolchain does not work, a plugin cannot be imported, or no board
+        can run the kernel.
+        """
+        self.device = device
+        self.options = options = options or MeasureOptions()
+        self.spent = Spent()
+        self._under_way: UnderWay | None = None
+        with ExitStack() as opened:
+            builder = LocalBuilder(device, options, spent=self.spent, notice=notice, measured_here=False)
+            self._builder = opened.enter_context(builder)
+            self.searchers = opened.enter_context(Searchers(self._builder, options, notice))
+            settings = executor_settings(device, options, self._builder)
+            self._client = opened.enter_context(Fleet(self._builder.server, settings, options.run_seconds, notice))
+            self._client.start()
+            self._builder.join_ray()
+            alone = self._builder.alone
+            self._measurer = Measurer(self._client, device.key, options, spent=self.spent, alone=alone)
+            self._opened = opened.pop_all()
 
     @property
-    def width(self) -> int:  # type: ignore[override]
-        return len(self._client)
+    def width(self) -> int:
+        """See `Runner.width`."""
+        return self._client.width
 
     @property
-    def ready(self) -> int:  # type: ignore[override]
+    def ready(self) -> int:
+        """See `Runner.ready`."""
         return 0 if self._under_way is None else self._under_way.ready
 
     def measure(self, candidates: Iterable[Candidate], best_seconds: float | None = None) -> Iterator[Trial]:
         """See `Runner.measure`."""
         if self.width == 1:
-            yield from super().measure(candidates, best_seconds)
+            yield from measure_in_order(self._builder, self._measurer, list(candidates), best_seconds)
             return
         began, before = time.perf_counter(), self.spent.run_seconds
-        under_way = self._under_way = _UnderWay(self.width)
-        wanted, best = iter(candidates), dict[Workload, float | None]()
+        under_way = self._under_way = UnderWay(self.width)
+        wanted, best = iter(candidates), Best()
         reserve = max(_LEAST_RESERVE, self.width // 2)
         try:
             while True:
                 while len(under_way) <= self.width + reserve and (batch := list(islice(wanted, reserve))):
                     if not best:
                         best[batch[0].workload] = best_seconds
-                    self._begin(batch, best, under_way)
+                    building = self._builder.prepare(batch)
+                    under_way.begin(building, partial(self._measure_one, building, best))
                 if not under_way:
                     return
                 trial = under_way.next()
-                if trial.ok:
-                    best[trial.workload] = min(best.get(trial.workload) or trial.seconds, trial.seconds)
+                keep_best(best, trial)
                 self.spent.run_seconds = before + time.perf_counter() - began
                 yield trial
         finally:
             with self._client.given_up():
-                self._remove(under_way.close())
+                self._builder.remove(under_way.close())
             self.spent.run_seconds = before + time.perf_counter() - began
 
-    def _begin(self, batch: Sequence[Candidate], best: dict[Workload, float | None], under_way: _UnderWay) -> None:
-        """Have a batch built after the batches before it, and each of its candidates measured when it is built."""
-        jobs = [BuildJob(candidate, str(self._new_library())) for candidate in batch]
-        building = Building(self._ray or self._pool, jobs, self._scratch.check_disk)
-        under_way.build(building)
-        for place, job in enumerate(jobs):
-            under_way.measure(Path(job.library), partial(self._measure_with, job, building, place, best))
-
-    def _measure_with(self, job: BuildJob, building: Building, place: int, best: dict[Workload, float | None]) -> Trial:
+    def _measure_one(self, building: Building, best: Best, place: int) -> Trial:
         """Measure a candidate with the incumbent's time as it is known when the measurement begins."""
-        assert job.candidate is not None
-        library, failure = Path(job.library), building.failure(place)
+        built = building.built(place)
         try:
-            best_seconds = best.get(job.candidate.workload)
-            return self._measure_one(job.candidate, library, failure, best_seconds=best_seconds)
+            return self._measurer.measure(built, best.get(built.candidate.workload))
         finally:
-            self._remove([library])
+            self._builder.remove([built.library])
+
+    def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """See `Runner.compare`."""
+        return compare(self._builder, self._measurer, candidates)
+
+    def disturbed(self) -> list[Trial]:
+        """See `Runner.disturbed`."""
+        return self._measurer.disturbed()
+
+    def remarks(self) -> list[str]:
+        """See `Runner.remarks`."""
+        return self._measurer.remarks()
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        super().close()
-
-
-class _UnderWay:
-    """Batches that are built one after the other, and their candidates, `width` of which are measured at a time."""
-
-    def __init__(self, width: int) -> None:
-        self._measuring, self._builds = ThreadPoolExecutor(width), ThreadPoolExecutor(1)
-        self._buildings: list[Building] = []
-        self._libraries: dict[Future[Trial], Path] = {}
-        self._done: queue.SimpleQueue[Future[Trial]] = queue.SimpleQueue()
-
-    def __len__(self) -> int:
-        return len(self._libraries)
-
-    @property
-    def ready(self) -> int:
-        """Return how many trials have ended and were not fetched yet."""
-        return self._done.qsize()
-
-    def build(self, building: Building) -> None:
-        self._buildings = [*(b for b in self._buildings if not b.is_done), building]
-        self._builds.submit(building.ahead)
-
-    def measure(self, library: Path, trial: Callable[[], Trial]) -> None:
-        future = self._measuring.submit(trial)
-        self._libraries[future] = library
-        future.add_done_callback(self._done.put)
-
-    def next(self) -> Trial:
-        """Return the next trial that ends. Raises what measuring raises."""
-        future = self._done.get()
-        trial = future.result()
-        del self._libraries[future]
-        return trial
-
-    def close(self) -> list[Path]:
-        """End what is under way, and return the libraries that it may have left."""
-        for building in self._buildings:
-            building.close()  # else threads that wait for one build would wait for all of them
-        self._builds.shutdown()
-        self._measuring.shutdown(cancel_futures=True)
-        return list(self._libraries.values())
+        """See `Runner.close`."""
+        self._opened.close()

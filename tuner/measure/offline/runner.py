@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tuner.devices import usable_cpus
 from tuner.devices.profiles import Profile
-from tuner.measure.local import import_plugins
 from tuner.measure.messages import BuildJob
 from tuner.measure.offline.compilers import compilers_of
 from tuner.measure.offline.report import CandidateReport, Verdict
 from tuner.measure.offline.worker import OfflineSettings
+from tuner.measure.plugins import import_plugins
 from tuner.measure.runner import Candidate, Closing
 from tuner.measure.scratch import Scratch
-from tuner.measure.workers.build_pool import BuilderPool
+from tuner.measure.workers.build_pool import BuilderPool, PoolOptions
 from tuner.measure.workers.worker import ProcessServer
 from tuning_db.record import Failure, FailureKind
 
@@ -47,14 +47,8 @@ class OfflineRunner(Closing):
         self._scratch = Scratch()
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *options.plugins))
         cpus = usable_cpus()
-        self._pool = BuilderPool(
-            self._server,
-            OfflineSettings(profile.name, options.memory_bytes),
-            options.builders or len(cpus),
-            cpus=cpus,
-            compile_seconds=options.compile_seconds,
-            entry=_ENTRY,
-        )
+        pool = PoolOptions(options.builders or len(cpus), tuple(cpus), options.compile_seconds, _ENTRY)
+        self._pool = BuilderPool(self._server, OfflineSettings(profile.name, options.memory_bytes), pool)
         self._reports = 0
 
     def check(self, candidates: Sequence[Candidate]) -> list[CandidateReport]:

@@ -93,7 +93,7 @@ class RayBuilders(Closing):
         *,
         options: MeasureOptions,
         say: Say,
-        alone: AbstractContextManager[Any],
+        alone: AbstractContextManager[object],
     ) -> None:
         """Join the cluster. `say` is called with a line on what becomes of nodes. `local` builds only under the lock
         `alone`.

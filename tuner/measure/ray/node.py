@@ -20,7 +20,7 @@ from tuner.measure.ray.messages import NodeSettings
 from tuner.measure.ray.sources import source_digest
 from tuner.measure.runner import Candidate
 from tuner.measure.scratch import Scratch, disk_problem
-from tuner.measure.workers.build_pool import BuilderPool
+from tuner.measure.workers.build_pool import BuilderPool, PoolOptions
 from tuner.measure.workers.worker import ProcessServer
 from tuner.versions import versions
 from tuning_db.record import Failure
@@ -67,10 +67,8 @@ class NodeBuilder:
         self._idle: queue.Queue[tuple[Path, BuilderPool]] = queue.Queue()
         for number in range(builders):
             # Not pinned: two nodes may be containers on one machine, and would take the same core.
-            pool = BuilderPool(
-                server, own, 1, cpus=usable_cpus(), compile_seconds=settings.compile_seconds, pinned=False
-            )
-            self._idle.put((self._scratch.path / f"k{number}.so", pool))
+            options = PoolOptions(1, tuple(usable_cpus()), settings.compile_seconds, pinned=False)
+            self._idle.put((self._scratch.path / f"k{number}.so", BuilderPool(server, own, options)))
         outcome = self._build(None)
         if isinstance(outcome, Failure):
             raise BadInput(f"a kernel that is known to be good cannot be built there: {outcome.message}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from tuner.errors import BadInput
 from tuner.measure.failures import last_meaningful_line
-from tuner.measure.local import import_plugins
+from tuner.measure.plugins import import_plugins
 from tuner.measure.ray.link import joined, reason
 from tuner.measure.ray.messages import Alive, Ask, Behind, Bye, Proposed, SearchOn, SearchSettings, Unanswered
 from tuner.measure.ray.search import libraries, told

@@ -6,10 +6,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
 
 from tuner.measure.messages import BuildJob
+from tuner.measure.runner import Candidate
 from tuner.measure.workers.build_pool import Builders, BuildStopped
 from tuning_db.record import Failure
+
+
+@dataclass(frozen=True)
+class BuiltCandidate:
+    """A candidate whose build has ended. `failure` says why there is no `library`, if there is none."""
+
+    candidate: Candidate
+    library: Path
+    failure: Failure | None
 
 
 class Building:
@@ -35,6 +47,18 @@ class Building:
         """Wait for a job. Return why it failed, or None where its library is there. Raises BuildStopped
         after `close`."""
         return self._outcomes[place].result()
+
+    def built(self, place: int) -> BuiltCandidate:
+        """Wait for a candidate's job, as `failure` does, and return what became of it."""
+        failure = self.failure(place)
+        candidate = self.jobs[place].candidate
+        assert candidate is not None  # batches have no preflight kernels
+        return BuiltCandidate(candidate, self.libraries[place], failure)
+
+    @property
+    def libraries(self) -> tuple[Path, ...]:
+        """Return the files that the jobs write, in order."""
+        return tuple(Path(job.library) for job in self.jobs)
 
     @property
     def is_done(self) -> bool:

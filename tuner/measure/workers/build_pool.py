@@ -8,10 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
+from pathlib import Path
 from typing import Protocol
 
+from tuner.errors import BadInput
 from tuner.measure.failures import OUT_OF_MEMORY
 from tuner.measure.messages import BuildDone, BuildJob, WarmJob
+from tuner.measure.scratch import Scratch
 from tuner.measure.workers.worker import ProcessServer, Worker
 from tuning_db.record import Failure, FailureKind
 
@@ -58,34 +61,30 @@ class _Slot:
     first_resident_bytes: int = 0
 
 
-class BuilderPool:
-    """Builds jobs on `builders` workers. Each worker is pinned to one of `cpus` in turn, or runs anywhere on them (not
-    `pinned`).
+@dataclass(frozen=True)
+class PoolOptions:
+    """Options that say how many `builders` a BuilderPool has, on which `cpus` they run, and how long a job may take.
 
-    A worker that crashes or overruns `compile_seconds` is replaced. So is one that leaks memory or has built many
-    candidates. `entry` is what workers run (see `fork_server.Spawn`); it answers each BuildJob with a BuildDone.
+    Each builder is pinned to one of `cpus` in turn, or runs anywhere on them (not `pinned`). `entry` is what builders
+    run (see `fork_server.Spawn`); it answers each BuildJob with a BuildDone.
     """
 
-    def __init__(
-        self,
-        server: ProcessServer,
-        settings: Settings,
-        builders: int,
-        *,
-        cpus: Sequence[int],
-        compile_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-        entry: str = _ENTRY,
-        pinned: bool = True,
-    ) -> None:
+    builders: int
+    cpus: tuple[int, ...]
+    compile_seconds: float
+    entry: str = _ENTRY
+    pinned: bool = True
+
+
+class BuilderPool:
+    """Builds jobs on several workers. A worker that crashes or overruns the deadline of its job is replaced. So is one
+    that leaks memory or has built many candidates."""
+
+    def __init__(self, server: ProcessServer, settings: Settings, options: PoolOptions) -> None:
         self._server = server
-        self._entry = entry
         self._settings = settings
-        self._cpus = tuple(cpus)
-        self._pinned = pinned
-        self._compile_seconds = compile_seconds
-        self._clock = clock
-        self._slots = [_Slot() for _ in range(builders)]
+        self._options = options
+        self._slots = [_Slot() for _ in range(options.builders)]
 
     def build(self, jobs: Jobs, done: Done | None = None, stop: threading.Event | None = None) -> list[Failure | None]:
         """See `Builders.build`. The outcome of a WarmJob is None if it ran."""
@@ -108,23 +107,33 @@ class BuilderPool:
             self._abandon()
         return [results[i] for i in range(len(jobs))]
 
+    def preflight(self, scratch: Scratch) -> Path:
+        """Build a kernel that is known to be good, and return its library. Raises BadInput if it cannot be built."""
+        library = scratch.new_library()
+        (failure,) = self.build([BuildJob(None, str(library))])
+        scratch.check_disk(failure)
+        if failure is not None:
+            raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
+        return library
+
     def _hand_out(self, slot: _Slot, job: int, jobs: Jobs) -> None:
         if slot.worker is None:
-            cpu = self._cpus[self._slots.index(slot) % len(self._cpus)]
-            cpus = [cpu] if self._pinned else self._cpus
-            slot.worker = self._server.spawn("tune-build", self._entry, self._settings, cpus=cpus)
+            options = self._options
+            cpu = options.cpus[self._slots.index(slot) % len(options.cpus)]
+            cpus = (cpu,) if options.pinned else options.cpus
+            slot.worker = self._server.spawn("tune-build", options.entry, self._settings, cpus=cpus)
             slot.first_resident_bytes = 0
         slot.job = job
-        slot.deadline = self._clock() + self._compile_seconds
+        slot.deadline = time.monotonic() + self._options.compile_seconds
         slot.worker.send(jobs[job])
 
     def _finished(self, seconds: float) -> list[_Slot]:
         """Wait, up to `seconds`, for busy slots that have an answer, lost their worker, or passed their deadline.
         Return those."""
         busy = {slot.worker.connection: slot for slot in self._slots if slot.worker and slot.job is not None}
-        rest = max(0.0, min(slot.deadline for slot in busy.values()) - self._clock())
+        rest = max(0.0, min(slot.deadline for slot in busy.values()) - time.monotonic())
         ready = connection.wait(list(busy), min(rest, seconds))
-        late = [slot for conn, slot in busy.items() if conn not in ready and slot.deadline <= self._clock()]
+        late = [slot for conn, slot in busy.items() if conn not in ready and slot.deadline <= time.monotonic()]
         return [busy[conn] for conn in ready if isinstance(conn, connection.Connection)] + late
 
     def _collect(self, slot: _Slot, results: dict[int, Failure | None], waiting: deque[int], retried: set[int]) -> None:
@@ -134,7 +143,7 @@ class BuilderPool:
         slot.job = None
         if not worker.connection.poll():
             self._drop(slot)
-            message = f"compile deadline of {self._compile_seconds:g} s exceeded"
+            message = f"compile deadline of {self._options.compile_seconds:g} s exceeded"
             results[job] = Failure(FailureKind.COMPILE_TIMEOUT, message)
             return
         try:

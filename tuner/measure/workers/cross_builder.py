@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.devices import Device, form_of, usable_cpus
-from tuner.errors import BadInput
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.messages import BuilderSettings, BuildJob
 from tuner.measure.runner import Candidate, Closing, MeasureOptions
 from tuner.measure.scratch import Scratch
-from tuner.measure.workers.build_pool import BuilderPool
+from tuner.measure.workers.build_pool import BuilderPool, PoolOptions
 from tuner.measure.workers.worker import ProcessServer
 from tuning_db.record import Failure
 
@@ -31,14 +30,13 @@ class CrossBuilder(Closing):
         settings = BuilderSettings(
             "cpu", str(device.target), linker, device.threads, memory, None, form_of(device.name)
         )
-        builders = options.builders or len(cpus)
-        self._pool = BuilderPool(self._server, settings, builders, cpus=cpus, compile_seconds=options.compile_seconds)
-        self._libraries = 0
+        pool = PoolOptions(options.builders or len(cpus), tuple(cpus), options.compile_seconds)
+        self._pool = BuilderPool(self._server, settings, pool)
 
     def build(self, candidates: Sequence[Candidate]) -> list[Path | Failure]:
         """Build candidates. Return the library of each, or why there is none. Raises BadInput where the
         disk is full."""
-        jobs = [BuildJob(candidate, str(self._next())) for candidate in candidates]
+        jobs = [BuildJob(candidate, str(self._scratch.new_library())) for candidate in candidates]
         failures = self._pool.build(jobs)
         for failure in failures:
             self._scratch.check_disk(failure)
@@ -46,16 +44,7 @@ class CrossBuilder(Closing):
 
     def preflight(self) -> Path:
         """Build a kernel that is known to be good, and return its library. Raises BadInput if it cannot be built."""
-        library = self._next()
-        (failure,) = self._pool.build([BuildJob(None, str(library))])
-        self._scratch.check_disk(failure)
-        if failure is not None:
-            raise BadInput(f"a kernel that is known to be good cannot be built here: {failure.message}")
-        return library
-
-    def _next(self) -> Path:
-        self._libraries += 1
-        return self._scratch.path / f"k{self._libraries}.so"
+        return self._pool.preflight(self._scratch)
 
     def close(self) -> None:
         self._server.close()

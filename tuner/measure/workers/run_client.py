@@ -4,7 +4,6 @@ crash."""
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -46,7 +45,9 @@ class _Lost(Exception):
 
 class MeasureClient:
     """Runs built candidates one at a time in a worker that may die of them. `waits` is called while others measure on a
-    board. `drift` tells whether the device keeps its speed."""
+    board. `drift` tells whether the device keeps its speed. `width` is how many candidates run at a time."""
+
+    width = 1
 
     def __init__(
         self,
@@ -54,16 +55,14 @@ class MeasureClient:
         settings: ExecutorSettings,
         run_seconds: float,
         *,
-        clock: Callable[[], float] = time.monotonic,
         waits: Callable[[Standing], object] = lambda _: None,
         notice: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._server = server
         self._settings = settings
         self._waits = waits
-        self.drift = Drift(called(settings.device), notice, clock)
+        self.drift = Drift(called(settings.device), notice)
         self._run_seconds = run_seconds
-        self._clock = clock
         self._worker: Worker | None = None
         self._used = False  # the worker ran a candidate, which may have broken something
 
@@ -105,6 +104,7 @@ class MeasureClient:
 
     @property
     def drifts(self) -> list[Drift]:
+        """Return the drift of each device that candidates run on."""
         return [self.drift]
 
     def run(self, job: RunJob) -> tuple[RunDone, Interval]:
