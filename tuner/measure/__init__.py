@@ -9,7 +9,7 @@ starts. `ray.builders` lets other machines build.
 from collections.abc import Callable
 
 from board_agent.timing import Repetition
-from tuner.devices import Device, is_board
+from tuner.devices import Device
 from tuner.measure.boards.runner import BoardRunner
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.local import LocalRunner
@@ -34,4 +34,4 @@ def open_runner(
 ) -> LocalRunner:
     """Open the runner that measures on a device. `notice` is as in LocalRunner. Raises BadInput, with what to do, where
     measuring cannot work."""
-    return (BoardRunner if is_board(device.name) else LocalRunner)(device, options, notice)
+    return (BoardRunner if device.kind.is_remote else LocalRunner)(device, options, notice)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from typing import Any
 from board_agent.timing import Repetition
 from templates.space import SearchSpace
 from templates.template import template_named
-from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable_cpus
+from tuner.devices import Device, usable_cpus
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.measure.codegen.toolchain import check_toolchain, machine_of, operands_file
@@ -76,7 +75,7 @@ class LocalRunner(Runner):
         self._ray: RayBuilders | None = None
         self._searchers: RaySearchers | None = None
         # Held by local builds beside Ray's nodes and by measurements: on the CPU the two must not overlap.
-        self._alone = threading.Lock() if device.name == "cpu" else nullcontext()
+        self._alone = threading.Lock() if device.kind.is_cpu else nullcontext()
         self._server = ProcessServer(self._scratch.path, (*_PRELOAD, *self.options.plugins))
         try:
             self._start(linker)
@@ -92,10 +91,9 @@ class LocalRunner(Runner):
         builders = options.builders or len(cpus)
         memory = self._memory_bytes = options.memory_bytes or _default_memory_bytes(builders)
         target = str(device.target)
-        form = form_of(device.name)
-        self._binaries = None if device.is_host or form == "launches" else self._scratch.path / "binaries"
-        binaries = None if self._binaries is None else str(self._binaries)
-        self._compiles_when_run = compiles_when_run(device.name)
+        form = device.kind.form(device.name)
+        binaries = self._binaries = str(self._scratch.path / "binaries") if device.kind.keeps_binaries else None
+        self._compiles_when_run = device.kind.compiles_when_run(device.name)
         self._batch = builders * _BATCH_PER_BUILDER
         # Builders take the cores from the other end, so that a single builder does not disturb the measuring cores.
         self._pool = BuilderPool(
@@ -110,7 +108,7 @@ class LocalRunner(Runner):
             device=device.name,
             target=target,
             threads=device.threads,
-            cpus=tuple(cpus[: device.threads] if device.name == "cpu" else cpus),
+            cpus=tuple(device.kind.measuring_cores(device, cpus)),
             preflight=str(preflight),
             cold_bytes=options.cold_bytes or 2 * device.cache_bytes,
             tolerance=options.tolerance,
@@ -126,8 +124,10 @@ class LocalRunner(Runner):
 
     def _join_ray(self, linker: str) -> RayBuilders:
         target, threads = str(self.device.target), self.device.threads
-        form = form_of(self.device.name)
-        settings = BuilderSettings("cpu", target, linker, threads, self._memory_bytes, binaries=None, form=form)
+        form = self.device.kind.form(self.device.name)
+        settings = BuilderSettings(
+            self.device.name, target, linker, threads, self._memory_bytes, binaries=None, form=form
+        )
         joined = RayBuilders(
             self._server, self._pool, settings, options=self.options, say=self.notice, alone=self._alone
         )
@@ -302,13 +302,7 @@ class LocalRunner(Runner):
             library.unlink(missing_ok=True)
             operands_file(library).unlink(missing_ok=True)
         if self._binaries is not None:
-            shutil.rmtree(self._binaries, ignore_errors=True)
-            # The cache folder itself stays: the driver has it open.
-            for left in Path(pocl_cache(str(self._binaries))).glob("*"):
-                if left.is_dir():
-                    shutil.rmtree(left, ignore_errors=True)
-                else:
-                    left.unlink(missing_ok=True)
+            self.device.kind.clear_binaries(self._binaries)
 
     def close(self) -> None:
         """See `Runner.close`."""

@@ -9,8 +9,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
+from tuner.devices import DeviceKind, large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.devices.parallel.stage import offer_stages, one_by_one
 from tuner.errors import BadInput, last_line
@@ -79,8 +80,9 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         kernels = (directory / manifest.kernels).resolve()
         executable.import_module(tvm.runtime.load_module(str(kernels)))
         pool = _pool(directory, manifest.files, kernels) if manifest.computes_on_host else None
-    if pool is not None and any(processor.key["kind"] == "opencl" for processor in manifest.devices):
-        opencl.set_host_threads(*pool.waiting)  # OpenCL may compute on cores where the pool waits
+    if pool is not None:
+        for kind in _driven(manifest):
+            kind.share_cores(*pool.waiting)
     if manifest.stages and manifest.computes_on_host:
         offer_stages(pool)
     constants = list(_placed_constants(directory, manifest, devices))
@@ -92,6 +94,11 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         pin=pin,
         pool=pool,
     )
+
+
+def _driven(manifest: Manifest) -> list[DeviceKind]:
+    """Return the kinds of a module's devices that drivers drive."""
+    return list({processor.kind for processor in manifest.devices if not processor.is_host})
 
 
 def _pool(directory: Path, files: Iterable[str], kernels: Path) -> Pool | None:
@@ -245,9 +252,8 @@ class Module:
             self._fill(inputs)
             self._run()
             recorder = Recorder()
-            launches: list[opencl.Launch] = []
-            traced = any(p.key["kind"] == "opencl" for p in self.manifest.devices)
-            with opencl.trace() if traced else nullcontext(launches) as launches:
+            with ExitStack() as traced:
+                traces = [traced.enter_context(kind.trace()) for kind in _driven(self.manifest)]
                 recorder.start = time.perf_counter()
                 for result in self._instrumented(recorder.instrument):
                     _copied(result)  # waits for what is queued
@@ -255,7 +261,13 @@ class Module:
             behind = Attribution(self.manifest.operators)
             operators = [behind.next(name) for name, *_ in recorder.calls]
             nodes = [operator.node if operator else None for operator in operators]
-            return Timeline((*recorder.host_spans(nodes), *recorder.device_spans(launches)), seconds)
+            return Timeline(
+                (
+                    *recorder.host_spans(nodes),
+                    *recorder.device_spans([*chain.from_iterable(traces)]),
+                ),
+                seconds,
+            )
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
         """Run the network once, after a warm-up, and show `observer` the call of every operator as it ends. `observer`
