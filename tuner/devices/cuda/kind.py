@@ -23,7 +23,8 @@ class CudaKind(NumberedKind):
 
     def open(self, spec: str, threads: int | None) -> Device:
         refuse_threads(spec, threads)
-        return CudaInfo.from_runtime(self.runtime_device(spec)).device(spec)
+        name = self.spec(self.number(spec))
+        return CudaInfo.from_runtime(self.runtime_device(name)).device(name)
 
     def list_here(self) -> list[Device]:
         found: list[Device] = []

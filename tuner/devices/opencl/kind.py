@@ -29,10 +29,11 @@ class OpenclKind(NumberedKind):
 
     def open(self, spec: str, threads: int | None) -> Device:
         refuse_threads(spec, threads)
-        info = device_info(self.number(spec))
+        index = self.number(spec)
+        info = device_info(index)
         on_cpu = family_of(info) == "cpu"
         cache = last_level_cache_bytes() if on_cpu else cache_bytes(self.runtime_device(spec))
-        return device_of(spec, info, cache_bytes=cache, is_emulated=emulated())
+        return device_of(self.spec(index), info, cache_bytes=cache, is_emulated=emulated())
 
     def list_here(self) -> list[Device]:
         """Return every OpenCL device. Raises BadInput where the OpenCL runtime cannot be compiled."""
