@@ -26,7 +26,8 @@ from board_agent import journal
 from board_agent.disk import whole_file
 from board_agent.parsing import parse_json
 from templates.template import template_named
-from tuner.devices import Device, flush_every, kind_of
+from tuner.devices import Device, flush_every
+from tuner.devices.board import name_on_board, on_board
 from tuner.errors import BadInput, last_line
 from tuner.measure.codegen.toolchain import preflight_data, preflight_result
 from tuner.measure.runner import Candidate, MeasureOptions
@@ -324,9 +325,7 @@ def _opened(bundle: Path, results: Path) -> tuple[dict[str, Any], list[dict[str,
     wanted = DeviceKey.from_dict(manifest["device"])
     described = facts["described"]
     spec, threads = str(manifest["settings"]["device"]), int(manifest["settings"]["threads"])
-    on_boards = kind_of(spec).on_boards
-    assert on_boards is not None
-    found = on_boards.key(facts, described, Target(manifest["target"]), threads)
+    found = on_board(name_on_board("bundle", spec)).key(facts, described, Target(manifest["target"]), threads)
     if found.family.removesuffix("-emulated") != wanted.family.removesuffix("-emulated"):
         raise BadInput(f"{results}: measured on {found.family} {found.model}, not on {wanted.family}")
     return manifest, lines, outputs, found
