@@ -1,4 +1,4 @@
-"""Has what OpenCL and CUDA devices share: where their drivers report nothing, and how large their caches are."""
+"""Has what OpenCL and CUDA devices share: the width of their vectors, and the size of their caches."""
 
 from __future__ import annotations
 

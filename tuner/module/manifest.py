@@ -131,6 +131,11 @@ class Manifest:
     entry: str = "main"
 
     @property
+    def driven_kinds(self) -> list[DeviceKind]:
+        """Return the kinds of those devices that drivers drive. Raises BadInput for a kind that is not known here."""
+        return list({processor.kind for processor in self.devices if not processor.is_host})
+
+    @property
     def computes_on_host(self) -> bool:
         """Return whether a CPU computes any part of the network."""
         return any(processor.is_host for processor in self.devices)

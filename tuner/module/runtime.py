@@ -19,7 +19,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.devices import DeviceKind, large_pages, opencl, placed_in_large_pages, usable_cpus
+from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.devices.parallel.stage import offer_stages, one_by_one
 from tuner.errors import BadInput, last_line
@@ -81,7 +81,7 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         executable.import_module(tvm.runtime.load_module(str(kernels)))
         pool = _pool(directory, manifest.files, kernels) if manifest.computes_on_host else None
     if pool is not None:
-        for kind in _driven(manifest):
+        for kind in manifest.driven_kinds:
             kind.share_cores(*pool.waiting)
     if manifest.stages and manifest.computes_on_host:
         offer_stages(pool)
@@ -94,11 +94,6 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         pin=pin,
         pool=pool,
     )
-
-
-def _driven(manifest: Manifest) -> list[DeviceKind]:
-    """Return the kinds of a module's devices that drivers drive."""
-    return list({processor.kind for processor in manifest.devices if not processor.is_host})
 
 
 def _pool(directory: Path, files: Iterable[str], kernels: Path) -> Pool | None:
@@ -253,7 +248,7 @@ class Module:
             self._run()
             recorder = Recorder()
             with ExitStack() as traced:
-                traces = [traced.enter_context(kind.trace()) for kind in _driven(self.manifest)]
+                traces = [traced.enter_context(kind.trace()) for kind in self.manifest.driven_kinds]
                 recorder.start = time.perf_counter()
                 for result in self._instrumented(recorder.instrument):
                     _copied(result)  # waits for what is queued
@@ -261,13 +256,8 @@ class Module:
             behind = Attribution(self.manifest.operators)
             operators = [behind.next(name) for name, *_ in recorder.calls]
             nodes = [operator.node if operator else None for operator in operators]
-            return Timeline(
-                (
-                    *recorder.host_spans(nodes),
-                    *recorder.device_spans([*chain.from_iterable(traces)]),
-                ),
-                seconds,
-            )
+            launches = list(chain.from_iterable(traces))
+            return Timeline((*recorder.host_spans(nodes), *recorder.device_spans(launches)), seconds)
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:
         """Run the network once, after a warm-up, and show `observer` the call of every operator as it ends. `observer`
