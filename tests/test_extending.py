@@ -19,7 +19,7 @@ from tests.tuning_db import made
 from tuning_db.store import open_db
 
 PAGE = ROOT / "docs" / "extending.md"
-REGISTRIES = ("vision_ops/__init__.py", "tuner/cli/main.py")
+REGISTRIES = ("vision_ops/__init__.py", "tuner/cli/main.py", "tuner/devices/registry.py")
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +37,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file = folder / title[3] / title[2]
         if title[1] is None:
             assert not file.exists()
+            file.parent.mkdir(exist_ok=True)
             file.write_text(block.text)
         else:
             lines = file.read_text().splitlines(keepends=True)
@@ -73,6 +74,38 @@ def test_the_command_is_there(copy: Path) -> None:
     listed = json.loads(_run(copy, "-m", "tuner", "templates", "--json"))["templates"]
     assert "cpu.conv2d_direct" in listed
     assert listed == sorted(listed)
+
+
+def test_the_kind_of_device_is_tuned_on_its_core(copy: Path) -> None:
+    listed = json.loads(_run(copy, "-m", "tuner", "devices", "--json"))["devices"]
+    (core,) = [device for device in listed if device["name"] == "core:0"]
+    assert (core["kind"], core["threads"], core["attrs"]["core"]) == ("cpu", 1, 0)
+    words = ("op", "conv2d", "--shape", "1,8,14,14,8,3,3", "--padding", 1, "--device", "core:0", "--trials", 4)
+    report = json.loads(_run(copy, "-m", "tuner", *words, "--db", "core.db", "--json"))
+    assert report["tasks"][0]["trials"] == 4
+    _run(copy, "-m", "tuner", "db", "export", "core.jsonl", "--db", "core.db")
+    trials = [json.loads(line) for line in (copy / "core.jsonl").read_text().splitlines()]
+    assert len(trials) >= 4  # the last comparison adds its own
+    assert {json.dumps(trial["device"], sort_keys=True) for trial in trials} == {
+        json.dumps({name: core[name] for name in trials[0]["device"]}, sort_keys=True)
+    }
+
+
+def test_the_kind_of_device_is_pinned_named_and_refused_as_the_others_are(copy: Path) -> None:
+    code = (
+        "from tuner.devices import open_device, usable_cpus; d = open_device('core:0')\n"
+        "assert d.kind.measuring_cores(d, usable_cpus()) == [min(usable_cpus())], usable_cpus()\n"
+        "assert int(d.target.attrs['num-cores']) == 1"
+    )
+    _run(copy, "-c", code)
+    _run(copy, "-m", "tuner.cli.names")
+    assert "core:N" in _run(copy, "-m", "tuner", "op", "--help")
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    for device, problem in (("core:99999", "physical core(s) here"), ("core:x", "cuda:N, core:N or board:NAME")):
+        command = [sys.executable, "-m", "tuner", "op", "dense", "--shape", "1,2,3", "--device", device]
+        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert problem in done.stderr
 
 
 @needs_chromium

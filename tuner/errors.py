@@ -3,6 +3,8 @@ exception that escapes is a programming error."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _LONGEST = 300  # characters of a message
 _LINE = 240  # characters of a line of a compiler's log
 
@@ -19,6 +21,12 @@ def first_error(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     line = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "it said nothing")
     return line if len(line) <= _LINE else line[: _LINE - 3] + "..."
+
+
+def choices(names: Sequence[str]) -> str:
+    """Return names as a message offers them, such as "cpu, opencl:N or cuda:N"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 class TuneError(Exception):

@@ -15,9 +15,8 @@ from tests.board_agent.support import Agent
 from tests.board_agent.thin import thin_python
 from tests.templates.workloads import WORKLOADS
 from tests.tuner.measure.misbehaving_gpu import candidate as misbehaving
-from tuner.devices import Device, open_device
+from tuner.devices import Device, kind_of, open_device
 from tuner.devices.board import Boards, Link, NotCompiled
-from tuner.devices.gpu import list_gpus
 from tuner.errors import BadInput
 from tuner.measure import Candidate, LocalRunner, MeasureOptions, open_runner
 from tuning_db.record import FailureKind
@@ -54,7 +53,7 @@ def both(request: pytest.FixtureRequest) -> tuple[Device, Device]:
     kind = request.param
     thin_python(kind)
     there = open_device(f"board:thin/{kind}:0")
-    return there, next(device for device in list_gpus(kind) if device.key.model == there.key.model)
+    return there, next(device for device in kind_of(f"{kind}:0").list_here() if device.key.model == there.key.model)
 
 
 def test_the_host_cannot_tell_it_from_its_own_device(both: tuple[Device, Device]) -> None:

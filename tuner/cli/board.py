@@ -114,6 +114,7 @@ def list_boards(as_json: JsonOption = False) -> None:
 @app.command(epilog=examples("tune board ping kitchen", "tune board ping kitchen --json"))
 def ping(name: NameArgument, as_json: JsonOption = False) -> None:
     """See that a board answers and can run kernels, what it is, and how it feels; its faults are forgotten then."""
+    from tuner.devices import kinds_on_boards
     from tuner.devices.board import BoardBusy, BoardGone, Boards, Link
 
     with Output(as_json) as out:
@@ -126,7 +127,7 @@ def ping(name: NameArgument, as_json: JsonOption = False) -> None:
                 condition, _ = link.ask({"do": "condition"})
                 facts = link.facts
                 try:
-                    for device in ("cpu", "opencl:0", "cuda:0"):
+                    for device in (kind.example for kind in kinds_on_boards()):
                         kinds[device], answer = _tried(link, name, device)
                         started = started or answer
                 except BoardBusy as error:
@@ -156,10 +157,9 @@ def _tried(link: Any, name: str, device: str) -> tuple[str, dict[str, Any]]:
     Return the names of the devices, or why there are none, and what the process answered when it started (an empty
     dictionary if there are none).
     """
-    from tuner.devices import form_of
-    from tuner.devices.board import KernelDied
+    from tuner.devices.board import KernelDied, name_on_board, on_board
 
-    form = form_of(f"board:{name}/{device}")
+    form = on_board(name_on_board(name, device)).form
     settings = {"device": device, "form": form, "threads": 1, "memory_bytes": 1 << 30}
     try:
         started, _ = link.start(settings, 60.0)
@@ -192,7 +192,7 @@ def _key(facts: dict[str, Any]) -> str:
     """Return the device key that the board's CPU has in a tuning database, with all cores, or why it has none."""
     from tvm.target import Target
 
-    from tuner.devices.remote import cpu_of, key_of
+    from tuner.devices.cpu.on_boards import cpu_of, key_of
 
     threads = len(facts["cpus"])
     try:

@@ -18,6 +18,7 @@ from rich.table import Table
 from tuner.cli.checks import Checks, InputOption, ToleranceOption, check_of, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_DEVICE,
     DbOption,
     DtypeOption,
     ExactOption,
@@ -35,7 +36,7 @@ from tuner.cli.common import (
     threads_text,
     with_memory,
 )
-from tuner.cli.completion import BUILT_FOR, several_of
+from tuner.cli.completion import BUILT_FOR, BUILT_FOR_USAGES, several_of
 from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
 from tuner.cli.placing import (
     PlacedGraph,
@@ -51,7 +52,7 @@ from tuner.cli.placing import (
     placer_asked,
 )
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
-from tuner.errors import BadInput
+from tuner.errors import BadInput, choices
 
 if TYPE_CHECKING:
     from tuner.devices import Device
@@ -79,10 +80,10 @@ def command(
             "--device",
             "-d",
             metavar="D",
-            help="cpu, opencl:N or cuda:N; opencl:N,cpu: what the first cannot, the CPU does.",
+            help=f"{choices(BUILT_FOR_USAGES)}; opencl:N,cpu: what the first cannot, the CPU does.",
             autocompletion=several_of(BUILT_FOR),
         ),
-    ] = "cpu",
+    ] = DEFAULT_DEVICE,
     fallback: Annotated[
         str, typer.Option("--fallback", metavar="OPERATOR,...", help="Goes to the CPU in any case: nms,argsort ...")
     ] = "",
@@ -261,17 +262,19 @@ def _said(
 
     Raises BadInput if a device is not here, or if the options ask for other devices.
     """
-    from tuner.devices import open_device
+    from tuner.devices import kind_of, open_device
     from tuner.placement.plan_file import load_plan, read_plan
     from tuner.vendors import open_vendor, vendor_of
 
     said = load_plan(plan)
-    if unwanted or device not in ("cpu", ",".join(d["name"] for d in said["devices"])):
+    if unwanted or device not in (DEFAULT_DEVICE, ",".join(d["name"] for d in said["devices"])):
         raise BadInput("--plan says which device computes what: leave --device and --fallback away")
     kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
     for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
         open_vendor(library)
-    devices = [open_device(d["name"], d["threads"] if d["name"] == "cpu" else None) for d in said["devices"]]
+    devices = [
+        open_device(d["name"], d["threads"] if kind_of(d["name"]).takes_threads else None) for d in said["devices"]
+    ]
     graph = load_graph(network, out, devices)
     return graph, devices, read_plan(plan, said, graph, devices)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from board_agent.parsing import parse_json
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_DEVICE,
     INTERRUPTED,
     DbOption,
     ExactOption,
@@ -21,12 +22,13 @@ from tuner.cli.common import (
     check_file,
     check_parent_writable,
 )
-from tuner.cli.completion import one_of
+from tuner.cli.completion import ON_BOARDS, ON_BOARDS_USAGES, one_of
 from tuner.cli.examples import examples
 from tuner.cli.network import BatchOption, ModelArgument, ShapeOption, load_tasks, network_asked
-from tuner.errors import BadInput
+from tuner.errors import BadInput, choices
 
-_DRIVERS = {"opencl": "pyopencl", "cuda": "pycuda"}  # the package that the agent needs for each kind of device
+if TYPE_CHECKING:
+    from tuner.devices import Device
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -63,10 +65,10 @@ def make(
             "--device",
             "-d",
             metavar="D",
-            help="cpu, opencl:N or cuda:N as the facts list.",
-            autocompletion=one_of(("cpu", "opencl:0", "cuda:0")),
+            help=f"{choices(ON_BOARDS_USAGES)} as the facts list.",
+            autocompletion=one_of(ON_BOARDS),
         ),
-    ] = "cpu",
+    ] = DEFAULT_DEVICE,
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
     db: DbOption = DEFAULT_DB,
@@ -160,23 +162,24 @@ def import_results(
         out.result({"trials": count, "failures": failed, "marked": marked, "added": added, "known": count - added})
 
 
-def _device(facts: Path, name: str, threads: int | None) -> Any:
-    from tuner.devices import device_of, gpu_device_of
+def _device(facts: Path, spec: str, threads: int | None) -> Device:
+    from tuner.devices import kinds_on_boards, refuse_threads
+    from tuner.devices.board import name_on_board
 
     check_file(facts, "what `python3 agent.pyz --facts` prints on the device")
-    kind, _, number = name.partition(":")
-    if not (name == "cpu" or (kind in _DRIVERS and number.isdecimal())):
-        raise BadInput(f"device {name!r}: give cpu, opencl:N or cuda:N")
-    if threads is not None and kind in _DRIVERS:
-        raise BadInput(f"device {name}: a number of threads is for the device cpu; leave it out")
+    kinds = kinds_on_boards()
+    kind = next((kind for kind in kinds if kind.recognises(spec)), None)
+    if kind is None or kind.on_boards is None:
+        raise BadInput(f"device {spec!r}: give {choices([kind.usage for kind in kinds])}")
+    if not kind.takes_threads:
+        refuse_threads(spec, threads)
     try:
         said = parse_json(facts.read_text())
-        if name == "cpu":
-            return device_of("board:bundle", said, threads)
-        found = said[kind]
-        if int(number) < len(found):
-            return gpu_device_of(f"board:bundle/{name}", said, found[int(number)])
+        found = kind.on_boards.listed(said)
+        if spec in found:
+            return kind.on_boards.device(name_on_board("bundle", spec), said, found[spec], threads)
+        there = ", ".join(f"{spec} ({described['name']})" for spec, described in found.items()) or "none"
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{facts}: not what `python3 agent.pyz --facts` prints: {error}") from error
-    there = ", ".join(f"{kind}:{i} ({d['name']})" for i, d in enumerate(found)) or "none"
-    raise BadInput(f"{facts}: no device {name} (there: {there}): does the device's Python have {_DRIVERS[kind]}?")
+    package = kind.on_boards.package
+    raise BadInput(f"{facts}: no device {spec} (there: {there}): does the device's Python have {package}?")

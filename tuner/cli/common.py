@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from rich.console import Console, RenderableType
 
-from tuner.cli.completion import DEVICES, SEARCHERS, VENDORS, one_of, several_of
+from tuner.cli.completion import DEVICE_USAGES, DEVICES, SEARCHERS, VENDORS, one_of, several_of
 from tuner.cli.terminal import console
-from tuner.errors import BadInput
+from tuner.errors import BadInput, choices
 
 if TYPE_CHECKING:
     from tuner.devices import Device
 
 DEFAULT_DB = "edgetune.db"
+DEFAULT_DEVICE = "cpu"
 DEFAULT_LEASE = 60.0  # seconds
 DTYPES = ("float32", "float16")
 INTERRUPTED = 130
@@ -39,7 +40,7 @@ DeviceOption = Annotated[
         "--device",
         "-d",
         metavar="D",
-        help="The device: cpu, opencl:N, cuda:N or board:NAME.",
+        help=f"The device: {choices(DEVICE_USAGES)}.",
         autocompletion=one_of(DEVICES),
     ),
 ]
@@ -235,13 +236,11 @@ def refuse_boards(devices: Sequence[Device]) -> None:
 
     Such a device is measured from this machine, but modules for it are built on the board.
     """
-    from tuner.devices import is_board, place_on_board
-
     for device in devices:
-        if is_board(device.name):
+        if device.kind.is_remote:
             raise BadInput(
                 f"device {device.name}: modules for a board are built on the board: run the command there with "
-                f"--device {place_on_board(device.name)[1]} and this database"
+                f"--device {device.kind.spec_there(device.name)} and this database"
             )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.common import Output, import_plugins
+from tuner.cli.common import DEFAULT_DEVICE, Output, import_plugins
 from tuner.cli.completion import PROFILES, one_of
 from tuner.cli.tuning import Request
 from tuner.errors import BadInput, NothingMeasured
@@ -43,7 +43,7 @@ def profile_asked(target: str | None, compile_only: bool, configs: int | None, r
     if target is None:
         raise BadInput("--compile-only needs --target PROFILE (`tune devices --profiles` lists them)")
     measuring = {
-        "--device": None if request.device == "cpu" else request.device,
+        "--device": None if request.device == DEFAULT_DEVICE else request.device,
         "--threads": request.threads,
         "--searcher": request.searcher,
         "--trials": request.trials,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tuner.cli.names import names_of
+from tuner.cli.names import names_of, usages_of
 from tuner.errors import BadInput
 
 Completer = Callable[[str], list[str]]
@@ -22,8 +22,13 @@ PROFILES = names_of("profiles")
 VENDORS = names_of("vendors")
 PEERS = names_of("peers")
 # These are forms of device names. Only the drivers know which devices are here; `tune devices` asks them.
-BUILT_FOR = ("cpu", "opencl:0", "cuda:0")
-DEVICES = (*BUILT_FOR, "board:")
+BUILT_FOR = names_of("devices")
+DEVICES = (*BUILT_FOR, *names_of("remote_devices"))
+ON_BOARDS = names_of("devices_on_boards")
+# How a person writes them: opencl:N.
+BUILT_FOR_USAGES = usages_of("devices")
+DEVICE_USAGES = (*BUILT_FOR_USAGES, *usages_of("remote_devices"))
+ON_BOARDS_USAGES = usages_of("devices_on_boards")
 
 
 def one_of(names: Sequence[str]) -> Completer:

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_DEVICE,
     DbOption,
     DeviceOption,
     JsonOption,
@@ -317,7 +318,7 @@ def verify(
         typer.Option("--measure", min=1, metavar="N", help="Also measure N of the device's bests again, at random."),
     ] = None,
     *,
-    device: DeviceOption = "cpu",
+    device: DeviceOption = DEFAULT_DEVICE,
     threads: ThreadsOption = None,
     factor: Annotated[
         float, typer.Option("--factor", min=1.0, help="Tell times that differ by more, in either direction.")

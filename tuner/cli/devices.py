@@ -48,13 +48,13 @@ def command(
 
 
 def _devices(out: Output) -> list[Device]:
-    from tuner.devices import list_devices, open_device
+    from tuner.devices import all_kinds, list_devices
 
     try:
         return list_devices()
     except BadInput as error:
         out.remark(f"the CPU alone is listed: {error}")
-        return [open_device("cpu")]
+        return [device for kind in all_kinds() if kind.is_cpu for device in kind.list_here()]
 
 
 def _show_devices(devices: list[Device], out: Output) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_DEVICE,
     DbOption,
     DeviceOption,
     JsonOption,
@@ -60,7 +61,7 @@ def command(
         str, typer.Argument(metavar="WORKLOAD", help='As reports name it, or a part of that: "64x56x56 -> 64, 3x3".')
     ],
     *,
-    device: DeviceOption = "cpu",
+    device: DeviceOption = DEFAULT_DEVICE,
     threads: ThreadsOption = None,
     target: TargetOption = None,
     code: Annotated[
@@ -157,7 +158,7 @@ def _device(name: str, threads: int | None, target: str | None, out: Output) -> 
 
     if target is None:
         return open_device(name, threads), ()
-    if name != "cpu" or threads is not None:
+    if name != DEFAULT_DEVICE or threads is not None:
         raise BadInput("--target is a device that is not here: leave out --device and --threads")
     from tuner.devices.profiles import host_of_profile, profile_named
     from tuner.measure.offline import compiler_named

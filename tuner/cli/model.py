@@ -10,6 +10,7 @@ import typer
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_DEVICE,
     DEFAULT_LEASE,
     DbOption,
     DeviceOption,
@@ -52,7 +53,7 @@ def command(
     *,
     shape: ShapeOption = None,
     batch: BatchOption = None,
-    device: DeviceOption = "cpu",
+    device: DeviceOption = DEFAULT_DEVICE,
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
     trials: TrialsOption = None,

@@ -20,11 +20,17 @@ def _stored() -> dict[str, dict[str, str]]:
 
 
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the stored names of a kind: searchers, networks, profiles, vendors, peers or operators.
+    """Return the stored names of a kind: searchers, networks, profiles, vendors, peers, operators, or devices that are
+    here (devices), elsewhere (remote_devices) or on boards (devices_on_boards).
 
     Raises KeyError for another kind.
     """
     return tuple(_stored()[kind])
+
+
+def usages_of(kind: str) -> tuple[str, ...]:
+    """Return how a person writes each name of a kind of devices, such as opencl:N for opencl:0."""
+    return tuple(_stored()[kind].values())
 
 
 def operator_shapes() -> dict[str, str]:
@@ -33,9 +39,11 @@ def operator_shapes() -> dict[str, str]:
 
 
 def registered() -> dict[str, dict[str, str]]:
-    """Return the names that the registries have now, by kind; operators with the sizes that they take."""
+    """Return the names that the registries have now, by kind; operators with the sizes that they take, and devices with
+    how a person writes them."""
     import vision_ops  # noqa: F401  registers the operators
     from templates.operator import all_operators
+    from tuner.devices import all_kinds, kinds_on_boards
     from tuner.devices.profiles import all_profiles
     from tuner.report.peers import peer_names
     from tuner.search import searcher_names
@@ -50,7 +58,16 @@ def registered() -> dict[str, dict[str, str]]:
         "peers": list(peer_names()),
     }
     operators = {operator.op: ",".join(operator.view.sizes()).upper() for operator in all_operators()}
-    return {**{kind: dict.fromkeys(found, "") for kind, found in kinds.items()}, "operators": operators}
+    devices = {
+        "devices": [kind for kind in all_kinds() if not kind.is_remote],
+        "remote_devices": [kind for kind in all_kinds() if kind.is_remote],
+        "devices_on_boards": kinds_on_boards(),
+    }
+    return {
+        **{kind: dict.fromkeys(found, "") for kind, found in kinds.items()},
+        **{name: {kind.example: kind.usage for kind in found} for name, found in devices.items()},
+        "operators": operators,
+    }
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import typer
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_DEVICE,
     DEFAULT_LEASE,
     DbOption,
     DeviceOption,
@@ -73,7 +74,7 @@ def command(
         typer.Option("--attr", help="NAME=VALUE, of operators without a weight: kind=max, descending=1, iou=0.5 ..."),
     ] = None,
     dtype: DtypeOption = "float32",
-    device: DeviceOption = "cpu",
+    device: DeviceOption = DEFAULT_DEVICE,
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
     trials: TrialsOption = None,

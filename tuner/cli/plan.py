@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tuner.cli.common import (
     DEFAULT_DB,
+    DEFAULT_DEVICE,
     DbOption,
     DtypeOption,
     ExactOption,
@@ -55,7 +56,7 @@ def command(
             help="The devices to choose from: opencl:0,cpu.",
             autocompletion=several_of(BUILT_FOR),
         ),
-    ] = "cpu",
+    ] = DEFAULT_DEVICE,
     threads: ThreadsOption = None,
     memory: MemoryOption = None,
     db: DbOption = DEFAULT_DB,

@@ -24,7 +24,6 @@ from tuner.cli.common import (
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    from tuner.devices import Device
     from tuning_db.record import DeviceKey
 
 ModulesArgument = Annotated[
@@ -97,30 +96,18 @@ def read_bench(path: Path) -> dict[str, Any]:
 
 def _roofs(keys: Sequence[DeviceKey], out: Output) -> dict[str, dict[str, float]]:
     """Measure the peaks of those devices that are here. Return `roof_of` of each by the device's key."""
+    from tuner.devices import find_device
     from tuner.devices.roof import roof_of
 
     roofs = {}
     for key in dict.fromkeys(keys):
-        device = _opened(key)
+        device = find_device(key)
         if device is None:
             out.remark(f"{key.kind} {key.model} is not here: its peak is not measured")
             continue
         out.remark(f"measuring the peak of {device.title}")
         roofs[key.key] = roof_of(device)
     return roofs
-
-
-def _opened(key: DeviceKey) -> Device | None:
-    from tuner.devices import list_devices, open_device
-
-    if key.kind == "cpu":
-        try:
-            here = [open_device("cpu", int(str(key.attrs.get("threads", 1))))]
-        except BadInput:  # the key has more threads than this machine
-            return None
-    else:
-        here = list_devices()
-    return next((device for device in here if device.key == key), None)
 
 
 def _compared(folder: Path, out: Output) -> dict[str, Any]:

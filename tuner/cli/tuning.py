@@ -51,7 +51,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     searcher, the toolchain. Raises TuneError or DatabaseError. After an interrupt the report says so, and `finish`
     raises typer.Exit(130).
     """
-    from tuner.devices import check_storage, is_board, is_emulated, open_device
+    from tuner.devices import check_storage, is_emulated, open_device
     from tuner.measure import MeasureOptions, check_ray, check_toolchain, open_runner
     from tuner.report.tables import session_summary, task_table
     from tuner.search import DEFAULT, check_searcher
@@ -65,7 +65,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
         out.remark(f"{device.name} is emulated: its times mean nothing, and never count for a real device")
     plugins = import_plugins(request.plugins)
     searcher = check_searcher(request.searcher or DEFAULT)  # a plug-in may have registered it
-    if is_board(device.name) and (vendors := [name for name in plugins if name.startswith("tuner.vendors.")]):
+    if device.kind.is_remote and (vendors := [name for name in plugins if name.startswith("tuner.vendors.")]):
         raise BadInput(f"device {device.name}: other libraries' kernels run in this process: leave out {vendors[0]}")
     check_templates(request.only)
     tasks = make_tasks()

@@ -1,5 +1,5 @@
-"""Opens the devices that kernels are tuned for. Start at `open_device`; `board_agent.topology` knows the host's cores
-and caches."""
+"""Opens the devices that kernels are tuned for. Start at `open_device`, and for a kind of device at `kind.DeviceKind`;
+`board_agent.topology` knows the host's cores and caches."""
 
 from board_agent.memory import large_pages
 from board_agent.topology import (
@@ -9,50 +9,27 @@ from board_agent.topology import (
     usable_cpus,
 )
 from tuner.devices import cuda  # registers how CUDA kernels are compiled
-from tuner.devices.base import (
-    Device,
-    compile_kernels,
-    compiles_when_run,
-    keep_binaries_in,
-    pocl_cache,
-    runtime_device,
-    timed_call,
-)
-from tuner.devices.device import list_devices, open_device, open_devices
+from tuner.devices.base import Device
+from tuner.devices.device import find_device, list_devices, open_device, open_devices, runtime_device
 from tuner.devices.keys import flush_every, is_emulated
+from tuner.devices.kind import DeviceKind, Form, refuse_threads
 from tuner.devices.memory import placed_in_large_pages
-from tuner.devices.remote import (
-    alike,
-    boards_of,
-    called,
-    device_of,
-    form_of,
-    gpu_device_of,
-    gpu_key_of,
-    is_board,
-    key_of,
-    place_on_board,
-)
+from tuner.devices.opencl import timed_call
+from tuner.devices.registry import all_kinds, kind_of, kinds_on_boards
 from tuner.devices.storage import check_storage
 
 __all__ = [
     "Device",
-    "alike",
-    "boards_of",
-    "called",
+    "DeviceKind",
+    "Form",
+    "all_kinds",
     "check_storage",
-    "compile_kernels",
-    "compiles_when_run",
     "cuda",
-    "device_of",
+    "find_device",
     "flush_every",
-    "form_of",
-    "gpu_device_of",
-    "gpu_key_of",
-    "is_board",
     "is_emulated",
-    "keep_binaries_in",
-    "key_of",
+    "kind_of",
+    "kinds_on_boards",
     "large_pages",
     "last_level_cache_bytes",
     "list_devices",
@@ -60,9 +37,8 @@ __all__ = [
     "open_devices",
     "pin_current_process",
     "pin_threads",
-    "place_on_board",
     "placed_in_large_pages",
-    "pocl_cache",
+    "refuse_threads",
     "runtime_device",
     "timed_call",
     "usable_cpus",

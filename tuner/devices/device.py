@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 
+import tvm
+
 from tuner.devices.base import Device
-from tuner.devices.cpu import open_cpu
-from tuner.devices.gpu import list_gpus, open_cuda, open_opencl
-from tuner.devices.remote import is_board, open_board
+from tuner.devices.registry import all_kinds, find_kind, kind_of
 from tuner.errors import BadInput
+from tuning_db.record import DeviceKey
 
 _log = logging.getLogger(__name__)
-
-_NUMBERED = re.compile(r"(opencl|cuda):(\d+)")
 
 
 def open_device(spec: str, threads: int | None = None) -> Device:
@@ -23,23 +21,9 @@ def open_device(spec: str, threads: int | None = None) -> Device:
 
     Raises BadInput for a spec that is not one, for a device that is not here, and for more threads than cores.
     """
-    device = _opened(spec, threads)
+    device = kind_of(spec).open(spec, threads)
     _log.info("opened %s; its key in the database is %s", device.title, device.key.key)
     return device
-
-
-def _opened(spec: str, threads: int | None) -> Device:
-    if spec == "cpu":
-        return open_cpu(threads)
-    numbered = _NUMBERED.fullmatch(spec)
-    if numbered:
-        if threads is not None:
-            raise BadInput(f"device {spec}: a number of threads is for the device cpu; leave it out")
-        opened = open_opencl if numbered[1] == "opencl" else open_cuda
-        return opened(int(numbered[2]))
-    if is_board(spec):
-        return open_board(spec, threads)
-    raise BadInput(f"unknown device {spec!r}: give cpu, opencl:N, cuda:N or board:NAME")
 
 
 def open_devices(specs: Sequence[str], threads: int | None = None) -> list[Device]:
@@ -48,12 +32,29 @@ def open_devices(specs: Sequence[str], threads: int | None = None) -> list[Devic
     named = ",".join(specs)
     if not specs or len(set(specs)) < len(specs):
         raise BadInput(f"devices {named!r}: give devices that differ, with commas between them: opencl:0,cpu")
-    if threads is not None and "cpu" not in specs:
+    if threads is not None and not any(map(_has_threads_here, specs)):
         raise BadInput(f"device {named}: a number of threads is for the device cpu; leave it out")
-    return [open_device(spec, threads if spec == "cpu" else None) for spec in specs]
+    return [open_device(spec, threads if _has_threads_here(spec) else None) for spec in specs]
+
+
+def _has_threads_here(spec: str) -> bool:
+    kind = find_kind(spec)
+    return kind is not None and kind.takes_threads and not kind.is_remote
 
 
 def list_devices() -> list[Device]:
     """Return every device that can be opened here, the CPU with all of its threads. Raises BadInput where the OpenCL
     runtime cannot be compiled."""
-    return [open_cpu(None), *list_gpus()]
+    return [device for kind in all_kinds() for device in kind.list_here()]
+
+
+def find_device(key: DeviceKey) -> Device | None:
+    """Return the device here that has a key in the tuning database, or None if there is none. Raises BadInput as
+    `list_devices` does."""
+    return next(filter(None, (kind.find(key) for kind in all_kinds())), None)
+
+
+def runtime_device(name: str) -> tvm.runtime.Device:
+    """Return TVM's device of a name ("cpu", "opencl:0", "cuda:1"), with the runtime that drives it loaded. Raises
+    BadInput where the device is not there."""
+    return kind_of(name).runtime_device(name)

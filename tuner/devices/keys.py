@@ -9,38 +9,16 @@ import re
 from dataclasses import replace
 
 from templates.gpu.limits import GpuLimits
-from tuner.devices.opencl import DeviceInfo
 from tuning_db.record import DeviceKey
 
 _MARKS = re.compile(r"\((r|tm|c)\)|\[[^]]*\]|\b(intel|nvidia|arm|graphics)\b|\br\d+p\d+\b")
 # Memory sizes and board variants do not change a kernel: "H100 80GB HBM3", "H100 PCIe".
 _VARIANTS = re.compile(r"\b(\d+gb|hbm\d\w*|sxm\d?|pcie|nvl)\b")
 _ALIASES = {"mali-lodx": "mali-g610"}  # some drivers for the RK3588 report the first name
-
-
-# Words in a vendor's or a device's name, and their family. The first word that is found decides.
-_FAMILIES = (
-    ("mali", "mali"),
-    ("arm", "mali"),
-    ("adreno", "adreno"),
-    ("qualcomm", "adreno"),
-    ("nvidia", "nvidia"),
-    ("advanced micro devices", "amd"),
-    ("amd", "amd"),
-    ("intel", "intel"),
-)
 # Drivers of Mali hang, or run out of memory, when some thousands of launches are queued; this is not documented. The
 # number is our choice, far below that and still enough to hide a launch's cost.
 _FLUSH_EVERY = {"mali": 16}
 _EMULATED = "-emulated"
-
-
-def family_of(info: DeviceInfo) -> str:
-    """Return the family of an OpenCL device, one of templates.gpu.limits.FAMILIES."""
-    if info.type == "cpu":
-        return "cpu"
-    text = f"{info.vendor} {info.name}".lower()
-    return next((family for word, family in _FAMILIES if word in text), "other")
 
 
 def flush_every(family: str) -> int:

@@ -13,7 +13,7 @@ from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
 from tuner.devices.base import Device
-from tuner.devices.cpu import family
+from tuner.devices.cpu.host import family
 from tuner.devices.keys import device_key, flush_every
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.devices import opencl
 from tuner.devices.base import Device
-
-# The architectures of Jetsons (TX1 and Nano, TX2, Xavier, Orin), whose GPU has no memory of its own.
-_INTEGRATED = frozenset(("sm_53", "sm_62", "sm_72", "sm_87"))
 
 
 def shares_cores(device: Device) -> bool:
@@ -18,9 +14,4 @@ def shares_cores(device: Device) -> bool:
 def shares_memory(device: Device) -> bool:
     """Tell whether a device works on the host's main memory. Its tensors are still allocations of its own, so that
     values are copied."""
-    if shares_cores(device):
-        return True
-    kind, _, number = device.name.partition(":")
-    if kind == "opencl":
-        return opencl.has_host_memory(int(number))
-    return device.key.attrs.get("arch") in _INTEGRATED
+    return shares_cores(device) or device.kind.shares_memory(device)

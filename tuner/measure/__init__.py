@@ -10,7 +10,7 @@ starts. `ray.builders` lets other machines build. Both runners are made of `loca
 from collections.abc import Callable
 
 from board_agent.timing import Repetition
-from tuner.devices import Device, is_board
+from tuner.devices import Device
 from tuner.measure.boards.runner import BoardRunner
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.local.runner import LocalRunner
@@ -37,4 +37,4 @@ def open_runner(
 ) -> SearchingRunner:
     """Open the runner that measures on a device. `notice` is as in LocalRunner. Raises BadInput, with what to do, where
     measuring cannot work."""
-    return (BoardRunner if is_board(device.name) else LocalRunner)(device, options, notice)
+    return (BoardRunner if device.kind.is_remote else LocalRunner)(device, options, notice)

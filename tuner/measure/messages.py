@@ -16,7 +16,7 @@ class BuilderSettings:
     """Settings that a build worker is started with. `device` is the device's name. `threads` is the number of threads
     that the preflight kernel is built for. `memory_bytes` is what one build may allocate. `binaries` is where a
     driver's compiled programs go, None where there are none. `form` says in what form candidates are built, see
-    `devices.form_of`."""
+    `devices.Form`."""
 
     device: str
     target: str

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from board_agent.parsing import parse_json
+from tuner.devices import DeviceKind, kind_of
 from tuner.errors import BadInput
 from tuner.graph import Count, TensorInfo
 from tuner.module.typed import check_fields
@@ -37,6 +38,11 @@ class Processor:
     def is_host(self) -> bool:
         """Return whether the device is a CPU."""
         return self.key["kind"] == "cpu"
+
+    @property
+    def kind(self) -> DeviceKind:
+        """Return the kind that the device's name is of. Raises BadInput for a kind that is not known here."""
+        return kind_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,11 @@ class Manifest:
     errors: Mapping[str, float]
     stages: tuple[str, ...] = ()
     entry: str = "main"
+
+    @property
+    def driven_kinds(self) -> list[DeviceKind]:
+        """Return the kinds of those devices that drivers drive. Raises BadInput for a kind that is not known here."""
+        return list({processor.kind for processor in self.devices if not processor.is_host})
 
     @property
     def computes_on_host(self) -> bool:

@@ -6,7 +6,6 @@ from tvm.target import Target
 
 from templates.gpu.limits import gpu_limits
 from tuner.devices import Device, open_device
-from tuner.devices.gpu import list_gpus
 from tuner.errors import BadInput
 from tuner.module.manifest import Processor
 from tuning_db.record import DeviceKey
@@ -22,7 +21,7 @@ def device_for(processor: Processor) -> Device:
     built = DeviceKey.from_dict(processor.key)
     named = f"was built for {processor.name} ({built.model})"
     try:
-        here = list_gpus(built.kind)
+        here = processor.kind.list_here()
         if not here:
             open_device(processor.name)
     except BadInput as error:

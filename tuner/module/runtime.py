@@ -9,8 +9,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,9 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
         kernels = (directory / manifest.kernels).resolve()
         executable.import_module(tvm.runtime.load_module(str(kernels)))
         pool = _pool(directory, manifest.files, kernels) if manifest.computes_on_host else None
-    if pool is not None and any(processor.key["kind"] == "opencl" for processor in manifest.devices):
-        opencl.set_host_threads(*pool.waiting)  # OpenCL may compute on cores where the pool waits
+    if pool is not None:
+        for kind in manifest.driven_kinds:
+            kind.share_cores(*pool.waiting)
     if manifest.stages and manifest.computes_on_host:
         offer_stages(pool)
     constants = list(_placed_constants(directory, manifest, devices))
@@ -245,9 +247,8 @@ class Module:
             self._fill(inputs)
             self._run()
             recorder = Recorder()
-            launches: list[opencl.Launch] = []
-            traced = any(p.key["kind"] == "opencl" for p in self.manifest.devices)
-            with opencl.trace() if traced else nullcontext(launches) as launches:
+            with ExitStack() as traced:
+                traces = [traced.enter_context(kind.trace()) for kind in self.manifest.driven_kinds]
                 recorder.start = time.perf_counter()
                 for result in self._instrumented(recorder.instrument):
                     _copied(result)  # waits for what is queued
@@ -255,6 +256,7 @@ class Module:
             behind = Attribution(self.manifest.operators)
             operators = [behind.next(name) for name, *_ in recorder.calls]
             nodes = [operator.node if operator else None for operator in operators]
+            launches = list(chain.from_iterable(traces))
             return Timeline((*recorder.host_spans(nodes), *recorder.device_spans(launches)), seconds)
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> None:

@@ -19,7 +19,7 @@ import tvm
 from tvm import te
 
 from templates import default
-from tuner.devices import Device, opencl, timed_call, usable_cpus
+from tuner.devices import Device, timed_call, usable_cpus
 from tuner.devices.parallel import Pool, open_pool, pool_library
 from tuner.graph import COPY
 from tuner.placement.kernel_timing import time_copy
@@ -140,8 +140,8 @@ def _pool_of(*ends: Device) -> tuple[Pool | None, int]:
         return None, 1
     threads = min(host.threads, len(usable_cpus()))
     pool.threads(threads)
-    if any(device.key.kind == "opencl" for device in ends):
-        opencl.set_host_threads(*pool.waiting)
+    for device in ends:
+        device.kind.share_cores(*pool.waiting)
     return pool, threads
 
 

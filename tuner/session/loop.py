@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Literal
 
 from templates.template import search_space, template_named
-from tuner.devices import Device, is_board
+from tuner.devices import Device
 from tuner.errors import BadInput, NothingMeasured
 from tuner.measure.runner import Candidate, Runner
 from tuner.search import DEFAULT, check_searcher, make_searcher
@@ -127,7 +127,7 @@ class _Session:
         self._spent = replace(runner.spent)
         self._failures: Counter[str] = Counter()
         self._preset = budget.per_task
-        suspects = release_dead(store, device.key, not is_board(device.name))
+        suspects = release_dead(store, device.key, not device.kind.is_remote)
         self._states = [self._state(t, only, exact, suspects.get(t.workload, ())) for t in tasks]
         self._tunable = [s for s in self._states if s.space is not None]
         self._sharing = share(self._tunable)

@@ -12,8 +12,8 @@ from tvm.target import Target
 
 from templates.gpu.limits import GpuLimits, gpu_target
 from tests.templates.support import host_target
-from tuner.devices.gpu import limits_of
 from tuner.devices.opencl import DeviceInfo, device_info, devices
+from tuner.devices.opencl.opening import limits_of
 from tuner.errors import BadInput
 
 # What a driver's platform is called, and how to get it.

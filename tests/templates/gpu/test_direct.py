@@ -12,7 +12,7 @@ from templates.template import template_named
 from templates.workloads import Conv2d
 from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
 from tests.templates.support import Compiled
-from tuner.devices.gpu import limits_of
+from tuner.devices.opencl.opening import limits_of
 from tuning_db.record import Config
 
 CONV = Conv2d(1, 16, 13, 13, 24, (3, 3), padding=(1, 1, 1, 1))

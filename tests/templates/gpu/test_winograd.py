@@ -14,7 +14,7 @@ from templates.gpu.winograd import GpuWinograd
 from templates.workloads import Conv2d
 from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, PROCESSOR, driver, gpu
 from tests.templates.support import Compiled
-from tuner.devices.gpu import limits_of
+from tuner.devices.opencl.opening import limits_of
 
 TEMPLATE = GpuWinograd()
 CONV = Conv2d(1, 32, 30, 26, 48, (3, 3), padding=(1, 1, 1, 1))

@@ -6,11 +6,10 @@ import pytest
 from tvm.target import Target
 
 from templates.gpu.limits import gpu_limits
-from tuner.devices import Device, open_device, timed_call
-from tuner.devices.gpu import list_gpus
+from tuner.devices import Device, cuda, list_devices, open_device, opencl, timed_call
 from tuner.errors import BadInput
 
-FOUND = list_gpus()
+FOUND = [device for device in list_devices() if not device.is_host]
 needs_opencl = pytest.mark.skipif(not FOUND, reason="no OpenCL driver or CUDA device is here")
 each = pytest.mark.parametrize("device", FOUND, ids=lambda d: d.key.model)
 
@@ -68,7 +67,7 @@ def test_cuda_devices_are_found_without_the_opencl_runtime(monkeypatch: pytest.M
     def unavailable() -> list[Device]:
         raise BadInput("OpenCL needs a C++ compiler once")
 
-    monkeypatch.setattr("tuner.devices.gpu.opencl.devices", unavailable)
-    assert list_gpus("cuda") == [device for device in FOUND if device.key.kind == "cuda"]
+    monkeypatch.setattr("tuner.devices.opencl.kind.devices", unavailable)
+    assert cuda.KIND.list_here() == [device for device in FOUND if device.key.kind == "cuda"]
     with pytest.raises(BadInput, match="C\\+\\+ compiler"):
-        list_gpus("opencl")
+        opencl.KIND.list_here()

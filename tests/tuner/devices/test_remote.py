@@ -6,10 +6,13 @@ import pytest
 from tvm.target import Target
 
 from templates.gpu.limits import gpu_limits
+from tuner.devices.board import KIND, place_on_board
 from tuner.devices.cpu import family
+from tuner.devices.cpu.on_boards import cpu_of
+from tuner.devices.cuda.on_boards import CudaOnBoards
 from tuner.devices.profiles import profile_named
-from tuner.devices.remote import cpu_of, gpu_device_of, gpu_key_of, is_board, place_on_board
 from tuner.errors import BadInput
+from tuning_db.record import DeviceKey
 
 
 def facts(machine: str, flags: str = "", part: str = "") -> dict[str, object]:
@@ -39,8 +42,8 @@ def test_another_architecture_is_refused() -> None:
 
 
 def test_names() -> None:
-    assert is_board("board:pi")
-    assert not is_board("cpu")
+    assert KIND.recognises("board:pi")
+    assert not KIND.recognises("cpu")
     assert place_on_board("board:pi") == ("pi", "cpu")
     assert place_on_board("board:pi/opencl:0") == ("pi", "opencl:0")
     assert place_on_board("board:pi/cuda:1") == ("pi", "cuda:1")
@@ -55,13 +58,17 @@ def orin() -> dict[str, object]:
     return {"kind": "cuda", "name": "Orin", "capability": [8, 7], **sizes, **memory}
 
 
+def _key(described: dict[str, object]) -> DeviceKey:
+    return CudaOnBoards().key({}, described, Target("llvm"), 1)
+
+
 def test_a_jetson_is_the_device_of_its_profile() -> None:
-    profile, key = profile_named("jetson-orin"), gpu_key_of({}, orin())
+    profile, key = profile_named("jetson-orin"), _key(orin())
     expected = profile.key()
     assert (key.kind, key.family, key.model) == (expected.kind, expected.family, expected.model)
     assert key.attrs == {name: value for name, value in expected.attrs.items() if name != "clock_mhz"}
-    device = gpu_device_of("board:jetson/cuda:0", {}, orin())
+    device = CudaOnBoards().device("board:jetson/cuda:0", {}, orin(), None)
     assert gpu_limits(device.target) == gpu_limits(profile.target())
     assert (device.cache_bytes, device.memory_bytes) == (4 << 20, 30 << 30)
     with pytest.raises(BadInput, match="'warp'"):
-        gpu_key_of({}, {name: value for name, value in orin().items() if name != "warp"})
+        _key({name: value for name, value in orin().items() if name != "warp"})

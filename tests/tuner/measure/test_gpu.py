@@ -9,12 +9,11 @@ import pytest
 from templates.template import search_space
 from templates.workloads import Conv2d
 from tests.tuner.measure.misbehaving_gpu import candidate
-from tuner.devices import Device
-from tuner.devices.gpu import list_gpus
+from tuner.devices import Device, list_devices
 from tuner.measure import Candidate, LocalRunner, MeasureOptions
 from tuning_db.record import FailureKind
 
-DEVICES = list_gpus()
+DEVICES = [device for device in list_devices() if not device.is_host]
 OPTIONS = MeasureOptions(run_seconds=5, builders=1, plugins=("tests.tuner.measure.misbehaving_gpu",))
 EXPECTED = {
     "wrong": (FailureKind.WRONG_ANSWER, "relative error"),

@@ -6,8 +6,7 @@ import pytest
 
 from tests.tuner.measure.forgetful import candidate
 from tests.vision_ops.test_contract import WORKLOADS
-from tuner.devices import Device, open_device
-from tuner.devices.gpu import list_gpus
+from tuner.devices import Device, list_devices, open_device
 from tuner.measure import LocalRunner, MeasureOptions
 from tuner.session import Budget, Task, tune
 from tuning_db.record import FailureKind
@@ -15,7 +14,7 @@ from tuning_db.store import open_db
 
 pytestmark = pytest.mark.sampled(2)  # each runs on several devices
 
-DEVICES = ["cpu", *(device.name for device in list_gpus())]
+DEVICES = [device.name for device in list_devices()]
 
 
 @pytest.fixture(params=DEVICES)

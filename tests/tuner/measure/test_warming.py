@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.measure.misbehaving_gpu import candidate
-from tuner.devices import compiles_when_run, keep_binaries_in, open_device, pocl_cache
-from tuner.devices.gpu import list_gpus
+from tuner.devices import kind_of, list_devices, open_device
+from tuner.devices.opencl.binaries import pocl_cache
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.messages import BuilderSettings, BuildJob, WarmJob
 from tuner.measure.workers.build_main import build, warm
@@ -23,7 +23,7 @@ Steps = tuple[str, ...]
 @pytest.fixture(scope="module")
 def late() -> str:
     """The name of a device whose driver compiles late."""
-    found = [device.name for device in list_gpus() if compiles_when_run(device.name)]
+    found = [device.name for device in list_devices() if device.kind.compiles_when_run(device.name)]
     if not found:
         pytest.skip("PoCL is not here (apt-get install pocl-opencl-icd)")
     return found[0]
@@ -32,7 +32,7 @@ def late() -> str:
 def _compiled_after(name: str, folder: str, steps: Steps) -> tuple[list[str], list[str]]:
     """What PoCL has compiled for the launch of a kernel after some steps of a builder in this fresh process, by the
     names of its folders, and the steps' failures."""
-    keep_binaries_in(f"{folder}/binaries", name)  # before the driver is opened
+    kind_of(name).keep_binaries_in(f"{folder}/binaries", name)  # before the driver is opened
     device = open_device(name)
     settings = BuilderSettings(device.name, str(device.target), check_toolchain(), 1, 4 << 30, f"{folder}/binaries")
     library, failures = f"{folder}/candidate.so", []

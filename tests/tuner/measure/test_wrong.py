@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.measure.wrong import NAME, RIGHT, WAYS, WORKLOADS, candidate
-from tuner.devices import Device, open_device
-from tuner.devices.gpu import list_gpus
+from tuner.devices import Device, list_devices, open_device
 from tuner.measure import LocalRunner, MeasureOptions
 from tuning_db.record import FailureKind
 from tuning_db.store import open_db
 
-DEVICES = [open_device("cpu", 1), *list_gpus()]
+DEVICES = [open_device("cpu", 1), *(device for device in list_devices() if not device.is_host)]
 OPTIONS = MeasureOptions(builders=1, plugins=("tests.tuner.measure.wrong",))
 SAYS = {
     "second_call": "relative error",

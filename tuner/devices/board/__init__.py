@@ -2,13 +2,18 @@
 to it."""
 
 from tuner.devices.board.boards import Board, Boards, Record
+from tuner.devices.board.kind import BoardKind
 from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link, NotAnswered, NotCompiled, Standing
+from tuner.devices.board.names import boards_of, kind_on_board, name_on_board, on_board, place_on_board
+from tuner.devices.board.opening import alike
 from tuner.devices.board.pairing import Pairing
 
 __all__ = [
+    "KIND",
     "Board",
     "BoardBusy",
     "BoardGone",
+    "BoardKind",
     "Boards",
     "KernelDied",
     "Link",
@@ -17,4 +22,12 @@ __all__ = [
     "Pairing",
     "Record",
     "Standing",
+    "alike",
+    "boards_of",
+    "kind_on_board",
+    "name_on_board",
+    "on_board",
+    "place_on_board",
 ]
+
+KIND = BoardKind()

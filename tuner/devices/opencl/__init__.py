@@ -19,15 +19,19 @@ from tuner.devices.opencl.control import (
     set_build_options,
     set_flush_every,
     set_host_threads,
+    timed_call,
     trace,
 )
+from tuner.devices.opencl.kind import OpenclKind
 from tuner.devices.opencl.library import load
 from tuner.devices.opencl.listing import DeviceInfo, Driver, device_info, devices, drivers, has_host_memory, info_of
 
 __all__ = [
+    "KIND",
     "DeviceInfo",
     "Driver",
     "Launch",
+    "OpenclKind",
     "counters",
     "device_info",
     "devices",
@@ -41,5 +45,8 @@ __all__ = [
     "set_build_options",
     "set_flush_every",
     "set_host_threads",
+    "timed_call",
     "trace",
 ]
+
+KIND = OpenclKind()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import tvm
 import tvm_ffi
 
 from tuner.devices.opencl.library import call, load
@@ -41,6 +43,14 @@ def trace() -> Iterator[list[Launch]]:
         yield launches
     finally:
         launches += [Launch(str(row[0]), *map(int, row[1:])) for row in call("stop_trace")]
+
+
+def timed_call(device: tvm.runtime.Device, function: Callable[..., Any], *arguments: Any) -> float:
+    """Call a function of a device's kernels, wait for it, and return the seconds between two events of the device. The
+    device may be one of CUDA's too."""
+    load()
+    nanoseconds = tvm.get_global_func("edgetune.time_call")(device, function, *arguments)
+    return float(nanoseconds) * 1e-9
 
 
 def order_streams(index: int, first: int, then: int) -> None:

@@ -26,7 +26,8 @@ from board_agent import journal
 from board_agent.disk import whole_file
 from board_agent.parsing import parse_json
 from templates.template import template_named
-from tuner.devices import Device, flush_every, form_of, gpu_key_of, key_of, place_on_board
+from tuner.devices import Device, flush_every
+from tuner.devices.board import name_on_board, on_board
 from tuner.errors import BadInput, last_line
 from tuner.measure.codegen.toolchain import preflight_data, preflight_result
 from tuner.measure.runner import Candidate, MeasureOptions
@@ -143,8 +144,8 @@ def write_bundle(
             "made": clock(),
             "name": hashlib.sha256(json.dumps(candidates, sort_keys=True).encode()).hexdigest()[:16],
             "settings": {
-                "device": place_on_board(device.name)[1],
-                "form": form_of(device.name),
+                "device": device.kind.spec_there(device.name),
+                "form": device.kind.form(device.name),
                 "flush_every": flush_every(device.key.family),
                 "threads": device.threads,
                 "memory_bytes": options.memory_bytes or 1 << 30,
@@ -323,8 +324,8 @@ def _opened(bundle: Path, results: Path) -> tuple[dict[str, Any], list[dict[str,
         raise BadInput(f"{results}: these are the results of another bundle than {bundle}")
     wanted = DeviceKey.from_dict(manifest["device"])
     described = facts["described"]
-    threads = int(manifest["settings"]["threads"])
-    found = gpu_key_of(facts, described) if described else key_of(facts, Target(manifest["target"]), threads)
+    spec, threads = str(manifest["settings"]["device"]), int(manifest["settings"]["threads"])
+    found = on_board(name_on_board("bundle", spec)).key(facts, described, Target(manifest["target"]), threads)
     if found.family.removesuffix("-emulated") != wanted.family.removesuffix("-emulated"):
         raise BadInput(f"{results}: measured on {found.family} {found.model}, not on {wanted.family}")
     return manifest, lines, outputs, found

@@ -18,8 +18,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
 
-from tuner.devices import boards_of, called, place_on_board
-from tuner.devices.board import Boards, Standing
+from tuner.devices import kind_of
+from tuner.devices.board import Boards, Standing, boards_of, place_on_board
 from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
 from tuner.measure.messages import CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
 from tuner.measure.runner import Closing
@@ -222,7 +222,7 @@ class Fleet(Closing):
         with self._changed:
             self._states[name] = _State.WAITING
             self._changed.notify_all()
-        self._tell(name, f"waiting for {called(name)}: {_ordinal(standing.place)} in line, {standing}")
+        self._tell(name, f"waiting for {kind_of(name).called(name)}: {_ordinal(standing.place)} in line, {standing}")
 
     def _tell(self, name: str, text: str) -> None:
         """Report `text` about a board. A text that has not changed is repeated only after _NOTICE_SECONDS."""
@@ -284,7 +284,7 @@ class Fleet(Closing):
     def _welcome(self, client: MeasureClient) -> None:
         name = self._clients[client]
         if self._said.pop(name, None) is not None:
-            self._notice(f"{called(name)} measures for this run now")
+            self._notice(f"{kind_of(name).called(name)} measures for this run now")
         self._give_back(client)
 
     def close(self) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 
-from tuner.devices import Device, compiles_when_run, form_of, pocl_cache, usable_cpus
+from tuner.devices import Device, usable_cpus
 from tuner.measure.codegen.toolchain import check_toolchain, operands_file
 from tuner.measure.messages import BuilderSettings, BuildJob, WarmJob
 from tuner.measure.plugins import import_plugins
@@ -54,22 +53,22 @@ class LocalBuilder(Closing):
         import_plugins(options.plugins)
         self._scratch = Scratch()
         self._ray: RayBuilders | None = None
-        self.alone: AbstractContextManager[object] = threading.Lock() if device.name == "cpu" else nullcontext()
+        self.alone: AbstractContextManager[object] = threading.Lock() if device.kind.is_cpu else nullcontext()
         self.server = ProcessServer(self._scratch.path, (*_PRELOAD, *options.plugins))
         cpus = usable_cpus()
         builders = options.builders or len(cpus)
         self.memory_bytes = options.memory_bytes or _default_memory_bytes(builders)
         self.batch_size = builders * _BATCH_PER_BUILDER
-        self._compiles_when_run = compiles_when_run(device.name)
-        form = form_of(device.name)
-        self.binaries = None if device.is_host or form == "launches" else str(self._scratch.path / "binaries")
+        self._compiles_when_run = device.kind.compiles_when_run(device.name)
+        self.binaries = str(self._scratch.path / "binaries") if device.kind.keeps_binaries else None
         # Builders take the cores from the other end, so that a single builder does not disturb the measuring cores.
         pool = PoolOptions(builders, cpus=tuple(cpus[::-1]), compile_seconds=options.compile_seconds)
-        self._pool = BuilderPool(self.server, self._settings(device.name, self.binaries), pool)
+        self._pool = BuilderPool(self.server, self._settings(self.binaries), pool)
 
-    def _settings(self, device: str, binaries: str | None) -> BuilderSettings:
-        target, form = str(self._device.target), form_of(self._device.name)
-        return BuilderSettings(device, target, self._linker, self._device.threads, self.memory_bytes, binaries, form)
+    def _settings(self, binaries: str | None) -> BuilderSettings:
+        device = self._device
+        target, form = str(device.target), device.kind.form(device.name)
+        return BuilderSettings(device.name, target, self._linker, device.threads, self.memory_bytes, binaries, form)
 
     @property
     def folder(self) -> Path:
@@ -87,7 +86,7 @@ class LocalBuilder(Closing):
         is no cluster, or none of its nodes can build for this machine."""
         if self._options.ray is None:
             return
-        settings = self._settings("cpu", binaries=None)
+        settings = self._settings(binaries=None)
         self._ray = RayBuilders(
             self.server, self._pool, settings, options=self._options, say=self._notice, alone=self.alone
         )
@@ -146,13 +145,7 @@ class LocalBuilder(Closing):
             library.unlink(missing_ok=True)
             operands_file(library).unlink(missing_ok=True)
         if self.binaries is not None:
-            shutil.rmtree(self.binaries, ignore_errors=True)
-            # The cache folder itself stays: the driver has it open.
-            for left in Path(pocl_cache(self.binaries)).glob("*"):
-                if left.is_dir():
-                    shutil.rmtree(left, ignore_errors=True)
-                else:
-                    left.unlink(missing_ok=True)
+            self._device.kind.clear_binaries(self.binaries)
 
     def close(self) -> None:
         if self._ray is not None:

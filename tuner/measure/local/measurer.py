@@ -54,7 +54,7 @@ def executor_settings(device: Device, options: MeasureOptions, builder: LocalBui
         device=device.name,
         target=str(device.target),
         threads=device.threads,
-        cpus=tuple(cpus[: device.threads] if device.name == "cpu" else cpus),
+        cpus=tuple(device.kind.measuring_cores(device, cpus)),
         preflight=str(preflight),
         cold_bytes=options.cold_bytes or 2 * device.cache_bytes,
         tolerance=options.tolerance,

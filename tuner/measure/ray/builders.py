@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tuner.devices import Device, is_board, usable_cpus
+from tuner.devices import Device, usable_cpus
 from tuner.errors import BadInput
 from tuner.measure.failures import last_meaningful_line
 from tuner.measure.messages import BuilderSettings, BuildJob
@@ -61,7 +61,7 @@ Say = Callable[[str], object]
 
 def check_ray(address: str, device: Device) -> None:
     """Raise BadInput where candidates for the device cannot be built on a Ray cluster at that address."""
-    if not device.is_host and not is_board(device.name):
+    if not device.kind.is_cpu and not device.kind.is_remote:
         raise BadInput(f"device {device.name}: its driver compiles its kernels, on this machine: leave out --ray")
     host, _, port = address.rpartition(":")
     if address != "auto" and (not host or "/" in host or not port.isdecimal() or int(port) > 65535):

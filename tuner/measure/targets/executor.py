@@ -1,5 +1,5 @@
 """Runs candidates on the host's CPU, on a device behind one of TVM's runtimes, or on a board. Start at
-`open_executor`."""
+`open_executor`, which chooses by what the device's kind says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tvm
 
 from board_agent.guards import GUARD_BYTES, OVERWRITTEN, WRITTEN_AROUND, Guarded, digest, guard, is_whole
 from board_agent.timing import Repetition, burst, in_repeats, repeat, undisturbed
-from tuner.devices import is_board, pin_threads, runtime_device, timed_call
+from tuner.devices import kind_of, pin_threads, runtime_device, timed_call
 from tuner.devices.board import Standing
 from tuner.devices.parallel import Pool, open_pool
 from tuner.measure.codegen.toolchain import ENTRY
@@ -209,12 +209,13 @@ class Host(LocalExecutor):
 
 
 class Accelerator(LocalExecutor):
-    """Runs candidates on an OpenCL or CUDA device, which has its own memory and whose events give the time. Calls are
-    waited for: an OpenCL queue holds one at a time (some drivers hang on long queues), and a CUDA queue two."""
+    """Runs candidates on a device behind one of TVM's runtimes, which has its own memory and whose events give the
+    time. Calls are waited for: an OpenCL queue holds one at a time (some drivers hang on long queues), and a CUDA queue
+    two, see `DeviceKind.queue_depth`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(runtime_device(name))
-        self._queues = name.startswith("cuda")
+        self._queues = kind_of(name).queue_depth > 1
 
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
         return tensor.numpy()
@@ -257,8 +258,9 @@ class Accelerator(LocalExecutor):
 def open_executor(settings: ExecutorSettings, waits: Callable[[Standing], object]) -> Executor:
     """Open the executor that a worker's settings ask for. `waits` is called now and then while others measure on a
     board. Raises BadInput where the device is not there, and DeviceLost for a board that cannot be reached."""
-    if settings.device == "cpu":
-        return Host(settings.threads, settings.cpus, settings.pool)
-    if is_board(settings.device):
+    kind = kind_of(settings.device)
+    if kind.is_remote:
         return RemoteExecutor(settings, waits)
+    if kind.is_cpu:
+        return Host(settings.threads, settings.cpus, settings.pool)
     return Accelerator(settings.device)

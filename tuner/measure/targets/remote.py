@@ -18,8 +18,18 @@ from tvm.target import Target
 
 from board_agent.condition import steady_answer
 from board_agent.timing import Repetition
-from tuner.devices import alike, flush_every, form_of, gpu_key_of, key_of, place_on_board
-from tuner.devices.board import BoardBusy, BoardGone, Boards, Link, Standing
+from tuner.devices import flush_every, kind_of
+from tuner.devices.board import (
+    BoardBusy,
+    BoardGone,
+    Boards,
+    Link,
+    Standing,
+    alike,
+    kind_on_board,
+    on_board,
+    place_on_board,
+)
 from tuner.errors import BadInput, DeviceLost
 from tuner.measure.messages import ExecutorSettings
 from tuner.measure.targets.operand import Fill, Operand
@@ -69,18 +79,19 @@ class RemoteExecutor:
     """
 
     def __init__(self, settings: ExecutorSettings, waits: Callable[[Standing], object]) -> None:
-        board, on_board = place_on_board(settings.device)
+        board, device = place_on_board(settings.device)
+        form = kind_of(settings.device).form(settings.device)
         self._seconds = settings.run_seconds
         # Requests in which a candidate can do harm. Where it is sent as source, the board's driver compiles it on
         # loading.
-        self._running = (*_RUNNING, "load") if form_of(settings.device) == "launches" else _RUNNING
+        self._running = (*_RUNNING, "load") if form == "launches" else _RUNNING
         self._last = 0
         self.throttled, self.condition = "", ""
         self.dropped: list[int] = []
         self.dropped_functions: list[int] = []
         started = {
-            "device": on_board,
-            "form": form_of(settings.device),
+            "device": device,
+            "form": form,
             "threads": settings.threads,
             "memory_bytes": settings.memory_bytes,
         }
@@ -91,7 +102,8 @@ class RemoteExecutor:
             self._link.start(started, _PREPARE_SECONDS, waits)
             described, _ = self._link.ask({"do": "describe"})
             check_is_like(self._link.facts, described, settings)
-            self._cores = self._link.facts["cpus"][: settings.threads] if on_board == "cpu" else None
+            is_cpu = kind_on_board(settings.device).is_cpu
+            self._cores = self._link.facts["cpus"][: settings.threads] if is_cpu else None
         except (BoardGone, BoardBusy) as error:
             raise DeviceLost(str(error)) from error
         if settings.pool is not None:
@@ -197,7 +209,7 @@ class RemoteExecutor:
 
 def check_is_like(facts: dict[str, Any], described: dict[str, Any], settings: ExecutorSettings) -> None:
     """Raise BadInput for a board of another kind than the run is for: it came later, or was exchanged."""
-    found = gpu_key_of(facts, described) if described else key_of(facts, Target(settings.target), settings.threads)
+    found = on_board(settings.device).key(facts, described, Target(settings.target), settings.threads)
     if settings.key is not None and not alike(found, settings.key):
         raise BadInput(
             f"{settings.device} is {found.family} {found.model}, and this run is for {settings.key.family} "

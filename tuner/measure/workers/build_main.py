@@ -15,7 +15,7 @@ from tvm.target import Target
 import vision_ops
 from board_agent.sandbox import limit_memory, resident_bytes
 from templates.template import ScheduleError, template_named
-from tuner.devices import compile_kernels, compiles_when_run, keep_binaries_in, runtime_device
+from tuner.devices import kind_of, runtime_device
 from tuner.measure.codegen.launches import build_launches
 from tuner.measure.codegen.toolchain import ENTRY, build_shared, operand_types, operands_file, preflight_func
 from tuner.measure.failures import describe
@@ -29,7 +29,7 @@ def main(connection: Connection, settings: BuilderSettings) -> None:
     assert vision_ops is not None  # imported for the templates and operators that it registers
     target = Target(settings.target)
     if settings.binaries is not None:
-        keep_binaries_in(settings.binaries, settings.device)
+        kind_of(settings.device).keep_binaries_in(settings.binaries, settings.device)
     while True:
         job: BuildJob | WarmJob = connection.recv()
         limit_memory(settings.memory_bytes)
@@ -38,14 +38,14 @@ def main(connection: Connection, settings: BuilderSettings) -> None:
 
 def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone:
     """Build one candidate. Whatever the template raises is the candidate's failure."""
-    failure = None
+    failure, kind = None, kind_of(settings.device)
     try:
         func = preflight_func(settings.threads, target) if job.candidate is None else scheduled(job.candidate, target)
         if settings.form == "launches":
             build_launches(func, target, Path(job.library))
         else:
-            compile_kernels(settings.device, build_shared(func, target, Path(job.library), settings.linker))
-        if compiles_when_run(settings.device):
+            kind.compile_ahead(settings.device, build_shared(func, target, Path(job.library), settings.linker))
+        if kind.compiles_when_run(settings.device):
             operands_file(Path(job.library)).write_text(json.dumps(operand_types(func)))
     except (ScheduleError, s_tir.ScheduleError) as error:
         failure = Failure(FailureKind.INVALID, describe(error))

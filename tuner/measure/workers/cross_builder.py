@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.devices import Device, form_of, usable_cpus
+from tuner.devices import Device, usable_cpus
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.messages import BuilderSettings, BuildJob
 from tuner.measure.runner import Candidate, Closing, MeasureOptions
@@ -27,9 +27,8 @@ class CrossBuilder(Closing):
         self._scratch = Scratch()
         self._server = ProcessServer(self._scratch.path, ("tuner.measure.workers.build_main", *options.plugins))
         memory = options.memory_bytes or _MEMORY_BYTES
-        settings = BuilderSettings(
-            "cpu", str(device.target), linker, device.threads, memory, None, form_of(device.name)
-        )
+        form = device.kind.form(device.name)
+        settings = BuilderSettings(device.name, str(device.target), linker, device.threads, memory, None, form)
         pool = PoolOptions(options.builders or len(cpus), tuple(cpus), options.compile_seconds)
         self._pool = BuilderPool(self._server, settings, pool)
 

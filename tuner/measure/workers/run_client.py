@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tuner.devices import called, is_board
+from tuner.devices import kind_of
 from tuner.devices.board import Standing
 from tuner.errors import BadInput, DeviceLost, TurnOver
 from tuner.measure.failures import was_killed
@@ -61,7 +61,8 @@ class MeasureClient:
         self._server = server
         self._settings = settings
         self._waits = waits
-        self.drift = Drift(called(settings.device), notice)
+        self._kind = kind_of(settings.device)
+        self.drift = Drift(self._kind.called(settings.device), notice)
         self._run_seconds = run_seconds
         self._worker: Worker | None = None
         self._used = False  # the worker ran a candidate, which may have broken something
@@ -77,9 +78,9 @@ class MeasureClient:
             if problem is not None and was_killed(problem):
                 problem = self._problem_of_start()
             if problem is not None:
-                device = self._settings.device
-                if is_board(device):  # other boards of the run may be able to, and this one later
-                    raise DeviceLost(f"{called(device)} cannot run a kernel that is known to be good: {problem}")
+                if self._kind.is_remote:  # other boards of the run may be able to, and this one later
+                    name = self._kind.called(self._settings.device)
+                    raise DeviceLost(f"{name} cannot run a kernel that is known to be good: {problem}")
                 raise BadInput(f"a kernel that is known to be good cannot be run here: {problem}")
         assert self._worker is not None
         return self._worker

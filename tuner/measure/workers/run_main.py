@@ -20,7 +20,7 @@ from tvm.target import Target
 import vision_ops
 from board_agent.sandbox import limit_memory, resident_bytes
 from templates.template import AnchorTemplate, template_named
-from tuner.devices import keep_binaries_in
+from tuner.devices import kind_of
 from tuner.devices.board import KernelDied, NotAnswered, NotCompiled
 from tuner.errors import BadInput, DeviceLost, TurnOver
 from tuner.measure.failures import describe
@@ -65,7 +65,7 @@ def main(connection: Connection, settings: ExecutorSettings) -> None:
     answer."""
     assert vision_ops is not None  # imported for the templates and operators that it registers
     if settings.binaries is not None:
-        keep_binaries_in(settings.binaries, settings.device)
+        kind_of(settings.device).keep_binaries_in(settings.binaries, settings.device)
     try:
         try:
             executor = open_executor(settings, lambda standing: connection.send(Waiting(standing)))

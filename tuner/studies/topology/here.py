@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from board_agent.topology import memory_bytes
-from tuner.devices import Device, is_board
+from tuner.devices import Device
 from tuner.devices.roof import launch_seconds, roof_of
 from tuner.devices.sharing import shares_cores, shares_memory
 from tuner.errors import BadInput
@@ -52,7 +52,7 @@ def measured_topology(
 
     Raises BadInput for a board, as copies on it cannot be timed from this machine.
     """
-    board = next((d for d in devices if is_board(d.name)), None)
+    board = next((d for d in devices if d.kind.is_remote), None)
     if board is not None:
         raise BadInput(f"device {board.name}: a topology is measured on the machine that has the device: leave it out")
     specs = []

@@ -1,0 +1,46 @@
+"""Reads the names of boards' devices: "board:pi" is the CPU of pi, "board:pi/opencl:0" another device of it. Start at
+`place_on_board`."""
+
+from __future__ import annotations
+
+from tuner.devices.kind import DeviceKind, OnBoards
+from tuner.devices.registry import find_kind, kind_of, kinds_on_boards
+from tuner.errors import BadInput
+
+PREFIX = "board:"
+_CPU = "cpu"  # where a name has no device
+
+
+def boards_of(name: str) -> list[str]:
+    """Return the devices that the name of several boards means: "board:a+b/opencl:0" means that device of "board:a" and
+    that of "board:b"."""
+    boards, slash, device = name.removeprefix(PREFIX).partition("/")
+    return [PREFIX + board + slash + device for board in boards.split("+")]
+
+
+def place_on_board(name: str) -> tuple[str, str]:
+    """Return the board, and the device there, that a device's name means: "board:pi" is the CPU of pi. Raises BadInput
+    for a kind of device that boards do not have."""
+    board, _, device = name.removeprefix(PREFIX).partition("/")
+    kind = find_kind(device or _CPU)
+    if kind is None or kind.on_boards is None:
+        others = " or /".join(kind.usage for kind in kinds_on_boards() if kind.name != _CPU)
+        raise BadInput(f"device {name}: give board:{board} for its CPU, board:{board}/{others}")
+    return board, device or _CPU
+
+
+def name_on_board(board: str, device: str) -> str:
+    """Return the name of a board's device; see `place_on_board`."""
+    return PREFIX + board + ("" if device == _CPU else f"/{device}")
+
+
+def kind_on_board(name: str) -> DeviceKind:
+    """Return the kind that a board's device has on the board. Raises BadInput as `place_on_board` does."""
+    return kind_of(place_on_board(name)[1])
+
+
+def on_board(name: str) -> OnBoards:
+    """Return what describes a board's device. Raises BadInput as `place_on_board` does."""
+    found = kind_on_board(name).on_boards
+    assert found is not None
+    return found

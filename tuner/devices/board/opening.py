@@ -1,0 +1,62 @@
+"""Opens a board across the network as a device. Start at `open_board`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tuner.devices.base import Device
+from tuner.devices.board.boards import Boards
+from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link
+from tuner.devices.board.names import boards_of, kind_on_board, on_board, place_on_board
+from tuner.errors import BadInput
+from tuning_db.record import DeviceKey
+
+_MEMORY_BYTES = 1 << 30  # what asking a driver may take
+
+
+def open_board(name: str, threads: int | None) -> Device:
+    """Open the device "board:NAME", or "board:NAME+NAME" for equal boards that share the work. Of several boards, those
+    that are away now may come later. Raises BadInput where a board is not known, none can be reached, or two differ."""
+    names = boards_of(name)
+    if len(set(names)) < len(names):
+        raise BadInput(f"device {name}: give different boards")
+    boards = [Boards()[board] for board, _ in map(place_on_board, names)]
+    found, away = [], []
+    for one, board in zip(names, boards, strict=True):
+        try:
+            with Link(board) as link:
+                found.append(_opened(one, link, threads))
+        except (BoardGone, BoardBusy) as error:
+            away.append(str(error))
+    if not found:
+        raise BadInput("; ".join(away))
+    for other in found[1:]:
+        if not alike(other.key, found[0].key):
+            unlike = f"{_described(other)} is not {_described(found[0])}"
+            raise BadInput(f"device {name}: {unlike}: only equal boards share a tuning run")
+    return replace(found[0], name=name)
+
+
+def alike(one: DeviceKey, other: DeviceKey) -> bool:
+    """Tell whether two boards may share a tuning run."""
+    return (one.family, one.model, one.attrs.get("threads")) == (other.family, other.model, other.attrs.get("threads"))
+
+
+def _opened(name: str, link: Link, threads: int | None) -> Device:
+    """Open a device of the board that is linked. Raises BadInput where the board has no such device."""
+    kind, device = kind_on_board(name), place_on_board(name)[1]
+    if kind.is_cpu:  # the facts describe it
+        return on_board(name).device(name, link.facts, {}, threads)
+    if threads is not None:
+        raise BadInput(f"device {name}: a number of threads is for the CPU; leave it out")
+    settings = {"device": device, "form": on_board(name).form, "threads": 1, "memory_bytes": _MEMORY_BYTES}
+    try:
+        link.start(settings, 60.0, waits=lambda _: None)  # a host that only asks is soon next in the turn queue
+        described, _ = link.ask({"do": "describe"})
+    except (KernelDied, RuntimeError) as error:
+        raise BadInput(f"device {name}: {error}") from error
+    return on_board(name).device(name, link.facts, described, threads)
+
+
+def _described(device: Device) -> str:
+    return f"{device.name} ({device.key.family} {device.key.model}, {device.threads} threads)"
