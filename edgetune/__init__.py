@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tuner.interop import ort_step, torch_operator
     from tuner.measure import LocalRunner, MeasureOptions
     from tuner.module import Module, build, load, random_inputs, verify
-    from tuner.session import Budget, SessionReport, Task, tune
+    from tuner.session import Budget, SessionReport, Task, TuneOptions, tune
     from tuning_db.record import Config, Trial, Workload
     from tuning_db.store import Store, open_db
 
@@ -42,6 +42,7 @@ _HOMES = {
     "Store": "tuning_db.store",
     "Task": "tuner.session",
     "Trial": "tuning_db.record",
+    "TuneOptions": "tuner.session",
     "Workload": "tuning_db.record",
     "build": "tuner.module",
     "fuse": "tuner.graph",
@@ -72,6 +73,7 @@ __all__ = [
     "Store",
     "Task",
     "Trial",
+    "TuneOptions",
     "Workload",
     "build",
     "fuse",

@@ -6,7 +6,8 @@ sees.
 """
 
 from tuner.session.budget import PRESETS, Budget, Preset
-from tuner.session.loop import check_templates, tune
+from tuner.session.loop import tune
+from tuner.session.options import TuneOptions, check_templates
 from tuner.session.report import Progress, SessionReport, Stopped, TaskReport
 from tuner.tasks import Task
 
@@ -19,6 +20,7 @@ __all__ = [
     "Stopped",
     "Task",
     "TaskReport",
+    "TuneOptions",
     "check_templates",
     "tune",
 ]

@@ -13,7 +13,7 @@ from tuner.measure.runner import Candidate, MeasureOptions
 from tuner.measure.workers.cross_builder import CrossBuilder
 from tuner.search import make_searcher
 from tuner.session.proposing import task_seed
-from tuner.session.task import is_current
+from tuner.session.task_trials import is_current
 from tuner.tasks import Task
 from tuner.versions import versions
 from tuning_db.record import Failure, Trial
