@@ -40,7 +40,7 @@ from tuner.devices import Device, open_devices
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.layout.choice import Planned, rivals
 from tuner.graph.layout.plan import Node, State, greedy, plan, seconds_of
-from tuner.module import OnnxReference, build_placed, load, verify
+from tuner.module import OnnxReference, VerifyOptions, build_placed, load, verify
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.fallback import fall_back
 from tuner.placement.step_costs import Costs
@@ -150,7 +150,8 @@ def compared(
             build_placed(graph, devices, planned, directory=to, store=store)
             # The boxes of detectors may come in another order; benchmarks/integrated_gpus.py compares them.
             if name not in DETECTORS:
-                verify(load(to), OnnxReference(folder / f"{name}.onnx"), seeds=[0], tolerance=TOLERANCE)
+                checks = VerifyOptions(seeds=[0], tolerance=TOLERANCE)
+                verify(load(to), OnnxReference(folder / f"{name}.onnx"), checks)
             built[way] = planned, to
     sources = {way: (OURS, to) for way, (_, to) in built.items()}
     blocks, _ = alternated(sources, inputs_of(built["planned"][1], options.seed), options.rounds)

@@ -46,7 +46,7 @@ from tuner.graph import DevicePlan, FusedGraph, fuse, load_onnx, lower_placed
 from tuner.graph.fusion.split import Split
 from tuner.graph.layout.choice import rivals
 from tuner.graph.layout.plan import Node, computing, plan
-from tuner.module import OnnxReference, build_placed, load, verify
+from tuner.module import OnnxReference, VerifyOptions, build_placed, load, verify
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.kernel_timing import fitted_link
 from tuner.placement.memory import bytes_of
@@ -245,7 +245,7 @@ def timed(given: argparse.Namespace, devices: list[Device], store: Store, model:
         to = folder / f"{given.model}-{i}"
         states = planned_states(case.graph, case.found.nodes, case.found.plan.states)
         build_placed(case.graph, devices, states, directory=to, store=store)
-        verify(load(to), OnnxReference(model), seeds=[0])
+        verify(load(to), OnnxReference(model), VerifyOptions(seeds=[0]))
         every.append(case)
         sources[str(i)] = OURS, to
         count = given.placements + given.splits

@@ -17,8 +17,8 @@ from tuning_db.record import Config
 
 
 class Comparison:
-    """The last part of a session: the best few configs of every task are measured against each other, until the time is
-    up. The parts of the session are given by name."""
+    """The last part of a session, which measures the best few configs of every task against each other until the time
+    is up. The parts of the session are given by name."""
 
     def __init__(
         self,
