@@ -112,7 +112,7 @@ def measure(name: str, names: str, options: argparse.Namespace, folder: Path) ->
         began = time.perf_counter()
         plan(found.nodes, found.moving)
         solving = time.perf_counter() - began
-        rows = compared(name, graph, devices, found, store=store, options=options, folder=folder)
+        rows = compared(graph, devices, found, store=store, options=options, folder=folder)
     kernels = [choice.config for choice in found.planned.kernels.values()]
     return {
         "model": name,
@@ -130,7 +130,6 @@ def measure(name: str, names: str, options: argparse.Namespace, folder: Path) ->
 
 
 def compared(
-    name: str,
     graph: FusedGraph,
     devices: list[Device],
     found: NetworkPlan,
@@ -140,7 +139,7 @@ def compared(
     folder: Path,
 ) -> dict[str, dict[str, float]]:
     """Build, verify and time the plan and the simpler choices. Choices that build the same module are timed once."""
-    built: dict[str, tuple[Planned, Path]] = {}
+    name, built = graph.model.name, dict[str, tuple[Planned, Path]]()
     rows: dict[str, dict[str, Any]] = {}
     for way, seconds, planned in ways(graph, devices, found):
         like = next((other for other, (p, _) in built.items() if same(p, planned)), None)

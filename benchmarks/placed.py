@@ -56,7 +56,7 @@ from tuner.report.peers import OURS
 from tuner.stages.network import NetworkKernels
 from tuner.studies.baselines.whole import whole
 from tuner.studies.estimated_network import network_of
-from tuner.studies.measured_network import measured_network
+from tuner.studies.measured_network import Machine, measured_network
 from tuner.studies.parts import built
 from tuner.studies.simulator import Simulator
 from tuner.studies.soap import PartConfig
@@ -130,9 +130,8 @@ def simulated(name: str, graph: FusedGraph, devices: list[Device], found: Networ
     sizes = [bytes_of(v.ty) for v in (*graph.parameters, *(s.out for s in graph.steps), *results)]
     links = [(a, b, *costs.link(a, b)) for a, b in itertools.permutations(range(len(devices)), 2)]
     names, cores = [d.name for d in devices], [HOST if shares_cores(d) else d.name for d in devices]
-    given = measured_network(
-        name, found.nodes, found.moving, states=found.plan.states, sizes=sizes, devices=names, links=links, cores=cores
-    )
+    machine = Machine(names, links, cores)
+    given = measured_network(name, found.nodes, found.moving, states=found.plan.states, sizes=sizes, machine=machine)
     return Simulator(given.network, given.topology, given.cost).start(given.strategy)
 
 

@@ -254,8 +254,10 @@ class _Task:
 
     def searched(self, starts: Mapping[str, Strategy], configs: Proposals) -> Strategy:
         """Search by chains from these starts and by descents, within the task's seconds."""
-        options = mcmc.Options(seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()))
-        return mcmc.search(self.simulator(), starts, self.rng, options=options, configs=configs).strategy
+        options = mcmc.Options(
+            seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()), configs=configs
+        )
+        return mcmc.search(self.simulator(), starts, self.rng, options).strategy
 
 
 def _exact(task: _Task) -> Strategy:
@@ -274,10 +276,7 @@ def _mcmc(task: _Task) -> Strategy:
 def _learned(task: _Task) -> Strategy:
     from tuner.studies.learned import Settings, learn
 
-    given, settings = task.given, Settings(seconds=task.seconds)
-    return learn(
-        given.network, given.topology, task.simulator(), settings=settings, rng=task.rng, reward=task.reward
-    ).strategy
+    return learn(task.simulator(), Settings(seconds=task.seconds), task.rng, reward=task.reward).strategy
 
 
 WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}
