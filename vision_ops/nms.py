@@ -190,7 +190,7 @@ def _features(nms: Nms, v: Values) -> Mapping[str, float]:
 
 
 class _Given(NamedTuple):
-    """The inputs. `ids` is None where boxes of all kinds suppress each other."""
+    """The inputs that suppression reads. `ids` is None where boxes of all kinds suppress each other."""
 
     boxes: Cells
     scores: Cells

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.measure.runner import Candidate, Runner
-from tuner.session.clock import SessionClock
+from tuner.measure.runner import Candidate
 from tuner.session.final import finalists
-from tuner.session.proposing import Proposer
-from tuner.session.recorder import Recorder
 from tuner.session.report import finite
-from tuner.session.session_budget import SessionBudget
-from tuner.session.sharing import Sharing
+from tuner.session.session import Session
 from tuner.session.task import TaskState
 from tuning_db.record import Config
 
 
 class Comparison:
     """The last part of a session, which measures the best few configs of every task against each other until the time
-    is up. The parts of the session are given by name."""
+    is up."""
 
-    def __init__(
-        self,
-        *,
-        runner: Runner,
-        sharing: Sharing,
-        budget: SessionBudget,
-        clock: SessionClock,
-        proposer: Proposer,
-        recorder: Recorder,
-    ) -> None:
-        self._runner, self._sharing, self._budget = runner, sharing, budget
-        self._clock, self._proposer, self._recorder = clock, proposer, recorder
+    def __init__(self, session: Session) -> None:
+        self._runner, self._sharing, self._budget = session.runner, session.sharing, session.budget
+        self._clock, self._proposer, self._recorder = session.clock, session.proposer, session.recorder
         self._failures: dict[TaskState, str] = {}  # why the comparison of a task failed
 
     def run(self) -> None:

@@ -25,6 +25,7 @@ from tuner.session.proposing import Proposer
 from tuner.session.recorder import Recorder
 from tuner.session.report import SessionReport, Stopped, finite
 from tuner.session.reporter import Reporter
+from tuner.session.session import Session
 from tuner.session.session_budget import SessionBudget
 from tuner.session.sharing import Sharing
 from tuner.session.task import TaskState
@@ -53,28 +54,36 @@ def tune(
     """
     if len({t.workload for t in tasks}) < len(tasks):
         raise ValueError("two tasks have the same workload: make one of them, with the sum of their occurrences")
-    options = options or TuneOptions()
+    session = _composed(tasks, device, store, runner, options or TuneOptions())
+    search, comparison = _Search(session), Comparison(session)
+    try:
+        with session.sharing:
+            stopped = search.run()
+            session.clock.mark_met(session.budget.tasks)  # not after an interrupt: some were not come to
+            comparison.run()
+    except KeyboardInterrupt:
+        stopped = Stopped.INTERRUPTED
+    ours = (*session.proposer.remarks(), *comparison.remarks(), *session.sharing.remarks())
+    return session.reporter.report(stopped, (*ours, *runner.remarks()))
+
+
+def _composed(tasks: Sequence[Task], device: Device, store: Store, runner: Runner, options: TuneOptions) -> Session:
+    """Return a session that begins now."""
     clock = SessionClock(options.clock, runner, store, device.key)
     states = _states(tasks, device, store, options)
     tunable = [s for s in states if s.space is not None]
     sharing = Sharing(store, device.key, tunable, lease_seconds=options.lease_seconds, notice=options.notice)
     budget = SessionBudget(options.budget, tunable, clock, store, device.key)
-    proposer = _proposer(tunable, device, store, options)
     reporter = Reporter(states, device.key, budget, clock, options)
-    recorder = Recorder(store, device.key, sharing, reporter, options)
-    search = _Search(runner=runner, sharing=sharing, budget=budget, clock=clock, proposer=proposer, recorder=recorder)
-    comparison = Comparison(
-        runner=runner, sharing=sharing, budget=budget, clock=clock, proposer=proposer, recorder=recorder
+    return Session(
+        runner=runner,
+        clock=clock,
+        budget=budget,
+        sharing=sharing,
+        proposer=_proposer(tunable, device, store, options),
+        recorder=Recorder(store, device.key, sharing, reporter, options),
+        reporter=reporter,
     )
-    try:
-        with sharing:
-            stopped = search.run()
-            clock.mark_met(tunable)  # not after an interrupt, since the session has not come to all of them
-            comparison.run()
-    except KeyboardInterrupt:
-        stopped = Stopped.INTERRUPTED
-    remarks = (*proposer.remarks(), *comparison.remarks(), *sharing.remarks(), *runner.remarks())
-    return reporter.report(stopped, remarks)
 
 
 def _states(tasks: Sequence[Task], device: Device, store: Store, options: TuneOptions) -> list[TaskState]:
@@ -100,20 +109,11 @@ def _proposer(states: Sequence[TaskState], device: Device, store: Store, options
 
 
 class _Search:
-    """The search loop of a session, batch by batch. The parts of the session are given by name."""
+    """The search loop of a session, which goes on batch by batch."""
 
-    def __init__(
-        self,
-        *,
-        runner: Runner,
-        sharing: Sharing,
-        budget: SessionBudget,
-        clock: SessionClock,
-        proposer: Proposer,
-        recorder: Recorder,
-    ) -> None:
-        self._runner, self._sharing, self._budget = runner, sharing, budget
-        self._clock, self._proposer, self._recorder = clock, proposer, recorder
+    def __init__(self, session: Session) -> None:
+        self._runner, self._sharing, self._budget = session.runner, session.sharing, session.budget
+        self._clock, self._proposer, self._recorder = session.clock, session.proposer, session.recorder
 
     def run(self) -> Stopped:
         """Search until the budget is used up or every task is done, and return which it was."""

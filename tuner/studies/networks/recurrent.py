@@ -50,7 +50,7 @@ def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -
 
 
 class _Size(NamedTuple):
-    """The size of a recurrent network: its steps, its layers, the values of a state and the words that it knows."""
+    """The size that a recurrent network has. `hidden` counts the values of a state, and `words` the vocabulary."""
 
     steps: int
     layers: int
