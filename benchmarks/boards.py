@@ -52,7 +52,7 @@ from tuner.devices.board import Boards, Pairing
 from tuner.measure import BoardRunner, MeasureOptions
 from tuner.measure.messages import BuildJob
 from tuner.measure.workers.build_pool import BuildStopped, Done
-from tuner.session import Budget, Progress, Task, tune
+from tuner.session import Budget, Progress, Task, TuneOptions, tune
 from tuning_db.record import Failure, Workload
 from tuning_db.store import open_db
 
@@ -175,12 +175,10 @@ def measure(names: list[str], trials: int, stand_ins: StandIns) -> dict[str, flo
                 TASKS,
                 device,
                 store,
-                runner=runner,
-                searcher="auto",
-                budget=budget,
-                seed=0,
-                progress=watch.show,
-                only=replayed_templates.names(),
+                runner,
+                TuneOptions(
+                    searcher="auto", budget=budget, seed=0, progress=watch.show, only=replayed_templates.names()
+                ),
             )
         searched = list(store.trials())[: len(watch.times) - len(names)]
     seconds = watch.times[len(searched) - 1] - watch.began

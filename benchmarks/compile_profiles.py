@@ -26,7 +26,7 @@ from tuner.errors import BadInput
 from tuner.graph import fuse, load_onnx, tasks_of
 from tuner.measure.offline import CandidateReport, OfflineRunner, Verdict
 from tuner.session import Task
-from tuner.session.compile_check import CompileReport, compile_tasks, verdicts
+from tuner.session.compile_check import CompileOptions, CompileReport, compile_tasks, verdicts
 from tuner.zoo import write_model
 
 MODELS = ("resnet50_v1", "mobilenet1.0", "squeezenet1.0")
@@ -95,7 +95,7 @@ def check(profile: Profile, tasks: Sequence[Task], configs: int) -> dict[str, An
     """Return the row of a profile. If a compiler is missing, print a line that says what to install and return None."""
     try:
         with OfflineRunner(profile) as runner:
-            return row_of(compile_tasks(tasks, profile, runner, configs=configs))
+            return row_of(compile_tasks(tasks, profile, runner, CompileOptions(configs=configs)))
     except BadInput as missing:
         print(f"{profile.name} is skipped: {missing}", file=sys.stderr)
         return None

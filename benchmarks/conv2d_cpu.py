@@ -36,7 +36,7 @@ from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cp
 from tuner.measure import LocalRunner, MeasureOptions
 from tuner.measure.codegen.toolchain import build_shared, check_toolchain
 from tuner.report.alternation import Contender, alternate
-from tuner.session import Budget, Stopped, Task, tune
+from tuner.session import Budget, Stopped, Task, TuneOptions, tune
 from tuning_db.record import Config, Workload
 from tuning_db.store import Store, open_db
 
@@ -121,13 +121,13 @@ def layer_name(conv: Conv2d) -> str:
 
 
 def tune_layer(
-    conv: Conv2d, workload: Workload, device: Device, store: Store, runner: LocalRunner, budget: Budget, **more: Any
+    conv: Conv2d, workload: Workload, device: Device, store: Store, runner: LocalRunner, options: TuneOptions
 ) -> None:
     """Run a tuning session for one layer.
 
     An interrupt ends the benchmark, so that an incomplete session is not taken for a complete one.
     """
-    report = tune([Task(workload, 1, layer_name(conv))], device, store, runner=runner, budget=budget, **more)
+    report = tune([Task(workload, 1, layer_name(conv))], device, store, runner, options)
     if report.stopped is Stopped.INTERRUPTED:
         raise KeyboardInterrupt
 
@@ -142,7 +142,7 @@ def _tune_ours(conv: Conv2d, device: Device, trials: int, seed: int, folder: Pat
         if not speed.exists():
             with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
                 start = time.perf_counter()
-                tune_layer(conv, workload, device, store, runner, Budget(trials=trials), seed=seed)
+                tune_layer(conv, workload, device, store, runner, TuneOptions(budget=Budget(trials=trials), seed=seed))
                 seconds = time.perf_counter() - start
             tried = {t.config for t in store.trials(workload, device.key)}
             speed.write_text(json.dumps(len(tried) / seconds))

@@ -31,7 +31,7 @@ from templates.template import all_templates, template_named
 from templates.workloads import Conv2d
 from tuner.devices import Device, open_device
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget, Stopped, Task, tune
+from tuner.session import Budget, Stopped, Task, TuneOptions, tune
 from tuning_db.record import Trial, tolerance_of
 from tuning_db.store import open_db
 
@@ -118,7 +118,7 @@ def tuned(dtype: str, minutes: float | None, device: Device, options: argparse.N
     runner = LocalRunner(device, MeasureOptions(seed=options.seed, tolerance=mode.tolerance))
     found = []
     with runner, open_db(f"{folder}/{dtype}.db") as store:
-        report = tune(tasks, device, store, runner=runner, budget=budget, seed=options.seed, only=mode.only)
+        report = tune(tasks, device, store, runner, TuneOptions(budget=budget, seed=options.seed, only=mode.only))
         if report.stopped is Stopped.INTERRUPTED:
             raise KeyboardInterrupt
         for workload, (name, conv) in zip(workloads, layers, strict=True):

@@ -20,7 +20,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ from tuner.devices import Device, list_devices, open_device, opencl, usable_cpus
 from tuner.devices.peak import Multiplier, fma_kernel, fma_peak
 from tuner.measure import LocalRunner, MeasureOptions, check_toolchain
 from tuner.measure.codegen.toolchain import build_shared
-from tuner.session import Budget
+from tuner.session import Budget, TuneOptions
 from tuning_db.record import Trial
 from tuning_db.store import open_db
 
@@ -92,9 +92,10 @@ def _tune(conv: Conv2d, device: Device, trials: int, seed: int, folder: Path) ->
     workload = conv.workload(EPILOGUE)
     with open_db(f"{folder}/b.db") as store:
         with LocalRunner(device, MeasureOptions(seed=seed)) as runner:
-            tune_layer(conv, workload, device, store, runner, Budget(trials=trials), seed=seed)
+            options = TuneOptions(budget=Budget(trials=trials), seed=seed)
+            tune_layer(conv, workload, device, store, runner, options)
             if held_to_peak(conv):
-                tune_layer(conv, workload, device, store, runner, Budget(trials=trials), seed=seed, exact=True)
+                tune_layer(conv, workload, device, store, runner, replace(options, exact=True))
         best = store.best(workload, device.key)
         exact = store.best(workload, device.key, usable=lambda t: template_named(t.config.template).exact)
     assert best is not None

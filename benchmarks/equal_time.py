@@ -35,7 +35,7 @@ from conv2d_cpu import (
 from templates.workloads import Conv2d
 from tuner.devices import Device, last_level_cache_bytes, open_device, usable_cpus
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget
+from tuner.session import Budget, TuneOptions
 from tuning_db.record import Config
 from tuning_db.store import open_db
 
@@ -56,7 +56,7 @@ def tune_ours(conv: Conv2d, device: Device, seconds: float, file: Path) -> tuple
             started = time.perf_counter()
             with LocalRunner(device, MeasureOptions()) as runner:
                 left = max(1.0, seconds - (time.perf_counter() - started))
-                tune_layer(conv, workload, device, store, runner, Budget(seconds=left))
+                tune_layer(conv, workload, device, store, runner, TuneOptions(budget=Budget(seconds=left)))
             took.write_text(json.dumps(time.perf_counter() - started))
         best = store.best(workload, device.key)
         assert best is not None

@@ -40,7 +40,7 @@ from tuner.devices import Device, open_devices
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.layout.choice import Planned, rivals
 from tuner.graph.layout.plan import Node, State, greedy, plan, seconds_of
-from tuner.module import OnnxReference, build_placed, load, verify
+from tuner.module import OnnxReference, VerifyOptions, build_placed, load, verify
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.fallback import fall_back
 from tuner.placement.step_costs import Costs
@@ -112,7 +112,7 @@ def measure(name: str, names: str, options: argparse.Namespace, folder: Path) ->
         began = time.perf_counter()
         plan(found.nodes, found.moving)
         solving = time.perf_counter() - began
-        rows = compared(name, graph, devices, found, store=store, options=options, folder=folder)
+        rows = compared(graph, devices, found, store=store, options=options, folder=folder)
     kernels = [choice.config for choice in found.planned.kernels.values()]
     return {
         "model": name,
@@ -130,7 +130,6 @@ def measure(name: str, names: str, options: argparse.Namespace, folder: Path) ->
 
 
 def compared(
-    name: str,
     graph: FusedGraph,
     devices: list[Device],
     found: NetworkPlan,
@@ -140,7 +139,7 @@ def compared(
     folder: Path,
 ) -> dict[str, dict[str, float]]:
     """Build, verify and time the plan and the simpler choices. Choices that build the same module are timed once."""
-    built: dict[str, tuple[Planned, Path]] = {}
+    name, built = graph.model.name, dict[str, tuple[Planned, Path]]()
     rows: dict[str, dict[str, Any]] = {}
     for way, seconds, planned in ways(graph, devices, found):
         like = next((other for other, (p, _) in built.items() if same(p, planned)), None)
@@ -150,7 +149,8 @@ def compared(
             build_placed(graph, devices, planned, directory=to, store=store)
             # The boxes of detectors may come in another order; benchmarks/integrated_gpus.py compares them.
             if name not in DETECTORS:
-                verify(load(to), OnnxReference(folder / f"{name}.onnx"), seeds=[0], tolerance=TOLERANCE)
+                checks = VerifyOptions(seeds=[0], tolerance=TOLERANCE)
+                verify(load(to), OnnxReference(folder / f"{name}.onnx"), checks)
             built[way] = planned, to
     sources = {way: (OURS, to) for way, (_, to) in built.items()}
     blocks, _ = alternated(sources, inputs_of(built["planned"][1], options.seed), options.rounds)

@@ -46,7 +46,7 @@ from tuner.graph import DevicePlan, FusedGraph, fuse, load_onnx, lower_placed
 from tuner.graph.fusion.split import Split
 from tuner.graph.layout.choice import rivals
 from tuner.graph.layout.plan import Node, computing, plan
-from tuner.module import OnnxReference, build_placed, load, verify
+from tuner.module import OnnxReference, VerifyOptions, build_placed, load, verify
 from tuner.placement.exact import NetworkPlan, plan_network, planned_states
 from tuner.placement.kernel_timing import fitted_link
 from tuner.placement.memory import bytes_of
@@ -56,7 +56,7 @@ from tuner.report.peers import OURS
 from tuner.stages.network import NetworkKernels
 from tuner.studies.baselines.whole import whole
 from tuner.studies.estimated_network import network_of
-from tuner.studies.measured_network import measured_network
+from tuner.studies.measured_network import Machine, measured_network
 from tuner.studies.parts import built
 from tuner.studies.simulator import Simulator
 from tuner.studies.soap import PartConfig
@@ -130,9 +130,8 @@ def simulated(name: str, graph: FusedGraph, devices: list[Device], found: Networ
     sizes = [bytes_of(v.ty) for v in (*graph.parameters, *(s.out for s in graph.steps), *results)]
     links = [(a, b, *costs.link(a, b)) for a, b in itertools.permutations(range(len(devices)), 2)]
     names, cores = [d.name for d in devices], [HOST if shares_cores(d) else d.name for d in devices]
-    given = measured_network(
-        name, found.nodes, found.moving, states=found.plan.states, sizes=sizes, devices=names, links=links, cores=cores
-    )
+    machine = Machine(names, links, cores)
+    given = measured_network(name, found.nodes, found.moving, states=found.plan.states, sizes=sizes, machine=machine)
     return Simulator(given.network, given.topology, given.cost).start(given.strategy)
 
 
@@ -245,7 +244,7 @@ def timed(given: argparse.Namespace, devices: list[Device], store: Store, model:
         to = folder / f"{given.model}-{i}"
         states = planned_states(case.graph, case.found.nodes, case.found.plan.states)
         build_placed(case.graph, devices, states, directory=to, store=store)
-        verify(load(to), OnnxReference(model), seeds=[0])
+        verify(load(to), OnnxReference(model), VerifyOptions(seeds=[0]))
         every.append(case)
         sources[str(i)] = OURS, to
         count = given.placements + given.splits

@@ -202,7 +202,7 @@ def learned(given: argparse.Namespace) -> Iterator[Row]:
                     say(f"{start} is skipped: {error}")
             began = time.monotonic()
             settings = Settings(updates=20 if given.quick else 300)
-            found = learn(net, topology, simulator, settings=settings, rng=random.Random(0))
+            found = learn(simulator, settings, random.Random(0))
             row |= {"learned": found.seconds, "learned_s": time.monotonic() - began, "samples": found.samples}
             began = time.monotonic()
             options = Options(seconds=given.seconds / 2)

@@ -170,7 +170,7 @@ FAULTS = (
     Fault(
         "session-cap",
         "session's budget",
-        "tuner/session/loop.py",
+        "tuner/session/session_budget.py",
         "size = min(size, self._preset.trials - state.begun)",
         "size = min(size, self._preset.trials)",
         "The last batch of a task goes beyond what its preset allows.",

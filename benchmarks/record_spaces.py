@@ -36,25 +36,25 @@ BATCH = 32
 COMPARED, SETTLED = 16, 4
 
 
-def _conv(c: int, h: int, w: int, k: int, kernel: int, stride: int = 1, *, groups: int = 1) -> Workload:
+def _conv(image: tuple[int, int, int], k: int, kernel: int, stride: int = 1, *, groups: int = 1) -> Workload:
     pad = (kernel // 2,) * 4
-    conv = Conv2d(1, c, h, w, k, (kernel, kernel), (stride, stride), pad, groups=groups)
+    conv = Conv2d(1, *image, k, (kernel, kernel), (stride, stride), pad, groups=groups)
     return conv.workload(("bias", "relu"))
 
 
 # Layers of ResNet-18 and MobileNet. Those named wpk_* are from table 1 of Liu et al., "Woodpecker-DL: Accelerating Deep
 # Neural Networks via Hardware-Aware Multifaceted Optimizations".
 WORKLOADS = {
-    "conv_64x56": _conv(64, 56, 56, 64, 3),
-    "conv_64x56_s2": _conv(64, 56, 56, 128, 3, 2),
-    "conv_128x28": _conv(128, 28, 28, 128, 3),
-    "conv_256x14": _conv(256, 14, 14, 256, 3),
-    "conv_512x7": _conv(512, 7, 7, 512, 3),
-    "point_128x28": _conv(128, 28, 28, 256, 1),
-    "wpk_conv2": _conv(96, 54, 46, 128, 3, 2),
-    "wpk_conv3": _conv(128, 26, 22, 256, 3, 2),
-    "wpk_conv4": _conv(256, 12, 10, 512, 3),
-    "depthwise_256x28": _conv(256, 28, 28, 256, 3, groups=256),
+    "conv_64x56": _conv((64, 56, 56), 64, 3),
+    "conv_64x56_s2": _conv((64, 56, 56), 128, 3, 2),
+    "conv_128x28": _conv((128, 28, 28), 128, 3),
+    "conv_256x14": _conv((256, 14, 14), 256, 3),
+    "conv_512x7": _conv((512, 7, 7), 512, 3),
+    "point_128x28": _conv((128, 28, 28), 256, 1),
+    "wpk_conv2": _conv((96, 54, 46), 128, 3, 2),
+    "wpk_conv3": _conv((128, 26, 22), 256, 3, 2),
+    "wpk_conv4": _conv((256, 12, 10), 512, 3),
+    "depthwise_256x28": _conv((256, 28, 28), 256, 3, groups=256),
     "dense_512": Dense(1, 512, 1000).workload(("bias",)),
 }
 

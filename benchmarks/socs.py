@@ -61,7 +61,7 @@ from tuner.studies.parts import all_in_rows, built, configs_in_parts, fewer_part
 from tuner.studies.simulator import CostModel, Roofline, Simulator
 from tuner.studies.simulator.contention import contended
 from tuner.studies.simulator.fitting import left_out_ratios
-from tuner.studies.simulator.perturbed import Case, Ratios, Slowed, between, drawn_cost, simulated_again
+from tuner.studies.simulator.perturbed import Case, Perturbation, Ratios, Slowed, between, drawn_cost, simulated_again
 from tuner.studies.soap import Strategy
 from tuner.studies.topology import DeviceSpec, Topology, topology_of
 from tuner.zoo import write_model
@@ -234,11 +234,11 @@ def strategies_of(
     net = subject.network
     simple: dict[str, Strategy] = {device: strategy_of(device, net, topology) for device in ("cpu", "gpu")}
     simple |= {"fallback": fallen_back(net, topology), "exact": additive(net, topology, cost, training=False)}
-    options = Options(proposals=proposals // len(simple))
     configs = partial(configs_in_parts, most=given.most_parts)
+    options = Options(proposals=proposals // len(simple), configs=configs)
     simulator = Simulator(net, topology, cost)
     starts = simple | {"rows": all_in_rows(simulator, simple["exact"])}
-    split = search(simulator, starts, random.Random(given.seed), options=options, configs=configs).strategy
+    split = search(simulator, starts, random.Random(given.seed), options=options).strategy
 
     def seconds(strategy: Strategy) -> float:
         return subject.seconds(strategy, topology, cost)
@@ -264,9 +264,8 @@ def one_row(
     row["on_cpu"] = sum(set(config.devices) == {CPU} for config in split)
     for reading in READINGS:
         alike = reading == "alike"
-        drawn = simulated_again(
-            cases, topology, cost, ratios=basis.ratios, draws=draws, seed=given.seed, together=alike, modules=modules
-        )
+        perturbation = Perturbation(basis.ratios, given.seed, together=alike)
+        drawn = simulated_again(cases, topology, cost, perturbation, draws=draws, modules=modules)
         drawn["gain"] = np.minimum(drawn["cpu"], drawn["gpu"]) / drawn["split"]
         row[reading] = {key: between(values) for key, values in drawn.items()}
         row[reading]["faster"] = float((drawn["gain"] > 1).mean())
@@ -286,7 +285,7 @@ def searched_anew(subject: Subject, topology: Topology, basis: Basis, given: arg
     """
     gains = []
     for draw in range(3 if given.quick else 10):
-        cost = drawn_cost(basis.cost, basis.ratios, given.seed, draw=draw, together=True)
+        cost = drawn_cost(basis.cost, Perturbation(basis.ratios, given.seed, together=True), draw)
         found = strategies_of(subject, topology, cost, given, 400)
         took = {key: subject.seconds(found[key], topology, cost) for key in ("cpu", "gpu", "split")}
         gains.append(min(took["cpu"], took["gpu"]) / took["split"])

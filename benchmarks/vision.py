@@ -39,7 +39,7 @@ from templates.operator import operator_named
 from templates.template import template_named
 from tuner.devices import Device, open_device
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget, Task, tune
+from tuner.session import Budget, Task, TuneOptions, tune
 from tuning_db.record import Workload
 from tuning_db.store import Store, open_db
 from vision_ops.argsort import Argsort
@@ -78,9 +78,8 @@ def _tuned(workload: Workload, name: str, device: Device, store: Store, trials: 
             [Task(workload, 1, name)],
             device,
             store,
-            runner=runner,
-            budget=Budget(trials=trials),
-            only=[f"vision.{workload.op}"],
+            runner,
+            TuneOptions(budget=Budget(trials=trials), only=[f"vision.{workload.op}"]),
         )
     best = store.best(workload, device.key)
     assert best is not None

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tuner.graph import FusedGraph, Model, fuse, load_exported, load_onnx, tasks_of
     from tuner.interop import ort_step, torch_operator
     from tuner.measure import LocalRunner, MeasureOptions
-    from tuner.module import Module, build, load, random_inputs, verify
-    from tuner.session import Budget, SessionReport, Task, tune
+    from tuner.module import BuildOptions, Module, VerifyOptions, build, load, random_inputs, verify
+    from tuner.session import Budget, SessionReport, Task, TuneOptions, tune
     from tuning_db.record import Config, Trial, Workload
     from tuning_db.store import Store, open_db
 
@@ -31,6 +31,7 @@ __version__ = version("edgetune")
 _HOMES = {
     "BadInput": "tuner.errors",
     "Budget": "tuner.session",
+    "BuildOptions": "tuner.module",
     "Config": "tuning_db.record",
     "Device": "tuner.devices",
     "FusedGraph": "tuner.graph",
@@ -42,6 +43,8 @@ _HOMES = {
     "Store": "tuning_db.store",
     "Task": "tuner.session",
     "Trial": "tuning_db.record",
+    "TuneOptions": "tuner.session",
+    "VerifyOptions": "tuner.module",
     "Workload": "tuning_db.record",
     "build": "tuner.module",
     "fuse": "tuner.graph",
@@ -61,6 +64,7 @@ _HOMES = {
 __all__ = [
     "BadInput",
     "Budget",
+    "BuildOptions",
     "Config",
     "Device",
     "FusedGraph",
@@ -72,6 +76,8 @@ __all__ = [
     "Store",
     "Task",
     "Trial",
+    "TuneOptions",
+    "VerifyOptions",
     "Workload",
     "build",
     "fuse",

@@ -36,18 +36,18 @@ def depthwise_compute(
     conv: Conv2d,
     lanes: int,
     epilogue: tuple[str, ...],
-    th: int,
-    tw: int,
+    tile: tuple[int, int],
     *,
     staged: bool = False,
     dtype: str = "float32",
 ) -> tirx.PrimFunc:
     """Build the unscheduled function with the stages "pad", "conv" and "out".
 
-    "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `th` x `tw`
-    pixels, "out" applies the epilogue to those inside the output. Operands, weights and results are of `dtype`, sums
-    are float32.
+    "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `tile`
+    rows and columns, "out" applies the epilogue to the pixels inside the output. Operands, weights and results are of
+    `dtype`, sums are float32.
     """
+    th, tw = tile
     blocks = -(-conv.in_channels // lanes)
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     tall, wide = -(-conv.out_height // th) * th, -(-conv.out_width // tw) * tw

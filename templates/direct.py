@@ -97,8 +97,7 @@ class DirectProblem:
 def direct_compute(
     problem: DirectProblem,
     epilogue: tuple[str, ...],
-    th: int,
-    tw: int,
+    tile: tuple[int, int],
     *,
     staged: bool = False,
     ob: int = 1,
@@ -107,10 +106,10 @@ def direct_compute(
     """Build the unscheduled function with the stages "pad", "conv" and "out".
 
     "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `ob` output
-    blocks by `th` x `tw` pixels, and "out" applies the epilogue. If `chunk` is not 0, a stage "part" sums over each
-    `chunk` input blocks, and "conv" adds up these partial sums.
+    blocks by `tile` rows and columns, and "out" applies the epilogue. If `chunk` is not 0, a stage "part" sums over
+    each `chunk` input blocks, and "conv" adds up these partial sums.
     """
-    conv, b, dtype = problem.conv, problem.blocks, problem.dtype
+    conv, b, dtype, (th, tw) = problem.conv, problem.blocks, problem.dtype, tile
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     given = problem.gathered or conv

@@ -16,6 +16,16 @@ from templates.rewrite import CACHE_LINE_FLOATS, Fetch, mark, shared_out, wrap_m
 
 
 @dataclass(frozen=True)
+class ProductTile:
+    """The register tile of "mm", which has `ob` output blocks by `tiles` tiles. `blocks_outer` says that the loop over
+    output blocks is outside of the loop over tiles."""
+
+    ob: int
+    tiles: int
+    blocks_outer: bool
+
+
+@dataclass(frozen=True)
 class ProductLoops:
     """The loops that "mm" is split into.
 
@@ -32,20 +42,18 @@ class ProductLoops:
     write: Any
 
 
-def tile_products(
-    sch: Schedule, ob: int, tiles: int, *, ui: int, blocks_outer: bool, tiles_first: bool
-) -> ProductLoops:
-    """Split "mm" into register tiles of `ob` output blocks by `tiles` tiles, with `ui` input channels to be unrolled.
+def tile_products(sch: Schedule, register: ProductTile, *, ui: int, tiles_first: bool) -> ProductLoops:
+    """Split "mm" into register tiles, with `ui` input channels to be unrolled.
 
     Sums are kept in registers and are written when a register tile is done. The loop over input blocks is marked for
     `prefetch_products`.
     """
     mm = sch.get_sblock("mm")
     e, q, o, t, v, ib, ii = sch.get_loops(mm)[-7:]
-    oo, oi = sch.split(o, [None, ob])
-    to, ti = sch.split(t, [None, tiles])
+    oo, oi = sch.split(o, [None, register.ob])
+    to, ti = sch.split(t, [None, register.tiles])
     io, iu = sch.split(ii, [None, ui])
-    middle = (oo, to) if blocks_outer else (to, oo)
+    middle = (oo, to) if register.blocks_outer else (to, oo)
     tile = (ti, oi, v) if tiles_first else (oi, ti, v)
     sch.reorder(e, q, *middle, ib, io, iu, *tile)
     mark(sch, ib)
@@ -55,15 +63,15 @@ def tile_products(
 
 
 def prefetch_products(
-    func: tirx.PrimFunc, lanes: int, ob: int, *, tiles: int, at_once: int, blocks_outer: bool, fetch: Fetch
+    func: tirx.PrimFunc, lanes: int, register: ProductTile, *, at_once: int, fetch: Fetch
 ) -> tirx.PrimFunc:
-    """Prefetch the next weights while those of `ob` output blocks are reused over register tiles.
+    """Prefetch the next weights while those of a register tile's output blocks are reused over register tiles.
 
-    The weights are reused over `at_once` tiles, `tiles` of them in a register tile, and each register tile fetches an
-    equal share of the next weights. These are the weights of the next output blocks if `blocks_outer`, else those of
-    the same output blocks in the next matrix product.
+    The weights are reused over `at_once` tiles, and each register tile fetches an equal share of the next weights.
+    These are the weights of the next output blocks if the loop over them is outside, else those of the same output
+    blocks in the next matrix product.
     """
-    weight = func.params[1]
+    weight, ob, tiles, blocks_outer = func.params[1], register.ob, register.tiles, register.blocks_outer
     step_q, step_o = (0, ob) if blocks_outer else (1, 0)
     sweeps = -(-at_once // tiles)
 

@@ -334,9 +334,8 @@ class _Body:
             end = held(tirx.min(begin + 2 * width, length))
             count = held(tirx.min(tirx.const(stretch, "int32"), end - start))
             if given.offsets is not None:
-                self._merge_segment(
-                    keys, level, given.offsets, runs=Runs(begin, middle, end), start=start, count=count, write=write
-                )
+                runs = Runs(begin, middle, end)
+                self._merge_segment(given.offsets, runs, lambda at: keys[level % 2, 0, at], start, count, write)
                 return
 
             def put(at: Any, key: Any) -> None:
@@ -348,11 +347,9 @@ class _Body:
 
     def _merge_segment(
         self,
-        keys: Cells,
-        level: Any,
         offsets: Cells,
-        *,
         runs: Runs,
+        read: Callable[[Any], Any],
         start: Any,
         count: Any,
         write: Callable[[Any, Any, Any], None],
@@ -361,9 +358,6 @@ class _Body:
         segment = held(self._segment_of(offsets, tirx.min(runs.middle, self.sort.length - 1)))
         begin = held(tirx.min(tirx.max(runs.begin, offsets[segment]), runs.middle))
         end = held(tirx.max(tirx.min(runs.end, offsets[segment + 1]), runs.middle))
-
-        def read(at: Any) -> Any:
-            return keys[level % 2, 0, at]
 
         def put(at: Any, key: Any) -> None:
             write(0, at, key)

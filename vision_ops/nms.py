@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import tirx
@@ -189,6 +189,15 @@ def _features(nms: Nms, v: Values) -> Mapping[str, float]:
     return {"chunks": float(chunks), "testing_items": float(nms.rows * -(-v["chunk"] // v["boxes"]))}
 
 
+class _Given(NamedTuple):
+    """The inputs that suppression reads. `ids` is None where boxes of all kinds suppress each other."""
+
+    boxes: Cells
+    scores: Cells
+    order: Cells
+    ids: Cells | None
+
+
 @dataclass(frozen=True)
 class _Kept:
     """The outputs, and the kept boxes of each row, which are stored with their numbers."""
@@ -233,7 +242,7 @@ class _Body:
         )
         invalidate(self.emitter, index, count, rows=nms.rows, length=nms.keep, items=self.v["items"])
         with T.serial(0, -(-nms.candidates // size)) as chunk:
-            self._test(boxes, scores, order, ids=ids, kept=kept, chunk=held_now, number=chunk)
+            self._test(_Given(boxes, scores, order, ids), kept, held_now, chunk)
             self._walk(order, kept, held_now, chunk)
 
     def _index(self, order: Cells, row: Any, at: Any) -> tuple[Any, Any]:
@@ -244,11 +253,9 @@ class _Body:
         found = held(order[row, tirx.min(at, tirx.const(self.nms.candidates - 1, "int32"))])
         return inside(found, self.nms.boxes), found >= 0
 
-    def _test(
-        self, boxes: Cells, scores: Cells, order: Cells, *, ids: Cells | None, kept: _Kept, chunk: _Chunk, number: Any
-    ) -> None:
+    def _test(self, given: _Given, kept: _Kept, chunk: _Chunk, number: Any) -> None:
         """Emit the launch that prepares a chunk's boxes and compares them with the kept ones."""
-        nms, v = self.nms, self.v
+        nms, v, (boxes, scores, order, ids) = self.nms, self.v, given
         parts = -(-v["chunk"] // v["boxes"])
         threshold = tirx.const(nms.score, "float32")
         with self.emitter.each(nms.rows * parts, v["items"]) as at:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import tirx
@@ -100,6 +100,14 @@ class YoloDecodeOperator(Operator):
         return numpy_corners(centre, size), scores.transpose(0, 2, 1)
 
 
+class _Place(NamedTuple):
+    """The place of a row's values in the head: the image, the anchor, and the first of its channels."""
+
+    image: Any
+    anchor: Any
+    first: Any
+
+
 @dataclass(frozen=True)
 class _Body:
     yolo: YoloDecode
@@ -110,14 +118,12 @@ class _Body:
         yolo = self.yolo
         with each_run(yolo.rows, self.emitter, self.v) as run:
             image, anchor = held(run.row // yolo.anchors), held(run.row % yolo.anchors)
-            first = held(anchor * (BOX + yolo.classes))
-            self._boxes(head, extents, boxes, run=run, image=image, anchor=anchor, first=first)
-            self._scores(head, scores, run, image=image, anchor=anchor, first=first)
+            at = _Place(image, anchor, held(anchor * (BOX + yolo.classes)))
+            self._boxes(head, extents, boxes, run=run, at=at)
+            self._scores(head, scores, run, at=at)
 
-    def _boxes(
-        self, head: Cells, extents: Cells, boxes: Cells, *, run: Run, image: Any, anchor: Any, first: Any
-    ) -> None:
-        yolo = self.yolo
+    def _boxes(self, head: Cells, extents: Cells, boxes: Cells, *, run: Run, at: _Place) -> None:
+        yolo, (image, anchor, first) = self.yolo, at
         half = [held(extents[anchor, axis] * number(0.5)) for axis in (0, 1)]
         with run.each() as (_, place):
             low, high = [], []
@@ -129,8 +135,8 @@ class _Body:
                 high.append(centre + reach)
             store_corners(boxes, (image, place * yolo.anchors + anchor), (low[0], low[1], high[0], high[1]))
 
-    def _scores(self, head: Cells, scores: Cells, run: Run, *, image: Any, anchor: Any, first: Any) -> None:
-        yolo = self.yolo
+    def _scores(self, head: Cells, scores: Cells, run: Run, *, at: _Place) -> None:
+        yolo, (image, anchor, first) = self.yolo, at
         anything = own("float32", self.v["places"])
         with run.each() as (i, place):
             anything[i] = sigmoid(head[image, first + 4, place])

@@ -77,12 +77,10 @@ def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
     if prod(extents) >= _PARALLEL_ITERATIONS:
         sch.parallel(parallel)  # this comes before the reduction is decomposed: afterwards TVM refuses
     if vector:
-        _schedule_vector(sch, name, block, outer=parallel, reduction=reduction, inner=inner[-1], lanes=lanes)
+        _schedule_vector(sch, block, outer=parallel, reduction=reduction, inner=inner[-1], lanes=lanes)
 
 
-def _schedule_vector(
-    sch: Schedule, name: str, block: Any, *, outer: Any, reduction: list[Any], inner: Any, lanes: int
-) -> None:
+def _schedule_vector(sch: Schedule, block: Any, *, outer: Any, reduction: list[Any], inner: Any, lanes: int) -> None:
     """Keep the sums of a reduction in registers, and vectorise the loop `inner` as well as the stages made here."""
     if reduction:
         write = sch.cache_write(block, 0, "local")
@@ -91,8 +89,8 @@ def _schedule_vector(
         _vectorise(sch, sch.get_loops(write)[-1], lanes)
     _vectorise(sch, inner, lanes)
     if reduction:
-        sch.decompose_reduction(block, reduction[0])
-        _vectorise(sch, sch.get_loops(sch.get_sblock(f"{name}_init"))[-1], lanes)
+        init = sch.decompose_reduction(block, reduction[0])
+        _vectorise(sch, sch.get_loops(init)[-1], lanes)
 
 
 def _vectorise(sch: Schedule, loop: Any, lanes: int) -> None:

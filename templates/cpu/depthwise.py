@@ -86,7 +86,7 @@ class Depthwise(AnchorTemplate):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         conv = conv_of(workload)
-        func = depthwise_compute(conv, vector_unit(target).lanes, workload.epilogue, config["th"], config["tw"])
+        func = depthwise_compute(conv, vector_unit(target).lanes, workload.epilogue, (config["th"], config["tw"]))
         func = _schedule(conv, func, config.knobs)
         return _prefetch_weights(func, conv) if config["prefetch"] else func
 

@@ -83,7 +83,7 @@ class DirectConv(AnchorTemplate):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target)
-        compute = direct_compute(problem, workload.epilogue, 1, 1, ob=config["ob"], chunk=config["chunk"])
+        compute = direct_compute(problem, workload.epilogue, (1, 1), ob=config["ob"], chunk=config["chunk"])
         func = _schedule(problem, compute, config.knobs)
         if config["skip"]:
             func = _skip_padded_rows(func, problem.conv, "part_update" if config["chunk"] else "conv_update")

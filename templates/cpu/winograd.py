@@ -27,7 +27,7 @@ from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
 from templates.template import AnchorTemplate, Layout, Layouts
 from templates.winograd_algebra import MATRICES, WinogradTiles, row_of, suits_winograd, transformed_weight
-from templates.winograd_products import prefetch_products, tile_products
+from templates.winograd_products import ProductTile, prefetch_products, tile_products
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
@@ -274,11 +274,13 @@ def _unroll_transform(sch: Schedule, block: Any) -> None:
     unroll_tile(sch, [outputs, lane])
 
 
+def _register_tile(k: Values) -> ProductTile:
+    return ProductTile(k["ob"], k["tiles"], k["blocks"] == "outer")
+
+
 def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
     """Schedule the products on the direct template's register tile, with `ob` blocks by `tiles` tiles."""
-    loops = tile_products(
-        sch, k["ob"], k["tiles"], ui=k["ui"], blocks_outer=k["blocks"] == "outer", tiles_first=k["inner"] == "pixels"
-    )
+    loops = tile_products(sch, _register_tile(k), ui=k["ui"], tiles_first=k["inner"] == "pixels")
     if at_root:
         sch.parallel(sch.fuse(*loops.products))
     peel_tail(sch, loops.tiles)
@@ -290,12 +292,4 @@ def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradTiles, k: Values) -> tirx.PrimFunc:
     at_once = p.tiles if k["at"] == "root" else k["rows"] * p.tiles_x
-    return prefetch_products(
-        func,
-        p.blocks.lanes,
-        k["ob"],
-        tiles=k["tiles"],
-        at_once=at_once,
-        blocks_outer=k["blocks"] == "outer",
-        fetch=prefetch,
-    )
+    return prefetch_products(func, p.blocks.lanes, _register_tile(k), at_once=at_once, fetch=prefetch)

@@ -146,7 +146,7 @@ class GpuDepthwise(AnchorTemplate):
         tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs
         lanes, staged = tiling.limits.lanes, k["pad"] in STAGED
         func = depthwise_compute(
-            tiling.conv, lanes, workload.epilogue, *tiling.tile(k), staged=staged, dtype=tiling.dtype
+            tiling.conv, lanes, workload.epilogue, tiling.tile(k), staged=staged, dtype=tiling.dtype
         )
         return _schedule(tiling, func, k)
 

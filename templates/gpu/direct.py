@@ -117,8 +117,8 @@ class GpuDirectConv(AnchorTemplate):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling = self._tiling(workload, gpu_limits_of(target))
         k = config.knobs
-        (th, tw), staged = tiling.tile(k), k["pad"] in STAGED
-        func = direct_compute(tiling.problem, workload.epilogue, th, tw, staged=staged, ob=tiling.channel_blocks(k))
+        tile, staged = tiling.tile(k), k["pad"] in STAGED
+        func = direct_compute(tiling.problem, workload.epilogue, tile, staged=staged, ob=tiling.channel_blocks(k))
         return _schedule(tiling, func, k)
 
 

@@ -23,7 +23,7 @@ from templates.gpu.winograd import SEEDED_SUMS, GpuWinograd, winograd_features
 from templates.gpu.winograd_kernels import WinogradProblem, winograd_compute
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import new_schedule, unroll_tile
-from templates.winograd_products import prefetch_products, tile_products
+from templates.winograd_products import ProductTile, prefetch_products, tile_products
 from tuning_db.record import Config, Workload
 
 # The share of local memory that a group may take. Intel's runtime takes an item's registers from local memory, too (252
@@ -179,10 +179,12 @@ def _schedule_input(p: WinogradProblem, sch: Schedule) -> None:
     unroll_tile(sch, [e, q, v])
 
 
+def _register_tile(k: Values) -> ProductTile:
+    return ProductTile(k["ki"], k["pi"], k["blocks"] == "outer")
+
+
 def _schedule_products(sch: Schedule, k: Values) -> None:
-    loops = tile_products(
-        sch, k["ki"], k["pi"], ui=k["ui"], blocks_outer=k["blocks"] == "outer", tiles_first=k["inner"] == "tiles"
-    )
+    loops = tile_products(sch, _register_tile(k), ui=k["ui"], tiles_first=k["inner"] == "tiles")
     unroll_tile(sch, own_loops(sch, loops.write))
     unroll_tile(sch, [loops.unrolled, *loops.register_tile])
     split_init(sch, sch.get_sblock("mm"), loops.blocks)
@@ -190,12 +192,4 @@ def _schedule_products(sch: Schedule, k: Values) -> None:
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tirx.PrimFunc:
     at_once = k["ty"] * k["tx"]
-    return prefetch_products(
-        func,
-        p.blocks.lanes,
-        k["ki"],
-        tiles=k["pi"],
-        at_once=at_once,
-        blocks_outer=k["blocks"] == "outer",
-        fetch=prefetch,
-    )
+    return prefetch_products(func, p.blocks.lanes, _register_tile(k), at_once=at_once, fetch=prefetch)

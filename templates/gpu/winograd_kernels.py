@@ -28,7 +28,7 @@ from templates.rewrite import mark
 from templates.space import Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
 from templates.winograd_algebra import MATRICES, WinogradTiles, row_of
-from templates.winograd_products import prefetch_products
+from templates.winograd_products import ProductTile, prefetch_products
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,5 @@ def _prefetch_weights(func: tirx.PrimFunc, p: WinogradProblem, k: Values) -> tir
 
     A CPU runs the items of a group one after the other, those along the tiles first.
     """
-    return prefetch_products(
-        func, p.blocks.lanes, k["ki"], tiles=k["pi"], at_once=k["pt"] * k["pi"], blocks_outer=True, fetch=prefetch
-    )
+    register = ProductTile(k["ki"], k["pi"], blocks_outer=True)
+    return prefetch_products(func, p.blocks.lanes, register, at_once=k["pt"] * k["pi"], fetch=prefetch)

@@ -142,7 +142,7 @@ class SpatialPack(AnchorTemplate):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs
         staged = k["pad"] == "local"
-        return _schedule(k, direct_compute(tiling.problem(k), workload.epilogue, *tiling.tile(k), staged=staged))
+        return _schedule(k, direct_compute(tiling.problem(k), workload.epilogue, tiling.tile(k), staged=staged))
 
 
 def _knobs(tiling: _Tiling) -> tuple[Knob, ...]:

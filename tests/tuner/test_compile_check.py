@@ -13,7 +13,7 @@ from tests.tuner.measure.offline.support import compilers_or_skip
 from tuner.devices.profiles import profile_named
 from tuner.measure.offline import OfflineOptions, OfflineRunner
 from tuner.session import Task
-from tuner.session.compile_check import choose, compile_tasks
+from tuner.session.compile_check import CompileOptions, choose, compile_tasks
 
 SMALL = Space("small", (Knob("a", (1, 2, 3)),), seeds=({"a": 2},))
 LARGE = Space(
@@ -50,7 +50,9 @@ def test_a_report_names_the_tasks_without_a_config_that_compiles():
     seen = []
     options = OfflineOptions(builders=1, plugins=("tests.tuner.measure.offline.faulty",))
     with OfflineRunner(profile, options) as runner:
-        report = compile_tasks(tasks, profile, runner, configs=2, only=["test.faulty"], progress=seen.append)
+        report = compile_tasks(
+            tasks, profile, runner, CompileOptions(configs=2, only=["test.faulty"]), progress=seen.append
+        )
     assert [check.task.name for check in report.failed] == ["unknown"]
     assert tuple(seen) == report.tasks
     found = report.as_dict()

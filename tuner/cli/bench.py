@@ -5,6 +5,8 @@ With `--profile` and no peers it only tells where the module's time goes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,56 +59,53 @@ def command(
     if not peers and not profile:
         raise BadInput("nothing is asked for: name peers with --against, or give --profile")
     with Output(as_json) as out:
-        comparison = compare(module, peers, model, threads=threads, rounds=rounds, seconds=seconds, seed=seed, out=out)
+        comparison = compare(BenchRequest(module, peers, model, threads, rounds, seconds, seed), out)
         show(comparison, out)
         out.result({"module": str(module), **comparison.as_dict()})
 
 
-def compare(
-    module: Path,
-    peers: list[str],
-    model: Path | None,
-    *,
-    threads: int | None,
-    rounds: int | None,
-    seconds: float | None,
-    seed: int,
-    out: Output,
-) -> Comparison:
-    """Check the arguments, then compare the module with its peers. Without peers the module is timed alone.
+@dataclass(frozen=True)
+class BenchRequest:
+    """What a comparison is asked for: the module in a folder, and peers by name, which run the file `model`. Without
+    peers the module is timed alone.
 
-    `seconds` is the time of all timed blocks together, None for the default. Raises BadInput if an argument cannot be
-    used.
+    None stands for a default: the file that the module was built from, as many threads as it was built for, and the
+    usual rounds. `seconds` is the time of all timed blocks together. `seed` is that of the random inputs.
     """
+
+    module: Path
+    peers: Sequence[str] = ()
+    model: Path | None = None
+    threads: int | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+
+
+def compare(asked: BenchRequest, out: Output) -> Comparison:
+    """Check the request, then compare the module with its peers. Raises BadInput if it cannot be met."""
     from tuner.report.peers import peer_named
 
+    module, peers = asked.module, asked.peers
     for name in peers:
         peer_named(name)
-    if model is not None:
-        check_file(model, "the ONNX model that the module was built from")
+    if asked.model is not None:
+        check_file(asked.model, "the ONNX model that the module was built from")
 
     from tuner.devices import open_device, usable_cpus
     from tuner.module import random_inputs, read_manifest
     from tuner.report import bench
 
     manifest = read_manifest(module)
-    source = find_model(module, manifest, model) if peers else Path(manifest.model["source"])
-    device = open_device("cpu", threads or (manifest.threads if manifest.computes_on_host else None))
+    source = find_model(module, manifest, asked.model) if peers else Path(manifest.model["source"])
+    device = open_device("cpu", asked.threads or (manifest.threads if manifest.computes_on_host else None))
     if manifest.computes_on_host and device.threads != manifest.threads:
         out.remark(f"{module} was built for {manifest.threads} threads and is compared with {device.threads}")
-    count = rounds or bench.ROUNDS
-    block = bench.BLOCK_SECONDS if seconds is None else seconds / count / (len(peers) + 1)
-    return bench.compare(
-        module,
-        source,
-        peers,
-        inputs=random_inputs(manifest.inputs, seed),
-        threads=device.threads,
-        cpus=usable_cpus()[: device.threads],
-        rounds=count,
-        block_seconds=block,
-        progress=out.remark,
-    )
+    rounds = asked.rounds or bench.ROUNDS
+    block = bench.BLOCK_SECONDS if asked.seconds is None else asked.seconds / rounds / (len(peers) + 1)
+    options = bench.BenchOptions(device.threads, tuple(usable_cpus()[: device.threads]), rounds, block)
+    inputs = random_inputs(manifest.inputs, asked.seed)
+    return bench.compare(module, source, peers, inputs=inputs, options=options, progress=out.remark)
 
 
 def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:

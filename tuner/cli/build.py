@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +50,7 @@ from tuner.cli.placing import (
     TraceOption,
     WritePlacementOption,
     placer_asked,
+    refuse_beside_plan,
 )
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
 from tuner.errors import BadInput, choices
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from tuner.graph import FusedGraph
     from tuner.graph.layout.choice import Planned
     from tuner.module import Manifest
-    from tuner.stages import Options
+    from tuner.stages import StageOptions
 
 EXAMPLES = (
     "tune build resnet18.onnx -o resnet18.tuned",
@@ -112,12 +113,13 @@ def command(
 ) -> None:
     """Build a module from the database, and verify it against the model."""
     network = network_asked(model, shape, batch, dtype)
-    staging = options_asked(stage_minutes, stage_limits) if stages is Stages.AUTO else None
+    staging = options_asked(stage_minutes, stage_limits, no_winograd) if stages is Stages.AUTO else None
+    if plan is not None:
+        refuse_beside_plan(placement, write_placement)
     placer = placer_asked(
         placement,
         topology,
         placement_seconds,
-        plan=plan,
         written=write_placement,
         reward=placement_reward,
         trace=placement_trace,
@@ -125,105 +127,124 @@ def command(
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
-        unwanted = split_list(fallback)
-        result = build_verified(
+        asked = BuildRequest(
             network,
             output,
             device,
-            threads=threads,
-            db=db,
+            threads,
+            db,
             exact=no_winograd,
-            out=out,
-            unwanted=unwanted,
+            unwanted=tuple(split_list(fallback)),
             plan=plan,
             memory=memory,
             staging=staging,
             placer=placer,
             checks=checks_asked(tolerance, input),
         )
-        out.result(result)
+        out.result(build_verified(asked, out))
 
 
-def build_verified(
-    network: Network,
-    output: Path,
-    device: str,
-    *,
-    threads: int | None,
-    db: str,
-    exact: bool,
-    out: Output,
-    unwanted: Sequence[str] = (),
-    plan: Path | None = None,
-    memory: int | None = None,
-    staging: tuple[float, Options] | None = None,
-    placer: Placer | None = None,
-    checks: Checks | None = None,
-) -> dict[str, Any]:
-    """Build a module, verify it, show its choices and return what --json prints.
-
-    A module that fails verification is not put in place.
+@dataclass(frozen=True)
+class BuildRequest:
+    """What a build is asked for: `network` as a module in the folder `output`, from the database `db`.
 
     - `device` is one device, or a GPU and the CPU with a comma between them. The CPU then computes what the GPU cannot,
       and all operators that are in `unwanted`.
     - `plan` is a file that says devices, layouts and kernels instead.
     - `memory` is the option --memory, in MiB.
-    - `staging` has the seconds and the options of the search for stages; None means that there are no stages.
+    - `staging` has the options of the search for stages; None means that there are no stages.
     - `placer` decides the device of each step; None means the fallback.
     - `checks` says how the module is verified, and on which inputs besides random ones.
-
-    Raises BadInput, DatabaseError, VerificationFailed.
     """
-    from tuner.module import Module, build_placed, load
+
+    network: Network
+    output: Path
+    device: str
+    threads: int | None
+    db: str
+    exact: bool = False
+    unwanted: tuple[str, ...] = ()
+    plan: Path | None = None
+    memory: int | None = None
+    staging: StageOptions | None = None
+    placer: Placer | None = None
+    checks: Checks = field(default_factory=Checks)
+
+
+def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
+    """Build a module, verify it, show its choices and return what --json prints.
+
+    A module that fails verification is not put in place. Raises BadInput, DatabaseError, VerificationFailed.
+    """
+    from tuner.module import BuildOptions, Module, build_placed, load
     from tuner.placement.fallback import present
     from tuning_db.store import open_db
 
     started = time.perf_counter()
-    if plan is None:
-        devices = with_memory(_opened(device, threads, unwanted), memory)
-        graph = load_graph(network, out, devices)
-        placing = None if placer is None else placer.place(graph, devices, unwanted, db, out)
-        graph = graph if placing is None else placing.split.graph
-        devices, planned = _placed(graph, devices, unwanted, placing)
-    else:
-        placing = None
-        graph, devices, planned = _said(network, plan, device, unwanted=unwanted, out=out)
+    decided = _from_plan(asked, asked.plan, out) if asked.plan is not None else _decided(asked, out)
+    graph, devices = decided.graph, decided.devices
 
     def rebuild(file: Path, folder: Path) -> Module:
         """Build a part of the network, which is in `file`, for the same devices, placed by the fallback; load it."""
-        part = load_graph(replace(network, file=file, shapes={}, batch=None), out, devices)
-        used, kinds = _placed(part, devices, present(part, unwanted), None)
-        build_placed(part, used, kinds, directory=folder, store=store, exact=exact)
+        part = load_graph(replace(asked.network, file=file, shapes={}, batch=None), out, devices)
+        used, kinds = _placed(part, devices, present(part, asked.unwanted), None)
+        build_placed(part, used, kinds, directory=folder, store=store, options=BuildOptions(asked.exact))
         return load(folder)
 
-    with open_db(db, create=False, read_only=staging is None) as store:
-        stager = None if staging is None else Stager(devices[0], store, staging[0], out, staging[1], exact)
-        check = check_of(network, graph, checks or Checks(), rebuild=rebuild, out=out)
-        manifest = build_placed(
-            graph, devices, planned, directory=output, store=store, exact=exact, check=check, arrange=stager
-        )
+    with open_db(asked.db, create=False, read_only=asked.staging is None) as store:
+        stager = None if asked.staging is None else Stager(devices[0], store, asked.staging, out)
+        check = check_of(asked.network, graph, asked.checks, rebuild=rebuild, out=out)
+        options = BuildOptions(asked.exact, check, stager)
+        manifest = build_placed(graph, devices, decided.planned, directory=asked.output, store=store, options=options)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
-    names = " and ".join(
-        f"{d.name} {d.key.model}" + (f", {threads_text(d.threads)}" if d.is_host else "") for d in devices
-    )
-    out.show(f"wrote {output} for {names}, in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}")
-    if len(devices) > 1 and plan is None:
-        out.show(f"{sum(planned.placement)} of {len(graph.steps)} steps are computed by the CPU")
+    decided.show(asked, f"in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}", out)
     return {
-        "output": str(output),
-        "model": str(network.file),
+        "output": str(asked.output),
+        "model": str(asked.network.file),
         "threads": manifest.threads,
         "devices": [opened.name for opened in devices],
         "dtype": manifest.dtype,
         "relative_error": manifest.errors,
         "untuned": untuned,
-        "placement": None if placing is None else placing.result,
+        "placement": None if decided.placing is None else decided.placing.result,
         "stages": stager.result if stager is not None else None,
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
     }
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """A network and the devices that compute it, by `planned`. `placing` is the outcome of a placer, if there was
+    one."""
+
+    graph: FusedGraph
+    devices: list[Device]
+    planned: Planned
+    placing: PlacedGraph | None = None
+
+    def show(self, asked: BuildRequest, result: str, out: Output) -> None:
+        """Show for which devices the module was written, and with which result."""
+        names = " and ".join(
+            f"{d.name} {d.key.model}" + (f", {threads_text(d.threads)}" if d.is_host else "") for d in self.devices
+        )
+        out.show(f"wrote {asked.output} for {names}, {result}")
+        if len(self.devices) > 1 and asked.plan is None:
+            steps = len(self.graph.steps)
+            out.show(f"{sum(self.planned.placement)} of {steps} steps are computed by the CPU")
+
+
+def _decided(asked: BuildRequest, out: Output) -> _Decided:
+    """Load the network, open the devices that are asked for, and let the placer or the fallback decide."""
+    devices = with_memory(_opened(asked.device, asked.threads, asked.unwanted), asked.memory)
+    graph = load_graph(asked.network, out, devices)
+    placing = None
+    if asked.placer is not None:
+        placing = asked.placer.place(graph, devices, asked.unwanted, asked.db, out)
+        graph = placing.split.graph
+    return _Decided(graph, *_placed(graph, devices, asked.unwanted, placing), placing)
 
 
 def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[Device]:
@@ -255,9 +276,7 @@ def _placed(
     return [devices[d] for d in used], Planned([used.index(d) for d in placement])
 
 
-def _said(
-    network: Network, plan: Path, device: str, *, unwanted: Sequence[str], out: Output
-) -> tuple[FusedGraph, list[Device], Planned]:
+def _from_plan(asked: BuildRequest, plan: Path, out: Output) -> _Decided:
     """Load the network and open the devices of a plan, with its threads; return both and the plan's choices.
 
     Raises BadInput if a device is not here, or if the options ask for other devices.
@@ -267,7 +286,7 @@ def _said(
     from tuner.vendors import open_vendor, vendor_of
 
     said = load_plan(plan)
-    if unwanted or device not in (DEFAULT_DEVICE, ",".join(d["name"] for d in said["devices"])):
+    if asked.unwanted or asked.device not in (DEFAULT_DEVICE, ",".join(d["name"] for d in said["devices"])):
         raise BadInput("--plan says which device computes what: leave --device and --fallback away")
     kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
     for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
@@ -275,8 +294,8 @@ def _said(
     devices = [
         open_device(d["name"], d["threads"] if kind_of(d["name"]).takes_threads else None) for d in said["devices"]
     ]
-    graph = load_graph(network, out, devices)
-    return graph, devices, read_plan(plan, said, graph, devices)
+    graph = load_graph(asked.network, out, devices)
+    return _Decided(graph, devices, read_plan(plan, said, graph, devices))
 
 
 def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:

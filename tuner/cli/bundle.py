@@ -78,7 +78,7 @@ def make(
 ) -> None:
     """Write candidates for a model's operators, and what measures them, as one file for the device."""
     from tuner.search import DEFAULT, check_searcher
-    from tuner.session.bundles import make_bundle
+    from tuner.session.bundles import BundleOptions, make_bundle
     from tuning_db.store import open_db
 
     network = network_asked(model, shape, batch)
@@ -87,15 +87,13 @@ def make(
         chosen, made_for = check_searcher(searcher or DEFAULT), _device(facts, device, threads)
         tasks = load_tasks(network, out)
         with open_db(db) as store:
+            options = BundleOptions(chosen, configs, seed, no_winograd)
             count = make_bundle(
                 tasks,
                 made_for,
                 store,
-                path=output,
-                searcher=chosen,
-                configs=configs,
-                seed=seed,
-                exact=no_winograd,
+                output,
+                options,
                 progress=lambda task, built: out.remark(f"{task.name}: {built} candidates"),
             )
         out.show(f"wrote {output} with {count} candidates; on the device: python3 {output.name} -o results.zip")

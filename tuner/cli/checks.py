@@ -69,7 +69,7 @@ def check_of(
     from the part's file into a folder, for the whole's devices. It serves to find the first operator that is off.
     """
     from tuner.graph import Parts
-    from tuner.module import OnnxReference, first_off, load, verify
+    from tuner.module import OnnxReference, VerifyOptions, first_off, load, verify
 
     def locate(tensor: str, inputs: Mapping[str, np.ndarray], allowed: float) -> str | None:
         out.show(f"{tensor} is off: looking for the first operator that is")
@@ -82,9 +82,8 @@ def check_of(
             return verify(
                 load(folder),
                 reference,
-                tolerance=checks.tolerance,
+                VerifyOptions(given=checks.inputs, tolerance=checks.tolerance),
                 graph=graph,
-                given=checks.inputs,
                 own_errors=reference.own_errors,
                 locate=locate,
             )

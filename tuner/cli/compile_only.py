@@ -77,7 +77,7 @@ def compile_all(
     from tuner.report.offline import compile_summary, compile_table, rejections
     from tuner.report.tables import describe
     from tuner.session import check_templates
-    from tuner.session.compile_check import CONFIGS, TaskCheck, compile_tasks, verdicts
+    from tuner.session.compile_check import CONFIGS, CompileOptions, TaskCheck, compile_tasks, verdicts
 
     profile = profile_named(target)
     check_storage(request.dtype, profile.target(), profile.name)
@@ -91,16 +91,8 @@ def compile_all(
         out.remark(f"{workload.op} {describe(workload)}: {found or 'no template applies'}")
 
     with OfflineRunner(profile, OfflineOptions(plugins=plugins)) as runner:
-        report = compile_tasks(
-            tasks,
-            profile,
-            runner,
-            configs=configs or CONFIGS,
-            seed=request.seed,
-            exact=request.exact,
-            only=request.only or None,
-            progress=show,
-        )
+        options = CompileOptions(configs or CONFIGS, request.seed, request.exact, request.only or None)
+        report = compile_tasks(tasks, profile, runner, options, progress=show)
     out.show(compile_table(report))
     for line in rejections(report):
         out.remark(line)

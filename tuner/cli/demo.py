@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.bench import compare, show
-from tuner.cli.build import build_verified
+from tuner.cli.bench import BenchRequest, compare, show
+from tuner.cli.build import BuildRequest, build_verified
 from tuner.cli.common import JsonOption, Output, SeedOption, ThreadsOption, check_parent_writable, seconds_of
 from tuner.cli.completion import NETWORKS, one_of
 from tuner.cli.network import Network, load_tasks
@@ -47,8 +47,8 @@ def command(
         report = tune_tasks(request, lambda: load_tasks(asked, out), out)
         if report.stopped == "interrupted":
             finish(report, out)
-        built = build_verified(asked, module, "cpu", threads=threads, db=db, exact=False, out=out)
-        comparison = compare(module, _installed(), model, threads=None, rounds=ROUNDS, seconds=None, seed=seed, out=out)
+        built = build_verified(BuildRequest(asked, module, "cpu", threads, db), out)
+        comparison = compare(BenchRequest(module, _installed(), model, rounds=ROUNDS, seed=seed), out)
         show(comparison, out)
         before = "; ".join(
             f"{peer.seconds * 1e3:.1f} ms with {peer.version} ({comparison.times_better(peer):.2f} times better)"

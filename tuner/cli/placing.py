@@ -159,7 +159,7 @@ class Placer:
     ) -> PlacedGraph:
         from tuner.studies.runs import Runs
         from tuner.studies.simulator import chrome_trace
-        from tuner.studies.strategies import check_known, place
+        from tuner.studies.strategies import PlaceOptions, check_known, place
         from tuner.studies.topology.here import measured_topology
         from tuning_db.store import open_db
 
@@ -170,16 +170,8 @@ class Placer:
             else:
                 topology = self.topology.among([device.name for device in devices])
             runs = Runs(graph, devices, store) if self.reward is Reward.MEASURED else None
-            found = place(
-                self.way,
-                graph,
-                devices,
-                topology=topology,
-                store=store,
-                unwanted=unwanted,
-                seconds=self.seconds,
-                reward=runs,
-            )
+            options = PlaceOptions(unwanted, self.seconds, reward=runs)
+            found = place(self.way, graph, devices, topology=topology, store=store, options=options)
         out.show(found.text())
         if self.trace is not None:
             self.trace.write_text(json.dumps(chrome_trace(found.timeline())), encoding="utf-8")
@@ -211,12 +203,18 @@ def _said(
     return PlacedGraph(split, strategy, {"way": str(path), "placement": list(split.placement), "parts": parts})
 
 
+def refuse_beside_plan(way: str, written: Path | None) -> None:
+    """Raise BadInput for options of placement, because a plan is given that says which device computes what."""
+    if way != Placement.FALLBACK or written is not None:
+        option = "--placement" if way != Placement.FALLBACK else "--write-placement"
+        raise BadInput(f"--plan says which device computes what: leave {option} away")
+
+
 def placer_asked(
     way: str,
     topology: Path | None,
     seconds: float,
     *,
-    plan: Path | None,
     written: Path | None = None,
     reward: Reward = Reward.SIMULATED,
     trace: Path | None = None,
@@ -225,9 +223,6 @@ def placer_asked(
 
     Raises BadInput for options that do not go together, before anything takes time.
     """
-    if plan is not None and (way != Placement.FALLBACK or written is not None):
-        option = "--placement" if way != Placement.FALLBACK else "--write-placement"
-        raise BadInput(f"--plan says which device computes what: leave {option} away")
     for file in (written, trace):
         if file is not None:
             check_parent_writable(file)

@@ -112,12 +112,9 @@ def _roofs(keys: Sequence[DeviceKey], out: Output) -> dict[str, dict[str, float]
 
 def _compared(folder: Path, out: Output) -> dict[str, Any]:
     """Time the module alone, call by call, as `tune bench --profile` does, and return the result as JSON."""
-    from tuner.cli.bench import compare
+    from tuner.cli.bench import BenchRequest, compare
 
-    return {
-        "module": str(folder),
-        **compare(folder, [], None, threads=None, rounds=None, seconds=None, seed=0, out=out).as_dict(),
-    }
+    return {"module": str(folder), **compare(BenchRequest(folder), out).as_dict()}
 
 
 def _write(path: Path, text: str) -> None:

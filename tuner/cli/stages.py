@@ -19,7 +19,7 @@ from tuner.errors import BadInput, last_line
 if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import Placed
-    from tuner.stages import Options
+    from tuner.stages import StageOptions
     from tuner.stages.plan import StagePlan
     from tuning_db.store import Store
 
@@ -52,18 +52,18 @@ StageLimitsOption = Annotated[
 ]
 
 
-def options_asked(minutes: float, limits: str) -> tuple[float, Options]:
-    """Return the seconds of the search for stages, and its options. Raises BadInput if an argument cannot be used."""
-    from tuner.stages import Limits, Options
+def options_asked(minutes: float, limits: str, exact: bool) -> StageOptions:
+    """Return the options of the search for stages. Raises BadInput if an argument cannot be used."""
+    from tuner.stages import Limits, Options, StageOptions
 
     seconds = seconds_of(minutes, "--stage-minutes")
     assert seconds is not None
     if not limits:
-        return seconds, Options()
+        return StageOptions(seconds, exact=exact)
     groups, operators = integers(limits, "--stage-limits", [2])
     if min(groups, operators) < 1:
         raise BadInput(f"--stage-limits {limits}: give numbers from 1 on")
-    return seconds, Options(Limits(groups, operators))
+    return StageOptions(seconds, Options(Limits(groups, operators)), exact)
 
 
 @dataclass
@@ -72,10 +72,8 @@ class Stager:
 
     device: Device
     store: Store
-    seconds: float
+    options: StageOptions
     out: Output
-    options: Options | None = None
-    exact: bool = False
     result: dict[str, Any] | None = None
     _last_line: float = 0.0
 
@@ -88,15 +86,7 @@ class Stager:
 
         self._last_line = time.monotonic()
         try:
-            plan = plan_stages(
-                placed,
-                self.device,
-                self.store,
-                seconds=self.seconds,
-                progress=self._progress,
-                options=self.options,
-                exact=self.exact,
-            )
+            plan = plan_stages(placed, self.device, self.store, self.options, self._progress)
         except (BadInput, RuntimeError, MemoryError) as error:
             line = last_line(error)
             self.out.remark(f"no stages: {line}; the kernels run one after the other")

@@ -11,6 +11,7 @@ import typer
 from tuner.cli.common import DEFAULT_LEASE, INTERRUPTED, Output, Preset, import_plugins, threads_text
 from tuner.cli.progress import ProgressDisplay
 from tuner.errors import BadInput
+from tuner.session import TuneOptions
 
 if TYPE_CHECKING:
     from tuner.session import SessionReport, Task
@@ -80,11 +81,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
         )
         options = MeasureOptions(plugins=plugins, ray=request.ray)
         with ProgressDisplay(out.progress) as display, open_runner(device, options, display.note) as runner:
-            report = tune(
-                tasks,
-                device,
-                store,
-                runner=runner,
+            tune_options = TuneOptions(
                 searcher=searcher,
                 budget=budget,
                 seed=request.seed,
@@ -95,6 +92,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
                 notice=out.remark,
                 make=runner.searchers.make,
             )
+            report = tune(tasks, device, store, runner, tune_options)
             spent = {"build": runner.spent.build_seconds, "run": runner.spent.run_seconds}
     report = replace(report, spent=spent)
     out.show(task_table(report))

@@ -6,7 +6,7 @@ outputs = module({"data": image})
 """
 
 from tuner.graph.layout.choice import Choice, choose
-from tuner.module.builder import build, build_placed
+from tuner.module.builder import BuildOptions, build, build_placed
 from tuner.module.first_off import first_off
 from tuner.module.inputs import random_inputs
 from tuner.module.manifest import Manifest, OperatorEntry, Processor, read_manifest
@@ -14,10 +14,11 @@ from tuner.module.placement import device_for
 from tuner.module.reference import OnnxReference
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import CallTime, Module, load
-from tuner.module.verification import TOLERANCE, OperatorError, operator_errors, tolerance_for, verify
+from tuner.module.verification import TOLERANCE, OperatorError, VerifyOptions, operator_errors, tolerance_for, verify
 
 __all__ = [
     "TOLERANCE",
+    "BuildOptions",
     "CallTime",
     "Choice",
     "Manifest",
@@ -26,6 +27,7 @@ __all__ = [
     "OperatorEntry",
     "OperatorError",
     "Processor",
+    "VerifyOptions",
     "build",
     "build_placed",
     "choose",

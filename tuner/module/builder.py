@@ -12,6 +12,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -50,22 +51,34 @@ _log = logging.getLogger(__name__)
 _PACKAGES = ("edgetune", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
 
 
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of a build; all have defaults.
+
+    - `exact` forbids templates that round differently from the direct algorithm (Winograd).
+    - `check` is called with the path of the finished module before the module is moved to its directory. If it raises,
+      the directory stays as it was. The errors that it returns are stored in the manifest.
+    - `arrange` may change how the kernels are launched, for example in stages. Whatever it raises is passed on.
+    """
+
+    exact: bool = False
+    check: Check | None = None
+    arrange: Callable[[Placed], Placed] | None = None
+
+
 def build(
     network: Model | FusedGraph,
     device: Device,
     directory: str | Path,
     store: Store | None = None,
     *,
-    exact: bool = False,
     choices: Mapping[Workload, Choice] | None = None,
-    check: Check | None = None,
+    options: BuildOptions | None = None,
 ) -> Manifest:
     """Compile a network with the best known configs and write it to `directory`, whole or not at all.
 
-    `choices` overrides the database's configs for the workloads that it contains. `exact` forbids templates that round
-    differently from the direct algorithm (Winograd). `check` is called with the path of the finished module before the
-    module is moved to `directory`. If `check` raises, `directory` stays as it was. The errors that `check` returns are
-    stored in the manifest. An existing directory is replaced only if it is a module or empty.
+    `choices` overrides the database's configs for the workloads that it contains. An existing directory is replaced
+    only if it is a module or empty.
 
     Raises BadInput if the directory is something else or cannot be written, if a config cannot be applied, or if the
     device cannot run an operator or store the network's values. Raises DatabaseError if the store cannot be read.
@@ -73,7 +86,7 @@ def build(
     graph = network if isinstance(network, FusedGraph) else fuse(network)
     kernels = {s.out: choices[s.workload] for s in graph.tuned if s.workload in choices} if choices else {}
     planned = Planned([0] * len(graph.steps), kernels=kernels)
-    return build_placed(graph, [device], planned, directory=directory, store=store, exact=exact, check=check)
+    return build_placed(graph, [device], planned, directory=directory, store=store, options=options)
 
 
 def build_placed(
@@ -83,20 +96,12 @@ def build_placed(
     *,
     directory: str | Path,
     store: Store | None = None,
-    exact: bool = False,
-    check: Check | None = None,
-    arrange: Callable[[Placed], Placed] | None = None,
+    options: BuildOptions | None = None,
 ) -> Manifest:
-    """Build as `build` does, but on several devices, with the placement, layouts and kernels of `planned`. `arrange`
-    may change how the kernels are launched, for example in stages. Whatever it raises is passed on."""
+    """Build as `build` does, but on several devices, with the placement, layouts and kernels of `planned`."""
+    options = options or BuildOptions()
     linker = _prepared(directory, network, devices)
-    chosen = []
-    for i, device in enumerate(devices):
-        here = zip(network.steps, planned.placement, strict=True)
-        steps = [s for s, d in here if d == i and isinstance(s, TunedStep)]
-        free = (s.workload for s in steps if s.out not in planned.kernels)
-        known = choose(free, device, store, exact)
-        chosen.append({s.out: planned.kernels.get(s.out) or known[s.workload] for s in steps})
+    chosen = _choices(network, devices, planned, store, options.exact)
     device_plans = [
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
@@ -106,8 +111,8 @@ def build_placed(
         _log.info("configs for %s, by source: %s", device.title, dict(sources) or "none")
     placed = lower_placed(network, device_plans, planned.placement, planned.blocks)
     _log.info("lowered %d steps to %d functions", len(network.steps), len(placed.module.functions))
-    if arrange is not None:
-        placed = arrange(placed)
+    if options.arrange is not None:
+        placed = options.arrange(placed)
     capture = devices[0].target if placed.captured else None
     host = host_of([device.target for device in devices])
     try:
@@ -115,16 +120,22 @@ def build_placed(
     except Exception as error:  # of any type: TVM raises many, none of which names a function
         remedy = REMEDY if not devices[0].is_host else "this is a fault of edgetune's: please report it with the model"
         raise BadInput(f"{network.model.name}: {culprit(placed.module, error)}; {remedy}") from error
-    return _save(
-        network,
-        devices,
-        placed,
-        executable=executable,
-        chosen=chosen,
-        directory=Path(directory),
-        linker=linker,
-        check=check,
-    )
+    compiled = _Compiled(network, devices, placed, chosen, executable)
+    return save(compiled.contents, Path(directory), linker, describe=compiled.manifest, check=options.check)
+
+
+def _choices(
+    network: FusedGraph, devices: Sequence[Device], planned: Planned, store: Store | None, exact: bool
+) -> list[dict[Var, Choice]]:
+    """Return the kernel of every tuned step, by device. Where the plan has none, the database has."""
+    chosen = []
+    for i, device in enumerate(devices):
+        here = zip(network.steps, planned.placement, strict=True)
+        steps = [s for s, d in here if d == i and isinstance(s, TunedStep)]
+        free = (s.workload for s in steps if s.out not in planned.kernels)
+        known = choose(free, device, store, exact)
+        chosen.append({s.out: planned.kernels.get(s.out) or known[s.workload] for s in steps})
+    return chosen
 
 
 def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> str:
@@ -136,48 +147,44 @@ def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device
     return check_toolchain()
 
 
-def _save(
-    graph: FusedGraph,
-    devices: Sequence[Device],
-    placed: Placed,
-    *,
-    executable: Any,
-    chosen: Sequence[Mapping[Var, Choice]],
-    directory: Path,
-    linker: str,
-    check: Check | None,
-) -> Manifest:
-    model = graph.model
-    functions = sum(isinstance(f, tirx.PrimFunc) for f in placed.module.functions.values())
-    operators = tuple(_operator(operator, chosen[operator.device]) for operator in placed.operators)
+@dataclass(frozen=True)
+class _Compiled:
+    """A network that is compiled for its devices, before it is saved. `chosen` has the kernels by device."""
 
-    def describe(written: Written) -> Manifest:
+    graph: FusedGraph
+    devices: Sequence[Device]
+    placed: Placed
+    chosen: Sequence[Mapping[Var, Choice]]
+    executable: Any
+
+    @property
+    def contents(self) -> Contents:
+        """Return what is to be saved."""
+        functions = sum(isinstance(f, tirx.PrimFunc) for f in self.placed.module.functions.values())
+        parallel = any(device.is_host for device in self.devices)
+        return Contents(self.executable.mod, functions, self.placed.constants, parallel)
+
+    def manifest(self, written: Written) -> Manifest:
+        """Return the manifest of the module in the files that were written."""
+        model, placed = self.graph.model, self.placed
+        operators = tuple(_operator(operator, self.chosen[operator.device]) for operator in placed.operators)
         return Manifest(
             model={"name": model.name, "sha256": model.sha256, "source": model.source, "rounding": model.rounding},
             inputs=model.inputs,
             outputs=model.outputs,
             input_devices=placed.inputs,
-            devices=tuple(Processor(d.name, d.key.as_dict(), json.loads(str(d.target))) for d in devices),
-            threads=max(device.threads for device in devices),
-            cpu_features=required_features(host_of([device.target for device in devices])),
+            devices=tuple(Processor(d.name, d.key.as_dict(), json.loads(str(d.target))) for d in self.devices),
+            threads=max(device.threads for device in self.devices),
+            cpu_features=required_features(host_of([device.target for device in self.devices])),
             operators=operators,
             versions={name: version(name) for name in _PACKAGES},
             vendors=vendors_of(operator.config for operator in operators),
-            dtype=graph.dtype,
+            dtype=self.graph.dtype,
             errors={},
             stages=placed.stages,
             entry=placed.entry,
             **vars(written),
         )
-
-    parallel = any(device.is_host for device in devices)
-    return save(
-        Contents(executable.mod, functions, placed.constants, parallel),
-        directory,
-        linker,
-        describe=describe,
-        check=check,
-    )
 
 
 def _operator(placed: PlacedOperator | MergedOperator, chosen: Mapping[Var, Choice]) -> OperatorEntry:

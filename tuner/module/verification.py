@@ -62,37 +62,48 @@ class _Set:
     is_usual: bool
 
 
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Options of a verification; all have defaults.
+
+    `seeds` are those of the inputs that are drawn, from several distributions (see inputs.py). `given` are a user's own
+    inputs, used besides. `tolerance` is the largest error of an output over its largest value. Without it, the default
+    depends on how values are stored and rounded (`tolerance_for`).
+    """
+
+    seeds: Sequence[int] = SEEDS
+    given: Arrays | None = None
+    tolerance: float | None = None
+
+
 def verify(
     module: Module,
     expected: Reference,
-    seeds: Sequence[int] = SEEDS,
+    options: VerifyOptions | None = None,
     *,
-    tolerance: float | None = None,
     graph: FusedGraph | None = None,
-    given: Arrays | None = None,
     own_errors: Callable[[Arrays], Mapping[str, float]] | None = None,
     locate: Callable[[str, Arrays, float], str | None] | None = None,
 ) -> dict[str, float]:
-    """Run the module and the reference `expected` on drawn inputs of several distributions (see inputs.py), and on
-    those that are `given`. Return the largest relative error of every output over all of them. Detections whose scores
-    are equal but for rounding may come in another order (`rows.in_order_of`).
+    """Run the module and the reference `expected` on the inputs of the options. Return the largest relative error of
+    every output over all of them. Detections whose scores are equal but for rounding may come in another order
+    (`rows.in_order_of`).
 
-    Raises VerificationFailed if an error is above `tolerance`. The message names the output. If `graph` (from which the
-    module was built) is given, the message also names the operator that is farthest off. It includes what `locate`
+    Raises VerificationFailed if an error is above the tolerance. The message names the output. If `graph` (from which
+    the module was built) is given, the message also names the operator that is farthest off. It includes what `locate`
     returns for the output, those inputs and the allowed error.
 
-    Without a `tolerance`, the default depends on how values are stored and rounded (`tolerance_for`). If an error
-    exceeds this default, `own_errors` may allow more: it returns the reference's own errors by output for the same
-    inputs. If `graph` is given and values are rounded to less than float32, every anchor's kernel has to be right by
-    itself, too.
+    If an error exceeds the default tolerance, `own_errors` may allow more: it returns the reference's own errors by
+    output for the same inputs. If `graph` is given and values are rounded to less than float32, every anchor's kernel
+    has to be right by itself, too.
     """
-    manifest = module.manifest
+    options, manifest = options or VerifyOptions(), module.manifest
     errors = {t.name: 0.0 for t in manifest.outputs}
-    least = tolerance_for(manifest) if tolerance is None else tolerance
-    for each in _sets(manifest, seeds, given):
+    least = tolerance_for(manifest) if options.tolerance is None else options.tolerance
+    for each in _sets(manifest, options):
         found = _errors_of(module, expected, each.inputs)
         allowed: Mapping[str, float] | None = dict.fromkeys(errors, least)
-        if tolerance is None and own_errors is not None and not all(found[name] <= least for name in errors):
+        if options.tolerance is None and own_errors is not None and not all(found[name] <= least for name in errors):
             allowed = _more_allowed(least, each, own_errors)
         if allowed is None:
             continue
@@ -108,14 +119,14 @@ def verify(
             )
         errors = {name: max(errors[name], found[name]) for name in errors}
     if graph is not None and {graph.dtype, graph.model.rounding} != {"float32"}:
-        _check_operators(operator_errors(module, graph, random_inputs(manifest.inputs, seeds[0])))
+        _check_operators(operator_errors(module, graph, random_inputs(manifest.inputs, options.seeds[0])))
     return errors
 
 
-def _sets(manifest: Manifest, seeds: Sequence[int], given: Arrays | None) -> Iterator[_Set]:
-    if given is not None:
-        yield _Set(given, "the given inputs", is_usual=True)
-    for seed in seeds:
+def _sets(manifest: Manifest, options: VerifyOptions) -> Iterator[_Set]:
+    if options.given is not None:
+        yield _Set(options.given, "the given inputs", is_usual=True)
+    for seed in options.seeds:
         inputs, name = drawn_inputs(manifest.inputs, seed, manifest.outputs)
         yield _Set(inputs, f"input seed {seed}, {name}", is_usual=name == USUAL)
 

@@ -105,19 +105,27 @@ class Comparison:
         }
 
 
+@dataclass(frozen=True)
+class BenchOptions:
+    """The conditions that a comparison has. Every contender has `threads` threads on `cpus`, and `rounds` blocks of
+    about `block_seconds`."""
+
+    threads: int
+    cpus: tuple[int, ...]
+    rounds: int = ROUNDS
+    block_seconds: float = BLOCK_SECONDS
+
+
 def compare(
     module: Path,
     model: Path,
     peers: Sequence[str],
     *,
     inputs: Mapping[str, np.ndarray],
-    threads: int,
-    cpus: Sequence[int],
-    rounds: int = ROUNDS,
-    block_seconds: float = BLOCK_SECONDS,
+    options: BenchOptions,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Time the built `module` and each of `peers` on the ONNX file `model`, `rounds` blocks each, alternating.
+    """Time the built `module` and each of `peers` on the ONNX file `model`, alternating.
 
     A peer that is not installed, or that fails, is skipped with a reason. Raises BadInput for an unknown peer, and
     where none of the peers asked for is installed; ContenderFailed if our own module fails.
@@ -135,14 +143,14 @@ def compare(
             say(f"starting {name}")
             source = module if name == OURS else model
             files = (str(folder / "inputs.npz"), str(folder / f"{name}.npz"))
-            spec = Spec(name, str(source.resolve()), threads, tuple(cpus), *files)
+            spec = Spec(name, str(source.resolve()), options.threads, options.cpus, *files)
             try:
                 running[name] = stack.enter_context(_started(spec, folder / f"{name}.log"))
             except ContenderFailed as failure:
                 if name == OURS:
                     raise
                 skipped[name] = str(failure)
-        times = alternate(running, rounds, block_seconds, say)
+        times = alternate(running, options.rounds, options.block_seconds, say)
         say("profiling")
         profile = Profile.from_dict(running[OURS].profile())
         manifest = read_manifest(module)
@@ -150,7 +158,7 @@ def compare(
             name: _measured(name, running[name], times[name], folder=folder, manifest=manifest) for name in running
         }
     ours = measured.pop(OURS)
-    return Comparison(ours, tuple(measured.values()), threads, tuple(cpus), skipped, profile)
+    return Comparison(ours, tuple(measured.values()), options.threads, options.cpus, skipped, profile)
 
 
 def _started(spec: Spec, log: Path) -> Contender:

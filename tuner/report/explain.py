@@ -23,7 +23,8 @@ from tuner.report.hot_loop import Loop, in_assembly, in_source
 from tuner.report.page.names import distinct_texts, flop_or_none, workload_text
 from tuner.report.tables import clipped
 from tuner.session import Task
-from tuner.session.task import TaskState, is_current
+from tuner.session.task import TaskState
+from tuner.session.task_trials import is_current
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
@@ -124,7 +125,7 @@ def explain(store: Store, workload: Workload, on: Device, compilers: Sequence[Co
         workload=workload,
         text=distinct_texts([*store.workloads(), workload])[workload],
         choice=choice,
-        configs=state.tried,
+        configs=state.trials.tried,
         rivals=tuple(_rivals(state, choice)),
         schedule=str(func.script()),
         language="assembly" if is_host else "CUDA" if on.target.kind.name == "cuda" else "OpenCL C",
@@ -147,7 +148,7 @@ def _rivals(state: TaskState, choice: Choice) -> list[Rival]:
 
     Returns none if the choice was not measured on this device.
     """
-    others = [t for t in state.standing() if t.config != choice.config]
+    others = [t for t in state.trials.standing() if t.config != choice.config]
     if choice.config is None or choice.seconds is None or choice.source != "device":
         return []
     seen = {choice.config.template}

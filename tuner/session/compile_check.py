@@ -82,25 +82,32 @@ def verdicts(reports: Sequence[CandidateReport]) -> dict[str, int]:
     return {str(verdict): counts[verdict] for verdict in Verdict if counts[verdict]}
 
 
+@dataclass(frozen=True)
+class CompileOptions:
+    """What is compiled, namely `configs` configs of every task, drawn by `seed`. `exact` and `only` are as in
+    `TuneOptions`."""
+
+    configs: int = CONFIGS
+    seed: int = 0
+    exact: bool = False
+    only: Sequence[str] | None = None
+
+
 def compile_tasks(
     tasks: Sequence[Task],
     profile: Profile,
     runner: OfflineRunner,
-    *,
-    configs: int = CONFIGS,
-    seed: int = 0,
-    exact: bool = False,
-    only: Sequence[str] | None = None,
+    options: CompileOptions | None = None,
     progress: Callable[[TaskCheck], None] | None = None,
 ) -> CompileReport:
-    """Check `configs` configs of every task, at least one of every template that applies. `runner` is the profile's.
-    `exact` and `only` are as in `tune`. `progress` is called after each task. Raises BadInput if workers cannot
-    start."""
-    started, target = time.monotonic(), profile.target()
+    """Check configs of every task, at least one of every template that applies. `runner` is the profile's. `progress`
+    is called after each task. Raises BadInput if workers cannot start."""
+    started, target, options = time.monotonic(), profile.target(), options or CompileOptions()
     checks = []
     for task in tasks:
-        space = search_space(task.workload, target, only, exact)
-        chosen = [] if space is None else choose(space, configs, random.Random(task_seed(seed, task)))
+        space = search_space(task.workload, target, options.only, options.exact)
+        rng = random.Random(task_seed(options.seed, task))
+        chosen = [] if space is None else choose(space, options.configs, rng)
         reports = runner.check([Candidate(task.workload, config) for config in chosen])
         checks.append(TaskCheck(task, tuple(reports)))
         if progress is not None:

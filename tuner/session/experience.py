@@ -21,7 +21,8 @@ from templates.foreign import AUTOTVM, translated
 from templates.space import SearchSpace, context_distance
 from templates.template import context_of
 from tuner.search import Experience
-from tuner.session.task import TaskState, is_current
+from tuner.session.task import TaskState
+from tuner.session.task_trials import is_current
 from tuning_db.lookup import relatives
 from tuning_db.record import Config, DeviceKey, Trial, Workload
 from tuning_db.store import Store
@@ -67,10 +68,15 @@ class TransferData:
         others = [
             (context_distance(here, s.space.context), s.space, s)
             for s in states
-            if s is not state and s.space is not None and akin(s.space, state.space) and math.isfinite(s.best_seconds)
+            if s is not state
+            and s.space is not None
+            and akin(s.space, state.space)
+            and math.isfinite(s.trials.best_seconds)
         ]
         others.sort(key=lambda other: other[0])
-        live = [Experience(space, _spread(space, s.trials), distance) for distance, space, s in others[:NEAREST]]
+        live = [
+            Experience(space, _spread(space, s.trials.recorded), distance) for distance, space, s in others[:NEAREST]
+        ]
         if own not in self._recorded:  # the database's part does not change within a session
             self._recorded[own] = self._from_database(own, state.space, {s.task.workload for s in states})
         return sorted([*live, *self._recorded[own]], key=lambda e: e.distance)[:NEAREST]

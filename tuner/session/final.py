@@ -23,14 +23,14 @@ def finalists(state: TaskState, advice: Sequence[Config] = ()) -> list[Config]:
     comparisons so far. `advice` holds the leaders of tasks that differ in the epilogue alone; they are compared too,
     until they have been.
     """
-    standing = [t.config for t in state.standing()]
-    if len(standing) < 2 or state.comparison_failure is not None or state.repeats >= ENOUGH:
+    trials, standing = state.trials, [t.config for t in state.trials.standing()]
+    if len(standing) < 2 or trials.repeats >= ENOUGH:
         return []
     valid = [c for c in dict.fromkeys(advice) if state.space is not None and state.space.is_valid(c)]
-    advised = [c for c in valid if not state.has_tried(c) or (c in standing and not state.is_confirmed(c))]
-    if state.is_confirmed(standing[0]) and not advised:
+    advised = [c for c in valid if not trials.has_tried(c) or (c in standing and not trials.is_confirmed(c))]
+    if trials.is_confirmed(standing[0]) and not advised:
         return []
     # If the winner so far was compared while the machine was slow, it only looks beaten.
-    winner = [c for c in standing if state.is_confirmed(c)][:1]
+    winner = [c for c in standing if trials.is_confirmed(c)][:1]
     incumbent = [c for c in standing if c == state.incumbent]
     return list(dict.fromkeys([*standing[:FINALISTS], *winner, *advised, *incumbent]))

@@ -29,8 +29,8 @@ def expected_gain(state: TaskState, typical_seconds: float) -> float:
 
     `typical_seconds` is the time that is assumed of a task without a time.
     """
-    best = state.best_seconds if math.isfinite(state.best_seconds) else typical_seconds
-    promise = slope(state.curve) + OPTIMISM / max(1, state.begun) ** 1.5
+    best = state.trials.best_seconds if math.isfinite(state.trials.best_seconds) else typical_seconds
+    promise = slope(state.trials.curve) + OPTIMISM / max(1, state.begun) ** 1.5
     return promise * best * state.task.occurrences
 
 
@@ -40,6 +40,6 @@ def most_promising(states: Sequence[TaskState]) -> TaskState:
     starved = [s for s in states if s.below_floor]
     if starved:
         return starved[0]
-    known = [s.best_seconds for s in states if math.isfinite(s.best_seconds)]
+    known = [s.trials.best_seconds for s in states if math.isfinite(s.trials.best_seconds)]
     typical = sum(known) / len(known) if known else 1.0
     return max(states, key=lambda s: expected_gain(s, typical))

@@ -49,7 +49,9 @@ class Proposer:
         """Return up to `size` configs that were never proposed, or none where the task's space is exhausted."""
         assert state.space is not None
         if state.searcher is None:
-            state.searcher = self._make(self._name, state.space, task_seed(self._seed, state.task), state.trials)
+            state.searcher = self._make(
+                self._name, state.space, task_seed(self._seed, state.task), state.trials.recorded
+            )
             state.searcher.suggest(self._library.foreign(state.task.workload, state.space, self._target))
         self.observe(state)
         state.searcher.learn_from(self._library.nearest(state, self._states))
@@ -58,7 +60,9 @@ class Proposer:
             return state.searcher.propose(size)
         except SearchFailed as error:  # a library that the searcher uses has failed
             self._remarks.append(f"{state.task.name}: {self._name} failed ({error}); going on with {FALLBACK}")
-            state.searcher = make_searcher(FALLBACK, state.space, task_seed(self._seed, state.task), state.trials)
+            state.searcher = make_searcher(
+                FALLBACK, state.space, task_seed(self._seed, state.task), state.trials.recorded
+            )
             return state.searcher.propose(size)
 
     def observe(self, state: TaskState) -> None:
@@ -76,7 +80,7 @@ class Proposer:
             for s in self._states
             if s is not state and (s.task.workload.op, s.task.workload.attrs) == (anchor.op, anchor.attrs)
         ]
-        return [trial.config for s in siblings for trial in s.standing()[:most]]
+        return [trial.config for s in siblings for trial in s.trials.standing()[:most]]
 
     def remarks(self) -> list[str]:
         parts = [

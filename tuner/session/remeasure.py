@@ -14,7 +14,7 @@ from templates.template import search_space
 from tuner.devices import Device
 from tuner.measure import Candidate, Runner
 from tuner.session.journal import journalled
-from tuner.session.task import is_current
+from tuner.session.task_trials import is_current
 from tuning_db.record import Trial, Workload, tolerance_of
 from tuning_db.store import Store
 

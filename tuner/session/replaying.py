@@ -15,8 +15,8 @@ from tuner.measure.replay.runner import ReplayRunner
 from tuner.measure.runner import Candidate
 from tuner.search import Experience, Searcher, make_searcher
 from tuner.session.final import FINALISTS
-from tuner.session.loop import BATCH
 from tuner.session.report import finite
+from tuner.session.session_budget import BATCH
 from tuning_db.record import Config, Trial
 
 # Searches are judged by the trials and seconds that they need to reach these shares of the best throughput.

@@ -13,6 +13,8 @@ from tuner.session.task import TaskState
 from tuner.tasks import Task
 from tuning_db.record import Config, DeviceKey, Trial, Workload
 
+Phase = Literal["search", "compare"]
+
 
 class Stopped(StrEnum):
     """An enumeration of the reasons that end a session."""
@@ -33,7 +35,7 @@ class Progress:
     all tasks. `seconds_left` is an upper bound, or None where none is known.
     """
 
-    phase: Literal["search", "compare"]
+    phase: Phase
     task: Task
     index: int
     tasks: int
@@ -173,30 +175,30 @@ def finite(seconds: float) -> float | None:
 def gflops_of(state: TaskState) -> float | None:
     """Return the speed of the best config in 10^9 operations of the direct algorithm per second. Return None where the
     time or the number of operations is not known."""
-    flop, best = state.task.flop, finite(state.best_seconds)
+    flop, best = state.task.flop, finite(state.trials.best_seconds)
     return None if flop is None or best is None else flop / best / 1e9
 
 
 def task_report(state: TaskState) -> TaskReport:
     """Return a report of a task as it stands."""
-    standing = state.standing()
+    standing = state.trials.standing()
     reason = None
     if state.space is None:
         reason = "no template applies"
     elif not standing:
-        reason = state.first_error() or "not tried"
+        reason = state.trials.first_error() or "not tried"
     return TaskReport(
         name=state.task.name,
         workload=state.task.workload,
         occurrences=state.task.occurrences,
-        new_trials=state.tried - state.known,
-        trials=state.tried,
-        first_seconds=finite(state.first_seconds),
-        best_seconds=finite(state.best_seconds),
+        new_trials=state.new_trials,
+        trials=state.trials.tried,
+        first_seconds=finite(state.trials.first_seconds),
+        best_seconds=finite(state.trials.best_seconds),
         best_config=standing[0].config if standing else None,
         best_error=standing[0].error if standing else None,
         gflops=gflops_of(state),
-        confirmed=bool(standing) and state.is_confirmed(standing[0].config),
-        failures=state.failures(),
+        confirmed=bool(standing) and state.trials.is_confirmed(standing[0].config),
+        failures=state.trials.failures(),
         reason=reason,
     )

@@ -13,16 +13,17 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
 
 from tuner.session.journal import is_gone
-from tuner.session.task import TaskState, is_current
+from tuner.session.task import TaskState
+from tuner.session.task_trials import is_current
 from tuning_db.claims import Claims, process_of, trial_counts
 from tuning_db.errors import DatabaseError
 from tuning_db.record import DeviceKey
-from tuning_db.run_control import RunControl
+from tuning_db.run_control import Requests, RunControl
 from tuning_db.store import Store
 
 LEASE_SECONDS = 60.0
@@ -49,16 +50,18 @@ class Sharing:
     ) -> None:
         self._store, self._device, self._states = store, device, states
         self._claims = Claims(store, device, _new_owner(), lease_seconds)
-        self._wishes = RunControl(store, device)
+        self._control = RunControl(store, device)
         self._notice = notice or (lambda _: None)
         self._noticed = False
         self._held: list[TaskState] = []
         self._changing = threading.Lock()  # guards `_held` and the claims in the database
-        self._counts = {s.task.workload.key: len(s.trials) for s in states}  # a task whose count differs is read again
+        self._counts = {
+            s.task.workload.key: len(s.trials.recorded) for s in states
+        }  # a task whose count differs is read again
         self._ended = threading.Event()
         self._failure: DatabaseError | None = None
         self._heart = threading.Thread(target=self._beat, args=(lease_seconds / _RENEWALS,), daemon=True)
-        self.from_others = 0  # trials that other sessions have measured meanwhile
+        self._from_others = 0  # trials that other sessions have measured meanwhile
 
     def __enter__(self) -> Self:
         self._heart.start()
@@ -125,31 +128,31 @@ class Sharing:
                 self._counts[key] = count
 
     def _learn(self, state: TaskState) -> None:
-        known = set(state.trials)
+        known = set(state.trials.recorded)
         templates = {s.template for s in state.space.spaces} if state.space else set()
         recorded = self._store.trials(state.task.workload, self._device)
         new = [t for t in recorded if t not in known and is_current(t, templates)]
         state.add_from_others(new)
-        self.from_others += len(new)
+        self._from_others += len(new)
 
-    def mark_skipped(self) -> bool:
-        """Mark the tasks that a person wants skipped, and return whether all runs are to pause."""
-        wishes = self._wishes.made()
+    def requests(self) -> Requests:
+        """Return what a person asks of this run: to pause, or to skip tasks."""
+        return self._control.made()
+
+    def skip(self, workloads: Collection[str]) -> None:
+        """Skip the tasks of these workloads, given by key, for the rest of the session."""
         for state in self._states:
-            state.skipped = state.skipped or state.task.workload.key in wishes.skipped
-        return wishes.paused
+            state.skipped = state.skipped or state.task.workload.key in workloads
 
-    def heed(self) -> bool:
-        """Mark the tasks that a person wants skipped, and wait while all runs are to pause. Return whether this run has
-        waited."""
-        waited = False
-        while True:
-            if not self.mark_skipped():
-                return waited
-            if not waited:
-                self._notice("paused by `tune watch`: go on by its button, or by `tune watch --resume`")
-            waited = True
+    def wait_for_resume(self) -> None:
+        """Wait until all runs may go on, and skip the tasks that a person wants skipped meanwhile."""
+        self._notice("paused by `tune watch`: go on by its button, or by `tune watch --resume`")
+        paused = True
+        while paused:
             self._rest()
+            requests = self.requests()
+            self.skip(requests.skipped)
+            paused = requests.paused
 
     def _rest(self) -> None:
         """Give all claims back and sleep for a moment, since other sessions may wait for these tasks."""
@@ -167,6 +170,12 @@ class Sharing:
             self._notice(f"what is left is being tuned by {', '.join(owners) or 'others'}; waiting for it")
             self._noticed = True
         self._rest()
+
+    def remarks(self) -> list[str]:
+        """Return a line for every task that was skipped, and one on the trials of other sessions."""
+        skipped = [f"{s.task.name}: skipped, by `tune watch`" for s in self._states if s.skipped]
+        shared = [f"{n} more trials are other runs', at the same time"] if (n := self._from_others) else []
+        return [*skipped, *shared]
 
 
 def _namespace() -> int:

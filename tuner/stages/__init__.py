@@ -5,6 +5,7 @@ Parallelism" (ICLR 2020 submission).
 
 from tuner.stages.endings import Cut, Limits
 from tuner.stages.operators import OperatorGraph, StageOperator
+from tuner.stages.options import StageOptions
 from tuner.stages.schedule import Costs, Schedule, Stage, check, greedy, sequential, total
 from tuner.stages.search import Block, Options, StageSearchResult, search
 
@@ -18,6 +19,7 @@ __all__ = [
     "Schedule",
     "Stage",
     "StageOperator",
+    "StageOptions",
     "StageSearchResult",
     "check",
     "greedy",

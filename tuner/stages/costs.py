@@ -70,7 +70,6 @@ class MeasuredCosts:
         device: Device,
         *,
         store: Store,
-        versions: dict[str, Any] | None = None,
         progress: Callable[[int], None] = lambda _measured: None,
         merging: Merging | None = None,
     ) -> None:
@@ -78,7 +77,7 @@ class MeasuredCosts:
         the kernels of merged stages; without it no stage can be merged."""
         self._merging = merging
         self._calls, self._bench, self._device, self._store = calls, bench, device, store
-        self._versions, self._progress = versions or {}, progress
+        self._progress = progress
         self._graph, self._kernels = calls.graph(), kernel_hashes(calls)
         self._network = network_key(self._kernels, self._graph)
         self._known: dict[str, float] = {}
@@ -302,7 +301,7 @@ class MeasuredCosts:
     def _add(self, workload: Workload, times: tuple[float, ...], failure: Failure | None = None) -> None:
         self.measured += 1
         self._progress(self.measured)
-        trial = Trial(workload, self._device.key, STAGE, VERSION, times, failure, versions=self._versions)
+        trial = Trial(workload, self._device.key, STAGE, VERSION, times, failure)
         self._store.add(trial)
         self._know(trial)
 

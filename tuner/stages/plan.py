@@ -31,6 +31,7 @@ from tuner.stages.costs import MeasuredCosts, kernel_hashes, network_key
 from tuner.stages.endings import Limits
 from tuner.stages.host import Host
 from tuner.stages.merge import Merging
+from tuner.stages.options import StageOptions
 from tuner.stages.rewrite import staged
 from tuner.stages.schedule import Schedule, Stage, check
 from tuner.stages.search import PATIENCE, Options, keeps, search
@@ -68,19 +69,14 @@ def plan_stages(
     placed: Placed,
     device: Device,
     store: Store,
-    *,
-    seconds: float,
-    versions: dict[str, Any] | None = None,
+    options: StageOptions,
     progress: Callable[[int], None] = lambda _measured: None,
-    options: Options | None = None,
-    exact: bool = False,
 ) -> StagePlan:
     """Return the best variant of a network as measured end to end: in the stages that a search finds, in those of the
     greedy schedule (if the device can run that within the limits), or one kernel after the other.
 
-    What is known is not measured again. Stages are searched for at most `seconds`, and `progress` is called with the
-    number that have been timed. `exact` forbids templates that round differently (Winograd) for merged kernels, too. On
-    the CPU a stage has at most as many groups as the device has threads.
+    What is known is not measured again. `progress` is called with the number of stages that have been timed. On the CPU
+    a stage has at most as many groups as the device has threads.
 
     Raises BadInput if a kernel cannot be timed, or if the network cannot be run in stages on the device. That is so on
     a CPU with one thread, and on one without a C compiler for our thread pool. Raises RuntimeError if the device
@@ -93,33 +89,37 @@ def plan_stages(
             "kernels that run at the same time need a thread each, and the CPU has one here: give --threads 2"
         )
     calls = Calls.of(placed)
-    merging = Merging(placed, calls, device, store=store, exact=exact)
+    merging = Merging(placed, calls, device, store=store, exact=options.exact)
     graph = calls.graph(merging.kinds)
-    options = options or Options()
-    asked = {} if options.limits is None else {"limits": str(options.limits)}
+    asked = {} if options.search.limits is None else {"limits": str(options.search.limits)}
     workload = Workload("schedule", {"network": network_key(kernel_hashes(calls), graph, merging.known()), **asked})
     known = _remembered(store, workload, device)
     if known and known[0].config["finished"]:
         return _best(placed, calls, merging, times=[(t.seconds, _way(t)) for t in known], finished=True, measured=0)
     bench = StageBench(placed, calls, device, merging=merging)
-    costs = MeasuredCosts(calls, bench, device, store=store, versions=versions, progress=progress, merging=merging)
-    end = time.monotonic() + seconds
-    widest = device.threads if device.is_host else None
-    limits = feasible(options.limits, device, merging)
-    options = replace(options, limits=limits, widest=options.widest or widest, patience=options.patience or PATIENCE)
-    found = search(graph, costs, options, lambda: time.monotonic() < end)
+    costs = MeasuredCosts(calls, bench, device, store=store, progress=progress, merging=merging)
+    end = time.monotonic() + options.seconds
+    possible = _possible(options.search, device, merging)
+    found = search(graph, costs, possible, lambda: time.monotonic() < end)
     check(graph, found.schedule)
-    schedules = _rivals((found.schedule, options.greedy(graph)), costs, options)
+    schedules = _rivals((found.schedule, possible.greedy(graph)), costs, possible)
     ways, times, graphs = _compared(placed, calls, merging, schedules=schedules, device=device)
     for (schedule, captured), taken in zip(ways, times, strict=True):
         text = [s.text() for s in schedule or ()]
         config = Config("stages", {"stages": text, "captured": captured, "finished": found.finished})
-        store.add(Trial(workload, device.key, config, VERSION, tuple(taken), versions=versions or {}))
+        store.add(Trial(workload, device.key, config, VERSION, tuple(taken)))
     medians = list(zip(map(median, times), ways, strict=True))
     best = _best(placed, calls, merging, times=medians, finished=found.finished, measured=costs.measured)
     there_is = feasible(None, device, merging)  # stages beyond these limits are impossible, so they were not left out
     lines = (block.cut_text(there_is) for block in found.blocks)
     return replace(best, cuts=(*filter(None, lines), *graphs))
+
+
+def _possible(options: Options, device: Device, merging: Merging) -> Options:
+    """Return the options of a search for what the device can run."""
+    widest = device.threads if device.is_host else None
+    limits = feasible(options.limits, device, merging)
+    return replace(options, limits=limits, widest=options.widest or widest, patience=options.patience or PATIENCE)
 
 
 def feasible(limits: Limits | None, device: Device, merging: Merging) -> Limits | None:

@@ -43,6 +43,7 @@ class Options:
     - `descents` is how many times a local optimum is sought from the best strategy, each time in another order; the
       best result is kept. The descents get twice the time that all chains may have, and what the chains left.
     - `threads` is the number of chains that run at a time, and of neighbours that are evaluated at a time.
+    - `configs` returns the configs that may be proposed.
     """
 
     seconds: float = math.inf
@@ -55,6 +56,7 @@ class Options:
     patience: int = 200
     descents: int = 3
     threads: int = 1
+    configs: Proposals = configs_of
 
     def __post_init__(self) -> None:
         if math.isinf(self.seconds) and math.isinf(self.proposals):
@@ -94,13 +96,12 @@ def search(
     *,
     clock: Callable[[], float] = time.monotonic,
     progress: Progress = lambda _: None,
-    configs: Proposals = configs_of,
 ) -> ChainResult:
     """Return the fastest strategy that chains from the starts find and that fits into the memories.
 
     Every temperature of every thread uses `simulator` or a twin of it; `simulator` is left in an arbitrary strategy.
     The same `rng` and `proposals` give the same result. `progress` is called with each new best, by one thread at a
-    time; an exception that it raises ends the search. `configs` returns the configs that may be proposed.
+    time; an exception that it raises ends the search.
 
     Raises BadInput if there are no starts, or if none of the strategies seen fits into the memories.
     """
@@ -110,7 +111,7 @@ def search(
     crews = [twins[i :: options.threads] for i in range(options.threads)]
     best = _Best(clock, progress)
     chains = [
-        _Chains(name, start, random.Random(rng.getrandbits(64)), options=options, shared=best, place=i, configs=configs)
+        _Chains(name, start, random.Random(rng.getrandbits(64)), options=options, shared=best, place=i)
         for i, (name, start) in enumerate(starts.items())
     ]
     _run(chains, crews, best)
@@ -122,14 +123,7 @@ def search(
             f"{simulator.network.name}: no strategy that was tried fits into the memories of "
             f"{simulator.topology.name}: take a smaller batch or more devices"
         )
-    _polish(
-        [crew[0] for crew in crews],
-        rng,
-        options,
-        until=SHARES * len(starts) * options.seconds,
-        best=best,
-        configs=configs,
-    )
+    _polish([crew[0] for crew in crews], rng, options, until=SHARES * len(starts) * options.seconds, best=best)
     found.elapsed = best.elapsed()
     return found
 
@@ -141,7 +135,6 @@ def _polish(
     *,
     until: float,
     best: _Best,
-    configs: Proposals,
 ) -> None:
     """Descend from the best strategy several times, in different orders, and keep the best local optimum.
 
@@ -155,7 +148,7 @@ def _polish(
             return
         for simulator in simulators:
             simulator.start(start)
-        optimal = descend(simulators, rng, lambda: best.elapsed() < until, configs)
+        optimal = descend(simulators, rng, lambda: best.elapsed() < until, options.configs)
         longest = max(longest, best.elapsed() - began)
         if simulators[0].seconds == least:
             found.optimal = optimal  # the chains' best has no better neighbour
@@ -221,10 +214,9 @@ class _Chains:
         options: Options,
         shared: _Best,
         place: int,
-        configs: Proposals,
     ) -> None:
         self.name, self._start, self._rng, self._options, self._shared = name, start, rng, options, shared
-        self._place, self._configs = place, configs
+        self._place = place
         self.best, self.seen, self.accepted = math.inf, 0, 0
 
     def run(self, simulators: Sequence[Simulator]) -> None:
@@ -263,7 +255,9 @@ class _Chains:
             operators = rng.choice(self._layers)
         else:
             operators = (rng.randrange(len(simulator.network.operators)),)
-        config = random_config(simulator.network.operators[operators[0]], simulator.topology, rng, self._configs)
+        config = random_config(
+            simulator.network.operators[operators[0]], simulator.topology, rng, self._options.configs
+        )
         self.seen += 1
         # The limit is drawn before the simulation: what exceeds it is refused and need not be simulated to its end.
         limit = simulator.seconds - warmth * math.log(1.0 - rng.random())

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tuner.graph.layout.plan import Moving, Node, computing, moves_of
@@ -28,6 +29,21 @@ class Simulated(NamedTuple):
     strategy: Strategy
 
 
+@dataclass(frozen=True)
+class Machine:
+    """The machine that a planned network runs on.
+
+    - `devices` holds the names of the devices.
+    - `links` holds (source, target, latency in seconds, seconds per byte), as `Costs.link` returns them.
+    - `cores` holds a name for each device, equal for devices that compute on the same cores (see
+      `topology.DeviceSpec`). It is empty where no device shares any.
+    """
+
+    devices: Sequence[str]
+    links: Sequence[tuple[int, int, float, float]]
+    cores: Sequence[str] = ()
+
+
 def measured_network(
     name: str,
     nodes: Sequence[Node],
@@ -35,18 +51,12 @@ def measured_network(
     *,
     states: Sequence[int],
     sizes: Sequence[int],
-    devices: Sequence[str],
-    links: Sequence[tuple[int, int, float, float]],
-    cores: Sequence[str] = (),
+    machine: Machine,
 ) -> Simulated:
     """Return what `Simulator` takes for a planned network.
 
     - `nodes` and `moving` are those of `exact.NetworkPlan`, `states` those of its plan.
     - `sizes` holds the bytes of what each node makes.
-    - `devices` holds the names of the devices.
-    - `links` holds (source, target, latency in seconds, seconds per byte), as `Costs.link` returns them.
-    - `cores` holds a name for each device, equal for devices that compute on the same cores (see
-      `topology.DeviceSpec`).
 
     On the device that the plan gives it, an operator takes the plan's seconds. These include the layout transforms that
     are made for it first, less what a concatenation saves. On another device it takes its fastest state there, which
@@ -55,6 +65,7 @@ def measured_network(
     A value that several operators read on a device that does not make it is copied there once. To this end they read an
     additional operator on that device that takes no time. A search may move that operator anywhere.
     """
+    devices = machine.devices
     made = [node.states[state].makes for node, state in zip(nodes, states, strict=True)]
     own = _own_seconds(nodes, moving, states)
     kept = [i for i, node in enumerate(nodes) if node.operands]
@@ -72,7 +83,7 @@ def measured_network(
             shared = d != here and read[i, d] > 1
             at[i, d] = given.add(f"{title} on {d}", sizes[i], (maker,), d, [0.0] * len(devices)) if shared else maker
     network = Network(name, tuple(given.operators), tuple(o.name for o in given.operators), (0,) * len(given.operators))
-    topology = _topology(name, devices, given.lacks, links=links, cores=cores or [""] * len(devices))
+    topology = _topology(name, machine, given.lacks)
     return Simulated(network, topology, Measured(given.table, {}), tuple(given.strategy))
 
 
@@ -110,19 +121,13 @@ class _Given:
         return len(self.operators) - 1
 
 
-def _topology(
-    name: str,
-    devices: Sequence[str],
-    lacks: Sequence[set[str]],
-    *,
-    links: Sequence[tuple[int, int, float, float]],
-    cores: Sequence[str],
-) -> Topology:
-    """Return a topology of these devices and links. Peaks are unknown, and not needed as nothing is split."""
+def _topology(name: str, machine: Machine, lacks: Sequence[Collection[str]]) -> Topology:
+    """Return the topology of a machine. Peaks are unknown, and not needed as nothing is split."""
+    devices, cores = machine.devices, machine.cores or [""] * len(machine.devices)
     each = zip(devices, lacks, cores, strict=True)
     specs = [DeviceSpec(d, d, 1.0, 1.0, d, 0.0, frozenset(no), on) for d, no, on in each]
     found = []
-    for a, b, latency, rate in links:
+    for a, b, latency, rate in machine.links:
         bus = cores[a] if cores[a] == cores[b] else ""  # the cores that both devices use also make the copy
         found.append(Link(devices[a], devices[b], math.inf if rate == 0 else 1 / rate, latency, bus))
     return Topology(name, tuple(specs), tuple(Memory(d) for d in devices), tuple(found))

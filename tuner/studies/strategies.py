@@ -91,6 +91,22 @@ class PlacementResult:
         return found if self.taken == self.way else f"{found}; no gain: {self.taken} is taken"
 
 
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Options of `place`; all have defaults.
+
+    - `unwanted` names operators that the GPU must not compute, as in `fallback.fall_back`.
+    - `seconds` is how long methods that search may take, and `seed` is the seed of their random numbers.
+    - `reward` returns the seconds of placements in place of the simulator (`runs.Runs`). Of the methods that search,
+      only `learned` asks it.
+    """
+
+    unwanted: Collection[str] = ()
+    seconds: float = 10.0
+    seed: int = 0
+    reward: Callable[[Sequence[int]], float] | None = None
+
+
 def place(
     way: str,
     graph: FusedGraph,
@@ -98,18 +114,10 @@ def place(
     *,
     topology: Topology,
     store: Store,
-    unwanted: Collection[str] = (),
-    seconds: float = 10.0,
-    seed: int = 0,
-    reward: Callable[[Sequence[int]], float] | None = None,
+    options: PlaceOptions | None = None,
 ) -> PlacementResult:
-    """Place a graph on `devices`, a GPU and the CPU, which `topology` lists in this order.
-
-    - `way` is the search method, one of `WAYS`.
-    - `unwanted` names operators that the GPU must not compute, as in `fallback.fall_back`.
-    - `seconds` is how long methods that search may take.
-    - `reward` returns the seconds of placements in place of the simulator (`runs.Runs`). Of the methods that search,
-      only `learned` asks it.
+    """Place a graph on `devices`, a GPU and the CPU, which `topology` lists in this order. `way` is the search method,
+    one of `WAYS`.
 
     No result exceeds the topology's memories, some of which devices may share. If the GPU's steps need more than its
     own memory, or than its `memory_bytes` where these are less, its last steps go to the CPU, as in the fallback. Steps
@@ -118,6 +126,8 @@ def place(
     Raises BadInput as `fall_back` and `estimated_network` do, where nothing fits into the memories, and where `learned`
     lacks torch or learns nothing that the devices can compute.
     """
+    options = options or PlaceOptions()
+    unwanted, reward = options.unwanted, options.reward
     fallback = fall_back(graph, devices[GPU].target, unwanted)
     estimates = Estimates(devices, _unlimited(topology), store, graph.dtype)
     given = _without(unwanted, graph, estimates.network(graph))
@@ -129,8 +139,8 @@ def place(
     simple = {name: placement for name, placement in simple.items() if scene.can(placement)}
     took = {name: scene.seconds(placement) for name, placement in simple.items()}
     starts = {name: _strategy(given, placement) for name, placement in (simple or {FALLBACK: fallback}).items()}
-    share = seconds / 2 if way in IN_PARTS else seconds
-    task = _Task(given, starts, random.Random(seed), share, reward)
+    share = options.seconds / 2 if way in IN_PARTS else options.seconds
+    task = _Task(given, starts, random.Random(options.seed), share, reward)
     placement = scene.limits.kept(graph, [config.devices[0] for config in WAYS[way](task)])
     if not simple and not scene.can(placement):
         raise scene.limits.refusal(graph, fallback)
@@ -244,8 +254,10 @@ class _Task:
 
     def searched(self, starts: Mapping[str, Strategy], configs: Proposals) -> Strategy:
         """Search by chains from these starts and by descents, within the task's seconds."""
-        options = mcmc.Options(seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()))
-        return mcmc.search(self.simulator(), starts, self.rng, options=options, configs=configs).strategy
+        options = mcmc.Options(
+            seconds=self.seconds / (mcmc.SHARES * len(starts)), threads=len(usable_cpus()), configs=configs
+        )
+        return mcmc.search(self.simulator(), starts, self.rng, options).strategy
 
 
 def _exact(task: _Task) -> Strategy:
@@ -264,10 +276,7 @@ def _mcmc(task: _Task) -> Strategy:
 def _learned(task: _Task) -> Strategy:
     from tuner.studies.learned import Settings, learn
 
-    given, settings = task.given, Settings(seconds=task.seconds)
-    return learn(
-        given.network, given.topology, task.simulator(), settings=settings, rng=task.rng, reward=task.reward
-    ).strategy
+    return learn(task.simulator(), Settings(seconds=task.seconds), task.rng, reward=task.reward).strategy
 
 
 WAYS: Mapping[str, Callable[[_Task], Strategy]] = {"exact": _exact, "mcmc": _mcmc, "learned": _learned}

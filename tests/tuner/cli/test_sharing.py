@@ -20,7 +20,7 @@ import pytest
 from tests.forks import FORKS
 from tests.tuner.cli.conftest import TUNE
 from tests.tuning_db.backends import BACKENDS, new_database
-from tuner.session.loop import BATCH
+from tuner.session.session_budget import BATCH
 from tuning_db.store import Store, open_db
 
 TRIALS = 56  # enough for the first seeds of every task

@@ -18,7 +18,8 @@ from tests.tuner.stages.test_rewrite import by_branch
 from tuner.devices import open_device
 from tuner.graph import Placed
 from tuner.graph.layout.choice import Planned
-from tuner.module import build_placed, load
+from tuner.module import BuildOptions, build_placed, load
+from tuner.stages import StageOptions
 from tuner.stages.calls import Calls
 from tuner.stages.plan import StagePlan, plan_stages
 from tuner.stages.rewrite import staged
@@ -34,14 +35,16 @@ def main() -> int:
 
         def arrange(placed: Placed) -> Placed:
             """What is fastest is chance here: kernels compute nothing."""
-            plans.extend(plan_stages(placed, device, store, seconds=60.0) for _ in range(2))
+            plans.extend(plan_stages(placed, device, store, StageOptions(60.0)) for _ in range(2))
             if "EDGETUNE_CUDA_NO_GRAPHS" in os.environ:
                 return plans[-1].placed
             calls = Calls.of(placed)
             return replace(staged(placed, calls, by_branch(calls)), captured=True)
 
         planned = Planned([0] * len(graph.steps))
-        manifest = build_placed(graph, [device], planned, directory=folder / "module", store=store, arrange=arrange)
+        manifest = build_placed(
+            graph, [device], planned, directory=folder / "module", store=store, options=BuildOptions(arrange=arrange)
+        )
     module = load(folder / "module")
     given = {info.name: np.ones(info.shape, info.dtype) for info in manifest.inputs}
     starts = []

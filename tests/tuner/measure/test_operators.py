@@ -8,7 +8,7 @@ from tests.tuner.measure.forgetful import candidate
 from tests.vision_ops.test_contract import WORKLOADS
 from tuner.devices import Device, list_devices, open_device
 from tuner.measure import LocalRunner, MeasureOptions
-from tuner.session import Budget, Task, tune
+from tuner.session import Budget, Task, TuneOptions, tune
 from tuning_db.record import FailureKind
 from tuning_db.store import open_db
 
@@ -35,7 +35,7 @@ def test_a_session_tunes_them_into_the_database(device: Device, tmp_path) -> Non
     with open_db(f"{tmp_path}/t.db") as store, LocalRunner(device, MeasureOptions()) as runner:
         for name in ("scan", "top k", "nms"):
             workload = WORKLOADS[name]
-            tune([Task(workload, 1, name)], device, store, runner=runner, budget=Budget(trials=2), seed=0)
+            tune([Task(workload, 1, name)], device, store, runner, TuneOptions(budget=Budget(trials=2), seed=0))
             best = store.best(workload, device.key)
             assert best is not None, name
             assert best.config.template.startswith("vision.")

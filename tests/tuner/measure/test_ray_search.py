@@ -23,7 +23,7 @@ from tuner.measure.ray.search import RaySearcher, libraries
 from tuner.measure.ray.search_link import NodeSearchers
 from tuner.measure.replay.runner import ReplayRunner, computed, trial_of
 from tuner.search import Experience, Searcher, make_searcher
-from tuner.session import Budget, Progress, Task, tune
+from tuner.session import Budget, Progress, Task, TuneOptions, tune
 from tuning_db.record import Config, Failure, FailureKind, Trial
 from tuning_db.store import open_db
 
@@ -119,11 +119,12 @@ def test_a_node_killed_in_mid_run_costs_time_alone(
             cluster.kill(killed[0])
 
     configs = []
-    for name, options in (("there", {"make": runner.searchers.make, "progress": on_trial}), ("here", {})):
+    there = TuneOptions(make=runner.searchers.make, progress=on_trial)
+    for name, options in (("there", there), ("here", TuneOptions())):
         replayed = ReplayRunner(DEVICE.key, computed(latency), VERSIONS)
         with open_db(tmp_path / f"{name}.db") as store:
             tune(
-                [CONV, POINT], DEVICE, store, runner=replayed, budget=Budget(trials=96), clock=replayed.clock, **options
+                [CONV, POINT], DEVICE, store, replayed, replace(options, budget=Budget(trials=96), clock=replayed.clock)
             )
             configs.append([t.config for t in store.trials()])
     assert configs[0] == configs[1]

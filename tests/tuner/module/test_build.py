@@ -17,7 +17,7 @@ from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, fuse, load_onnx
-from tuner.module import OnnxReference, build, choose, load, read_manifest, verify
+from tuner.module import BuildOptions, OnnxReference, VerifyOptions, build, choose, load, read_manifest, verify
 from tuning_db.record import Config, DeviceKey, Trial, Workload
 from tuning_db.store import Store, open_db
 
@@ -78,7 +78,7 @@ def test_the_best_config_of_the_device_is_taken(
     assert (first.config, first.source, first.seconds, first.error) == (fast, "device", 1e-3, 1e-7)
     assert {o.source for o in manifest.operators[1:]} == {"default"}
     module = load(tmp_path / "m")
-    assert max(verify(module, OnnxReference(graph.model.source), seeds=[0]).values()) < 1e-5
+    assert max(verify(module, OnnxReference(graph.model.source), VerifyOptions(seeds=[0])).values()) < 1e-5
 
 
 def test_relatives_are_asked_where_the_device_knows_nothing(device: Device, graph: FusedGraph, store: Store) -> None:
@@ -130,7 +130,8 @@ def test_every_template_that_applies_gives_a_right_module(device: Device, tmp_pa
             if s is not None and any(space.template == name for space in s.spaces)
         }
         build(graph, device, tmp_path / "m", choices=choices)
-        assert max(verify(load(tmp_path / "m"), OnnxReference(graph.model.source), seeds=[0]).values()) < 1e-4
+        errors = verify(load(tmp_path / "m"), OnnxReference(graph.model.source), VerifyOptions(seeds=[0]))
+        assert max(errors.values()) < 1e-4
 
 
 def test_a_stored_config_that_cannot_be_applied(device: Device, graph: FusedGraph, tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_failed_check_leaves_the_old_module(tmp_path: Path, device: Device, gr
         raise BadInput(f"{folder.name} is not good enough")
 
     with pytest.raises(BadInput, match="not good enough"):
-        build(graph, device, tmp_path / "m", check=refuse)
+        build(graph, device, tmp_path / "m", options=BuildOptions(check=refuse))
     assert (tmp_path / "m" / "manifest.json").read_text() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 

@@ -24,6 +24,7 @@ from tuner.graph.layout.choice import Planned
 from tuner.module import (
     Manifest,
     OnnxReference,
+    VerifyOptions,
     build,
     build_placed,
     load,
@@ -264,7 +265,7 @@ def test_another_model_that_allows_as_much_will_do(built: Path, model: Path, tmp
         target["max_shared_memory_per_block"] = 1024
 
     module = load(changed(built, tmp_path / "m", rename))
-    assert max(verify(module, OnnxReference(model), seeds=[0]).values()) < 1e-5
+    assert max(verify(module, OnnxReference(model), VerifyOptions(seeds=[0])).values()) < 1e-5
 
 
 def test_the_drivers_are_told_apart() -> None:

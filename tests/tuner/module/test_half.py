@@ -15,7 +15,18 @@ from tuner.devices import Device, open_device
 from tuner.errors import BadInput, VerificationFailed
 from tuner.graph import FusedGraph, fuse, halved, load_onnx
 from tuner.graph.layout.choice import Planned
-from tuner.module import OnnxReference, build, build_placed, load, operator_errors, random_inputs, read_manifest, verify
+from tuner.module import (
+    BuildOptions,
+    OnnxReference,
+    VerifyOptions,
+    build,
+    build_placed,
+    load,
+    operator_errors,
+    random_inputs,
+    read_manifest,
+    verify,
+)
 from tuner.module.verification import TOLERANCE
 from tuning_db.record import tolerance_of
 
@@ -42,7 +53,7 @@ def built(graph: FusedGraph, model: Path, device: Device, tmp_path_factory: pyte
     def check(folder: Path) -> Mapping[str, float]:
         return verify(load(folder), OnnxReference(model), graph=graph)
 
-    build(graph, device, directory, check=check)
+    build(graph, device, directory, options=BuildOptions(check=check))
     return directory
 
 
@@ -85,7 +96,7 @@ def test_a_kernel_that_is_off_is_named(built: Path, model: Path, graph: FusedGra
     try:
         anchor.weight[:] *= np.float16(1.004)  # what the module is compared with, not what it computes
         with pytest.raises(VerificationFailed, match=r"is off by .* alone \(allowed: 0.001\)") as caught:
-            verify(load(built), OnnxReference(model), seeds=[0], graph=graph)
+            verify(load(built), OnnxReference(model), VerifyOptions(seeds=[0]), graph=graph)
     finally:
         anchor.weight[:] = weight
     assert repr(anchor.node) in str(caught.value)

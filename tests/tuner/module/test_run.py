@@ -22,7 +22,7 @@ from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device, usable_cpus
 from tuner.errors import BadInput, VerificationFailed
 from tuner.graph import fuse, load_onnx
-from tuner.module import Module, OnnxReference, build, load, operator_errors, random_inputs, verify
+from tuner.module import Module, OnnxReference, VerifyOptions, build, load, operator_errors, random_inputs, verify
 from tuner.module.cpu_features import missing_features, required_features
 from tuner.module.verification import Reference
 
@@ -234,7 +234,7 @@ def test_an_error_is_the_largest_of_all_inputs(module: Module, model: Path) -> N
         share = 1e-3 if np.array_equal(inputs["data"], first) else 0
         return {name: value + share * np.abs(value).max() for name, value in right(inputs).items()}
 
-    (error,) = verify(module, off, seeds=(0, 1), tolerance=1e-2).values()
+    (error,) = verify(module, off, VerifyOptions(seeds=(0, 1), tolerance=1e-2)).values()
     assert error == pytest.approx(1e-3, rel=0.1)
 
 
@@ -254,7 +254,7 @@ def test_it_is_verified_on_given_inputs_too(module: Module, model: Path) -> None
     off = off_by(model, 1e-3, lambda data: data is given["data"])
     assert max(verify(module, off).values()) < 1e-4
     with pytest.raises(VerificationFailed, match="the given inputs"):
-        verify(module, off, given=given)
+        verify(module, off, VerifyOptions(given=given))
 
 
 @pytest.mark.parametrize(("error", "own", "right"), [(6e-4, 1e-4, True), (1e-3, 1e-4, False), (0.02, 1.0, False)])
@@ -284,7 +284,7 @@ def test_whoever_locates_the_error_is_told_where_it_shows_and_what_is_allowed(mo
         return "node 'n' (Conv)"
 
     with pytest.raises(VerificationFailed, match=r"; the first that is off is node 'n' \(Conv\), on operands that are"):
-        verify(module, off_by(model, 0.5), tolerance=1e-3, locate=locate)
+        verify(module, off_by(model, 0.5), VerifyOptions(tolerance=1e-3), locate=locate)
     assert asked == [(next(iter(module.outputs)), 1e-3)]
 
 
@@ -300,8 +300,9 @@ def test_inputs_for_which_the_reference_has_no_digits_tell_nothing(module: Modul
 
 
 def test_a_tolerance_that_is_asked_for_is_the_only_one(module: Module, model: Path) -> None:
+    own = dict.fromkeys(module.outputs, 1.0)
     with pytest.raises(VerificationFailed):
-        verify(module, off_by(model, 3e-4), tolerance=1e-4, own_errors=lambda _: dict.fromkeys(module.outputs, 1.0))
+        verify(module, off_by(model, 3e-4), VerifyOptions(tolerance=1e-4), own_errors=lambda _: own)
 
 
 def test_an_output_of_another_type_is_wrong(module: Module, model: Path) -> None:

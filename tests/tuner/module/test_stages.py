@@ -17,7 +17,7 @@ from tests.tuner.stages.networks import all_merged, host, with_threads
 from tuner.devices import Device, open_device
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.layout.choice import Planned
-from tuner.module import Module, OnnxReference, build, build_placed, load, verify
+from tuner.module import BuildOptions, Module, OnnxReference, build, build_placed, load, verify
 from tuner.module.manifest import OperatorEntry
 from tuner.module.verification import operator_errors
 from tuner.report.page.flow import flow_of
@@ -65,7 +65,9 @@ def built(graph: FusedGraph, device: Device, tmp_path_factory: pytest.TempPathFa
         return staged(placed, calls, with_threads(schedule, THREADS) if device.is_host else schedule)
 
     directory = tmp_path_factory.mktemp("built") / "staged"
-    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=directory, arrange=arrange)
+    build_placed(
+        graph, [device], Planned([0] * len(graph.steps)), directory=directory, options=BuildOptions(arrange=arrange)
+    )
     return directory
 
 
@@ -151,7 +153,9 @@ def merged(squeezed: Path, device: Device, tmp_path_factory: pytest.TempPathFact
         return staged(placed, calls, all_merged(merging), merging=merging)
 
     directory = tmp_path_factory.mktemp("built") / "merged"
-    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=directory, arrange=arrange)
+    build_placed(
+        graph, [device], Planned([0] * len(graph.steps)), directory=directory, options=BuildOptions(arrange=arrange)
+    )
     return graph, directory
 
 

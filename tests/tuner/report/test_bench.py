@@ -15,7 +15,7 @@ from tuner.devices import open_device, usable_cpus
 from tuner.errors import BadInput
 from tuner.graph import load_onnx
 from tuner.module import build, random_inputs
-from tuner.report.bench import Comparison, Measured, compare
+from tuner.report.bench import BenchOptions, Comparison, Measured, compare
 from tuner.report.operators import Call, Profile
 from tuner.report.tables import comparison_table, operator_table
 
@@ -33,9 +33,8 @@ def network(tmp_path_factory) -> tuple[Path, Path]:
 
 def _compare(network: tuple[Path, Path], peers: list[str], **options) -> Comparison:
     module, model = network
-    return compare(
-        module, model, peers, inputs=INPUTS, threads=1, cpus=usable_cpus()[:1], rounds=2, block_seconds=0.01, **options
-    )
+    conditions = BenchOptions(threads=1, cpus=tuple(usable_cpus()[:1]), rounds=2, block_seconds=0.01)
+    return compare(module, model, peers, inputs=INPUTS, options=conditions, **options)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +75,8 @@ def test_a_peer_that_fails_is_skipped_with_the_reason(network, tmp_path):
     module, _ = network
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
-    comparison = compare(
-        module, broken, ["default"], inputs=INPUTS, threads=1, cpus=usable_cpus()[:1], rounds=1, block_seconds=0.01
-    )
+    conditions = BenchOptions(threads=1, cpus=tuple(usable_cpus()[:1]), rounds=1, block_seconds=0.01)
+    comparison = compare(module, broken, ["default"], inputs=INPUTS, options=conditions)
     assert comparison.peers == ()
     assert "default on" in comparison.skipped["default"]
     assert "failed" in comparison.skipped["default"]

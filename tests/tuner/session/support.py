@@ -14,7 +14,7 @@ from templates.workloads import Conv2d, Dense
 from tuner.devices import Device
 from tuner.measure.replay.runner import ReplayRunner, computed
 from tuner.measure.runner import Candidate
-from tuner.session import Budget, SessionReport, Task, tune
+from tuner.session import Budget, SessionReport, Task, TuneOptions, tune
 from tuning_db.record import Trial
 from tuning_db.store import Store
 
@@ -73,7 +73,7 @@ def replayed(
     **options: object,
 ) -> SessionReport:
     runner = ReplayRunner(device.key, computed(seconds), VERSIONS)
-    return tune(tasks, device, store, runner=runner, budget=budget, clock=runner.clock, **options)  # type: ignore[arg-type]
+    return tune(tasks, device, store, runner, TuneOptions(budget=budget, clock=runner.clock, **options))  # type: ignore[arg-type]
 
 
 def records(store: Store) -> list[Trial]:

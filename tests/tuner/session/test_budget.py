@@ -13,9 +13,9 @@ from tests.tuner.session.support import CONV, POINT, SMALL, STRANGE, VERSIONS, c
 from tuner.devices import Device
 from tuner.measure.replay.runner import ReplayRunner, computed
 from tuner.measure.runner import Candidate
-from tuner.session import PRESETS, Budget, Progress, Stopped, tune
+from tuner.session import PRESETS, Budget, Progress, Stopped, TuneOptions, tune
 from tuner.session.budget import FLOOR, allowance
-from tuner.session.loop import BATCH
+from tuner.session.session_budget import BATCH
 from tuning_db.store import Store, open_db
 
 BUDGETS = [
@@ -126,10 +126,8 @@ def test_time_between_trials_counts_too(device: Device, store: Store, seconds: f
         [CONV],
         device,
         store,
-        runner=runner,
-        searcher="random",
-        budget=budget,
-        clock=lambda: runner.clock() + 0.3 * next(ticks),
+        runner,
+        TuneOptions(searcher="random", budget=budget, clock=lambda: runner.clock() + 0.3 * next(ticks)),
     )
     assert first.stopped is Stopped.TIME
     assert first.trials > FLOOR

@@ -17,7 +17,7 @@ from tests.tuner.session.support import CONV, POINT, VERSIONS, latency, records,
 from tuner.devices import Device
 from tuner.measure.replay.runner import ReplayRunner, computed
 from tuner.measure.runner import Candidate
-from tuner.session import Budget, tune
+from tuner.session import Budget, TuneOptions, tune
 from tuner.session.journal import is_gone
 from tuner.session.remeasure import remeasure
 from tuning_db import schema
@@ -61,7 +61,7 @@ def session_that_may_die(device: Device, store: Store, runner: ReplayRunner) -> 
         from tuning_db.store import open_db
 
         with open_db(store.name) as own:
-            tune([CONV], device, own, runner=runner, searcher="genetic", budget=Budget(trials=24), clock=runner.clock)
+            tune([CONV], device, own, runner, TuneOptions("genetic", Budget(trials=24), clock=runner.clock))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
@@ -93,7 +93,7 @@ def test_a_session_that_died_of_something_else_costs_its_candidate_nothing(devic
     store.begin(CONV.workload, device.key, configs)
     dies(store)
     killer = Killer(device, Config("none", {}))
-    tune([CONV, POINT], device, store, runner=killer, budget=Budget(trials=40), clock=killer.clock)
+    tune([CONV, POINT], device, store, killer, TuneOptions(budget=Budget(trials=40), clock=killer.clock))
     alone = [batch for batch in killer.batches if configs[0] in batch]
     assert alone == [[configs[0]]]
     assert records(store)[[t.config for t in records(store)].index(configs[0])].searcher is not None
@@ -133,7 +133,7 @@ class Watched(ReplayRunner):
 
 def test_whatever_is_measured_is_in_the_journal_before(device: Device, store: Store) -> None:
     runner = Watched(device, store)
-    tune([CONV], device, store, runner=runner, budget=Budget(trials=24), clock=runner.clock)
+    tune([CONV], device, store, runner, TuneOptions(budget=Budget(trials=24), clock=runner.clock))
     assert any(len(asked) > 1 for asked, _ in runner.journal)
     searched = len(runner.journal)
     (best,) = [store.best(CONV.workload, device.key)]

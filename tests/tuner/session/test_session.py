@@ -40,11 +40,11 @@ from tuner.measure.runner import Candidate
 from tuner.search import DEFAULT
 from tuner.search.model_guided import ModelGuidedSearcher
 from tuner.search.transfer import fitted
-from tuner.session import PRESETS, Budget, Progress, Stopped, Task, tune
+from tuner.session import PRESETS, Budget, Progress, Stopped, Task, TuneOptions, tune
 from tuner.session.budget import FLOOR
 from tuner.session.experience import TransferData
 from tuner.session.final import FINALISTS
-from tuner.session.loop import BATCH
+from tuner.session.session_budget import BATCH
 from tuner.session.task import TaskState
 from tuning_db import schema
 from tuning_db.record import Config, Trial
@@ -76,9 +76,9 @@ def test_what_an_earlier_session_measured_may_be_told_to_be_disturbed(device: De
             return [] if found is None else [found]
 
     runner = Late(device.key, computed(latency), VERSIONS)
-    tune([CONV], device, store, runner=runner, budget=Budget(trials=8), clock=runner.clock)
+    tune([CONV], device, store, runner, TuneOptions(budget=Budget(trials=8), clock=runner.clock))
     runner.earlier = replace(records(store)[0], seed=None, searcher=None)
-    report = tune([POINT], device, store, runner=runner, budget=Budget(trials=8), clock=runner.clock)
+    report = tune([POINT], device, store, runner, TuneOptions(budget=Budget(trials=8), clock=runner.clock))
     assert runner.earlier is None
     assert report.tasks[0].trials == 8
 
@@ -257,7 +257,7 @@ def test_what_a_killed_process_left_in_the_journal_is_measured_again(device: Dev
 def test_a_session_on_this_machine_finds_and_confirms_a_best(device: Device, store: Store) -> None:
     tasks = [CONV, POINT]
     with LocalRunner(device) as runner:
-        report = tune(tasks, device, store, runner=runner, budget=Budget(trials=20))
+        report = tune(tasks, device, store, runner, TuneOptions(budget=Budget(trials=20)))
         assert report.new_trials == 20
         assert not report.failures
         for task in report.tasks:
@@ -265,7 +265,7 @@ def test_a_session_on_this_machine_finds_and_confirms_a_best(device: Device, sto
             assert found is not None
             assert (found.config, found.seconds) == (task.best_config, task.best_seconds)
             assert task.confirmed
-        again = tune(tasks, device, store, runner=runner, budget=Budget(trials=20))
+        again = tune(tasks, device, store, runner, TuneOptions(budget=Budget(trials=20)))
     assert again.new_trials == 0
     assert again.stopped is Stopped.TRIALS
 
@@ -366,12 +366,13 @@ def test_a_trial_that_is_marked_leads_only_where_there_is_no_other(device: Devic
     replayed(device, store, [SMALL], Budget(trials=6))
     space = search_space(SMALL.workload, device.target)
     state = TaskState(SMALL, space, records(store))
-    leader, second, *_ = state.standing()
-    state.replace(leader, mark_throttled(store, leader, "drift"))
-    assert state.standing()[0] == second
-    assert state.standing()[-1].config == leader.config
-    assert state.best_seconds == second.seconds > leader.seconds
-    assert TaskState(SMALL, space, records(store)).standing() == state.standing()  # a later session sees the same
+    leader, second, *_ = state.trials.standing()
+    state.trials.replace(leader, mark_throttled(store, leader, "drift"))
+    assert state.trials.standing()[0] == second
+    assert state.trials.standing()[-1].config == leader.config
+    assert state.trials.best_seconds == second.seconds > leader.seconds
+    later = TaskState(SMALL, space, records(store))
+    assert later.trials.standing() == state.trials.standing()  # a later session sees the same
 
 
 def test_a_depthwise_convolution_says_nothing_about_another(device: Device, store: Store) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tuner.session.support import CONV, POINT, SMALL, WideReplay
 from tuner.devices import Device
-from tuner.session import Budget, Progress, Stopped, tune
+from tuner.session import Budget, Progress, Stopped, TuneOptions, tune
 from tuner.session.budget import FLOOR
 from tuning_db.claims import Claims
 from tuning_db.run_control import pause, resume
@@ -23,7 +23,7 @@ def configs_of(store: Store) -> Counter[tuple[str, str]]:
 
 def test_all_of_it_is_used_and_the_budget_is_kept(device: Device, store: Store) -> None:
     runner = WideReplay(device, WIDTH)
-    report = tune([CONV, POINT], device, store, runner=runner, budget=Budget(trials=200), clock=runner.clock)
+    report = tune([CONV, POINT], device, store, runner, TuneOptions(budget=Budget(trials=200), clock=runner.clock))
     assert report.stopped is Stopped.TRIALS
     assert runner.most == WIDTH + WIDTH // 2
     assert runner.tasks == 2
@@ -33,7 +33,9 @@ def test_all_of_it_is_used_and_the_budget_is_kept(device: Device, store: Store) 
 
 def test_no_task_waits_for_others_and_each_has_its_first_seeds(device: Device, store: Store) -> None:
     runner = WideReplay(device, WIDTH)
-    report = tune([CONV, POINT, SMALL], device, store, runner=runner, budget=Budget(preset="quick"), clock=runner.clock)
+    report = tune(
+        [CONV, POINT, SMALL], device, store, runner, TuneOptions(budget=Budget(preset="quick"), clock=runner.clock)
+    )
     assert all(FLOOR <= task.trials <= 48 for task in report.tasks)
     assert store.in_flight() == []
 
@@ -44,7 +46,13 @@ def test_no_config_is_searched_twice(device: Device, store: Store) -> None:
     def on_trial(progress: Progress) -> None:
         searched[progress.task.name, progress.config.key] += progress.phase == "search"
 
-    tune([CONV, POINT], device, store, runner=runner, budget=Budget(trials=150), progress=on_trial, clock=runner.clock)
+    tune(
+        [CONV, POINT],
+        device,
+        store,
+        runner,
+        TuneOptions(budget=Budget(trials=150), progress=on_trial, clock=runner.clock),
+    )
     assert max(searched.values()) == 1
     assert sum(searched.values()) == 150
 
@@ -56,11 +64,11 @@ def test_an_interrupt_keeps_what_was_measured_and_takes_back_the_rest(device: De
             raise KeyboardInterrupt
 
     runner = WideReplay(device, WIDTH)
-    report = tune([CONV, POINT], device, store, runner=runner, budget=Budget(trials=200), progress=on_trial)
+    report = tune([CONV, POINT], device, store, runner, TuneOptions(budget=Budget(trials=200), progress=on_trial))
     assert report.stopped is Stopped.INTERRUPTED
     assert report.trials == len(configs_of(store)) >= 70
     assert store.in_flight() == []
-    again = tune([CONV, POINT], device, store, runner=runner, budget=Budget(trials=200), clock=runner.clock)
+    again = tune([CONV, POINT], device, store, runner, TuneOptions(budget=Budget(trials=200), clock=runner.clock))
     assert again.new_trials == 200 - report.trials
     assert len(configs_of(store)) == 200
 
@@ -75,7 +83,7 @@ def test_a_failure_of_the_runner_keeps_what_was_measured(device: Device, store: 
 
     runner = Failing(device, WIDTH)
     with pytest.raises(RuntimeError, match="it is broken"):
-        tune([CONV, POINT], device, store, runner=runner, budget=Budget(trials=200), clock=runner.clock)
+        tune([CONV, POINT], device, store, runner, TuneOptions(budget=Budget(trials=200), clock=runner.clock))
     assert len(configs_of(store)) == 50
     assert store.in_flight() == []
 
@@ -90,7 +98,13 @@ def test_others_keep_off_the_tasks_that_are_under_way(device: Device, store: Sto
             taken.extend(other.take(workload) for workload in under_way)
 
     runner = WideReplay(device, WIDTH)
-    tune([CONV, POINT], device, store, runner=runner, budget=Budget(trials=120), progress=on_trial, clock=runner.clock)
+    tune(
+        [CONV, POINT],
+        device,
+        store,
+        runner,
+        TuneOptions(budget=Budget(trials=120), progress=on_trial, clock=runner.clock),
+    )
     assert taken
     assert not any(taken)
     assert other.of_others() == {}, "all is given back at the end"
@@ -114,11 +128,8 @@ def test_a_pause_waits_until_all_that_is_under_way_has_ended(device: Device, sto
         [CONV, POINT],
         device,
         store,
-        runner=runner,
-        budget=Budget(trials=120),
-        progress=on_trial,
-        clock=runner.clock,
-        notice=notice,
+        runner,
+        TuneOptions(budget=Budget(trials=120), progress=on_trial, clock=runner.clock, notice=notice),
     )
     assert report.trials == 120
     assert len(notices) == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.tuner.session.support import CONV, POINT, SMALL, VERSIONS, latency, replayed
 from tuner.devices import Device
 from tuner.measure.replay.runner import ReplayRunner, computed
-from tuner.session import Budget, Progress, Stopped, tune
-from tuner.session.loop import BATCH
+from tuner.session import Budget, Progress, Stopped, TuneOptions, tune
+from tuner.session.session_budget import BATCH
 from tuning_db.run_control import pause, resume, skip
 from tuning_db.store import Store
 
@@ -52,12 +52,14 @@ def test_a_pause_takes_nothing_of_the_time_budget(device: Device, store: Store) 
         [CONV, POINT],
         device,
         store,
-        runner=runner,
-        searcher="random",
-        budget=Budget(trials=60, seconds=1000.0),
-        progress=on_trial,
-        clock=lambda: runner.clock() + slept[0],
-        notice=notice,
+        runner,
+        TuneOptions(
+            searcher="random",
+            budget=Budget(trials=60, seconds=1000.0),
+            progress=on_trial,
+            clock=lambda: runner.clock() + slept[0],
+            notice=notice,
+        ),
     )
     assert [text for text in notices if "paused" in text] == notices[:1]
     assert report.stopped is Stopped.TRIALS

@@ -24,10 +24,10 @@ from tests.tuner.stages.test_rewrite import by_branch, inputs
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
 from tuner.graph.layout.choice import Planned
-from tuner.module import build_placed, load, verify
+from tuner.module import BuildOptions, build_placed, load, verify
 from tuner.module import runtime as module_runtime
 from tuner.report.page.flow import flow_of
-from tuner.stages import Limits, Options, Schedule, Stage, greedy
+from tuner.stages import Limits, Options, Schedule, Stage, StageOptions, greedy
 from tuner.stages.bench import StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
@@ -167,7 +167,7 @@ def test_more_groups_than_threads_are_refused(network: Placed) -> None:
 def test_more_groups_than_threads_are_not_searched(network: Placed, tmp_path: Path) -> None:
     device = host(2)
     with open_db(tmp_path / "stages.db") as store:
-        plan_stages(network, device, store, seconds=600, options=Options(Limits(4, 3)))
+        plan_stages(network, device, store, StageOptions(600, search=Options(Limits(4, 3))))
         trials = list(store.trials())
         assert max(len(t.workload.attrs["groups"]) for t in trials if t.workload.op == "stage") == 2
         calls = Calls.of(network)
@@ -222,7 +222,9 @@ def test_loops_are_shared_by_as_many_threads_as_are_asked_for() -> None:
 
 def built(graph: FusedGraph, folder: Path, arrange: Callable[[Placed], Placed] | None) -> Path:
     device = host(THREADS)
-    build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=folder, arrange=arrange)
+    build_placed(
+        graph, [device], Planned([0] * len(graph.steps)), directory=folder, options=BuildOptions(arrange=arrange)
+    )
     return folder
 
 
@@ -296,4 +298,4 @@ def test_without_the_pool_they_run_one_after_the_other(
 def test_without_a_compiler_there_are_none(network: Placed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with open_db(tmp_path / "stages.db") as store, pytest.raises(BadInput, match="thread pool"):
-        plan_stages(network, host(2), store, seconds=1)
+        plan_stages(network, host(2), store, StageOptions(1))

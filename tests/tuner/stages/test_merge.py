@@ -25,7 +25,7 @@ from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, MergedOperator, Placed, merged_tasks
 from tuner.graph.lowering.merge import Piece, merge_kind, merged_step, spread
-from tuner.stages import Schedule, Stage, check, greedy, search
+from tuner.stages import Schedule, Stage, StageOptions, check, greedy, search
 from tuner.stages.bench import WIDE_RUNS, StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts
@@ -372,7 +372,7 @@ def test_plans_are_remembered_until_a_merged_kernel_is_tuned(tmp_path: Path, dev
     graph = three(tmp_path)
     network = lowered(graph, device)
     for _ in range(2):
-        assert plan_stages(network, device, store, seconds=600).finished
+        assert plan_stages(network, device, store, StageOptions(600)).finished
         assert len([t for t in store.trials() if t.workload.op == "schedule" and not t.config["stages"]]) == 1
     calls = Calls.of(network)
     before = Merging(network, calls, device, store=store)
@@ -389,7 +389,7 @@ def test_plans_are_remembered_until_a_merged_kernel_is_tuned(tmp_path: Path, dev
     assert (kernel.choice.config, kernel.choice.source) == (better, "device")
     network_staged = staged(network, calls, all_merged(after), merging=after)
     assert_equal(Machine(network_staged, device).run(arrays()), Machine(network, device).run(arrays()))
-    plan_stages(network, device, store, seconds=600)
+    plan_stages(network, device, store, StageOptions(600))
     assert len({t.workload for t in store.trials() if t.workload.op == "schedule"}) == 2
 
 

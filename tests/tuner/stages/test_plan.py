@@ -26,7 +26,7 @@ from tuner.cli.stages import Stager
 from tuner.devices import Device, open_device, opencl
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed
-from tuner.stages import Schedule, Stage, check, greedy, sequential
+from tuner.stages import Schedule, Stage, StageOptions, check, greedy, sequential
 from tuner.stages.bench import WIDE_RUNS, Around, StageBench
 from tuner.stages.calls import Calls
 from tuner.stages.costs import MeasuredCosts, kernel_hashes, must_be_alone, network_key, share_of
@@ -80,7 +80,7 @@ def assert_the_same(network: Placed, plan: StagePlan, device: Device) -> None:
 @pytest.mark.sampled(2)
 def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) -> None:
     told: list[int] = []
-    first = plan_stages(network, device, store, seconds=600, progress=told.append)
+    first = plan_stages(network, device, store, StageOptions(600), progress=told.append)
     assert first.finished
     assert first.measured == len(told) > 10
     assert first.seconds <= first.sequential_seconds
@@ -93,7 +93,7 @@ def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) 
     assert first.seconds == min(t.seconds for t in schedules.values())
     assert first.sequential_seconds == schedules[()].seconds
     assert list(verify(store)) == []
-    again = plan_stages(network, device, store, seconds=600)
+    again = plan_stages(network, device, store, StageOptions(600))
     assert again.measured == 0
     assert (again.schedule, again.seconds) == (first.schedule, first.seconds)
     assert len(list(store.trials())) == len(trials)
@@ -102,15 +102,15 @@ def test_a_plan_is_measured_once(network: Placed, device: Device, store: Store) 
 @pytest.mark.sampled(2)
 def test_a_schedule_of_an_earlier_comparison_is_not_taken(network: Placed, device: Device, store: Store) -> None:
     """It was compared with another run of one kernel after the other, when the machine may have been faster."""
-    plan_stages(network, device, store, seconds=600)
+    plan_stages(network, device, store, StageOptions(600))
     trials = compared(store)
     wide = trials[greedy_on(network, device)]
     store.add(replace(wide, times=(1e-9,), created=datetime.now(UTC)))
-    assert [s.text() for s in plan_stages(network, device, store, seconds=600).schedule or ()] == list(
+    assert [s.text() for s in plan_stages(network, device, store, StageOptions(600)).schedule or ()] == list(
         wide.config["stages"]
     )
     store.add(replace(trials[()], times=(1.0,), created=datetime.now(UTC)))
-    plan = plan_stages(network, device, store, seconds=600)
+    plan = plan_stages(network, device, store, StageOptions(600))
     assert (plan.schedule, plan.seconds, plan.measured) == (None, 1.0, 0)
 
 
@@ -150,13 +150,13 @@ def test_kernels_with_a_workspace_are_alone_on_cuda() -> None:
 
 @pytest.mark.sampled(4)
 def test_a_search_without_time_goes_on_the_next_time(network: Placed, device: Device, store: Store) -> None:
-    hurried = plan_stages(network, device, store, seconds=1e-9)
+    hurried = plan_stages(network, device, store, StageOptions(1e-9))
     assert not hurried.finished
     assert_the_same(network, hurried, device)
-    rest = plan_stages(network, device, store, seconds=600)
+    rest = plan_stages(network, device, store, StageOptions(600))
     assert rest.finished
     assert rest.measured > 0
-    assert plan_stages(network, device, store, seconds=600).measured == 0
+    assert plan_stages(network, device, store, StageOptions(600)).measured == 0
 
 
 def test_stages_have_keys_that_do_not_depend_on_their_place(network: Placed, device: Device, store: Store) -> None:
@@ -314,7 +314,7 @@ def test_a_kernel_that_cannot_be_timed_is_named(
     store.add(replace(trial, times=(), failure=Failure(FailureKind.RUN, "out of resources"), created=datetime.now(UTC)))
     with pytest.raises(BadInput, match=f"{calls.kernels[0].name}.*cannot be timed"):
         MeasuredCosts(calls, bench, device, store=store).seconds(Stage(((0,),)))
-    assert Stager(device, store, 10, Output(as_json=False))(network) is network
+    assert Stager(device, store, StageOptions(10), Output(as_json=False))(network) is network
     *progress, said = capfd.readouterr().err.strip().splitlines()
     assert said.startswith("no stages: ")
     assert all(line.startswith("stages: ") for line in progress)  # on a machine that is busy
@@ -336,7 +336,7 @@ def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, devi
     stages: dict[int, str] = {}
     for batch, placed in ((8, eight), (1, network)):
         before = {t.workload.key for t in store.trials()}
-        assert plan_stages(placed, device, store, seconds=600).measured > 0
+        assert plan_stages(placed, device, store, StageOptions(600)).measured > 0
         added = {t.workload.key: t for t in store.trials() if t.workload.key not in before}
         assert {t.workload.op for t in added.values()} == {"stage", "schedule"}  # nothing was taken over
         (stages[batch],) = (key for key, t in added.items() if t.workload.op == "schedule")
@@ -348,8 +348,8 @@ def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, devi
     store.add(replace(trial, config=config, times=(1e-9,), created=datetime.now(UTC)))
     other = next(t for t in store.trials() if t.workload.key == stages[1] and not t.config["stages"])
     store.add(replace(other, times=(1e-9,), created=datetime.now(UTC)))
-    assert [s.text() for s in plan_stages(eight, device, store, seconds=600).schedule or ()] == wide
-    assert plan_stages(network, device, store, seconds=600).schedule is None
+    assert [s.text() for s in plan_stages(eight, device, store, StageOptions(600)).schedule or ()] == wide
+    assert plan_stages(network, device, store, StageOptions(600)).schedule is None
 
 
 def test_a_kernel_keeps_busy_what_its_groups_fill(network: Placed, device: Device) -> None:
@@ -361,7 +361,7 @@ def test_a_kernel_keeps_busy_what_its_groups_fill(network: Placed, device: Devic
 
 def test_one_thread_has_no_stages(network: Placed, store: Store) -> None:
     with pytest.raises(BadInput, match=r"a thread each.*--threads 2"):
-        plan_stages(network, host(1), store, seconds=1)
+        plan_stages(network, host(1), store, StageOptions(1))
 
 
 def large(folder: Path, size: int) -> FusedGraph:
@@ -377,7 +377,7 @@ def large(folder: Path, size: int) -> FusedGraph:
 
 def assert_keeps_its_order(placed: Placed, device: Device, store: Store, capfd: pytest.CaptureFixture[str]) -> str:
     """And there is one line, of standard error."""
-    stager = Stager(device, store, 10, Output(as_json=False))
+    stager = Stager(device, store, StageOptions(10), Output(as_json=False))
     assert stager(placed) is placed
     assert stager.result is not None
     assert stager.result["error"]

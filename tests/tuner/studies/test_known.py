@@ -14,7 +14,7 @@ from templates.workloads import Conv2d, Dense
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.measure import LocalRunner
-from tuner.session import Budget, Task, tune
+from tuner.session import Budget, Task, TuneOptions, tune
 from tuner.studies.database_costs import DatabaseCosts, fitted, kind_of, samples_of, work_of
 from tuner.studies.simulator.costs import Work
 from tuner.studies.topology import DeviceSpec
@@ -111,7 +111,7 @@ def test_real_trials_are_fitted(store: Store) -> None:
     tasks = [Task(w, 1, str(i)) for i, w in enumerate(convs)]
     with LocalRunner(device) as runner:
         for task in tasks:
-            tune([task], device, store, runner=runner, searcher="random", budget=Budget(trials=3))
+            tune([task], device, store, runner, TuneOptions(searcher="random", budget=Budget(trials=3)))
     samples = samples_of(store, device.key)
     assert len(samples) == len(tasks)
     found = fitted(store, device.key, DeviceSpec("cpu", "cpu", 1e11, 2e10, "cpu"))

@@ -10,7 +10,7 @@ import pytest
 from templates.template import PLAIN, Layout
 from tuner.graph.layout.plan import Form, Moving, Node, State, plan, seconds_of
 from tuner.studies.exhaustive import fastest
-from tuner.studies.measured_network import Simulated, measured_network
+from tuner.studies.measured_network import Machine, Simulated, measured_network
 from tuner.studies.simulator import Simulator
 from tuner.studies.soap import random_config
 
@@ -50,9 +50,7 @@ def simulated(
         moving(),
         states=chosen,
         sizes=SIZES[: len(nodes)],
-        devices=["gpu", "cpu"],
-        links=links,
-        cores=cores,
+        machine=Machine(["gpu", "cpu"], links, cores),
     )
     return found, Simulator(found.network, found.topology, found.cost)
 

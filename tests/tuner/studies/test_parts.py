@@ -193,10 +193,10 @@ def test_rows_are_searched_where_what_is_copied_counts(tmp_path: Path) -> None:
     network, _ = network_of(graph)
     alone = whole_strategy(graph, [GPU] * 4)
     simulator = Simulator(network, topology)
-    stuck = search(simulator, {"alone": alone}, Random(0), options=Options(proposals=500), configs=configs_in_parts)
+    stuck = search(simulator, {"alone": alone}, Random(0), options=Options(proposals=500, configs=configs_in_parts))
     assert stuck.strategy == alone
     starts = {"alone": alone, "rows": all_in_rows(simulator, alone)}
-    found = search(simulator, starts, Random(0), options=Options(proposals=500), configs=configs_in_parts)
+    found = search(simulator, starts, Random(0), options=Options(proposals=500, configs=configs_in_parts))
     assert found.seconds < 0.6 * stuck.seconds
     assert all(config.degrees[2] > 1 for config in found.strategy[:3])
     split = built(graph, found.strategy, CPU)

@@ -21,7 +21,7 @@ from tuner.placement.memory import memory_on
 from tuner.studies.baselines.whole import whole
 from tuner.studies.estimated_network import Estimates, estimated_network
 from tuner.studies.simulator import Simulator
-from tuner.studies.strategies import WAYS, PlacementResult, check_known, place
+from tuner.studies.strategies import WAYS, PlacementResult, PlaceOptions, check_known, place
 from tuner.studies.topology import DeviceSpec, Link, Memory, Topology
 from tuning_db.record import Config, Trial
 from tuning_db.store import open_db
@@ -62,7 +62,9 @@ def placed(
         for device, factor in zip(devices, (1.0, slow), strict=True):
             for w in convolutions():
                 store.add(Trial(w, device.key, Config("some", {}), 1, (factor * truth(w),), error=1e-6))
-        return place(way, graph, devices, topology=here or topology(latency), store=store, seconds=limit)
+        return place(
+            way, graph, devices, topology=here or topology(latency), store=store, options=PlaceOptions(seconds=limit)
+        )
 
 
 def simulator_of(graph: FusedGraph, devices: list[Device], folder: Path, here: Topology) -> Simulator:
@@ -154,7 +156,7 @@ def test_rows_are_split_all_together_where_copies_cost(devices: list[Device], tm
         for device in devices:
             for w in convolutions():
                 store.add(Trial(w, device.key, Config("some", {}), 1, (truth(w),), error=1e-6))
-        found = place("mcmc", graph, devices, topology=slow, store=store, seconds=4.0)
+        found = place("mcmc", graph, devices, topology=slow, store=store, options=PlaceOptions(seconds=4.0))
     assert found.taken == "mcmc"
     assert found.in_parts == found.seconds < 0.9 * found.found
     parts = [step.node for step in found.split.graph.anchors if step.out in found.split.whole]

@@ -72,18 +72,11 @@ def _loaded(
     inputs = [value.name for value in graph_inputs(proto.graph)]
     outputs = [value.name for value in proto.graph.output]
     imported = import_onnx(proto, str(path))
-    model = _model(
-        imported.module,
-        path.stem,
-        inputs,
-        outputs=outputs,
-        digest=digest,
-        source=str(path),
-        node_names=imported.node_names,
-    )
+    model = _model(imported.module, path.stem, inputs, outputs=outputs, digest=digest, source=str(path))
     arguments = tuple(replace(i, below=below.get(i.name)) for i in model.inputs)
     results = tuple(replace(o, count=imported.counts.get(o.name)) for o in model.outputs)
-    return replace(model, inputs=arguments, outputs=results, remarks=bound.remarks, rounding=rounding)
+    names = dict(imported.node_names)
+    return replace(model, inputs=arguments, outputs=results, node_names=names, remarks=bound.remarks, rounding=rounding)
 
 
 def _newest_set(proto: onnx.ModelProto) -> int:
@@ -109,9 +102,7 @@ def load_exported(program: Any, name: str = "exported") -> Model:
     for key, tensor in sorted(program.state_dict.items()):
         digest.update(key.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return _model(
-        module, name, inputs, outputs=outputs, digest=digest.hexdigest(), source="torch.export", node_names={}
-    )
+    return _model(module, name, inputs, outputs=outputs, digest=digest.hexdigest(), source="torch.export")
 
 
 def _model(
@@ -122,8 +113,8 @@ def _model(
     outputs: Iterable[str],
     digest: str,
     source: str,
-    node_names: Mapping[str, str],
 ) -> Model:
+    """Return the model of a module, with its constants computed and no names of nodes."""
     try:
         module = simplify(module)
     except Exception as error:
@@ -133,7 +124,7 @@ def _model(
     types = list(body.fields) if isinstance(body, relax.TupleType) else [body]
     arguments = [_tensor_info(source, "input", n, p.ty) for n, p in zip(inputs, main.params, strict=True)]
     results = [_tensor_info(source, "output", n, t) for n, t in zip(outputs, types, strict=False)]  # counts follow
-    return Model(name, module, tuple(arguments), tuple(results), digest, source, dict(node_names))
+    return Model(name, module, tuple(arguments), tuple(results), digest, source, {})
 
 
 def _tensor_info(source: str, kind: str, name: str, ty: Any) -> TensorInfo:

@@ -20,7 +20,7 @@ from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.lowering.emit import Emitter, Forms, convert
 from tuner.graph.lowering.kernels import DevicePlan, kernels_of
-from tuner.graph.lowering.lower import Given, lower_steps
+from tuner.graph.lowering.lower import Decisions, Given, lower_steps
 from tuner.graph.lowering.passes import finish
 from tuner.graph.lowering.placed import parameter_for, read_from_elsewhere
 
@@ -98,7 +98,6 @@ def _lowered(
     kernels = kernels_of([step] if isinstance(step, TunedStep) else [], device_plan)
     blocks = {} if block is None else {step.out: block}
     given = [Given(v, parameter_for(v, layout), layout) for v, layout in layouts.items()]
-    lowered = lower_steps(
-        graph, (step,), given, results=results, kernels=kernels, target=device_plan.target, blocks=blocks
-    )
+    decisions = Decisions(kernels, blocks)
+    lowered = lower_steps(graph, (step,), given, results=results, decisions=decisions, target=device_plan.target)
     return Alone(lowered.module, {v: asked.get(v, PLAIN) for v in layouts}, made[0])

@@ -64,29 +64,32 @@ class Given:
     layout: Layout
 
 
+@dataclass(frozen=True)
+class Decisions:
+    """What was decided of the steps. `kernels` has the kernels of the steps that templates compute, by the results of
+    the steps. `blocks` has, for the results of some plain steps, the layout block in which they are computed if they
+    can be (0: plain). Other plain steps are computed in the layout of their operands."""
+
+    kernels: Mapping[Var, Kernel | None]
+    blocks: Mapping[Var, int]
+
+
 def lower_steps(
     graph: FusedGraph,
     steps: Sequence[Step],
     given: Sequence[Given],
     *,
     results: Callable[[Forms], Sequence[Any]],
-    kernels: Mapping[Var, Kernel | None],
+    decisions: Decisions,
     target: Target,
-    blocks: Mapping[Var, int] | None = None,
 ) -> Lowered:
     """Lower steps of a graph, in an order that can be executed, to a function "main" that returns a tuple of `results`.
-
-    `kernels` has the kernels of the steps that templates compute, by the results of the steps. `blocks` has, for the
-    results of some plain steps, the layout block in which they are computed if they can be (0: plain). Other plain
-    steps are computed in the layout of their operands.
 
     Raises BadInput, naming the node, for an operator of templates that no template computes on the target.
     """
     primitives = {g: f for g, f in graph.module.functions.items() if isinstance(f, tirx.PrimFunc)}
     builder = relax.BlockBuilder(IRModule(primitives))
-    lowering = _Lowering(
-        graph, steps, given, kernels=kernels, emitter=Emitter(builder, target), plain_blocks=blocks or {}
-    )
+    lowering = _Lowering(graph, steps, given, decisions, Emitter(builder, target))
     operators = []
     with builder.function("main", [g.parameter for g in given]):
         with builder.dataflow():
@@ -110,18 +113,16 @@ class _Lowering:
         graph: FusedGraph,
         steps: Sequence[Step],
         given: Sequence[Given],
-        *,
-        kernels: Mapping[Var, Kernel | None],
+        decisions: Decisions,
         emitter: Emitter,
-        plain_blocks: Mapping[Var, int],
     ) -> None:
         self.forms = Forms(emitter)
         self._emitter = emitter
-        self._kernels = kernels
-        self._plain_blocks = plain_blocks
+        self._kernels = decisions.kernels
+        self._plain_blocks = decisions.blocks
         anchors = [s for s in steps if isinstance(s, AnchorStep)]
         blocks = {s.out: k.layouts.out.block for s in anchors if (k := self._anchor_kernel(s)) is not None}
-        self._joints = Joints(graph, steps, blocks, plain_blocks)
+        self._joints = Joints(graph, steps, blocks, decisions.blocks)
         for value in given:
             self.forms.put(value.var, value.parameter, value.layout)
 

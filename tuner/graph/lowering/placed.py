@@ -34,7 +34,7 @@ from tuner.graph.layout.choice import Choice
 from tuner.graph.lowering.capture import CAPTURED
 from tuner.graph.lowering.emit import Forms
 from tuner.graph.lowering.kernels import DevicePlan, kernels_of
-from tuner.graph.lowering.lower import Given, Lowered, LoweredOperator, lower_steps
+from tuner.graph.lowering.lower import Decisions, Given, Lowered, LoweredOperator, lower_steps
 from tuner.graph.lowering.passes import finish
 from tuning_db.record import Workload
 
@@ -139,9 +139,8 @@ def lower_placed(
             return [expr for expr, _ in held]
 
         target = device_plans[segment.device].target
-        lowered = lower_steps(
-            graph, segment.steps, given, results=results, kernels=kernels[segment.device], target=target, blocks=blocks
-        )
+        decisions = Decisions(kernels[segment.device], blocks or {})
+        lowered = lower_steps(graph, segment.steps, given, results=results, decisions=decisions, target=target)
         pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
     return _Assembly(graph, [device_plan.target for device_plan in device_plans], pieces).assembled()
 

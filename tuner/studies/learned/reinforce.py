@@ -19,10 +19,8 @@ from tuner.errors import BadInput
 from tuner.studies.baselines.whole import fall_back, whole
 from tuner.studies.learned.groups import Groups, groups_of
 from tuner.studies.learned.policy import Policy
-from tuner.studies.networks import Network
 from tuner.studies.simulator import Simulator
 from tuner.studies.soap import Strategy
-from tuner.studies.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,15 @@ class Learned:
 
 
 def learn(
-    network: Network,
-    topology: Topology,
     simulator: Simulator,
-    *,
     settings: Settings,
     rng: random.Random,
+    *,
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[Learned], None] = lambda _: None,
     reward: Callable[[Sequence[int]], float] | None = None,
 ) -> Learned:
-    """Learn a device for each group of operators, and return the fastest placement that was sampled.
+    """Learn a device for each group of the network's operators, and return the fastest placement that was sampled.
 
     The same `rng` gives the same result. `progress` is called after every update; an exception that it raises ends the
     learning. `reward` returns seconds for the device of every operator, infinity where that is impossible. It is asked
@@ -80,6 +76,7 @@ def learn(
 
     Raises BadInput where no placement that was sampled fits into the memories.
     """
+    network, topology = simulator.network, simulator.topology
     groups = groups_of(network)
     torch.set_num_threads(1)  # the steps are too small to share
     generator = torch.Generator().manual_seed(rng.getrandbits(63))
@@ -88,7 +85,7 @@ def learn(
         policy = Policy(groups, len(topology.devices))
     found, began = Learned(), clock()
     optimizer = torch.optim.Adam(policy.parameters(), settings.rate)
-    failing = settings.failing * math.sqrt(_slowest(network, topology, simulator, reward))
+    failing = settings.failing * math.sqrt(_slowest(simulator, reward))
     baseline = failing
     for update in range(settings.updates):
         if update and clock() - began >= settings.seconds:
@@ -98,22 +95,17 @@ def learn(
         for placement in placements.tolist():
             if found.strategy and clock() - began >= settings.seconds:
                 return found
-            seconds = _seconds(network, topology, simulator, groups=groups, placement=placement, reward=reward)
+            seconds = _seconds(simulator, groups, placement, reward)
             fits.append(seconds < math.inf)
             found.samples, found.failed = found.samples + 1, found.failed + (not fits[-1])
             signals.append(math.sqrt(seconds) if fits[-1] else failing)
             if seconds < found.seconds:
                 found.strategy, found.seconds, found.elapsed = simulator.strategy, seconds, clock() - began
-        _step(
-            policy,
-            optimizer,
-            logs,
-            signals=signals,
-            fits=fits,
-            baseline=baseline,
-            settled=update >= settings.settled * settings.updates,
-            settings=settings,
-        )
+        # The signals are divided by the baseline, since their scale differs between networks.
+        advantage = torch.tensor([(s - baseline) / baseline for s in signals])
+        if update >= settings.settled * settings.updates:
+            advantage = advantage * torch.tensor(fits)
+        _step(policy, optimizer, (advantage * logs).mean(), settings.clip)
         baseline = settings.memory * baseline + (1 - settings.memory) * sum(signals) / len(signals)
         ran = [s * s for s, fit in zip(signals, fits, strict=True) if fit]
         found.history.append(sum(ran) / len(ran) if ran else math.inf)
@@ -123,56 +115,35 @@ def learn(
     return found
 
 
-def _step(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    logs: torch.Tensor,
-    *,
-    signals: list[float],
-    fits: list[bool],
-    baseline: float,
-    settled: bool,
-    settings: Settings,
-) -> None:
-    """Update the policy by the paper's equation 3. The signals are divided by the baseline, since their scale differs
-    between networks."""
-    advantage = torch.tensor([(s - baseline) / baseline for s in signals])
-    if settled:
-        advantage = advantage * torch.tensor(fits)
-    loss = (advantage * logs).mean()
+def _step(policy: Policy, optimizer: torch.optim.Optimizer, loss: torch.Tensor, clip: float) -> None:
+    """Update the policy by the paper's equation 3, with the norm of the gradients clipped."""
     optimizer.zero_grad()
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.clip)
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), clip)
     optimizer.step()
 
 
 def _seconds(
-    network: Network,
-    topology: Topology,
-    simulator: Simulator,
-    *,
-    groups: Groups,
-    placement: list[int],
-    reward: Callable[[Sequence[int]], float] | None,
+    simulator: Simulator, groups: Groups, placement: list[int], reward: Callable[[Sequence[int]], float] | None
 ) -> float:
     """Return a placement's seconds; infinity where it does not fit into the memories or a device lacks an operator."""
+    operators, topology = simulator.network.operators, simulator.topology
     device = {i: d for of, d in zip(groups.members, placement, strict=True) for i in of}
-    if any(device[i] not in topology.able(o.kind) for i, o in enumerate(network.operators)):
+    if any(device[i] not in topology.able(o.kind) for i, o in enumerate(operators)):
         return math.inf
-    seconds = simulator.start([whole(o, device[i]) for i, o in enumerate(network.operators)])
+    seconds = simulator.start([whole(o, device[i]) for i, o in enumerate(operators)])
     if simulator.excess > 0:
         return math.inf
-    return seconds if reward is None else reward([device[i] for i in range(len(network.operators))])
+    return seconds if reward is None else reward([device[i] for i in range(len(operators))])
 
 
-def _slowest(
-    network: Network, topology: Topology, simulator: Simulator, reward: Callable[[Sequence[int]], float] | None
-) -> float:
+def _slowest(simulator: Simulator, reward: Callable[[Sequence[int]], float] | None) -> float:
     """Return the seconds of the whole network on the slowest device.
 
     With a `reward` only devices that can compute the network count. Without one, or if there is no such device, the
     simulator is asked; what a device lacks then runs on the fastest device that has it.
     """
+    network, topology = simulator.network, simulator.topology
     devices = range(len(topology.devices))
     if reward is not None:
         found = [seconds for d in devices if (seconds := reward([d] * len(network.operators))) < math.inf]

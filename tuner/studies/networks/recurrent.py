@@ -9,6 +9,8 @@ with attention. The paper does not print vocabularies. Here they are Penn Treeba
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tuner.studies.networks.operators import Builder, Network
 
 
@@ -16,7 +18,7 @@ def rnntc(batch: int = 64, steps: int = 40, layers: int = 4, hidden: int = 1024)
     """Return a network for text classification, with one softmax after the last step."""
     b = Builder(batch)
     b.branch = "softmax"
-    last = _tower(b, steps, layers, hidden=hidden, words=30_000, prefix="")[-1]
+    last = _tower(b, _Size(steps, layers, hidden, 30_000), "")[-1]
     b.branch, b.depth = "softmax", layers - 1
     b.dense(last, 2, name="softmax", kind="softmax")
     return b.network("rnntc")
@@ -25,7 +27,7 @@ def rnntc(batch: int = 64, steps: int = 40, layers: int = 4, hidden: int = 1024)
 def rnnlm(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 2048) -> Network:
     """Return a language model, with a softmax over all words at every step."""
     b = Builder(batch)
-    for t, top in enumerate(_tower(b, steps, layers, hidden=hidden, words=10_000, prefix="")):
+    for t, top in enumerate(_tower(b, _Size(steps, layers, hidden, 10_000), "")):
         b.branch, b.depth = f"softmax.{t}", layers - 1
         b.dense(top, 10_000, name=f"softmax.{t}", layer="softmax", kind="softmax")
     return b.network("rnnlm")
@@ -35,11 +37,11 @@ def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -
     """Return a network for translation. The decoder's states start from the encoder's last ones, and attention is on
     top of the decoder's last layer."""
     b = Builder(batch)
-    encoded = _tower(b, steps, layers, hidden=hidden, words=32_000, prefix="encoder.")
+    encoded = _tower(b, _Size(steps, layers, hidden, 32_000), "encoder.")
     ends = [i for i, o in enumerate(b.operators) if o.kind == "lstm" and o.name.endswith(f".{steps - 1}")]
     b.branch, b.depth = "states", layers - 1
     states = b.stack(encoded, name="states")
-    for t, top in enumerate(_tower(b, steps, layers, hidden=hidden, words=32_000, prefix="decoder.", states=ends)):
+    for t, top in enumerate(_tower(b, _Size(steps, layers, hidden, 32_000), "decoder.", states=ends)):
         b.branch, b.depth = f"attention.{t}", layers - 1
         seen = b.attention(top, states, name=f"attention.{t}", layer="attention")
         b.branch = f"softmax.{t}"
@@ -47,18 +49,25 @@ def nmt(batch: int = 64, steps: int = 40, layers: int = 2, hidden: int = 1024) -
     return b.network("nmt")
 
 
-def _tower(
-    b: Builder, steps: int, layers: int, *, hidden: int, words: int, prefix: str, states: list[int] | None = None
-) -> list[int]:
+class _Size(NamedTuple):
+    """The size that a recurrent network has. `hidden` counts the values of a state, and `words` the vocabulary."""
+
+    steps: int
+    layers: int
+    hidden: int
+    words: int
+
+
+def _tower(b: Builder, size: _Size, prefix: str, states: list[int] | None = None) -> list[int]:
     """Add an embedding and LSTM layers for each step, and return the indices of the last layer's outputs."""
-    before: list[int | None] = list(states) if states else [None] * layers
+    before: list[int | None] = list(states) if states else [None] * size.layers
     tops = []
-    for t in range(steps):
+    for t in range(size.steps):
         b.branch, b.depth = f"{prefix}embed.{t}", 0
-        x = b.embed(words, hidden, name=f"{prefix}embed.{t}", layer=f"{prefix}embed")
-        for layer in range(layers):
+        x = b.embed(size.words, size.hidden, name=f"{prefix}embed.{t}", layer=f"{prefix}embed")
+        for layer in range(size.layers):
             b.branch, b.depth = f"{prefix}lstm{layer}.{t}", layer
-            x = b.lstm(x, hidden, before[layer], name=f"{prefix}lstm{layer}.{t}", layer=f"{prefix}lstm{layer}")
+            x = b.lstm(x, size.hidden, before[layer], name=f"{prefix}lstm{layer}.{t}", layer=f"{prefix}lstm{layer}")
             before[layer] = x
         tops.append(x)
     return tops

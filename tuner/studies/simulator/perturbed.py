@@ -62,6 +62,16 @@ class Ratios:
         return self.kinds.get(kind) or self.pooled
 
 
+@dataclass(frozen=True)
+class Perturbation:
+    """How costs are drawn anew, by the ratios of each device. A draw has one ratio for each device. It has another one
+    for each operator on a device, or for each kind of operators if they are off `together`."""
+
+    ratios: Mapping[str, Ratios]
+    seed: int
+    together: bool
+
+
 class Case(NamedTuple):
     """Pairs a strategy with its network. Cases may have different networks on one topology, as a network with steps in
     parts is another network."""
@@ -74,37 +84,35 @@ def simulated_again(
     cases: Mapping[str, Case],
     topology: Topology,
     cost: CostModel,
+    perturbation: Perturbation,
     *,
-    ratios: Mapping[str, Ratios],
     draws: int,
-    seed: int,
-    together: bool,
     modules: Sequence[float] = (1.0,),
 ) -> dict[str, np.ndarray]:
     """Return the seconds of an inference of each case in every draw, as (draws,). Devices share their memory's rate.
 
-    A draw has one ratio for each device. It has another one for each operator on a device, or for each kind of
-    operators if they are off `together`. These are the same in all cases. Each case also has one of `modules`: measured
-    / simulated seconds of built modules. The same seed gives the same result.
+    The perturbation of a draw is the same in all cases. Each case also has one of `modules`: measured / simulated
+    seconds of built modules. The same seed gives the same result.
 
     Raises BadInput for a device without ratios.
     """
+    ratios, seed = perturbation.ratios, perturbation.seed
     missing = [d.name for d in topology.devices if d.name not in ratios]
     if missing:
         raise BadInput(f"{topology.name}: no ratios of device {missing[0]!r}: there are some of {', '.join(ratios)}")
     found: dict[str, list[float]] = {name: [] for name in cases}
     for draw in range(draws):
-        drawn = drawn_cost(cost, ratios, seed, draw=draw, together=together)
+        drawn = drawn_cost(cost, perturbation, draw)
         for name, (network, strategy) in cases.items():
             module = random.Random(f"{seed} {draw} module {name}").choice(modules)
             found[name].append(module * contended(network, topology, strategy, cost=drawn))
     return {name: np.array(seconds) for name, seconds in found.items()}
 
 
-def drawn_cost(cost: CostModel, ratios: Mapping[str, Ratios], seed: int, *, draw: int, together: bool) -> CostModel:
+def drawn_cost(cost: CostModel, perturbation: Perturbation, draw: int) -> CostModel:
     """Return the costs of one of the draws of `simulated_again`, so that one can search under them as if they were
     measured."""
-    return _Drawn(cost, ratios, f"{seed} {draw}", together)
+    return _Drawn(cost, perturbation.ratios, f"{perturbation.seed} {draw}", perturbation.together)
 
 
 def between(values: Sequence[float] | np.ndarray) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from tuner.devices import open_device
 from tuner.errors import BadInput
 from tuner.graph import Placed
 from tuner.graph.layout.choice import Planned
-from tuner.module import build_placed, read_manifest
+from tuner.module import BuildOptions, build_placed, read_manifest
 from tuner.report.page import collect, render
 from tuner.report.page.flow import flow_of
 from tuner.report.simulated import simulated
@@ -43,7 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("staged")
     graph, device = branches(folder), open_device(f"opencl:{device_number('pocl')}")
     for name, arrange in (("staged", _in_stages), ("alone", None)):
-        build_placed(graph, [device], Planned([0] * len(graph.steps)), directory=folder / name, arrange=arrange)
+        build_placed(
+            graph,
+            [device],
+            Planned([0] * len(graph.steps)),
+            directory=folder / name,
+            options=BuildOptions(arrange=arrange),
+        )
         with open_db(folder / "t.db") as store:
             page = render(collect(store, [folder / name]))
         (folder / f"{name}.html").write_text(page, encoding="utf-8")

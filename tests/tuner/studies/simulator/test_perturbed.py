@@ -12,6 +12,7 @@ from tuner.studies.simulator import Roofline
 from tuner.studies.simulator.contention import contended
 from tuner.studies.simulator.perturbed import (
     Case,
+    Perturbation,
     Ratios,
     Slowed,
     between,
@@ -29,14 +30,14 @@ SPREAD = (0.5, 0.8, 1.0, 1.25, 2.0)
 @pytest.mark.parametrize("together", [False, True])
 def test_without_errors_nothing_changes_and_those_of_a_device_are_its_own(together: bool) -> None:
     ratios = {"cpu": Ratios({"conv2d": (1.0,)}), "gpu": Ratios({"conv2d": (1.5,)}, (2.0,))}
-    found = simulated_again(CASES, AISAGE, Roofline(), ratios=ratios, draws=3, seed=0, together=together)
+    found = simulated_again(CASES, AISAGE, Roofline(), Perturbation(ratios, 0, together), draws=3)
     assert found["cpu"] == pytest.approx([SECONDS["cpu"]] * 3)
     assert found["gpu"] == pytest.approx([3 * SECONDS["gpu"]] * 3)  # pooling and dense layers, too: nothing is known
 
 
 def test_a_kind_has_the_errors_of_its_own() -> None:
     ratios = {d: Ratios({"conv2d": (1.0,), "pool": (1.0,), "matmul": (3.0,)}) for d in ("cpu", "gpu")}
-    found = simulated_again(CASES, AISAGE, Roofline(), ratios=ratios, draws=1, seed=0, together=True)["cpu"]
+    found = simulated_again(CASES, AISAGE, Roofline(), Perturbation(ratios, 0, True), draws=1)["cpu"]
     dense = [o for o in NET.operators if o.kind == "matmul"]
     assert SECONDS["cpu"] < found[0] < 3 * SECONDS["cpu"]
     assert len(dense) == 3
@@ -47,17 +48,17 @@ def test_the_seed_decides_and_cases_share_a_draw(together: bool) -> None:
     ratios = {device: Ratios({"conv2d": SPREAD}, SPREAD) for device in ("cpu", "gpu")}
     twice = CASES | {"again": CASES["cpu"]}
     one, other = (
-        simulated_again(twice, AISAGE, Roofline(), ratios=ratios, draws=20, seed=3, together=together) for _ in range(2)
+        simulated_again(twice, AISAGE, Roofline(), Perturbation(ratios, 3, together), draws=20) for _ in range(2)
     )
-    different = simulated_again(twice, AISAGE, Roofline(), ratios=ratios, draws=20, seed=4, together=together)
+    different = simulated_again(twice, AISAGE, Roofline(), Perturbation(ratios, 4, together), draws=20)
     for name in twice:
         assert np.array_equal(one[name], other[name])
         assert not np.array_equal(one[name], different[name])
     assert np.array_equal(one["cpu"], one["again"])
-    costs = [drawn_cost(Roofline(), ratios, 3, draw=draw, together=together) for draw in range(20)]
+    costs = [drawn_cost(Roofline(), Perturbation(ratios, 3, together), draw) for draw in range(20)]
     assert list(one["cpu"]) == [contended(NET, AISAGE, CASES["cpu"].strategy, cost=cost) for cost in costs]
     reordered = simulated_again(
-        dict(reversed(twice.items())), AISAGE, Roofline(), ratios=ratios, draws=20, seed=3, together=together
+        dict(reversed(twice.items())), AISAGE, Roofline(), Perturbation(ratios, 3, together), draws=20
     )
     assert np.array_equal(one["gpu"], reordered["gpu"])
 
@@ -69,7 +70,7 @@ def test_errors_of_each_operator_cancel_out_and_those_of_all_do_not() -> None:
     widths = []
     for together in (False, True):
         low, high = between(
-            simulated_again(case, AISAGE, Roofline(), ratios=ratios, draws=60, seed=0, together=together)["gpu"]
+            simulated_again(case, AISAGE, Roofline(), Perturbation(ratios, 0, together), draws=60)["gpu"]
         )
         widths.append(high / low)
     assert 1 < widths[0] < 2
@@ -78,9 +79,7 @@ def test_errors_of_each_operator_cancel_out_and_those_of_all_do_not() -> None:
 
 def test_errors_of_modules_come_on_top() -> None:
     ratios = {device: Ratios({"conv2d": (1.0,)}) for device in ("cpu", "gpu")}
-    found = simulated_again(
-        CASES, AISAGE, Roofline(), ratios=ratios, draws=40, seed=0, together=True, modules=(0.8, 1.2)
-    )
+    found = simulated_again(CASES, AISAGE, Roofline(), Perturbation(ratios, 0, True), draws=40, modules=(0.8, 1.2))
     shares = {round(float(s), 6) for s in found["cpu"] / SECONDS["cpu"]}
     assert shares == {0.8, 1.2}
     assert not np.array_equal(found["cpu"] > SECONDS["cpu"], found["gpu"] > SECONDS["gpu"])
@@ -93,10 +92,9 @@ def test_a_device_can_be_slowed_down() -> None:
 
 
 def test_what_cannot_be_drawn() -> None:
+    perturbation = Perturbation({"gpu": Ratios({"conv2d": (1.0,)})}, 0, together=True)
     with pytest.raises(BadInput, match="aisage: no ratios of device 'cpu': there are some of gpu"):
-        simulated_again(
-            CASES, AISAGE, Roofline(), ratios={"gpu": Ratios({"conv2d": (1.0,)})}, draws=1, seed=0, together=True
-        )
+        simulated_again(CASES, AISAGE, Roofline(), perturbation, draws=1)
     for kinds, whole in (({}, (1.0,)), ({"conv2d": (0.0,)}, (1.0,)), ({"conv2d": (1.0,)}, ())):
         with pytest.raises(BadInput, match="must be there and above 0"):
             Ratios(kinds, whole)

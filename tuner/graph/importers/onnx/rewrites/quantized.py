@@ -5,6 +5,7 @@ differences and their sums below 2**24 are exact there. Start at `QUANTIZED`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -29,9 +30,27 @@ _RANGES = {
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-def _along(writer: NodeWriter, name: str, x: str, *, axis: int, block: int) -> str | None:
-    """Return a scale or a zero point in a shape that broadcasts to `x`. It has one value for the whole tensor, for each
-    index of `axis`, or for each `block` indices of it. Return None if a shape is not known or does not fit."""
+@dataclass(frozen=True)
+class _Spread:
+    """The axis along which scales and zero points differ: at each index, or for each `block` indices."""
+
+    axis: int = 1
+    block: int = 0
+
+    @staticmethod
+    def of(node: onnx.NodeProto) -> _Spread:
+        """Return what a node's attributes say."""
+        attrs = attributes_of(node)
+        return _Spread(attrs.get("axis", 1), attrs.get("block_size", 0))
+
+
+_USUAL = _Spread()
+
+
+def _along(writer: NodeWriter, name: str, x: str, spread: _Spread) -> str | None:
+    """Return a scale or a zero point in a shape that broadcasts to `x`. It has one value for the whole tensor, or
+    values that differ as `spread` says. Return None if a shape is not known or does not fit."""
+    axis, block = spread.axis, spread.block
     shape, own = writer.shape(x), writer.shape(name)
     if own is not None and own in ((), (1,)):
         return writer.reshape(name, ()) if own else name
@@ -42,42 +61,42 @@ def _along(writer: NodeWriter, name: str, x: str, *, axis: int, block: int) -> s
         return writer.reshape(name, [own[0] if i == axis else 1 for i in range(len(shape))])
     if not block or own[axis] * block < shape[axis]:
         return None
-    spread = writer.reshape(name, [*own[: axis + 1], 1, *own[axis + 1 :]])
+    narrow = writer.reshape(name, [*own[: axis + 1], 1, *own[axis + 1 :]])
     wide = [*own[: axis + 1], block, *own[axis + 1 :]]
-    spread = writer.reshape(
-        writer.add("Expand", spread, writer.constant(wide, np.int64)), [*own[:axis], -1, *own[axis + 1 :]]
+    found = writer.reshape(
+        writer.add("Expand", narrow, writer.constant(wide, np.int64)), [*own[:axis], -1, *own[axis + 1 :]]
     )
     if own[axis] * block > shape[axis]:
-        spread = writer.split(spread, axis, [shape[axis], own[axis] * block - shape[axis]])[0]
-    return spread
+        found = writer.split(found, axis, [shape[axis], own[axis] * block - shape[axis]])[0]
+    return found
 
 
-def _real(writer: NodeWriter, x: str, zero: str, *, scale: str, axis: int = 1, block: int = 0) -> str | None:
+def _real(writer: NodeWriter, x: str, zero: str, *, scale: str, spread: _Spread = _USUAL) -> str | None:
     """Convert quantised numbers to real numbers in float32. `zero` is empty if the zero point is 0."""
-    scale_there = _along(writer, scale, x, axis=axis, block=block)
-    difference = _difference(writer, x, zero, axis=axis, block=block)
+    scale_there = _along(writer, scale, x, spread)
+    difference = _difference(writer, x, zero, spread=spread)
     if scale_there is None or difference is None:
         return None
     return writer.add("Mul", difference, writer.cast(scale_there, TensorProto.FLOAT))
 
 
-def _difference(writer: NodeWriter, x: str, zero: str, *, axis: int = 1, block: int = 0) -> str | None:
+def _difference(writer: NodeWriter, x: str, zero: str, *, spread: _Spread = _USUAL) -> str | None:
     """Subtract the zero point from quantised numbers, in float32."""
     value = writer.cast(x, TensorProto.FLOAT)
     if not zero or ((known := writer.value(zero)) is not None and not known.any()):
         return value
-    there = _along(writer, zero, x, axis=axis, block=block)
+    there = _along(writer, zero, x, spread)
     return None if there is None else writer.add("Sub", value, writer.cast(there, TensorProto.FLOAT))
 
 
 def _quantized(
-    writer: NodeWriter, x: str, scale: str, *, zero: str, kind: int | None, axis: int = 1, block: int = 0
+    writer: NodeWriter, x: str, scale: str, *, zero: str, kind: int | None, spread: _Spread = _USUAL
 ) -> str | None:
     """Quantise real numbers in float32: round to the nearest step, halves to the even one, and clip to the range."""
-    there = _along(writer, scale, x, axis=axis, block=block)
+    there = _along(writer, scale, x, spread)
     if there is None:
         return None
-    return _kept(writer, _steps(writer, x, there), x, zero=zero, kind=kind, axis=axis, block=block)
+    return _kept(writer, _steps(writer, x, there), x, zero=zero, kind=kind, spread=spread)
 
 
 def _steps(writer: NodeWriter, x: str, scale: str) -> str:
@@ -86,14 +105,14 @@ def _steps(writer: NodeWriter, x: str, scale: str) -> str:
 
 
 def _kept(
-    writer: NodeWriter, steps: str, like: str, *, zero: str, kind: int | None, axis: int = 1, block: int = 0
+    writer: NodeWriter, steps: str, like: str, *, zero: str, kind: int | None, spread: _Spread = _USUAL
 ) -> str | None:
     """Add the zero point to whole steps, and clip them to the range of the type `kind`. Return None if that is not an
     integer type."""
     if kind is None or kind not in _RANGES:
         return None
     if zero:
-        there = _along(writer, zero, like, axis=axis, block=block)
+        there = _along(writer, zero, like, spread)
         if there is None:
             return None
         steps = writer.add("Add", steps, writer.cast(there, TensorProto.FLOAT))
@@ -107,15 +126,13 @@ def _dequantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str
     if writer.elem_type(x) not in (*_RANGES, TensorProto.INT32):
         return None
     if writer.elem_type(x) == TensorProto.INT32:  # a bias has too many digits for float32 before it is scaled
-        there = _along(writer, scale, x, axis=attrs.get("axis", 1), block=attrs.get("block_size", 0))
+        there = _along(writer, scale, x, _Spread.of(node))
         wide = writer.cast(x, TensorProto.DOUBLE)
         result = None if there is None else writer.cast(
             writer.add("Mul", wide, writer.cast(there, TensorProto.DOUBLE)), TensorProto.FLOAT
         )  # fmt: skip
     else:
-        result = _real(
-            writer, x, operand(node, 2), scale=scale, axis=attrs.get("axis", 1), block=attrs.get("block_size", 0)
-        )
+        result = _real(writer, x, operand(node, 2), scale=scale, spread=_Spread.of(node))
     kind = attrs.get("output_dtype") or kind
     return None if result is None or kind not in _FLOATS else [writer.cast(result, kind)]
 
@@ -125,18 +142,18 @@ def _quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
     kind = writer.elem_type(zero) if zero else attrs.get("output_dtype") or TensorProto.UINT8
     if writer.shape(node.input[0]) is None:
         return None
-    axis, block = attrs.get("axis", 1), attrs.get("block_size", 0)
-    there = _along(writer, node.input[1], node.input[0], axis=axis, block=block)
+    spread = _Spread.of(node)
+    there = _along(writer, node.input[1], node.input[0], spread)
     if there is None:
         return None
     steps = _steps(writer, writer.cast(node.input[0], TensorProto.FLOAT), there)
-    result = _kept(writer, steps, node.input[0], zero=zero, kind=kind, axis=axis, block=block)
+    result = _kept(writer, steps, node.input[0], zero=zero, kind=kind, spread=spread)
     return None if result is None else [result]
 
 
 def _qlinear_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
-    data, weight = _difference(writer, x, x_zero), _difference(writer, w, w_zero, axis=0)
+    data, weight = _difference(writer, x, x_zero), _difference(writer, w, w_zero, spread=_Spread(0))
     if data is None or weight is None:
         return None
     reads = [data, weight, *([writer.cast(bias[0], TensorProto.FLOAT)] if bias and bias[0] else [])]
@@ -164,7 +181,10 @@ def _qlinear_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] |
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.input
     if writer.elem_type(a) not in _RANGES or writer.elem_type(b) not in _RANGES:
         return None
-    data, weight = _difference(writer, a, a_zero, axis=-2), _difference(writer, b, b_zero, axis=-1)
+    data, weight = (
+        _difference(writer, a, a_zero, spread=_Spread(-2)),
+        _difference(writer, b, b_zero, spread=_Spread(-1)),
+    )
     if data is None or weight is None or len(writer.shape(a_scale) or ()) > 1:
         return None
     return _requantized(
@@ -177,7 +197,7 @@ def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     The result is real numbers if it has no scale."""
     attrs, (a, a_scale, a_zero, b, b_scale, b_zero) = attributes_of(node), node.input[:6]
     columns = -2 if attrs.get("transB", 0) else -1
-    data, weight = _difference(writer, a, a_zero), _difference(writer, b, b_zero, axis=columns)
+    data, weight = _difference(writer, a, a_zero), _difference(writer, b, b_zero, spread=_Spread(columns))
     if data is None or weight is None:
         return None
     kind = TensorProto.FLOAT
@@ -191,8 +211,8 @@ def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 def _integer_product(writer: NodeWriter, node: onnx.NodeProto, axes: tuple[int, int]) -> tuple[str, str] | None:
     """Return both operands of a product of integers less their zero points, in float32."""
     x, w = node.input[:2]
-    data = _difference(writer, x, operand(node, 2), axis=axes[0])
-    weight = _difference(writer, w, operand(node, 3), axis=axes[1])
+    data = _difference(writer, x, operand(node, 2), spread=_Spread(axes[0]))
+    weight = _difference(writer, w, operand(node, 3), spread=_Spread(axes[1]))
     return None if data is None or weight is None else (data, weight)
 
 
