@@ -20,8 +20,8 @@ COLOURS = ("#0b6e99", "#c26a1b", "#7a8793")  # they differ in lightness too
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of horizontal bars: one group a row of a table, one bar in it a column. `table` is the heading above
-    the table. `parity` is where both sides are equal, if the columns are ratios."""
+    """Shows a table as horizontal bars: a group for each row, and in it a bar for each column. `table` is the heading
+    above the table. `parity` is where both sides are equal, if the columns are ratios."""
 
     name: str
     table: str
