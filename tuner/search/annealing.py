@@ -102,4 +102,4 @@ class AnnealingSearcher(Basis):
             if config.key in self._known:
                 self._step(chain, config)
         self._turn += 1
-        return self._random_unseen(weights)
+        return self._random_untried(weights)

@@ -157,7 +157,7 @@ class Basis:
         if self._untried.add(config):
             batch.append(config)
 
-    def _random_unseen(self, weights: Mapping[str, float]) -> Config | None:
+    def _random_untried(self, weights: Mapping[str, float]) -> Config | None:
         """Return a random config that was not met, with the template chosen by weight. Return None where the whole
         space was met."""
         while templates := self._untried.open_templates:
@@ -169,6 +169,6 @@ class Basis:
 
     def _fill(self, batch: list[Config], n: int, weights: Mapping[str, float]) -> list[Config]:
         """Fill the batch with random untried configs up to `n`, and return it."""
-        while len(batch) < n and (fresh := self._random_unseen(weights)) is not None:
+        while len(batch) < n and (fresh := self._random_untried(weights)) is not None:
             batch.append(fresh)
         return batch

@@ -127,7 +127,7 @@ class GeneticSearcher(Basis):
             child = self._breed(self._select().config, self._select().config)
             if child is not None and self._untried.add(child):
                 return child
-        return self._random_unseen(weights)
+        return self._random_untried(weights)
 
     def _breed(self, mother: Config, father: Config) -> Config | None:
         space = self._space.space_of(mother)

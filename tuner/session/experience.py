@@ -56,7 +56,7 @@ class TransferData:
         self._store, self._space_of = store, cache(space_of)
         self._relatives = relatives(store, device)
         devices = [(device, 0.0), *((d, _OTHER_DEVICE) for d in self._relatives)]
-        self._shelves = [_RecordedWorkload(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
+        self._workloads = [_RecordedWorkload(w, d, e) for d, e in devices for w in store.workloads(d) if w.op in ops]
         self._read: dict[_RecordedWorkload, Experience | None] = {}
         self._recorded: dict[Workload, list[Experience]] = {}
 
@@ -96,28 +96,28 @@ class TransferData:
 
     def _from_database(self, own: Workload, here: SearchSpace, newer: set[Workload]) -> list[Experience]:
         near = [
-            (context_distance(here.context, context_of(shelf.workload)) + shelf.extra, shelf)
-            for shelf in self._shelves
-            if shelf.workload.op == own.op and (shelf.extra or shelf.workload not in newer)
+            (context_distance(here.context, context_of(known.workload)) + known.extra, known)
+            for known in self._workloads
+            if known.workload.op == own.op and (known.extra or known.workload not in newer)
         ]
         near.sort(key=lambda found: found[0])
         kin = ((d, s) for d, s in near if (space := self._space_of(s.workload)) is not None and akin(space, here))
-        loaded = ((self._load(shelf), distance) for distance, shelf in islice(kin, 2 * NEAREST))
+        loaded = ((self._load(known), distance) for distance, known in islice(kin, 2 * NEAREST))
         return [replace(known, distance=distance) for known, distance in loaded if known is not None][:NEAREST]
 
-    def _load(self, shelf: _RecordedWorkload) -> Experience | None:
+    def _load(self, known: _RecordedWorkload) -> Experience | None:
         """Return the trials of a recorded workload. They are read at most once in a session, since several tasks may be
         near to the workload."""
-        if shelf not in self._read:
-            self._read[shelf] = self._of(shelf)
-        return self._read[shelf]
+        if known not in self._read:
+            self._read[known] = self._of(known)
+        return self._read[known]
 
-    def _of(self, shelf: _RecordedWorkload) -> Experience | None:
-        space = self._space_of(shelf.workload)
+    def _of(self, known: _RecordedWorkload) -> Experience | None:
+        space = self._space_of(known.workload)
         if space is None:
             return None
         templates = {s.template for s in space.spaces}
-        trials = [t for t in self._store.trials(shelf.workload, shelf.device) if is_current(t, templates)]
+        trials = [t for t in self._store.trials(known.workload, known.device) if is_current(t, templates)]
         return Experience(space, _spread(space, trials)) if any(t.ok for t in trials) else None
 
 
