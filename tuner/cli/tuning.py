@@ -11,7 +11,6 @@ import typer
 from tuner.cli.common import DEFAULT_LEASE, INTERRUPTED, Output, Preset, import_plugins, threads_text
 from tuner.cli.progress import ProgressDisplay
 from tuner.errors import BadInput
-from tuner.session import TuneOptions
 
 if TYPE_CHECKING:
     from tuner.session import SessionReport, Task
@@ -56,7 +55,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     from tuner.measure import MeasureOptions, check_ray, check_toolchain, open_runner
     from tuner.report.tables import session_summary, task_table
     from tuner.search import DEFAULT, check_searcher
-    from tuner.session import Budget, check_templates, tune
+    from tuner.session import Budget, TuneOptions, check_templates, tune
     from tuning_db.store import open_db
 
     budget = Budget(request.trials, request.seconds, None if request.preset is None else str(request.preset))
