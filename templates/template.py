@@ -128,7 +128,10 @@ _REGISTRY: Registry[Template] = Registry("template")
 
 
 def register(template: Template) -> Template:
-    """Register a template under its name. Raises ValueError if another object is registered under this name."""
+    """Register a template under its name. Raises ValueError if another object is registered under this name, and
+    TypeError for a class in place of an instance."""
+    if isinstance(template, type):
+        raise TypeError(f"register an instance of the template: register({template.__name__}())")
     return _REGISTRY.add(template.name, template)
 
 

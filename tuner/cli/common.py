@@ -81,7 +81,7 @@ ExactOption = Annotated[
 ]
 PluginOption = Annotated[
     list[str] | None,
-    typer.Option("--plugin", metavar="MODULE", help="A module, or a .py file, that registers more templates."),
+    typer.Option("--plugin", metavar="MODULE", help="A module, or a .py file, that registers templates or searchers."),
 ]
 RayOption = Annotated[
     str | None,
@@ -204,7 +204,7 @@ def import_plugins(given: Sequence[str]) -> tuple[str, ...]:
     """
     files = {Path(item).stem: Path(item) for item in given if item.endswith(".py")}
     for path in files.values():
-        sys.path.append(str(check_file(path, "a Python file that registers templates").resolve().parent))
+        sys.path.append(str(check_file(path, "a Python file that registers templates or searchers").resolve().parent))
     names = [entry.module for entry in entry_points(group="edgetune.templates")]
     names += [Path(item).stem if item.endswith(".py") else item for item in given]
     for name in names:

@@ -141,7 +141,7 @@ def _of_operator(operator: str, sizes: list[int], attrs: list[str], dtype: str) 
     for text in attrs:
         name, _, value = text.partition("=")
         if name not in kinds:
-            raise BadInput(f"--attr {text}: {operator} has no such attribute (known: {', '.join(kinds)})")
+            raise BadInput(f"--attr {text}: {operator} has no such attribute (known: {', '.join(kinds) or 'none'})")
         values[name] = _value(text, value, kinds[name])
     try:
         workload: Workload = view(**values).workload(dtype)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.common import JsonOption, Output
+from tuner.cli.common import JsonOption, Output, PluginOption, import_plugins
 from tuner.cli.completion import SEARCHERS, one_of
 from tuner.errors import BadInput
 
@@ -25,6 +25,7 @@ EXAMPLES = (
 
 def command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recorded spaces (.jsonl.xz).")],
+    *,
     searcher: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,6 +40,7 @@ def command(
     noise: Annotated[
         bool, typer.Option("--noise/--no-noise", help="Measurements are drawn anew from the recorded times.")
     ] = True,
+    plugin: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare searchers on recorded spaces: trials until 90, 95 and 99 % of the best throughput, as medians."""
@@ -46,6 +48,7 @@ def command(
     from tuner.search import check_searcher
     from tuner.session.replaying import replay
 
+    import_plugins(plugin or [])
     names = [check_searcher(name) for name in searcher or ("random", "genetic", "auto")]
     spaces = [(path, read(path)) for path in files]
     with Output(as_json) as out:

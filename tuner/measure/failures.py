@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import re
 import signal
+import traceback
+from pathlib import Path
+
+import tvm
 
 LIMIT = 300
 OUT_OF_MEMORY = "out of memory"
@@ -37,6 +41,15 @@ def describe(error: BaseException, memory_bytes: int | None = None) -> str:
     kind, line = type(error).__name__, last_meaningful_line(str(error))
     text = line if line.startswith(kind) else f"{kind}: {line}" if line else kind
     return text if len(text) <= LIMIT else text[: LIMIT - 3] + "..."
+
+
+def describe_with_place(error: BaseException, memory_bytes: int | None = None) -> str:
+    """Describe an exception as `describe` does, and add the file and line of the innermost Python code outside of TVM
+    and this package, as in "ValueError: no such loop (mine.py:60)"."""
+    skipped = (str(Path(__file__).parent), *tvm.__path__, "<")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(skipped)]
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return describe(error, memory_bytes)[: LIMIT - len(place)] + place
 
 
 def was_killed(message: str) -> bool:

@@ -76,3 +76,16 @@ def test_a_library_that_cannot_be_loaded_is_one_line_or_a_remark(space: Path, tm
     assert alone.returncode == 1
     assert alone.stderr.splitlines()[-1] == "tune: model_guided failed: xgboost: libgomp.so.1 is missing"
     assert (shared.returncode, "went on without model" in shared.stderr) == (0, True)
+
+
+def test_a_searcher_of_a_plugin_is_compared(tune: Tune, space: Path, tmp_path: Path) -> None:
+    (tmp_path / "last.py").write_text(
+        "from tuner.search.grid import GridSearcher\n"
+        "from tuner.search.registry import register\n"
+        "class Last(GridSearcher):\n    pass\n"
+        "register('last', Last)\n"
+    )
+    words = ("--plugin", "last.py", "--searcher", "last", "--searcher", "grid", "--trials", 60, "--seeds", 1, "--json")
+    last, grid = tune("replay", space, *words).json()["rows"]
+    assert (last["searcher"], last["trials_to"]) == ("last", grid["trials_to"])
+    assert "no searcher" in tune("replay", space, "--searcher", "last").error

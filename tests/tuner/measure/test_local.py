@@ -32,7 +32,7 @@ EXPECTED = {
     "nan": (FailureKind.WRONG_ANSWER, "not finite"),
     "build_tvm_schedule_error": (FailureKind.INVALID, "vectorize"),
     "build_schedule_error": (FailureKind.INVALID, "no such tile"),
-    "build_raise": (FailureKind.COMPILE, "ValueError: the last line"),
+    "build_raise": (FailureKind.COMPILE, r"ValueError: the last line \(misbehaving.py:\d+\)$"),
     "build_segfault": (FailureKind.COMPILE, "SIGSEGV"),
     "build_exit": (FailureKind.COMPILE, "status 5"),
     "build_sys_exit": (FailureKind.COMPILE, "SystemExit"),

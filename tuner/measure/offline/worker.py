@@ -20,7 +20,7 @@ from templates.gpu.lowered import lower
 from templates.template import ScheduleError
 from tuner.devices.profiles import profile_named
 from tuner.errors import CompileError
-from tuner.measure.failures import describe
+from tuner.measure.failures import describe, describe_with_place
 from tuner.measure.messages import BuildDone, BuildJob
 from tuner.measure.offline.compilers import compilers_of
 from tuner.measure.offline.contract import Compiler, Resources
@@ -62,7 +62,7 @@ def check(candidate: Candidate, target: Target, limits: GpuLimits, compilers: Se
     except (ScheduleError, s_tir.ScheduleError) as error:
         return CandidateReport(config, Verdict.INVALID, describe(error))
     except Exception as error:
-        return CandidateReport(config, Verdict.COMPILE, describe(error))
+        return CandidateReport(config, Verdict.COMPILE, describe_with_place(error))
     kernels = tuple(KernelReport(kernel) for kernel in lowered.kernels)
     refused = violations(lowered, limits)
     if refused:

@@ -280,6 +280,8 @@ def verdict(error: float, dtype: str, tolerance: float | None = None, kind: Kind
     if error <= allowed:
         return None
     on = "" if kind.name == NORMAL.name else f" on {kind.name} operands"
+    if not np.isfinite(error) and np.issubdtype(np.dtype(dtype), np.integer):
+        return Failure(FailureKind.WRONG_ANSWER, f"integers differ from the reference, or were not written{on}")
     if not np.isfinite(error):
         return Failure(FailureKind.WRONG_ANSWER, f"the result is not finite, or not all of it was written{on}")
     return Failure(FailureKind.WRONG_ANSWER, f"relative error {error:.1e} exceeds {allowed:.1e}{on}")

@@ -18,7 +18,7 @@ from templates.template import ScheduleError, template_named
 from tuner.devices import kind_of, runtime_device
 from tuner.measure.codegen.launches import build_launches
 from tuner.measure.codegen.toolchain import ENTRY, build_shared, operand_types, operands_file, preflight_func
-from tuner.measure.failures import describe
+from tuner.measure.failures import describe, describe_with_place
 from tuner.measure.messages import BuildDone, BuilderSettings, BuildJob, WarmJob
 from tuner.measure.runner import Candidate
 from tuning_db.record import Failure, FailureKind
@@ -50,7 +50,7 @@ def build(job: BuildJob, target: Target, settings: BuilderSettings) -> BuildDone
     except (ScheduleError, s_tir.ScheduleError) as error:
         failure = Failure(FailureKind.INVALID, describe(error))
     except BaseException as error:
-        failure = Failure(FailureKind.COMPILE, describe(error, settings.memory_bytes))
+        failure = Failure(FailureKind.COMPILE, describe_with_place(error, settings.memory_bytes))
     return BuildDone(failure, resident_bytes())
 
 

@@ -46,7 +46,7 @@ def branches() -> Network:
 
 def learned(net: Network, topology: Topology, seed: int = 0, **settings: float) -> Learned:
     simulator = Simulator(net, topology, training=True)
-    return learn(net, topology, simulator, settings=Settings(**settings), rng=random.Random(seed))  # type: ignore[arg-type]
+    return learn(simulator, settings=Settings(**settings), rng=random.Random(seed))  # type: ignore[arg-type]
 
 
 def test_steps_and_branches_are_groups() -> None:
@@ -160,7 +160,7 @@ def test_it_learns_from_whoever_tells_the_seconds() -> None:
 
     simulator = Simulator(net, K80, training=True)
     settings = Settings(updates=60, rate=0.01)
-    found = learn(net, K80, simulator, settings=settings, rng=random.Random(0), reward=reward)
+    found = learn(simulator, settings=settings, rng=random.Random(0), reward=reward)
     assert found.seconds == min(reward(placement) for placement in set(asked))
     assert found.seconds == reward([config.devices[0] for config in found.strategy])
     assert found.history[-1] < found.history[0]
@@ -179,7 +179,7 @@ def test_failing_is_worse_than_whatever_runs() -> None:
         return math.inf if placement[-1] == 0 else 2.5
 
     simulator = Simulator(net, K80, training=True)
-    found = learn(net, K80, simulator, settings=Settings(updates=60, rate=0.01), rng=random.Random(0), reward=reward)
+    found = learn(simulator, settings=Settings(updates=60, rate=0.01), rng=random.Random(0), reward=reward)
     assert found.failed < found.samples / 10
 
 
@@ -196,9 +196,7 @@ def test_nothing_is_tried_after_the_time_once_something_fits(fits: bool) -> None
         asked.clear()
         settings = Settings(seconds=seconds)
         simulator = Simulator(net, K80, training=True)
-        return learn(
-            net, K80, simulator, settings=settings, rng=random.Random(0), clock=lambda: float(len(asked)), reward=reward
-        )
+        return learn(simulator, settings=settings, rng=random.Random(0), clock=lambda: float(len(asked)), reward=reward)
 
     alone = len(K80.devices)  # are asked first
     if fits:
