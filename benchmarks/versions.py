@@ -2,10 +2,10 @@
 
     python benchmarks/versions.py BEFORE AFTER [--rounds 9] [--long-rounds 2] [--only help imports ...] [--json]
 
-BEFORE and AFTER are folders with checkouts. Both run in this script's environment, in turns, in random
-order. Short commands (`tune --help`, `tune --version`, importing what a module and what tuning needs, `tune op --help`)
-run --rounds times each; `benchmarks/conv2d_cpu.py --quick` and `tune demo` run --long-rounds times each. Figures are
-medians of seconds, wall and processor; of the demo and the convolution what they report besides: latencies in
+BEFORE and AFTER are folders with checkouts. Both run in this script's environment, in turns, in random order. Short
+commands (`tune --help`, `tune --version`, importing what a module and what tuning needs, `tune op --help`) run --rounds
+times each; `benchmarks/conv2d_cpu.py --quick --no-metaschedule` and `tune demo` run --long-rounds times each. Figures
+are medians of seconds, wall and processor; of the demo and the convolution what they report besides: latencies in
 microseconds. A ratio is after over before: above 1 the newer version is slower.
 """
 
@@ -56,7 +56,7 @@ def short(words: tuple[str, ...]) -> Callable[[Path], Figures]:
 
 def convolution(checkout: Path) -> Figures:
     """Tune and time the quick benchmark's convolution."""
-    said, seconds = run(checkout, checkout / "benchmarks" / "conv2d_cpu.py", "--quick", "--json")
+    said, seconds = run(checkout, checkout / "benchmarks" / "conv2d_cpu.py", "--quick", "--no-metaschedule", "--json")
     rows = json.loads(said)["rows"]
     return {**seconds, **{f"{row['name']}, us": row["seconds"]["ours"] * 1e6 for row in rows}}
 
