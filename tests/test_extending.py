@@ -91,6 +91,7 @@ def test_the_kind_of_device_is_tuned_on_its_core(copy: Path) -> None:
     }
 
 
+@pytest.mark.sampled(2)
 def test_the_kind_of_device_is_pinned_named_and_refused_as_the_others_are(copy: Path) -> None:
     code = (
         "from tuner.devices import open_device, usable_cpus; d = open_device('core:0')\n"

@@ -57,6 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, tuned_on_pocl: Path) -> Made:
     return Made(folder, model, said)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 def test_a_plan_is_made_kept_and_built(made: Made) -> None:
     plan = made.said

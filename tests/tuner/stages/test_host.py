@@ -164,6 +164,7 @@ def test_more_groups_than_threads_are_refused(network: Placed) -> None:
         staged(network, calls, by_branch(calls))
 
 
+@pytest.mark.sampled(2)
 def test_more_groups_than_threads_are_not_searched(network: Placed, tmp_path: Path) -> None:
     device = host(2)
     with open_db(tmp_path / "stages.db") as store:

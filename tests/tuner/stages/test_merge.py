@@ -253,6 +253,7 @@ def test_a_kernel_that_hands_its_result_on_is_not_spread() -> None:
         spread(library, [(1, 1, 4, 4, 8)] * 2, [Piece(0, 0, 1), Piece(1, 0, 1)])
 
 
+@pytest.mark.sampled(2)
 def test_held_up_queues_change_nothing(tmp_path: Path, device: Device) -> None:
     """Merged stages between concurrent ones, whose memory lives on."""
     net = Net()
@@ -368,6 +369,7 @@ def test_merges_whose_padding_has_too_much_work_are_not_measured(network: Placed
     assert not [t for t in store.trials() if "merged" in t.workload.attrs]
 
 
+@pytest.mark.sampled(2)
 def test_plans_are_remembered_until_a_merged_kernel_is_tuned(tmp_path: Path, device: Device, store: Store) -> None:
     graph = three(tmp_path)
     network = lowered(graph, device)
