@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tuner.errors import BadInput, last_line
+from tuner.graph.importers.onnx.check import describe_node
 from tuner.graph.importers.onnx.converters.elementwise import CONVERTERS, Attributes, Inputs
 from tuner.graph.importers.onnx.converters.layers import LAYERS, after_reduction, before_reduction
 from tuner.graph.importers.onnx.converters.vision import VISION, Counted
@@ -27,7 +28,7 @@ from tuner.graph.importers.onnx.rules import opset_of
 from tuner.graph.importers.onnx.windows import WINDOWED, resolve_window
 from tuner.graph.ir.bindings import operands, operands_of, shape_of
 from tuner.graph.ir.model import Count
-from tuner.graph.ir.simplify import constant, is_static
+from tuner.graph.ir.simplify import is_static
 
 _EMITTING = {**VISION, **LAYERS}
 CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here
@@ -75,7 +76,19 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         for node in graph.node:
             node.name = node.name or node.output[0]
         super()._construct_nodes(graph)
+        self._refuse_empty(graph)
         self._return_counts(graph)
+
+    def _refuse_empty(self, graph: onnx.GraphProto) -> None:
+        """Raise BadInput for an output that is a part of a Split without an element, for which TVM makes no kernel.
+        Inside a network such a part may be unused, or joined with others."""
+        split = {name: node for node in graph.node if node.op_type == "Split" for name in node.output}
+        for name in (output.name for output in graph.output if output.name in split):
+            if 0 in (shape_of(self._nodes[name]) or ()):
+                raise BadInput(
+                    f"{self._source}: {describe_node(split[name])} cannot be converted: its result {name!r} has a size "
+                    "of 0: there is nothing to compute"
+                )
 
     def _return_counts(self, graph: onnx.GraphProto) -> None:
         """Append the counts of counted outputs to the graph's outputs."""
@@ -100,8 +113,6 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         node = attrs["tvm_custom"]["name"]
         given = [inputs[i] for i in range(len(inputs))]
         try:
-            if op_name == "Split" and 0 in _part_sizes(given, attrs):
-                raise ValueError("one of its results has a size of 0: there is nothing to compute")
             result = self._own_result(op_name, given, attrs)
             if isinstance(result, Counted):
                 self._counted[result.value] = result
@@ -176,9 +187,3 @@ def _check_window(data: Any, result: Any) -> None:
     if min(made) < 1 <= min(given):
         rows = " x ".join(map(str, given[2:]))
         raise ValueError(f"its window is larger than its padded input of {rows}; export the model for larger inputs")
-
-
-def _part_sizes(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[int]:
-    """Return the sizes of the parts of a Split, if they are constants; else none."""
-    given = constant(inputs[1]) if len(inputs) > 1 and inputs[1] is not None else attrs.get("split")
-    return () if given is None else [int(size) for size in given]
