@@ -147,17 +147,27 @@ def test_the_largest_of_a_regions_weighted_pixels(tmp_path: Path) -> None:
     assert_as_onnxruntime(net, tmp_path, out, x=image(1, 2, 6, 6))
 
 
-def test_a_part_of_no_entries_is_one_line(tmp_path: Path) -> None:
-    net = Net()
-    out = net.op("Split", net.input(2, 5), net.constant(np.array([0, 5])), outputs=2, axis=1)
-    with pytest.raises(BadInput, match=r"^[^\n]*net.onnx: [^\n]*$"):
-        net.graph(tmp_path, out, f"{out}_1")
-
-
 def test_slices_whose_bounds_are_attributes(tmp_path: Path) -> None:
     net = Net(opset=9)
     out = net.op("Slice", net.input(2, 3, 4, 5), starts=[1, -3], ends=[100, -1], axes=[2, 3])
     assert_as_onnxruntime(net, tmp_path, out, x=image(2, 3, 4, 5))
+
+
+@pytest.mark.parametrize(("start", "end"), [(3, 2), (2, 2), (9, 1)])
+def test_a_slice_of_nothing_joined_with_something(tmp_path: Path, start: int, end: int) -> None:
+    net = Net()
+    x = net.input(2, 3, 4, 5)
+    nothing = net.op("Slice", x, *(net.constant(np.array([value])) for value in (start, end, 3)))
+    assert_as_onnxruntime(net, tmp_path, net.op("Concat", x, nothing, axis=3), x=image(2, 3, 4, 5))
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (2, 0, 3), (0, 0, 5)])
+def test_a_split_with_parts_of_no_entries(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    net = Net()
+    out = net.op("Split", net.input(2, 5), net.constant(np.array(sizes)), outputs=len(sizes), axis=1)
+    parts = [out if i == 0 else f"{out}_{i}" for i in range(len(sizes))]
+    joined = net.op("Concat", *reversed(parts), axis=1)
+    assert_as_onnxruntime(net, tmp_path, joined, *parts, x=np.arange(10, dtype=np.float32).reshape(2, 5))
 
 
 def test_slopes_for_each_channel(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tuner.errors import BadInput, last_line
-from tuner.graph.importers.onnx.check import describe_node
 from tuner.graph.importers.onnx.converters.elementwise import CONVERTERS, Attributes, Inputs
 from tuner.graph.importers.onnx.converters.layers import LAYERS, after_reduction, before_reduction
 from tuner.graph.importers.onnx.converters.vision import VISION, Counted
@@ -28,7 +28,7 @@ from tuner.graph.importers.onnx.rules import opset_of
 from tuner.graph.importers.onnx.windows import WINDOWED, resolve_window
 from tuner.graph.ir.bindings import operands, operands_of, shape_of
 from tuner.graph.ir.model import Count
-from tuner.graph.ir.simplify import is_static
+from tuner.graph.ir.simplify import constant, is_static
 
 _EMITTING = {**VISION, **LAYERS}
 CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here
@@ -76,19 +76,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         for node in graph.node:
             node.name = node.name or node.output[0]
         super()._construct_nodes(graph)
-        self._refuse_empty(graph)
         self._return_counts(graph)
-
-    def _refuse_empty(self, graph: onnx.GraphProto) -> None:
-        """Raise BadInput for an output that is a part of a Split without an element, for which TVM makes no kernel.
-        Inside a network such a part may be unused, or joined with others."""
-        split = {name: node for node in graph.node if node.op_type == "Split" for name in node.output}
-        for name in (output.name for output in graph.output if output.name in split):
-            if 0 in (shape_of(self._nodes[name]) or ()):
-                raise BadInput(
-                    f"{self._source}: {describe_node(split[name])} cannot be converted: its result {name!r} has a size "
-                    "of 0: there is nothing to compute"
-                )
 
     def _return_counts(self, graph: onnx.GraphProto) -> None:
         """Append the counts of counted outputs to the graph's outputs."""
@@ -113,13 +101,15 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         node = attrs["tvm_custom"]["name"]
         given = [inputs[i] for i in range(len(inputs))]
         try:
-            result = self._own_result(op_name, given, attrs)
+            result = _sliced(given, attrs) if op_name == "Split" else self._own_result(op_name, given, attrs)
             if isinstance(result, Counted):
                 self._counted[result.value] = result
                 result = result.value
             if result is None:
                 if given:
                     inputs[0] = before_reduction(self.bb, op_name, given[0])
+                if op_name == "Slice":
+                    _order_ends(inputs)
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
                 if given:
                     result = after_reduction(self.bb, op_name, given[0], result)
@@ -187,3 +177,27 @@ def _check_window(data: Any, result: Any) -> None:
     if min(made) < 1 <= min(given):
         rows = " x ".join(map(str, given[2:]))
         raise ValueError(f"its window is larger than its padded input of {rows}; export the model for larger inputs")
+
+
+def _sliced(inputs: Sequence[Any], attrs: Attributes) -> Any:
+    """Return the parts of a Split with an empty part as slices, since TVM splits into parts with elements alone. Return
+    None for every other Split."""
+    given = constant(inputs[1]) if len(inputs) > 1 and inputs[1] is not None else attrs.get("split")
+    sizes = [] if given is None else [int(size) for size in given]
+    if 0 not in sizes:
+        return None
+    ends, axis = np.cumsum(sizes).tolist(), int(attrs.get("axis", 0))
+    return relax.Tuple(
+        [relax.op.strided_slice(inputs[0], [axis], [end - size], [end]) for size, end in zip(sizes, ends, strict=True)]
+    )
+
+
+def _order_ends(inputs: Any) -> None:
+    """Raise the constant ends of a Slice to its starts where they lie before these: the slice is as empty, but TVM
+    computes it."""
+    if len(inputs) < 3 or (starts := constant(inputs[1])) is None or (ends := constant(inputs[2])) is None:
+        return
+    steps = constant(inputs[4]) if len(inputs) > 4 and inputs[4] is not None else np.ones_like(starts)
+    if steps is not None:
+        forwards = (steps > 0) & (starts >= 0) & (ends >= 0)
+        inputs[2] = relax.const(np.where(forwards, np.maximum(starts, ends), ends).astype(ends.dtype))
