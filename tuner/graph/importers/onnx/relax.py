@@ -101,7 +101,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         node = attrs["tvm_custom"]["name"]
         given = [inputs[i] for i in range(len(inputs))]
         try:
-            result = _sliced(given, attrs) if op_name == "Split" else self._own_result(op_name, given, attrs)
+            result = _sliced(self.bb, given, attrs) if op_name == "Split" else self._own_result(op_name, given, attrs)
             if isinstance(result, Counted):
                 self._counted[result.value] = result
                 result = result.value
@@ -179,7 +179,7 @@ def _check_window(data: Any, result: Any) -> None:
         raise ValueError(f"its window is larger than its padded input of {rows}; export the model for larger inputs")
 
 
-def _sliced(inputs: Sequence[Any], attrs: Attributes) -> Any:
+def _sliced(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attributes) -> Any:
     """Return the parts of a Split with an empty part as slices, since TVM splits into parts with elements alone. Return
     None for every other Split."""
     given = constant(inputs[1]) if len(inputs) > 1 and inputs[1] is not None else attrs.get("split")
@@ -187,9 +187,10 @@ def _sliced(inputs: Sequence[Any], attrs: Attributes) -> Any:
     if 0 not in sizes:
         return None
     ends, axis = np.cumsum(sizes).tolist(), int(attrs.get("axis", 0))
-    return relax.Tuple(
-        [relax.op.strided_slice(inputs[0], [axis], [end - size], [end]) for size, end in zip(sizes, ends, strict=True)]
+    parts = (
+        relax.op.strided_slice(inputs[0], [axis], [end - size], [end]) for size, end in zip(sizes, ends, strict=True)
     )
+    return relax.Tuple([builder.emit(part) for part in parts])
 
 
 def _order_ends(inputs: Any) -> None:
