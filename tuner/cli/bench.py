@@ -66,8 +66,8 @@ def command(
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What a comparison is asked for: the module in a folder, and peers by name, which run the file `model`. Without
-    peers the module is timed alone.
+    """Says what is compared: the module in a folder, and peers by name, which run the file `model`. Without peers the
+    module is timed alone.
 
     None stands for a default: the file that the module was built from, as many threads as it was built for, and the
     usual rounds. `seconds` is the time of all timed blocks together. `seed` is that of the random inputs.

@@ -146,7 +146,7 @@ def command(
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What a build is asked for: `network` as a module in the folder `output`, from the database `db`.
+    """Says what is built: `network` as a module in the folder `output`, from the database `db`.
 
     - `device` is one device, or a GPU and the CPU with a comma between them. The CPU then computes what the GPU cannot,
       and all operators that are in `unwanted`.

@@ -23,8 +23,8 @@ from tuning_db.store import Store
 
 @dataclass(frozen=True)
 class BundleOptions:
-    """What goes into a bundle: up to `configs` configs of every task, which the searcher of this name proposes. `exact`
-    forbids templates that round differently from the direct algorithm."""
+    """Says what goes into a bundle: up to `configs` configs of every task, which the searcher of this name proposes.
+    `exact` forbids templates that round differently from the direct algorithm."""
 
     searcher: str
     configs: int

@@ -84,7 +84,7 @@ def verdicts(reports: Sequence[CandidateReport]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What is compiled, namely `configs` configs of every task, drawn by `seed`. `exact` and `only` are as in
+    """Says what is compiled: `configs` configs of every task, drawn by `seed`. `exact` and `only` are as in
     `TuneOptions`."""
 
     configs: int = CONFIGS

@@ -66,9 +66,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided of the steps. `kernels` has the kernels of the steps that templates compute, by the results of
-    the steps. `blocks` has, for the results of some plain steps, the layout block in which they are computed if they
-    can be (0: plain). Other plain steps are computed in the layout of their operands."""
+    """Holds what was decided of the steps. `kernels` has the kernels of the steps that templates compute, by the
+    results of the steps. `blocks` has, for the results of some plain steps, the layout block in which they are computed
+    if they can be (0: plain). Other plain steps are computed in the layout of their operands."""
 
     kernels: Mapping[Var, Kernel | None]
     blocks: Mapping[Var, int]
