@@ -14,7 +14,7 @@ from tuner.devices import Device
 from tuner.measure.boards.runner import BoardRunner
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.measure.local.runner import LocalRunner
-from tuner.measure.local.searchers import SearchingRunner
+from tuner.measure.local.searching import SearchingRunner
 from tuner.measure.ray.builders import check_ray
 from tuner.measure.runner import Candidate, MeasureOptions, Runner
 
@@ -35,6 +35,6 @@ __all__ = [
 def open_runner(
     device: Device, options: MeasureOptions | None = None, notice: Callable[[str], object] = lambda _: None
 ) -> SearchingRunner:
-    """Open the runner that measures on a device. `notice` is as in LocalRunner. Raises BadInput, with what to do, where
-    measuring cannot work."""
+    """Open the runner that measures on a device. `notice` is as in SearchingRunner. Raises BadInput, with what to do,
+    where measuring cannot work."""
     return (BoardRunner if device.kind.is_remote else LocalRunner)(device, options, notice)

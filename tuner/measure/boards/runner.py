@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 
-from tuner.devices import Device
 from tuner.measure.boards.fleet import Fleet
 from tuner.measure.boards.under_way import UnderWay
-from tuner.measure.local.batches import Best, compare, keep_best, measure_in_order
-from tuner.measure.local.builder import LocalBuilder
-from tuner.measure.local.measurer import Measurer, executor_settings
-from tuner.measure.local.searchers import Searchers, SearchingRunner
-from tuner.measure.runner import Candidate, MeasureOptions, Spent
+from tuner.measure.local.batches import Best, keep_best, measure_in_order
+from tuner.measure.local.measurer import Client
+from tuner.measure.local.searching import SearchingRunner
+from tuner.measure.messages import ExecutorSettings
+from tuner.measure.runner import Candidate
 from tuner.measure.workers.batch import Building
 from tuning_db.record import Trial
 
@@ -26,33 +25,14 @@ class BoardRunner(SearchingRunner):
     """Builds as LocalRunner does, but runs candidates on boards: each on the next free board, while others are built
     here."""
 
-    def __init__(
-        self,
-        device: Device,
-        options: MeasureOptions | None = None,
-        notice: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        """Start the processes, then build a kernel that is known to be good and run it on the boards. `notice` is as in
-        LocalRunner, and is also told of boards that go away, come back, or are in others' use.
+    _under_way: UnderWay | None = None
 
-        Raises BadInput, with what to do, where the toolchain does not work, a plugin cannot be imported, or no board
-        can run the kernel.
-        """
-        self.device = device
-        self.options = options = options or MeasureOptions()
-        self.spent = Spent()
-        self._under_way: UnderWay | None = None
-        with ExitStack() as opened:
-            builder = LocalBuilder(device, options, spent=self.spent, notice=notice, measured_here=False)
-            self._builder = opened.enter_context(builder)
-            self.searchers = opened.enter_context(Searchers(self._builder, options, notice))
-            settings = executor_settings(device, options, self._builder)
-            self._client = opened.enter_context(Fleet(self._builder.server, settings, options.run_seconds, notice))
-            self._client.start()
-            self._builder.join_ray()
-            alone = self._builder.alone
-            self._measurer = Measurer(self._client, device.key, options, spent=self.spent, alone=alone)
-            self._opened = opened.pop_all()
+    def _start_client(self, settings: ExecutorSettings, notice: Callable[[str], object], opened: ExitStack) -> Client:
+        """Start the boards. `notice` is also told of boards that go away, come back, or are in others' use."""
+        self._client = Fleet(self._builder.server, settings, self.options.run_seconds, notice)
+        opened.enter_context(self._client)
+        self._client.start()
+        return self._client
 
     @property
     def width(self) -> int:
@@ -98,19 +78,3 @@ class BoardRunner(SearchingRunner):
             return self._measurer.measure(built, best.get(built.candidate.workload))
         finally:
             self._builder.remove([built.library])
-
-    def compare(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """See `Runner.compare`."""
-        return compare(self._builder, self._measurer, candidates)
-
-    def disturbed(self) -> list[Trial]:
-        """See `Runner.disturbed`."""
-        return self._measurer.disturbed()
-
-    def remarks(self) -> list[str]:
-        """See `Runner.remarks`."""
-        return self._measurer.remarks()
-
-    def close(self) -> None:
-        """See `Runner.close`."""
-        self._opened.close()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from templates.space import SearchSpace
 from tuner.measure.local.builder import LocalBuilder
 from tuner.measure.ray.search import RaySearchers
-from tuner.measure.runner import Closing, MeasureOptions, Runner
+from tuner.measure.runner import Closing, MeasureOptions
 from tuner.search import Searcher, make_searcher
 from tuning_db.record import Trial
 
@@ -32,9 +31,3 @@ class Searchers(Closing):
     def close(self) -> None:
         if self._ray is not None:
             self._ray.close()
-
-
-class SearchingRunner(Runner, Protocol):
-    """A Runner with `searchers` that compute where its builders do."""
-
-    searchers: Searchers
