@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import gc
 import json
-import logging
 import os
 import signal
 import sys
@@ -83,6 +82,8 @@ def options(
 ) -> None:
     """These are the options of `tune` itself."""
     if verbose:
+        import logging
+
         logging.basicConfig(format="%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S")
         for package in ("tuner", "templates", "vision_ops", "tuning_db"):
             logging.getLogger(package).setLevel(logging.INFO)
