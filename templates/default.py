@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from templates.blocks import is_scheduled
 from templates.cpu import default as cpu
+from templates.divisions import with_opaque_divisions
 from templates.gpu import default as gpu
 from templates.gpu.limits import gpu_limits
 
@@ -23,4 +24,4 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if is_scheduled(func):
         return func
     limits = gpu_limits(target)
-    return cpu.schedule(func, target) if limits is None else gpu.schedule(func, limits)
+    return with_opaque_divisions(cpu.schedule(func, target) if limits is None else gpu.schedule(func, limits))

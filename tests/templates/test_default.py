@@ -10,6 +10,15 @@ from tvm import te, tirx, topi
 from templates import default
 from tests.templates.support import host_target
 
+
+def _shuffled(x: te.Tensor) -> te.Tensor:
+    """A cut of channels that moved to pixels: TVM takes its index for another where the loops over it are fused."""
+    shift = te.compute((1, 27, 1, 1), lambda _n, c, _h, _w: x[0, c, 0, 0])
+    blocks = topi.reshape(topi.add(x, shift), (2, 3, 3, 3, 6, 6))
+    image = topi.reshape(topi.transpose(blocks, (0, 1, 4, 2, 5, 3)), (2, 3, 18, 18))
+    return topi.strided_slice(image, [0, 0, 1, 0], [2, 3, 16, 17])
+
+
 CASES = {
     "softmax": ((3, 100), lambda x: topi.nn.softmax(x)),
     "relu_add": ((1, 16, 35, 35), lambda x: topi.add(topi.nn.relu(x), x)),
@@ -23,6 +32,7 @@ CASES = {
     "sum_all": ((10, 33), lambda x: topi.sum(x)),
     "concat": ((1, 12, 13, 13), lambda x: topi.concatenate([x, topi.nn.relu(x)], 1)),
     "cumsum": ((8, 40), lambda x: topi.cumsum(x, 1)),
+    "shuffle": ((2, 27, 6, 6), lambda x: _shuffled(x)),
     "scalar": ((), lambda x: te.compute((), lambda: x() + tirx.const(1.0, "float32"))),
 }
 

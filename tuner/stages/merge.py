@@ -13,13 +13,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.ir import Var
 
 from templates.template import AnchorTemplate, Layouts, ScheduleError, template_named
 from templates.workloads import anchor_of, conv_of
 from tuner.devices import Device
 from tuner.graph import AnchorStep, MergedOperator, Part, Placed, PlacedOperator, host_of
+from tuner.graph.ir.simplify import as_constant
 from tuner.graph.layout.choice import Choice, choose_among
 from tuner.graph.lowering.merge import Piece, merge_kind, merged_step, merged_workload, merges_to_tune, spread
 from tuner.stages.calls import Calls, KernelCall
@@ -134,9 +135,9 @@ class Merging:
         except ScheduleError:
             return None
         weight = template.pack_weight(step.workload, self._device.target, choice.config, step.weight)
-        constants = [relax.const(weight)]
+        constants = [as_constant(weight)]
         if step.bias is not None:
-            constants.append(relax.const(template.pack_bias(step.workload, self._device.target, step.bias)))
+            constants.append(as_constant(template.pack_bias(step.workload, self._device.target, step.bias)))
         host = host_of([self._device.target])
         return MergedKernel(
             step.node,

@@ -153,6 +153,15 @@ def test_slices_whose_bounds_are_attributes(tmp_path: Path) -> None:
     assert_as_onnxruntime(net, tmp_path, out, x=image(2, 3, 4, 5))
 
 
+@pytest.mark.parametrize("end", [2**63 - 1, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("start", [0, 1])
+def test_every_other_pixel_to_the_end(tmp_path: Path, start: int, end: int) -> None:
+    """As the first layer of YOLOX cuts its input; exporters write the largest integer for the end."""
+    net = Net()
+    out = net.op("Slice", net.input(2, 3, 6, 7), *(net.constant(np.array([value])) for value in (start, end, 3, 2)))
+    assert_as_onnxruntime(net, tmp_path, out, x=image(2, 3, 6, 7))
+
+
 @pytest.mark.parametrize(("start", "end"), [(3, 2), (2, 2), (9, 1)])
 def test_a_slice_of_nothing_joined_with_something(tmp_path: Path, start: int, end: int) -> None:
     net = Net()

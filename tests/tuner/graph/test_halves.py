@@ -89,6 +89,16 @@ def test_doubles(tmp_path: Path, kind: str) -> None:
     assert_as_onnxruntime(net, tmp_path, out, tolerance=1e-14, x=net.rng.standard_normal((3, 3)))
 
 
+def test_constants_of_doubles_stay_doubles(tmp_path: Path) -> None:
+    """Also those that are made on the way: of a normalisation and of slopes."""
+    net, shape = Net(), (2, 3, 4, 4)
+    x = net.input(*shape, dtype=TensorProto.DOUBLE)
+    parameters = [net.constant(net.rng.random(3) + 0.5) for _ in range(4)]
+    slopes = net.constant(net.rng.random((3, 1, 1)))
+    out = net.op("PRelu", net.op("BatchNormalization", x, *parameters), slopes)
+    assert_as_onnxruntime(net, tmp_path, out, tolerance=1e-14, x=net.rng.standard_normal(shape))
+
+
 @pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"])
 def test_types_of_inputs(tmp_path: Path, kind: str) -> None:
     net = Net()

@@ -17,7 +17,7 @@ from tvm.ir import Var
 from tuner.errors import BadInput
 from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import dtype_of, with_leaves
-from tuner.graph.ir.simplify import constant, is_call
+from tuner.graph.ir.simplify import as_constant, constant, is_call
 
 HALF = "float16"
 # These operators round nothing, whatever the type: they move values, or choose one.
@@ -93,7 +93,7 @@ class _Halving:
         value = constant(expr)
         if value is None:
             return self._stored.get(expr, expr) if isinstance(expr, Var) else expr
-        return relax.const(_rounded(value, node)) if value.dtype == np.float32 else expr
+        return as_constant(_rounded(value, node)) if value.dtype == np.float32 else expr
 
 
 def _makes_halves(step: Step) -> bool:

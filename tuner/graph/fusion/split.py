@@ -26,7 +26,7 @@ from templates.workloads import Anchor, Conv2d, anchor_of, conv_of
 from tuner.errors import BadInput
 from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, PlainStep, Step, alive_steps
 from tuner.graph.ir.bindings import shape_of
-from tuner.graph.ir.simplify import constant
+from tuner.graph.ir.simplify import as_constant, constant
 
 ROWS = 2  # the axis of an image
 
@@ -244,7 +244,7 @@ class _Splitting:
         variable itself."""
         array = constant(expr)
         if array is not None:
-            return relax.const(np.ascontiguousarray(array.take(range(first, last), axis)))
+            return as_constant(np.ascontiguousarray(array.take(range(first, last), axis)))
         if (first, last) == (0, int(expr.ty.shape[axis])):
             return expr
         key = expr, axis, first, last

@@ -33,6 +33,12 @@ def constant(expr: Any) -> np.ndarray | None:
     return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
 
 
+def as_constant(array: np.ndarray) -> relax.Expr:
+    """Return an array as a constant expression of the array's own type. Without a type, relax.const would narrow 64
+    bits to 32."""
+    return relax.const(array, array.dtype.name)
+
+
 def is_call(expr: Any, *names: str) -> bool:
     """Return whether an expression calls a Relax operator that has one of these names (given without "relax.")."""
     return (
@@ -80,7 +86,7 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
         rank, zero = len(data.ty.shape), relax.const(0, slope.dtype.name)
         wide = slope.reshape([-1 if i == int(call.attrs.axis) % rank else 1 for i in range(rank)])
         below = self.builder_.emit(relax.op.minimum(data, zero))
-        scaled = self.builder_.emit(relax.op.multiply(below, relax.const(wide)))
+        scaled = self.builder_.emit(relax.op.multiply(below, as_constant(wide)))
         above = self.builder_.emit(relax.op.nn.relu(data))
         return self.builder_.normalize(relax.op.add(above, scaled))
 
@@ -107,5 +113,5 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
         shape = [-1 if i == axis else 1 for i in range(rank)]
         dtype = str(call.args[0].ty.dtype)
         data = self.visit_expr(call.args[0])
-        scaled = self.builder_.emit(relax.op.multiply(data, relax.const(scale.reshape(shape).astype(dtype))))
-        return self.builder_.normalize(relax.op.add(scaled, relax.const(shift.reshape(shape).astype(dtype))))
+        scaled = self.builder_.emit(relax.op.multiply(data, as_constant(scale.reshape(shape).astype(dtype))))
+        return self.builder_.normalize(relax.op.add(scaled, as_constant(shift.reshape(shape).astype(dtype))))

@@ -16,7 +16,7 @@ from tvm.ir import Call, Var
 from templates import default
 from templates.template import PLAIN, Layout
 from tuner.graph.ir.bindings import dtype_of, shape_of
-from tuner.graph.ir.simplify import constant
+from tuner.graph.ir.simplify import as_constant, constant
 from tuner.graph.lowering.emit import FLOATS, INJECTIVE, OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
 from tuner.graph.lowering.pooling import Window, average_pool, average_weights, global_pool, max_pool
 from tuner.graph.lowering.resizing import key_of, resize, takes_one_pixel
@@ -82,13 +82,13 @@ def _operand(emitter: Emitter, forms: Forms, arg: Any, *, shape: tuple[int, ...]
         return arg
     value = constant(arg)
     if value is not None and value.size == 1:
-        return relax.const(value.reshape(()))
+        return as_constant(value.reshape(()))
     own = shape_of(arg)
     if own is None or dtype_of(arg) not in FLOATS or len(own) > 4:
         return None
     if value is not None:
         own = (1,) * (4 - len(own)) + own
-        arg = relax.const(value.reshape(own))
+        arg = as_constant(value.reshape(own))
     if len(own) != 4:
         return None
     n, c, h, w = own

@@ -18,7 +18,7 @@ from tvm.target import Target
 from templates.stages import zero
 from templates.template import PLAIN, Layout
 from tuner.graph.ir.bindings import dtype_of, shape_of, with_leaves
-from tuner.graph.ir.simplify import constant
+from tuner.graph.ir.simplify import as_constant, constant
 
 OPAQUE = 8  # TVM's pattern number for functions that are never fused with others
 INJECTIVE = 2
@@ -61,7 +61,7 @@ class Emitter:
     def constant(self, array: np.ndarray) -> relax.Expr:
         key = hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()
         if key not in self._constants:
-            self._constants[key] = relax.const(array)
+            self._constants[key] = as_constant(array)
         return self._constants[key]
 
 

@@ -28,7 +28,7 @@ from tuner.graph.importers.onnx.rules import opset_of
 from tuner.graph.importers.onnx.windows import WINDOWED, resolve_window
 from tuner.graph.ir.bindings import operands, operands_of, shape_of
 from tuner.graph.ir.model import Count
-from tuner.graph.ir.simplify import constant, is_static
+from tuner.graph.ir.simplify import as_constant, constant, is_static
 
 _EMITTING = {**VISION, **LAYERS}
 CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here
@@ -201,4 +201,4 @@ def _order_ends(inputs: Any) -> None:
     steps = constant(inputs[4]) if len(inputs) > 4 and inputs[4] is not None else np.ones_like(starts)
     if steps is not None:
         forwards = (steps > 0) & (starts >= 0) & (ends >= 0)
-        inputs[2] = relax.const(np.where(forwards, np.maximum(starts, ends), ends).astype(ends.dtype))
+        inputs[2] = as_constant(np.where(forwards, np.maximum(starts, ends), ends).astype(ends.dtype))

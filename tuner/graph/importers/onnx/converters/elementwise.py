@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from tuner.graph.ir.bindings import dtype_of, shape_of
-from tuner.graph.ir.simplify import constant
+from tuner.graph.ir.simplify import as_constant, constant
 
 Inputs = Sequence[Any]
 Attributes = dict[str, Any]
@@ -128,7 +128,8 @@ def _gather(inputs: Inputs, attrs: Attributes) -> Any:
     for index in indices.reshape(-1):
         if not -size <= index < size:
             raise ValueError(f"index {index} is outside of axis {axis}, which has {size} entries")
-    return relax.op.take(data, relax.const(np.where(indices < 0, indices + size, indices)), axis, mode="clip")
+    places = np.where(indices < 0, indices + size, indices).astype(np.int32)
+    return relax.op.take(data, as_constant(places), axis, mode="clip")
 
 
 def _pad(inputs: Inputs, attrs: Attributes) -> Any:

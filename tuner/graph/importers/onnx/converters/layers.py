@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from tuner.graph.ir.bindings import dtype_of, shape_of
-from tuner.graph.ir.simplify import constant
+from tuner.graph.ir.simplify import as_constant, constant
 
 Attributes = Mapping[str, Any]
 Convert = Callable[[relax.BlockBuilder, Sequence[Any], Attributes], Any]
@@ -114,8 +114,9 @@ def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Attribu
             row = np.arange(sizes[i]) * strides[i] - before[i] + at[i] * dilations[i]
             inside = inside & ((row >= 0) & (row < shape[2 + i])).reshape(wide)
             where = where + (np.clip(row, 0, shape[2 + i] - 1) * steps[i]).reshape(wide)
-            value = emit(relax.op.take(value, relax.const(np.clip(row, 0, shape[2 + i] - 1)), 2 + i, mode="clip"))
-        value = emit(relax.op.where(relax.const(inside), value, relax.const(lowest, dtype)))
+            places = as_constant(np.clip(row, 0, shape[2 + i] - 1).astype(np.int32))
+            value = emit(relax.op.take(value, places, 2 + i, mode="clip"))
+        value = emit(relax.op.where(as_constant(inside), value, relax.const(lowest, dtype)))
         if best is None:
             best, place = value, emit(relax.op.broadcast_to(relax.const(where, "int64"), (*shape[:2], *sizes)))
             continue

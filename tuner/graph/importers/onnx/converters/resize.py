@@ -16,7 +16,7 @@ from tvm import relax
 
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.operators import emit_operator
-from tuner.graph.ir.simplify import constant
+from tuner.graph.ir.simplify import as_constant, constant
 from vision_ops.resize import MODES, MOST_TAPS, Resize, ResizedAxis, Sampling, resize_table
 
 _RELAX_RULES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
@@ -132,7 +132,7 @@ def _by_template(
     out = rows.shape[1], columns.shape[1]
     resized = Resize(shape[0] * shape[1], shape[2], shape[3], 1, *out, len(rows))
     flat = builder.emit(relax.op.reshape(data, (resized.outer, *shape[2:], 1)))
-    operands = [relax.const(table) for at in (2, 3) for table in tables[at]]
+    operands = [as_constant(table) for at in (2, 3) for table in tables[at]]
     (found,) = emit_operator(builder, resized.workload(), [flat, *operands])
     return relax.op.reshape(found, (*shape[:2], *out))
 
@@ -158,10 +158,10 @@ def _by_taking(
         for pixels, weights in zip(*tables[at], strict=True):
             if weighted and not weights.any():
                 continue
-            part = emit(relax.op.take(value, relax.const(pixels), at, mode="clip"))
-            part = emit(relax.op.multiply(part, relax.const(weights.reshape(wide)))) if weighted else part
+            part = emit(relax.op.take(value, as_constant(pixels), at, mode="clip"))
+            part = emit(relax.op.multiply(part, as_constant(weights.reshape(wide)))) if weighted else part
             total = part if total is None else emit(relax.op.add(total, part))
         value = total
     if outside.any():
-        value = emit(relax.op.where(relax.const(outside), relax.const(elsewhere, value.ty.dtype), value))
+        value = emit(relax.op.where(as_constant(outside), relax.const(elsewhere, value.ty.dtype), value))
     return relax.op.astype(value, dtype) if weighted and dtype != "float32" else value
