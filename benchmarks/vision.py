@@ -34,7 +34,7 @@ from serial_vision import PREFIX, serial_config
 from tvm import te, tirx, topi
 
 from templates.gpu.limits import gpu_limits_of, gpu_target
-from templates.lowering import lowering_context
+from templates.lowering import build
 from templates.operator import operator_named
 from templates.template import template_named
 from tuner.devices import Device, open_device
@@ -87,8 +87,7 @@ def _tuned(workload: Workload, name: str, device: Device, store: Store, trials: 
 
 
 def _called(func: tirx.PrimFunc, device: Device, inputs: list[Any], outputs: list[Any]) -> Contender:
-    with lowering_context():
-        entry = tvm.tirx.build(func.with_attr("global_symbol", "main"), target=device.target)["main"]
+    entry = build(func.with_attr("global_symbol", "main"), device.target)["main"]
     place = device.tvm_device()
 
     def run() -> None:

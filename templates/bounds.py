@@ -13,14 +13,21 @@ from typing import Any
 from tvm import tirx
 
 
+def bind(value: Any, body: Callable[[Any], Any]) -> Any:
+    """Return body(value) with the value bound to a variable, so that it is computed once however often it is used."""
+    value = tirx.convert(value)  # it may be a slice of a tensor
+    name = tirx.Var("bound", value.ty.dtype)
+    return tirx.Let(name, value, body(name))
+
+
 def at_least(value: Any, low: Any) -> Any:
     """Return `value`, or `low` if `value` is less. `low` must not be NaN."""
-    return _bound(value, lambda v: tirx.Select(v < low, low, v))
+    return bind(value, lambda v: tirx.Select(v < low, low, v))
 
 
 def at_most(value: Any, high: Any) -> Any:
     """Return `value`, or `high` if `value` is more. `high` must not be NaN."""
-    return _bound(value, lambda v: tirx.Select(v > high, high, v))
+    return bind(value, lambda v: tirx.Select(v > high, high, v))
 
 
 def within(value: Any, low: Any, high: Any) -> Any:
@@ -30,16 +37,9 @@ def within(value: Any, low: Any, high: Any) -> Any:
 
 def largest(one: Any, other: Any) -> Any:
     """Return the larger of two values, or NaN if one of them is NaN."""
-    return _bound(one, lambda a: _bound(other, lambda b: tirx.Select(tirx.any(a > b, tirx.isnan(a)), a, b)))
+    return bind(one, lambda a: bind(other, lambda b: tirx.Select(tirx.any(a > b, tirx.isnan(a)), a, b)))
 
 
 def smallest(one: Any, other: Any) -> Any:
     """Return the smaller of two values, or NaN if one of them is NaN."""
-    return _bound(one, lambda a: _bound(other, lambda b: tirx.Select(tirx.any(a < b, tirx.isnan(a)), a, b)))
-
-
-def _bound(value: Any, body: Callable[[Any], Any]) -> Any:
-    """Return body(value) with the value bound to a variable, so that it is computed once however often it is used."""
-    value = tirx.convert(value)  # it may be a slice of a tensor
-    name = tirx.Var("bounded", value.ty.dtype)
-    return tirx.Let(name, value, body(name))
+    return bind(one, lambda a: bind(other, lambda b: tirx.Select(tirx.any(a < b, tirx.isnan(a)), a, b)))

@@ -7,6 +7,7 @@ of the output's shape. Both take one more operand, in the order of the tokens; a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from templates.bounds import at_least, within
+from templates.bounds import at_least, at_most, bind, within
 
 OPERANDS = ("bias", "add")
 
@@ -44,6 +45,50 @@ def _sigmoid(x: Any) -> Any:
 
 def _np_sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
+
+
+_TANH_FACTORS = math.sqrt(2 / math.pi), 0.044715  # of GELU by a hyperbolic tangent
+_np_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _gelu(x: Any) -> Any:
+    return x * _f32(0.5) * (_f32(1) + tirx.erf(x * _f32(math.sqrt(0.5))))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    first, third = (_f32(v) for v in _TANH_FACTORS)
+    return x * _f32(0.5) * (_f32(1) + tirx.tanh(first * (x + third * x * x * x)))
+
+
+def _np_gelu_tanh(x: np.ndarray) -> np.ndarray:
+    first, third = _TANH_FACTORS
+    return x * 0.5 * (1 + np.tanh(first * (x + third * x**3)))
+
+
+def _mish(x: Any) -> Any:
+    """Return x tanh(log(1 + e)), where e is exp(x), as x e (e + 2) / (e (e + 2) + 2)."""
+
+    def of(power: Any) -> Any:
+        return bind(power * (power + _f32(2)), lambda product: x * (product / (product + _f32(2))))
+
+    return bind(tirx.exp(at_most(x, _f32(20))), of)
+
+
+def _softplus(x: Any) -> Any:
+    """Return log(1 + exp(x)) as max(x, 0) + log(1 + e), where e is exp(-|x|). log(1 + e) is computed as
+    e log(u) / (u - 1), where u is 1 + e after rounding, so that no digits are lost where e is small."""
+
+    def of(power: Any) -> Any:
+        return bind(power + _f32(1), lambda whole: ratio(power, whole, whole - _f32(1)))
+
+    def ratio(power: Any, whole: Any, rest: Any) -> Any:
+        return tirx.Select(tirx.EQ(rest, _f32(0)), power, power * tirx.log(whole) / rest)
+
+    return at_least(x, _f32(0)) + bind(tirx.exp(_f32(0) - tirx.abs(x)), of)
+
+
+def _elu(x: Any, factor: float) -> Any:
+    return tirx.Select(x > _f32(0), x, _f32(factor) * (tirx.exp(x) - _f32(1)))
 
 
 @dataclass(frozen=True)
@@ -78,6 +123,11 @@ _STEPS: dict[str, _Step] = {
         lambda x: x * within(x * _f32(1 / 6) + _f32(0.5), _f32(0), _f32(1)),
         lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     ),
+    "gelu": _Step(0, _gelu, lambda x: x * 0.5 * (1 + _np_erf(x * math.sqrt(0.5)))),
+    "gelu_tanh": _Step(0, _gelu_tanh, _np_gelu_tanh),
+    "mish": _Step(0, _mish, lambda x: x * np.tanh(np.logaddexp(0, x))),
+    "softplus": _Step(0, _softplus, lambda x: np.logaddexp(0, x)),
+    "elu": _Step(1, _elu, lambda x, a: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0)))),
 }
 
 

@@ -9,7 +9,7 @@ import tvm
 from tvm.target import Target
 
 from templates.epilogue import operands
-from templates.lowering import lowering_context
+from templates.lowering import build
 from templates.reference import Operands, random_operands, reference, relative_error
 from templates.template import AnchorTemplate
 from tuner.devices import cpu
@@ -56,8 +56,7 @@ class Compiled:
     def build(self) -> tvm.runtime.Module:
         """The function, compiled as candidates and modules are."""
         func = self.template.prim_func(self.workload, self.target, self.config)
-        with lowering_context():
-            return tvm.tirx.build(func, target=self.target)
+        return build(func, self.target)
 
     def error(self, seed: int = 0) -> float:
         """Largest error relative to the largest reference value."""

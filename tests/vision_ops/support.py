@@ -14,7 +14,7 @@ from tvm.target import Target
 
 import vision_ops
 from templates.gpu.limits import gpu_limits
-from templates.lowering import lowering_context
+from templates.lowering import build
 from templates.operator import Operator, operator_named
 from templates.template import search_space, template_named
 from tests.templates.gpu.support import PLATFORMS, driver
@@ -71,8 +71,7 @@ class Compiled:
     @staticmethod
     def of(workload: Workload, config: Config, place: Place) -> Compiled:
         func = template_named(config.template).prim_func(workload, place.target, config)
-        with lowering_context():
-            module = tvm.tirx.build(func, target=place.target)
+        module = build(func, place.target)
         assert gpu_limits(place.target) is None or module.imports
         return Compiled(workload, place, module["main"])
 

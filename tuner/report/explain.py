@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.target import Target
 
 from templates.gpu.lowered import lower
-from templates.lowering import lowering_context
+from templates.lowering import build
 from templates.template import search_space, template_named
 from templates.traffic import bytes_of
 from tuner.devices import Device
@@ -171,8 +170,7 @@ def _difference(config: Config, chosen: Config) -> str:
 
 
 def _assembly(func: tirx.PrimFunc, target: Target) -> str:
-    with lowering_context():
-        return str(tvm.tirx.build(func.with_attr("global_symbol", "main"), target=target).inspect_source("asm"))
+    return str(build(func.with_attr("global_symbol", "main"), target).inspect_source("asm"))
 
 
 def _source(

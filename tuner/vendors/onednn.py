@@ -33,6 +33,11 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh": torch.tanh_,
     "hardsigmoid": lambda x, a, b: x.mul_(a).add_(b).clamp_(0, 1),
     "hardswish": lambda x: _F.hardswish(x, inplace=True),
+    "gelu": _F.gelu,
+    "gelu_tanh": lambda x: _F.gelu(x, approximate="tanh"),
+    "mish": lambda x: _F.mish(x, inplace=True),
+    "softplus": _F.softplus,
+    "elu": lambda x, alpha: _F.elu_(x, alpha),
 }
 
 

@@ -14,10 +14,9 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-import tvm
 from tvm.target import Target
 
-from templates.lowering import lowering_context
+from templates.lowering import build
 from templates.template import template_named
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import Done, run_tune
@@ -140,8 +139,7 @@ def _loops(folder: Path, said: dict[str, Any], target: Target, machine: str) -> 
         pytest.skip(f"nothing here reads code for {machine}: apt-get install binutils-{machine}-linux-gnu")
     workload, config = Workload.from_dict(said["workload"]), Config.from_dict(said["config"])
     func = template_named(config.template).prim_func(workload, target, config)
-    with lowering_context():
-        built = tvm.tirx.build(func.with_attr("global_symbol", "main"), target=target)
+    built = build(func.with_attr("global_symbol", "main"), target)
     built.write_to_file(str(folder / "main.o"), "o")
     listing = subprocess.run(
         [reader, "-d", "--no-show-raw-insn", folder / "main.o"], capture_output=True, text=True, check=True

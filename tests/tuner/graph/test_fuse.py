@@ -88,6 +88,18 @@ def test_division_of_a_constant_and_by_zero_is_not_folded(tmp_path: Path) -> Non
     assert plain_operators(net.graph(tmp_path, by_zero, inverse)) == ["divide", "divide"]
 
 
+def gelu(net: Net, x: str, by_tanh: bool = False) -> str:
+    """A GELU in the operators that PyTorch's exporter writes."""
+    inner = net.op("Div", x, net.scalar(2**0.5))
+    if by_tanh:
+        curve = net.op("Add", x, net.op("Mul", net.scalar(0.044715), net.op("Pow", x, net.scalar(3))))
+        inner = net.op("Mul", net.scalar((2 / np.pi) ** 0.5), curve)
+    gate = net.op("Add", net.op("Tanh" if by_tanh else "Erf", inner), net.scalar(1))
+    if by_tanh:
+        return net.op("Mul", net.op("Mul", net.scalar(0.5), x), gate)
+    return net.op("Mul", net.op("Mul", x, gate), net.scalar(0.5))
+
+
 def clip(net: Net, x: str, low: float | None, high: float | None) -> str:
     return net.op("Clip", x, "" if low is None else net.scalar(low), *([] if high is None else [net.scalar(high)]))
 
@@ -106,6 +118,11 @@ ACTIVATIONS = {
     "hardsigmoid:0.16666666666666666:0.5": lambda net, x: net.op(
         "Div", clip(net, net.op("Add", net.scalar(3), x), 0, 6), net.scalar(6)
     ),
+    "gelu": gelu,
+    "gelu_tanh": lambda net, x: gelu(net, x, by_tanh=True),
+    "mish": lambda net, x: net.op("Mul", x, net.op("Tanh", net.op("Softplus", x))),
+    "softplus": lambda net, x: net.op("Softplus", x),
+    "elu:1.0": lambda net, x: net.op("Elu", x),
 }
 
 

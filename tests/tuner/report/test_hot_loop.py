@@ -12,7 +12,7 @@ import tvm
 from tvm.target import Target
 
 from templates.gpu.lowered import lower
-from templates.lowering import lowering_context
+from templates.lowering import build
 from templates.template import search_space, template_named
 from templates.workloads import Conv2d, Dense
 from tests.tuner.measure.offline.support import compilers_or_skip, multiplications
@@ -93,8 +93,7 @@ def _built(name: str) -> tuple[tvm.runtime.Module, str]:
     assert space is not None
     config = space.seed_configs()[0]
     func = template_named(config.template).prim_func(CONV, target, config)
-    with lowering_context():
-        module = tvm.tirx.build(func.with_attr("global_symbol", "main"), target=target)
+    module = build(func.with_attr("global_symbol", "main"), target)
     return module, str(module.inspect_source("asm"))
 
 

@@ -18,9 +18,12 @@ from templates.epilogue import apply_numpy, token
 from tuner.graph.ir.bindings import OUTPUT, Bindings, operands
 from tuner.graph.ir.simplify import constant, is_call
 
-_LARGEST_REGION = 6
-_PROBES = np.linspace(-12.0, 12.0, 481)
-_COMPOSITES = ("silu", "hardswish", token("hardsigmoid", 1 / 6, 0.5), token("hardsigmoid", 0.2, 0.5))
+_LARGEST_REGION = 16
+_PROBES = np.concatenate([np.linspace(-12.0, 12.0, 481), [-80.0, -40.0, -20.0, 20.0, 40.0, 80.0]])
+_COMPOSITES = (
+    "silu", "hardswish", token("hardsigmoid", 1 / 6, 0.5), token("hardsigmoid", 0.2, 0.5), "gelu", "gelu_tanh", "mish",
+    "softplus", token("elu", 1.0),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,20 @@ def _short(number: Any) -> float:
     return float(str(np.float32(getattr(number, "value", number))))
 
 
+_SINGLE = {
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "nn.silu": "silu",
+    "nn.gelu": "gelu",
+    "nn.gelu_tanh": "gelu_tanh",
+}
+
+
 def _single(call: Any) -> str | None:
     """Return the token of a call that is one activation of one value, or None."""
     if is_call(call, "nn.relu"):
         return "relu"
-    for name, text in (("sigmoid", "sigmoid"), ("tanh", "tanh"), ("nn.silu", "silu")):
+    for name, text in _SINGLE.items():
         if is_call(call, name):
             return text
     if is_call(call, "nn.leakyrelu"):
@@ -104,6 +116,12 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "minimum": np.minimum,
     "exp": np.exp,
     "negative": np.negative,
+    "abs": np.abs,
+    "log": np.log,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "power": np.power,
+    "equal": np.equal,
+    "where": np.where,
 }
 
 

@@ -21,6 +21,7 @@ from templates.gpu.limits import gpu_limits
 from templates.gpu.opaque import host_accesses
 from templates.lowering import lowering_context
 from templates.template import ScheduleError
+from templates.vector_math import with_vector_math
 from tuner.errors import BadInput, last_line
 from tuner.graph.lowering.capture import graph_of, with_captured
 from tuner.graph.lowering.long_sums import LongSums
@@ -38,7 +39,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
     passes = relax.transform
     fusing = [
         *([PortableScans()] if target.kind.name == "opencl" else []),
-        LongSums(softmax=target.kind.name == "llvm"),  # on GPUs a group of work-items shares the classes out
+        LongSums(rows=target.kind.name == "llvm"),  # on GPUs a group of work-items shares a row out
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
@@ -70,7 +71,7 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if target.kind.name != "llvm" and not meant and host_accesses(func.body):
         # TVM would silently compile that part for the host, where a device's memory is only a handle.
         raise BadInput(f"{name} has a part without a kernel for {target.kind.name}; {REMEDY}")
-    return func
+    return with_vector_math(func, target)
 
 
 def memory_as_operands() -> Any:

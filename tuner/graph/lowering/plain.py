@@ -75,7 +75,16 @@ def _activation(text: str, value: Any) -> Any:
     if name == "hardswish":
         gate = clip(relax.op.add(relax.op.multiply(value, f32(1 / 6)), f32(0.5)), 0.0, 1.0)
         return relax.op.multiply(value, gate)
+    if name in ("softplus", "mish"):
+        power = relax.op.exp(relax.op.negative(relax.op.abs(value)))
+        log = relax.op.add(relax.op.nn.relu(value), relax.op.log(relax.op.add(power, f32(1.0))))
+        return log if name == "softplus" else relax.op.multiply(value, relax.op.tanh(log))
+    if name == "elu":
+        below = relax.op.multiply(relax.op.subtract(relax.op.exp(value), f32(1.0)), f32(numbers[0]))
+        return relax.op.where(relax.op.greater(value, f32(0.0)), value, below)
     operator = {
+        "gelu": relax.op.nn.gelu,
+        "gelu_tanh": relax.op.nn.gelu_tanh,
         "relu": relax.op.nn.relu,
         "sigmoid": relax.op.sigmoid,
         "silu": relax.op.nn.silu,

@@ -21,7 +21,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from templates.lowering import lowering_context
+from templates.lowering import build
 from tuner.errors import BadInput
 
 ENTRY = "main"  # the exported function of every library built here
@@ -69,8 +69,7 @@ def build_shared(func: tirx.PrimFunc, target: Target, library: Path, linker: str
     Raises what TVM raises, OSError if a file cannot be written, and RuntimeError if the linker fails, or if nothing of
     a function for another device runs on that device.
     """
-    with lowering_context():
-        module = tvm.tirx.build(func.with_attr("global_symbol", ENTRY), target=target)
+    module = build(func.with_attr("global_symbol", ENTRY), target)
     parts = {library.with_suffix(".o"): module}
     if target.kind.name != "llvm":
         if not module.imports:  # TVM reports no error: the function would run on the host, on pointers of the device

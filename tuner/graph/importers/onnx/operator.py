@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from templates.workloads import Conv2d, anchor_of
 from tuner.zoo.builder import GraphBuilder
 from tuning_db.record import Workload
 
-_ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish"}
+_ACTIVATIONS = {
+    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish", "softplus": "Softplus"
+}  # fmt: skip
 
 
 def operator_model(workload: Workload, weight: np.ndarray, bias: np.ndarray | None) -> onnx.ModelProto:
@@ -52,6 +55,27 @@ def _activated(builder: GraphBuilder, token: str, value: str) -> str:
         return builder.node("LeakyRelu", [value], alpha=numbers[0])
     if name == "hardsigmoid":
         return builder.node("HardSigmoid", [value], alpha=numbers[0], beta=numbers[1])
+    if name == "elu":
+        return builder.node("Elu", [value], alpha=numbers[0])
     if name == "silu":
         return builder.node("Mul", [value, builder.node("Sigmoid", [value])])
+    if name == "mish":
+        return builder.node("Mul", [value, builder.node("Tanh", [builder.node("Softplus", [value])])])
+    if name in ("gelu", "gelu_tanh"):
+        return _gelu(builder, value, by_tanh=name == "gelu_tanh")
     return builder.node(_ACTIVATIONS[name], [value])
+
+
+def _gelu(builder: GraphBuilder, value: str, by_tanh: bool) -> str:
+    """Write a GELU in operators that are older than ONNX's own."""
+
+    def scalar(number: float) -> str:
+        return builder.constant(np.array(number, np.float32))
+
+    inner = builder.node("Mul", [value, scalar(math.sqrt(0.5))])
+    if by_tanh:
+        cube = builder.node("Mul", [builder.node("Mul", [value, value]), value])
+        curve = builder.node("Add", [value, builder.node("Mul", [cube, scalar(0.044715)])])
+        inner = builder.node("Mul", [curve, scalar(math.sqrt(2 / math.pi))])
+    gate = builder.node("Add", [builder.node("Tanh" if by_tanh else "Erf", [inner]), scalar(1)])
+    return builder.node("Mul", [builder.node("Mul", [value, scalar(0.5)]), gate])
