@@ -123,12 +123,17 @@ def loads_of(sch: Schedule, block: Any) -> list[Any]:
 
 
 def is_contiguous(sch: Schedule, block: Any, loop: int) -> bool:
-    """Tell whether neighbouring iterations of a loop load neighbouring elements, or the same ones."""
+    """Tell whether neighbouring iterations of a loop load neighbouring elements, or the same ones. Axes of one element
+    at the end of a tensor do not count."""
     var = sch.get(block).iter_vars[loop].var
     for access in loads_of(sch, block):  # stores need no check: they are indexed by the block's own iterators
-        if not access.indices:  # a buffer without axes has one element
+        indices = list(access.indices)
+        sizes = list(access.source.shape)
+        while indices and sizes[len(indices) - 1] == 1:
+            indices.pop()
+        if not indices:  # the buffer has one element
             continue
-        *leading, last = access.indices
+        *leading, last = indices
         if any(_stride(index, var) != 0 for index in leading) or _stride(last, var) not in (0, 1):
             return False
     return True

@@ -1,8 +1,8 @@
 """The default schedule of a CPU. Start at `schedule`.
 
-Element-wise stages are inlined. Every remaining block runs in parallel over its outer loops, and its innermost spatial
-loop is vectorised, inside the reduction. A block that a primitive does not apply to keeps its loops: the result is
-always correct, and in the worst case serial.
+Element-wise stages are inlined. Stages that are read by rows are computed row by row (see `rows`). Else every block
+runs in parallel over its outer loops, and its innermost spatial loop is vectorised, inside the reduction. A block that
+a primitive does not apply to keeps its loops: the result is always correct, and in the worst case serial.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from templates.blocks import (
     mark_scheduled,
 )
 from templates.cpu.isa import vector_unit
+from templates.cpu.rows import schedule_rows
 from templates.stages import new_schedule
 
 # Loops of fewer iterations stay serial, as a parallel region costs about a microsecond.
@@ -43,6 +44,8 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         return mark_scheduled(func, func)
     sch = inlined(func, lambda *_: False)
     lanes = vector_unit(target).lanes
+    if (by_rows := schedule_rows(sch, lanes)) is not None:
+        return mark_scheduled(by_rows.mod["main"], func)
     for name in block_names(sch):
         if name in block_names(sch):  # a missing block was folded into a reduction before it
             sch = attempt(sch, partial(_schedule_block, name=name, lanes=lanes))

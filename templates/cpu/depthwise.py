@@ -92,12 +92,16 @@ class Depthwise(AnchorTemplate):
 
 
 def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
+    """Return tiles that are wide and divide the width. A large kernel's rows are not unrolled."""
     seeds: list[Values] = []
     for th in divisors(conv.out_height, 2):
-        exact = [t for t in divisors(conv.out_width, limit // th) if t <= 14]
+        widest = min(limit // th, 14, MAX_UNROLLED // (th * conv.kernel[1]))
+        exact = divisors(conv.out_width, max(widest, 1))
+        unroll_kh = int(th * exact[-1] * conv.kernel[0] * conv.kernel[1] <= MAX_UNROLLED)
         for rows, order in ((0, "channels"), (max(divisors(conv.out_height, 14)), "rows")):
             for pad in ("inline", "chunk", "root") if padded else ("inline",):
-                seeds.append({"th": th, "tw": exact[-1], "rows": rows, "order": order, "pad": pad, "unroll_kh": 1})
+                place = {"rows": rows, "order": order, "pad": pad}
+                seeds.append({"th": th, "tw": exact[-1], **place, "unroll_kh": unroll_kh})
     return tuple(seeds)
 
 

@@ -15,7 +15,7 @@ def simplify(module: IRModule) -> IRModule:
     """Give a network inference semantics and reduce its kinds of operators.
 
     Batch normalisation becomes one multiplication and one addition per channel, and dropout disappears. A split becomes
-    slices, and a PReLU becomes simpler steps. Constants are folded, and dead bindings are removed.
+    slices, and a PReLU, a square and a cube become simpler steps. Constants are folded, and dead bindings are removed.
     """
     passes = relax.transform
     module = passes.CanonicalizeBindings()(module)
@@ -59,13 +59,13 @@ def is_static(ty: Any) -> bool:
 
 @mutator
 class _Inference(PyExprMutator):  # type: ignore[misc]
-    """Replaces the results of batch_norm, dropout, split and prelu."""
+    """Replaces the results of batch_norm, dropout, split, prelu and small powers."""
 
     def visit_call_(self, call: Any) -> relax.Expr:
         call = super().visit_call_(call)
         if is_call(call, "nn.prelu") and constant(call.args[1]) is not None:
             return self._prelu(call)
-        return call
+        return self._power(call) if is_call(call, "power") else call
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         source: Any = self.lookup_binding(item.tuple_value) if isinstance(item.tuple_value, tvm.ir.Var) else None
@@ -78,6 +78,18 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
         if is_call(source, "split") and all(is_static(part) for part in source.ty.fields):
             return self._slice(source, item.index)
         return super().visit_tuple_getitem_(item)
+
+    def _power(self, call: Any) -> relax.Expr:
+        """Write a square and a cube as products, as onnxruntime computes them; the C library takes ten times as long.
+        Every other power stays."""
+        base, exponent = call.args[0], constant(call.args[1])
+        power = float(exponent.reshape(-1)[0]) if exponent is not None and exponent.size == 1 else 0.0
+        if power not in (2.0, 3.0) or base.ty.dtype != call.ty.dtype or len(base.ty.shape) != len(call.ty.shape):
+            return call
+        square = relax.op.multiply(base, base)
+        if power == 3.0:
+            square = relax.op.multiply(self.builder_.emit(square), base)
+        return self.builder_.normalize(square)
 
     def _prelu(self, call: Any) -> relax.Expr:
         """Return x where it is above zero and slope times x where it is below, with one slope per channel."""

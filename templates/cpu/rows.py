@@ -1,0 +1,85 @@
+"""The schedule of functions that compute every row of their result by itself, as softmax and normalisations do.
+
+Start at `schedule_rows`. All stages of a row are computed one after the other while the row is in a cache, and the rows
+are computed in parallel. The default schedule would go through memory once for each stage instead.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm.s_tir import Schedule, ScheduleError
+
+from templates.blocks import block_names, extents_of, is_contiguous, kinds_of
+
+_LEAST_ROWS = 4
+_PARALLEL_VALUES = 4096  # fewer are computed in about the time that it takes to begin in parallel
+_MAX_ROW_VALUES = 1 << 14  # of all stages of a row, 64 KB
+
+
+def schedule_rows(sch: Schedule, lanes: int) -> Schedule | None:
+    """Return the schedule of a function whose stages before the last are read by rows. Return None for other functions,
+    and for those of a single stage."""
+    names = block_names(sch)
+    if len(names) < 2 or not any("R" in kinds_of(sch, sch.get_sblock(name)) for name in names):
+        return None
+    last = sch.get_sblock(names[-1])
+    kinds, extents = kinds_of(sch, last), extents_of(sch, sch.get_loops(last))
+    if set(kinds) != {"S"} or -1 in extents or len(sch.get_consumers(last)):
+        return None
+    for depth in range(len(extents) - 1, 0, -1):
+        if prod(extents[:depth]) >= _LEAST_ROWS and (found := _by_rows(sch, names, depth)) is not None:
+            for name in names:
+                _vectorise(found, name, lanes)
+            return found
+    return None
+
+
+def _by_rows(sch: Schedule, names: list[str], depth: int) -> Schedule | None:
+    """Return the schedule with all stages computed in the outermost `depth` loops of the last. Return None if a stage
+    would compute a value for several rows, or cannot be moved."""
+    sch = sch.copy()
+    loops = sch.get_loops(sch.get_sblock(names[-1]))
+    row = sch.fuse(*loops[:depth]) if depth > 1 else loops[0]
+    rows, values = extents_of(sch, [row])[0], 0
+    for name in reversed(names[:-1]):
+        block = sch.get_sblock(name)
+        before = [int(v.dom.extent) for v in sch.get(block).iter_vars]
+        try:
+            sch.compute_at(block, row, preserve_unit_loops=True)
+        except ScheduleError:
+            return None
+        inner = extents_of(sch, sch.get_loops(block)[1:])
+        if -1 in inner or rows * prod(inner) != prod(before) or len(inner) != len(before):
+            return None
+        values += prod(inner)
+    if values > _MAX_ROW_VALUES:
+        return None
+    if rows * values >= _PARALLEL_VALUES:
+        sch.parallel(row)
+    return sch
+
+
+def _vectorise(sch: Schedule, name: str, lanes: int) -> None:
+    """Vectorise a stage of a row along its last axis that is contiguous in memory, with sums outside of the vectors."""
+    block = sch.get_sblock(name)
+    loops = sch.get_loops(block)[1:]
+    iter_vars, extents = sch.get(block).iter_vars[-len(loops) :], extents_of(sch, loops)
+    offset = len(sch.get(block).iter_vars) - len(loops)
+    is_sum = [int(v.iter_type) == 2 for v in iter_vars]
+    long = [i for i, extent in enumerate(extents) if extent > 1 and not is_sum[i]]
+    if not long or not is_contiguous(sch, block, offset + long[-1]):
+        return
+    sums = [loop for loop, summed in zip(loops, is_sum, strict=True) if summed]
+    others = [loops[i] for i in long[:-1]]
+    vector = loops[long[-1]]
+    if extents[long[-1]] % lanes and extents[long[-1]] > lanes:
+        return
+    if extents[long[-1]] > lanes:
+        outer, vector = sch.split(vector, [None, lanes])
+        others.append(outer)
+    sch.reorder(*others, *sums, vector)
+    sch.vectorize(vector)
+    if sums:
+        init = sch.decompose_reduction(block, sums[0])
+        sch.vectorize(sch.get_loops(init)[-1])
