@@ -3,11 +3,14 @@
 Start at `template.Template`. The built-in templates are listed and registered here.
 """
 
+from templates import batch_matmul
+from templates.cpu.batch_matmul import PackedBatchMatmul
 from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.gathered import GatheredConv
 from templates.cpu.winograd import Winograd
+from templates.gpu.batch_matmul import GpuBatchMatmul
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
@@ -16,6 +19,7 @@ from templates.gpu.winograd import GpuWinograd
 from templates.gpu.winograd_group import GpuWinogradGroup
 from templates.intel.subgroup import SubgroupConv
 from templates.mali.spatial_pack import SpatialPack
+from templates.operator import register_operator
 from templates.template import register
 
 for _template in (
@@ -25,9 +29,11 @@ for _template in (
     Winograd(),
     Depthwise(),
     PackedDense(),
+    PackedBatchMatmul(),
     GpuDirectConv(),
     GpuDirectConvPlain(),
     GpuDense(),
+    GpuBatchMatmul(),
     GpuWinograd(),
     GpuWinogradGroup(),
     GpuDepthwise(),
@@ -37,3 +43,5 @@ for _template in (
     SpatialPack(),
 ):
     register(_template)
+
+register_operator(batch_matmul.OPERATOR)

@@ -1,10 +1,11 @@
-"""What holds for every operator and template of vision_ops: on the host, on drivers, for devices that are not here."""
+"""What holds for every operator without a weight: on the host, on drivers, for devices that are not here."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from templates.batch_matmul import BatchMatmul
 from templates.gpu.checks import violations
 from templates.gpu.limits import gpu_limits_of
 from templates.gpu.lowered import lower
@@ -45,6 +46,9 @@ WORKLOADS = {
     "proposal": Proposal(2, 9, 25, 19, 16.0, 16.0, 400.0, 304.0, 4.0).workload(),
     "resize": Resize(20, 13, 17, 1, 26, 29).workload(),
     "resize blocks": Resize(2, 13, 17, 16, 20, 11, 4).workload(),
+    "batch_matmul": BatchMatmul(3, 29, 37, 53).workload(),
+    "batch_matmul, transposed": BatchMatmul(2, 49, 32, 64, transposed=True).workload(),
+    "batch_matmul of columns": BatchMatmul(2, 40, 7, 3).workload(),
     "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}

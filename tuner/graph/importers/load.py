@@ -22,7 +22,9 @@ from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rewrites.registry import write_operators
 from tuner.graph.importers.onnx.rules import write_old_operators, write_old_rules
 from tuner.graph.importers.onnx.shapes import bind_shapes, identity
+from tuner.graph.ir.convolutions import as_conv2d
 from tuner.graph.ir.model import Model, TensorInfo
+from tuner.graph.ir.products import as_batch_matmul
 from tuner.graph.ir.simplify import simplify
 
 _log = logging.getLogger(__name__)
@@ -116,7 +118,7 @@ def _model(
 ) -> Model:
     """Return the model of a module, with its constants computed and no names of nodes."""
     try:
-        module = simplify(module)
+        module = as_batch_matmul(as_conv2d(simplify(module)))
     except Exception as error:
         raise BadInput(f"{source}: its constants cannot be computed: {last_line(error)}") from error
     main = module["main"]

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.ir import Call, Var
 
 from templates import default
 from templates.template import PLAIN, Layout
 from tuner.graph.ir.bindings import dtype_of, shape_of
+from tuner.graph.ir.moves import Move, move_of
 from tuner.graph.ir.simplify import as_constant, constant
-from tuner.graph.lowering.emit import FLOATS, INJECTIVE, OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
+from tuner.graph.lowering.emit import FLOATS, INDEX_DTYPE, INJECTIVE, OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
 from tuner.graph.lowering.pooling import Window, average_pool, average_weights, global_pool, max_pool
 from tuner.graph.lowering.resizing import key_of, resize, takes_one_pixel
 
@@ -250,7 +251,28 @@ def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var, block: i
     return emitter.builder.emit(sliced), Layout(block)
 
 
+def _move(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | None) -> Blocked | None:
+    """Move whole blocks of channels to pixels. No other function of the module has a blocked form."""
+    move = move_of(emitter.builder.get()[call.args[0]])
+    if move is None:
+        return None
+    (data,) = call.args[1].fields
+    block, shape = _block(forms, [data], block), _image(data)
+    if not block or shape is None or not move.keeps_blocks(shape[1], block):
+        return None
+    layout, dtype = Layout(block), str(data.ty.dtype)
+    make: Callable[[], Any] = lambda: _moving(move, layout.shape(shape), dtype)  # noqa: E731
+    function = emitter.function(("move", move, shape, layout, dtype), make, "move", INJECTIVE)
+    return emitter.call(function, [forms.get(data, layout)], move.shape(layout.shape(shape)), dtype), layout
+
+
+def _moving(move: Move, shape: tuple[int, ...], dtype: str) -> tirx.PrimFunc:
+    data = te.placeholder(shape, name="data", dtype=dtype)
+    return te.create_prim_func([data, move.compute(data)], index_dtype_override=INDEX_DTYPE)
+
+
 _RULES: dict[str, Callable[[Emitter, Forms, Any, Var, int | None], Blocked | None]] = {
+    "call_tir": _move,
     "concat": _concat,
     "image.resize2d": _resize,
     "max": _global_pool,

@@ -1,0 +1,77 @@
+"""The operator that multiplies pairs of matrices, both of which a network computes (as attention does)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from templates.operator import Operator, TensorSpec, View
+from tuning_db.record import Workload
+
+_LARGE = 1e4
+
+
+@dataclass(frozen=True)
+class BatchMatmul(View):
+    """A workload that multiplies `batch` pairs of matrices, (rows, depth) by (depth, columns).
+
+    If `transposed`, the second matrices are given as (columns, depth). Raises ValueError for a size below one.
+    """
+
+    op = "batch_matmul"
+
+    batch: int
+    rows: int
+    depth: int
+    columns: int
+    transposed: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.rows, self.depth, self.columns) < 1:
+            raise ValueError(f"batch_matmul: {self} has no product")
+
+    @property
+    def flop(self) -> float:
+        return 2.0 * self.batch * self.rows * self.depth * self.columns
+
+    @property
+    def second_shape(self) -> tuple[int, int, int]:
+        columns_first = self.batch, self.columns, self.depth
+        return columns_first if self.transposed else (self.batch, self.depth, self.columns)
+
+
+class BatchMatmulOperator(Operator):
+    """The operator that `BatchMatmul` describes, with NumPy's product in float64 as the reference."""
+
+    view = BatchMatmul
+
+    def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        product = BatchMatmul.of(workload)
+        first = TensorSpec("first", (product.batch, product.rows, product.depth), workload.dtype)
+        return first, TensorSpec("second", product.second_shape, workload.dtype)
+
+    def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        product = BatchMatmul.of(workload)
+        return (TensorSpec("product", (product.batch, product.rows, product.columns), workload.dtype),)
+
+    def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        return tuple(rng.standard_normal(spec.shape).astype(spec.dtype) for spec in self.inputs(workload))
+
+    def hostile_inputs(
+        self, workload: Workload, inputs: Sequence[np.ndarray]
+    ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        first, second = inputs
+        yield "large values", (first * np.float32(_LARGE), second * np.float32(_LARGE))
+        yield "zeros", (np.zeros_like(first), second)
+        hole = first.copy()
+        hole[-1, -1, 0] = np.nan
+        yield "a NaN", (hole, second)
+
+    def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        first, second = (x.astype(np.float64) for x in inputs)
+        return (first @ (second.swapaxes(1, 2) if BatchMatmul.of(workload).transposed else second),)
+
+
+OPERATOR = BatchMatmulOperator()

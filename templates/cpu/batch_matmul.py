@@ -1,0 +1,139 @@
+"""The template that multiplies pairs of computed matrices on a CPU, with the register tile of the dense layer's.
+
+Columns of the second matrix are packed inside the kernel, as many as a register tile is wide: (depth, nb, v). The tile
+of columns, which lies in a cache then, is multiplied with all rows of its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import te, tirx
+from tvm.target import Target
+
+from templates.batch_matmul import BatchMatmul
+from templates.blocking import divisors, tile_sizes
+from templates.cpu.isa import vector_unit
+from templates.space import Constraint, Knob, Space, Values
+from templates.stages import new_schedule, unroll_tile, zero
+from templates.template import Template
+from tuning_db.record import Config, Workload
+
+MAX_UNROLLED = 350
+_MAX_PARTS = 8
+
+
+class PackedBatchMatmul(Template):
+    """A template whose register tile has `rows` rows and `nb` vectors of columns.
+
+    Its other knobs: `ki` terms are unrolled. The rows are cut into `parts`, which run in parallel, as do the matrices
+    and the tiles of columns. Each part packs the columns for itself.
+    """
+
+    name = "cpu.batch_matmul"
+    op = "batch_matmul"
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        if target.kind.name != "llvm":
+            return None
+        unit, product = vector_unit(target), BatchMatmul.of(workload)
+        vectors = -(-product.columns // unit.lanes)
+        knobs = (
+            Knob("nb", tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= vectors)),
+            Knob("rows", tile_sizes(product.rows, 14)),
+            Knob("ki", divisors(product.depth, 16)),
+            Knob("parts", tuple(p for p in (1, 2, 3, 4, 6, _MAX_PARTS) if p <= product.rows)),
+        )
+        constraints = (
+            Constraint("the register tile does not fit", lambda v: v["nb"] * v["rows"] <= unit.accumulators),
+            Constraint("too many unrolled multiply-adds", lambda v: v["nb"] * v["rows"] * v["ki"] <= MAX_UNROLLED),
+            Constraint("a part has no rows", lambda v: v["parts"] == 1 or v["parts"] * v["rows"] <= product.rows),
+        )
+        seeds = _seeds(product, unit.accumulators, vectors)
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(product, unit.lanes, v))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        func = _compute(BatchMatmul.of(workload), vector_unit(target).lanes, config.knobs)
+        return _schedule(func, config.knobs, transposed=BatchMatmul.of(workload).transposed)
+
+
+def _seeds(product: BatchMatmul, accumulators: int, vectors: int) -> tuple[Values, ...]:
+    """Return tiles that use most registers, with few parts and with more."""
+    ki = max(divisors(product.depth, 4))
+    found = []
+    for nb in (4, 2, 1):
+        fitting = [t for t in tile_sizes(product.rows, 14) if t * nb <= accumulators]
+        if nb > vectors or not fitting:
+            continue
+        rows = max(fitting)
+        chunks = product.batch * -(-vectors // nb)
+        for parts in (1, 2, 4):
+            if parts == 1 or (parts * rows <= product.rows and parts * chunks <= 4 * _MAX_PARTS):
+                found.append({"nb": nb, "rows": rows, "ki": ki, "parts": parts})
+    return tuple(found)
+
+
+def _features(product: BatchMatmul, lanes: int, v: Values) -> Mapping[str, float]:
+    tile = v["nb"] * v["rows"]
+    return {
+        "accumulators": float(tile),
+        "loads_per_fma": (v["nb"] + v["rows"]) / tile,
+        "body_fmas": float(tile * v["ki"]),
+        "chunks": float(product.batch * -(-product.columns // (lanes * v["nb"])) * v["parts"]),
+        "packed_share": v["parts"] / product.rows,
+    }
+
+
+def _compute(product: BatchMatmul, lanes: int, k: Values) -> tirx.PrimFunc:
+    wide = k["nb"] * lanes
+    tiles, whole = -(-product.columns // wide), k["rows"] * k["parts"]
+    padded_rows = -(-product.rows // whole) * whole
+    first = te.placeholder((product.batch, product.rows, product.depth), name="first")
+    second = te.placeholder(product.second_shape, name="second")
+    term = te.reduce_axis((0, product.depth), "k")
+
+    def row(i: tirx.PrimExpr) -> tirx.PrimExpr:
+        return i if padded_rows == product.rows else tirx.min(i, product.rows - 1)  # rows beyond the end repeat it
+
+    def column(g: tirx.PrimExpr, t: tirx.PrimExpr, j: tirx.PrimExpr) -> tirx.PrimExpr:
+        value = second[g, j, t] if product.transposed else second[g, t, j]
+        return value if product.columns % wide == 0 else tirx.if_then_else(j < product.columns, value, zero())
+
+    packed = te.compute(
+        (product.batch, tiles, product.depth, k["nb"], lanes),
+        lambda g, o, t, b, v: column(g, t, o * wide + b * lanes + v),
+        name="packed",
+    )
+    sums = te.compute(
+        (product.batch, padded_rows, tiles, k["nb"], lanes),
+        lambda g, i, o, b, v: te.sum(first[g, row(i), term] * packed[g, o, term, b, v], axis=term),
+        name="sums",
+    )
+    out = te.compute(
+        (product.batch, product.rows, product.columns),
+        lambda g, i, j: sums[g, i, j // wide, j % wide // lanes, j % lanes],
+        name="out",
+    )
+    return te.create_prim_func([first, second, out])
+
+
+def _schedule(func: tirx.PrimFunc, k: Values, transposed: bool) -> tirx.PrimFunc:
+    sch = new_schedule(func)
+    packed, sums, out = (sch.get_sblock(name) for name in ("packed", "sums", "out"))
+    g, i, o, b, v, kk = sch.get_loops(sums)
+    part, io, ii = sch.split(i, [k["parts"], None, k["rows"]])
+    ko, ki = sch.split(kk, [None, k["ki"]])
+    sch.reorder(g, o, part, io, ko, ki, ii, b, v)
+    chunk = sch.fuse(g, o, part)
+    sch.parallel(chunk)
+    sch.compute_at(packed, chunk, preserve_unit_loops=True)
+    if not transposed:
+        sch.vectorize(sch.get_loops(packed)[-1])
+    write = sch.cache_write(sums, 0, "local")
+    sch.reverse_compute_at(write, io, preserve_unit_loops=True)
+    sch.reverse_compute_inline(out)
+    unroll_tile(sch, [ki, ii, b, v])
+    unroll_tile(sch, sch.get_loops(write)[-3:])
+    sch.decompose_reduction(sums, ko)
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("sums_init"))[-3:])
+    return sch.mod["main"]
