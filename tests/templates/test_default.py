@@ -65,6 +65,14 @@ def test_large_loops_run_parallel_and_vectorised() -> None:
     assert "T.vectorized" in text
 
 
+@pytest.mark.parametrize("length", [64, 100])
+def test_a_softmax_goes_through_memory_once(length: int) -> None:
+    """All stages of a row are computed where the row is."""
+    x = te.placeholder((300, length), name="x")
+    text = default.schedule(te.create_prim_func([x, topi.nn.softmax(x)]), host_target()).script()
+    assert text.count("T.parallel") == 1
+
+
 def test_scheduled_functions_are_left_alone() -> None:
     x = te.placeholder((4,), name="x")
     func = te.create_prim_func([x, topi.nn.relu(x)]).with_attr("tirx.is_scheduled", True)

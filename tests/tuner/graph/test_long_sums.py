@@ -55,3 +55,23 @@ def test_no_class_is_likely_among_what_is_no_number(tmp_path: Path) -> None:
     found = results_of(net, tmp_path, net.op("Softmax", net.input(2, 100)), x)
     assert np.isnan(found[0]).all()
     np.testing.assert_allclose(found[1], 0.01, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [16, 40, 192, 1000])
+@pytest.mark.parametrize("kind", ["LayerNormalization", "InstanceNormalization", "Softmax"])
+def test_rows_of_a_large_mean(tmp_path: Path, kind: str, size: int) -> None:
+    """The mean of the squares less the square of the mean would have no digit left."""
+    net, shape = Net(), (2, 3, size)
+    x = np.random.default_rng(size).standard_normal(shape, dtype=np.float32) + np.float32(300)
+    wide = x.astype(np.float64)
+    rest = wide - wide.mean(-1, keepdims=True)
+    wanted = rest / np.sqrt((rest**2).mean(-1, keepdims=True) + 1e-5)
+    operands = [net.input(*shape)]
+    if kind == "Softmax":
+        powers = np.exp(wide - wide.max(-1, keepdims=True))
+        wanted = powers / powers.sum(-1, keepdims=True)
+    else:
+        count = size if kind == "LayerNormalization" else 3
+        operands += [net.constant(np.ones(count, np.float32)), net.constant(np.zeros(count, np.float32))]
+    found = results_of(net, tmp_path, net.op(kind, *operands), x)
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)
