@@ -39,7 +39,7 @@ _ROUNDS, _ROUND_SECONDS = 5, 0.2
 
 @dataclass
 class Case:
-    """One operator: the `inputs` that change from call to call, and those that are constant."""
+    """Describes one operator, with the `inputs` that change from call to call, and those that are constant."""
 
     kind: str
     inputs: Sequence[Shape]

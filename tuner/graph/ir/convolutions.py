@@ -215,7 +215,7 @@ def _window(call: Any, out: Var) -> _Window | None:
 
 @dataclass(frozen=True)
 class _Span:
-    """One spatial axis of a transposed convolution as a convolution.
+    """Describes one spatial axis of a transposed convolution as that of a convolution.
 
     The result at `stride * q + phase`, counted from where the padding begins, is the sum over `reach + 1` inputs, which
     end at input q. The convolution computes q from `first` to `last`, and `padding` says by how much the input is
