@@ -73,6 +73,7 @@ def test_merged_kernels_are_tuned_where_asked_for(folder: Path) -> None:
     assert_right(folder, "merged")
 
 
+@pytest.mark.sampled(3)
 def test_limits_are_told_with_what_they_cut(folder: Path) -> None:
     done = build(folder, "--device", GPU, "--stages", "auto", "--stage-limits", "2,1", "-o", "limited", "--json")
     assert done.status == 0, done.err

@@ -32,6 +32,7 @@ def random_window(rng: np.random.Generator, rank: int) -> tuple[list[int], dict[
     }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [IMAGE, ROW])
 def test_transposed_ones_of_every_window(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """Thirty at a time, since one compilation is cheaper than thirty."""
