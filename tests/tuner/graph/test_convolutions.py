@@ -103,3 +103,12 @@ def test_a_weight_that_is_computed_stays_as_it_was(tmp_path: Path) -> None:
     out = net.op("ConvTranspose", net.input(*IMAGE), weight, strides=[2, 2])
     assert net.graph(tmp_path, out).anchors == ()
     assert_as_onnxruntime(net, tmp_path, out, x=image(*IMAGE), w=image(4, 3, 2, 2))
+
+
+def test_operands_that_are_repeated_along_channels_are_added_behind(tmp_path: Path) -> None:
+    """One result of a single channel, and constants of more channels than a result has."""
+    net, x = Net(), "x"
+    net.input(*IMAGE)
+    many, one = (net.op("ConvTranspose", x, net.weight(4, n, 2, 2), strides=[2, 2]) for n in (3, 1))
+    wider = net.op("Mul", one, net.weight(1, 3, 1, 1))
+    assert_as_onnxruntime(net, tmp_path, net.op("Add", many, one), wider, x=image(*IMAGE))

@@ -58,6 +58,12 @@ class _Inner:
     value: Any
     form: _Form
 
+    @property
+    def channels(self) -> int:
+        """Return how many channels the value has in its form."""
+        channels = int(self.value.ty.shape[1])
+        return channels if self.form.move is None else channels // self.form.move.phases
+
 
 class _Rewriter:
     def __init__(self, module: IRModule, graph: Bindings) -> None:
@@ -153,12 +159,13 @@ class _Rewriter:
         """Return an operand as it is before the results get their form, or None."""
         if isinstance(operand, Var):
             other = self._inner.get(operand)
-            return other.value if other is not None and other.form == inner.form else None
+            is_alike = other is not None and other.form == inner.form
+            return other.value if other and is_alike and shape_of(other.value) == shape_of(inner.value) else None
         value, rank = constant(operand), 3 if inner.form.is_flat else 4
         if value is None or value.ndim > rank:
             return None
         value = value.reshape((1,) * (rank - value.ndim) + value.shape)
-        if value.shape[0] != 1 or prod(value.shape[2:]) != 1:
+        if value.shape[0] != 1 or prod(value.shape[2:]) != 1 or value.size not in (1, inner.channels):
             return None
         channels, move = value.reshape(1, -1, 1, 1), inner.form.move
         if move is not None and channels.size > 1:
