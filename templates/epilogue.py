@@ -48,7 +48,7 @@ def _np_sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 _TANH_FACTORS = math.sqrt(2 / math.pi), 0.044715  # of GELU by a hyperbolic tangent
-_np_erf = np.vectorize(math.erf, otypes=[np.float64])
+np_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _gelu(x: Any) -> Any:
@@ -123,7 +123,7 @@ _STEPS: dict[str, _Step] = {
         lambda x: x * within(x * _f32(1 / 6) + _f32(0.5), _f32(0), _f32(1)),
         lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     ),
-    "gelu": _Step(0, _gelu, lambda x: x * 0.5 * (1 + _np_erf(x * math.sqrt(0.5)))),
+    "gelu": _Step(0, _gelu, lambda x: x * 0.5 * (1 + np_erf(x * math.sqrt(0.5)))),
     "gelu_tanh": _Step(0, _gelu_tanh, _np_gelu_tanh),
     "mish": _Step(0, _mish, lambda x: x * np.tanh(np.logaddexp(0, x))),
     "softplus": _Step(0, _softplus, lambda x: np.logaddexp(0, x)),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm.ir import Var
 
-from templates.epilogue import apply_numpy, token
+from templates.epilogue import apply_numpy, np_erf, token
 from tuner.graph.ir.bindings import OUTPUT, Bindings, operands
 from tuner.graph.ir.simplify import constant, is_call
 
@@ -118,7 +118,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "negative": np.negative,
     "abs": np.abs,
     "log": np.log,
-    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "erf": np_erf,
     "power": np.power,
     "equal": np.equal,
     "where": np.where,

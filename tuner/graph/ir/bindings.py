@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,13 @@ def dtype_of(expr: Any) -> str | None:
     """Return the dtype of an expression, or None if it is no tensor."""
     ty = expr.ty
     return str(ty.dtype) if isinstance(ty, relax.TensorType) else None
+
+
+def reshaped(builder: relax.BlockBuilder, expr: Any, shape: Sequence[int] | None) -> Any:
+    """Emit the same values with another shape. An expression that has the shape, or gets none, is returned as it is."""
+    if shape is None or shape_of(expr) == tuple(shape):
+        return expr
+    return builder.emit(relax.op.reshape(expr, shape))
 
 
 def with_leaves(expr: Any, leaf: Callable[[Any], Any]) -> Any:

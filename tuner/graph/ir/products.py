@@ -15,7 +15,7 @@ from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from templates.batch_matmul import BatchMatmul
-from tuner.graph.ir.bindings import dtype_of, shape_of
+from tuner.graph.ir.bindings import dtype_of, reshaped, shape_of
 from tuner.graph.ir.operators import emit_operator
 from tuner.graph.ir.simplify import constant, is_call
 
@@ -49,9 +49,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return call
         workload = product.view.workload()
         shapes = (product.view.batch, product.view.rows, product.view.depth), product.view.second_shape
-        operands = [self._reshaped(x, s) for x, s in zip((product.first, product.second), shapes, strict=True)]
+        operands = [reshaped(self.builder_, x, s) for x, s in zip((product.first, product.second), shapes, strict=True)]
         (result,) = emit_operator(self.builder_, workload, operands)
-        return self._reshaped(result, shape_of(call))
+        return reshaped(self.builder_, result, shape_of(call))
 
     def _product(self, call: Any) -> _Product | None:
         first, second = call.args
@@ -77,8 +77,3 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         rank = len(value.args[0].ty.shape)
         axes = [int(axis) % rank for axis in value.attrs.axes]
         return value.args[0] if axes == [*range(rank - 2), rank - 1, rank - 2] else None
-
-    def _reshaped(self, value: Any, shape: Any) -> Any:
-        if shape_of(value) == tuple(shape):
-            return value
-        return self.builder_.emit(relax.op.reshape(value, shape))

@@ -21,7 +21,7 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.ir.transform import PassContext, module_pass
 
-from tuner.graph.ir.bindings import dtype_of, shape_of
+from tuner.graph.ir.bindings import dtype_of, reshaped, shape_of
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.lowering.folding import layer_norm, log_softmax, softmax, total, variance
 
@@ -80,10 +80,10 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         for at in reversed(range(len(sizes))):
             if sizes[at][1]:
                 before, behind = (math.prod(n for n, _ in part) for part in (sizes[:at], sizes[at + 1 :]))
-                value = self._reshaped(value, (before, sizes[at][0], behind))
+                value = reshaped(self.builder_, value, (before, sizes[at][0], behind))
                 value = self.builder_.emit(self.builder_.call_te(total, value, primfunc_name_hint="long_sum"))
                 sizes[at] = (1, False)
-        value = self._reshaped(value, shape_of(call))
+        value = reshaped(self.builder_, value, shape_of(call))
         return value if is_call(call, "sum") else relax.op.divide(value, relax.const(float(terms), "float32"))
 
     def _variance(self, call: Any, shape: Shape) -> Any:
@@ -91,9 +91,9 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         terms = math.prod(shape[axis] for axis in axes)
         if terms < _LONG_ROW or not _are_last(axes, shape):
             return call
-        rows = self._reshaped(call.args[0], (math.prod(shape) // terms, terms, 1))
+        rows = reshaped(self.builder_, call.args[0], (math.prod(shape) // terms, terms, 1))
         found = self.builder_.emit(self.builder_.call_te(variance, rows, primfunc_name_hint="variance"))
-        return self._reshaped(found, shape_of(call))
+        return reshaped(self.builder_, found, shape_of(call))
 
     def _layer_norm(self, call: Any, shape: Shape) -> Any:
         axes, attrs = {int(axis) % len(shape) for axis in call.attrs.axes}, call.attrs
@@ -101,22 +101,23 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         terms = math.prod(shape[at:])
         if terms < _LONG_ROW or not _are_last(axes, shape) or not (attrs.center and attrs.scale):
             return call
-        rows = self._reshaped(call.args[0], (math.prod(shape[:at]), terms, 1))
-        scale, shift = (self._reshaped(value, (terms,)) for value in call.args[1:])
+        rows = reshaped(self.builder_, call.args[0], (math.prod(shape[:at]), terms, 1))
+        scale, shift = (reshaped(self.builder_, value, (terms,)) for value in call.args[1:])
         compute = partial(layer_norm, epsilon=float(attrs.epsilon))
         found = self.builder_.call_te(compute, rows, scale, shift, primfunc_name_hint="layer_norm")
-        return self._reshaped(self.builder_.emit(found), shape)
+        return reshaped(self.builder_, self.builder_.emit(found), shape)
 
     def _softmax(self, call: Any, shape: Shape) -> Any:
         axis = int(call.attrs.axis) % len(shape)
         if shape[axis] < _LONG_ROW:
             return call
-        rows = self._reshaped(call.args[0], (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
+        rows = reshaped(
+            self.builder_, call.args[0], (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+        )
         compute, name = (softmax, "softmax") if is_call(call, "nn.softmax") else (log_softmax, "log_softmax")
-        return self._reshaped(self.builder_.emit(self.builder_.call_te(compute, rows, primfunc_name_hint=name)), shape)
-
-    def _reshaped(self, value: Any, shape: Shape | None) -> Any:
-        return value if shape_of(value) == shape else self.builder_.emit(relax.op.reshape(value, shape))
+        return reshaped(
+            self.builder_, self.builder_.emit(self.builder_.call_te(compute, rows, primfunc_name_hint=name)), shape
+        )
 
 
 def _axes(call: Any, shape: Shape) -> set[int]:

@@ -20,7 +20,7 @@ from templates.template import PLAIN, Layout
 from templates.workloads import anchor_of
 from tuner.errors import BadInput
 from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, TunedStep
-from tuner.graph.ir.bindings import dtype_of, shape_of
+from tuner.graph.ir.bindings import dtype_of, reshaped, shape_of
 from tuner.graph.ir.operators import output_types
 from tuner.graph.lowering.blocked import emit_blocked
 from tuner.graph.lowering.concat import Joints, write
@@ -176,13 +176,17 @@ class _Lowering:
         out = self._emitter.call(
             function, arguments, layout.shape(anchor_of(step.workload).out_shape), step.workload.dtype
         )
-        self.forms.put(step.out, out if layout.block else self._reshaped(out, shape_of(step.out)), layout)
+        self.forms.put(
+            step.out, out if layout.block else reshaped(self._emitter.builder, out, shape_of(step.out)), layout
+        )
         return LoweredOperator(step, kernel.config, function.name_hint)
 
     def _arguments(self, step: AnchorStep, kernel: AnchorKernel) -> list[Any]:
         """Return the data, the weight, and the operands of the epilogue, in the kernel's layouts."""
         anchor, layouts, emitter = anchor_of(step.workload), kernel.layouts, self._emitter
-        data = self._reshaped(self.forms.get(step.data, layouts.data), layouts.data.shape(anchor.data_shape))
+        data = reshaped(
+            self._emitter.builder, self.forms.get(step.data, layouts.data), layouts.data.shape(anchor.data_shape)
+        )
         weight = kernel.template.pack_weight(step.workload, emitter.target, kernel.config, step.weight)
         arguments = [data, emitter.constant(weight)]
         extras = list(step.extras)
@@ -192,18 +196,12 @@ class _Lowering:
                 arguments.append(emitter.constant(kernel.template.pack_bias(step.workload, emitter.target, step.bias)))
             elif token == "add":
                 extra = self.forms.get(extras.pop(0), layouts.out)
-                arguments.append(self._reshaped(extra, layouts.out.shape(anchor.out_shape)))
+                arguments.append(reshaped(self._emitter.builder, extra, layouts.out.shape(anchor.out_shape)))
         return arguments
 
     def _without_template(self, step: AnchorStep) -> None:
         anchor = anchor_of(step.workload)
-        data = self._reshaped(self.forms.get(step.data, PLAIN), anchor.data_shape)
-        extras = [self._reshaped(self.forms.get(e, PLAIN), anchor.out_shape) for e in step.extras]
+        data = reshaped(self._emitter.builder, self.forms.get(step.data, PLAIN), anchor.data_shape)
+        extras = [reshaped(self._emitter.builder, self.forms.get(e, PLAIN), anchor.out_shape) for e in step.extras]
         out = emit_plain_anchor(self._emitter, step, data, extras)
-        self.forms.put(step.out, self._reshaped(out, shape_of(step.out)))
-
-    def _reshaped(self, expr: Any, shape: Sequence[int] | None) -> Any:
-        """Return the same values with another shape. All axes of a dense layer's tensors but the last become rows."""
-        if shape is None or shape_of(expr) == tuple(shape):
-            return expr
-        return self._emitter.builder.emit(relax.op.reshape(expr, shape))
+        self.forms.put(step.out, reshaped(self._emitter.builder, out, shape_of(step.out)))
