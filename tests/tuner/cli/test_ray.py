@@ -67,6 +67,7 @@ def test_a_node_killed_on_the_way_costs_only_time(
     cluster.add("b")
 
 
+@pytest.mark.sampled(2)
 def test_an_interrupt_ends_what_runs_on_the_nodes(cluster: RayCluster, tmp_path: Path) -> None:
     command = [TUNE, *OP, "--trials", "1000", "--ray", cluster.address]
     with subprocess.Popen(

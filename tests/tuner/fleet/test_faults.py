@@ -306,6 +306,7 @@ def go_through(planned: Sequence[str], boards: list[Namespace], run: Run) -> lis
     return faults
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "planned",

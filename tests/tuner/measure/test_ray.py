@@ -104,10 +104,12 @@ def test_a_run_may_be_left_and_gone_on_with(runner: LocalRunner) -> None:
     assert all(t.ok for t in runner.compare([candidate("good", tile) for tile in TILES]))
 
 
+@pytest.mark.sampled(2)
 def test_nothing_builds_here_while_something_is_measured_here(runner: LocalRunner) -> None:
     assert not runner._builder.overlaps(), "the nodes are on this machine"
 
 
+@pytest.mark.sampled(2)
 def test_a_board_measures_what_nodes_build(cluster: RayCluster, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path))

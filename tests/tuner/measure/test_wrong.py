@@ -35,6 +35,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[LocalRunner]:
         yield opened
 
 
+@pytest.mark.sampled(3)
 def test_none_is_ever_a_best(runner: LocalRunner, tmp_path: Path) -> None:
     ways = [way for does in WAYS for way in (does, RIGHT)]
     trials = list(runner.measure([candidate(does) for does in ways]))

@@ -74,6 +74,7 @@ def test_links_that_are_given_are_not_measured(devices: list[Device], store: Sto
     assert [t.workload.attrs["bytes"] for t in store.trials()] == list(COPIES)
 
 
+@pytest.mark.sampled(2)
 def test_no_single_device_is_better(tmp_path: Path, devices: list[Device], store: Store) -> None:
     net, output = branches()
     graph = net.graph(tmp_path, output)

@@ -82,7 +82,7 @@ def assert_same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("make", [by_branch, lambda calls: greedy(calls.graph())])
 def test_results_are_those_of_one_after_the_other(network: Placed, plain: Machine, make) -> None:
     schedule = with_threads(make(Calls.of(network)), THREADS)

@@ -95,7 +95,7 @@ def merged_of(placed: Placed) -> tuple[MergedOperator, ...]:
     return tuple(o for o in placed.operators if isinstance(o, MergedOperator))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("epilogue", [(False, False), (False, True), (True, False), (True, True)])
 def test_kernels_of_three_sizes_are_one(tmp_path: Path, device: Device, epilogue: tuple[bool, bool]) -> None:
     (merged,) = assert_merged_computes_the_same(three(tmp_path, *epilogue), device)
@@ -122,6 +122,7 @@ def test_batches_and_strides(tmp_path: Path, device: Device, batch: int, strides
     assert len(merged.parts) == 3
 
 
+@pytest.mark.sampled(2)
 def test_kernels_that_cross(tmp_path: Path, device: Device) -> None:
     """1x3 and 3x1 (Inception): neither is as large as both."""
     net = Net()
@@ -253,7 +254,7 @@ def test_a_kernel_that_hands_its_result_on_is_not_spread() -> None:
         spread(library, [(1, 1, 4, 4, 8)] * 2, [Piece(0, 0, 1), Piece(1, 0, 1)])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_held_up_queues_change_nothing(tmp_path: Path, device: Device) -> None:
     """Merged stages between concurrent ones, whose memory lives on."""
     net = Net()
@@ -332,6 +333,7 @@ def found_by_search(network: Placed, device: Device, store: Store) -> Schedule:
     return schedule
 
 
+@pytest.mark.sampled(2)
 def test_the_search_merges_where_that_is_faster(network: Placed, device: Device, store: Store) -> None:
     """By what the database says of the merged stage."""
     costs, merging, _ = costs_of(network, device, store)
@@ -369,7 +371,7 @@ def test_merges_whose_padding_has_too_much_work_are_not_measured(network: Placed
     assert not [t for t in store.trials() if "merged" in t.workload.attrs]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_plans_are_remembered_until_a_merged_kernel_is_tuned(tmp_path: Path, device: Device, store: Store) -> None:
     graph = three(tmp_path)
     network = lowered(graph, device)

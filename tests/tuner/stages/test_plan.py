@@ -114,6 +114,7 @@ def test_a_schedule_of_an_earlier_comparison_is_not_taken(network: Placed, devic
     assert (plan.schedule, plan.seconds, plan.measured) == (None, 1.0, 0)
 
 
+@pytest.mark.sampled(4)
 def test_a_network_with_side_effects_keeps_its_order(
     network: Placed, device: Device, store: Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_stage_of_one_group_takes_what_its_calls_take(network: Placed, device:
         assert 0.9 * least < estimate <= 2 * least
 
 
+@pytest.mark.sampled(4)
 def test_what_streams_hold_up_behind_them_is_known_once_for_a_network_and_a_number_of_streams(
     tmp_path: Path, network: Placed, device: Device, store: Store
 ) -> None:
@@ -329,7 +331,7 @@ def test_networks_are_told_apart_by_their_shapes(tmp_path: Path, network: Placed
     assert key(network) != key(lowered(branches(tmp_path, 14), device))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_schedule_is_for_its_batch_alone(tmp_path: Path, network: Placed, device: Device, store: Store) -> None:
     """As the database remembers them: of one batch the best has stages, of the other it has none."""
     eight = lowered(branches(tmp_path, batch=8), device)

@@ -52,6 +52,7 @@ def test_there_are_none(network: Placed, device: Device, name: str) -> None:
     assert ordered > 0  # streams were joined where they had to be
 
 
+@pytest.mark.sampled(3)
 def test_merged_kernels_have_none(network: Placed, device: Device) -> None:
     schedule = schedules(network, device)["merged"]
     assert any(stage.merged for stage in schedule)

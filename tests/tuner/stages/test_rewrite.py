@@ -76,7 +76,7 @@ def test_held_up_queues_change_nothing(network: Placed, device: Device, make) ->
     assert delays.count > RUNS
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_several_launches_and_their_workspace_in_a_group(tmp_path: Path, device: Device) -> None:
     """Winograd's: of every stream another, or the groups would write each other's."""
     graph = branches(tmp_path)

@@ -90,6 +90,7 @@ def assert_clean(page: Opened, address: str) -> None:
     assert [url for url in page.requests if url != address] == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 def test_numbers_of_the_page_are_those_of_the_database(reported: Reported):
     with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address, offline=True) as page:

@@ -43,7 +43,7 @@ def test_what_is_measured_is_whole_and_reads_back_equal(found: Found, tmp_path: 
     assert read_topology(path) == topology
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_cpu_runtime_shares_cores_and_memory_with_the_cpu(found: Found, devices: list[Device]) -> None:
     if not shares_cores(devices[0]):
         pytest.skip("opencl:0 is a GPU")
