@@ -6,7 +6,7 @@ of columns, which lies in a cache then, is multiplied with all rows of its part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tvm import te, tirx
 from tvm.target import Target
@@ -14,6 +14,7 @@ from tvm.target import Target
 from templates.batch_matmul import BatchMatmul
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
+from templates.cpu.product_tiles import product_tiles
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import new_schedule, unroll_tile, zero
 from templates.template import Template
@@ -21,6 +22,7 @@ from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
 _MAX_PARTS = 8
+_WIDTHS, _MAX_VECTORS = (1, 2, 3, 4, 6, 8), 13
 
 
 class PackedBatchMatmul(Template):
@@ -39,7 +41,10 @@ class PackedBatchMatmul(Template):
         unit, product = vector_unit(target), BatchMatmul.of(workload)
         vectors = -(-product.columns // unit.lanes)
         knobs = (
-            Knob("nb", tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= vectors)),
+            Knob(
+                "nb",
+                tuple(n for n in range(1, _MAX_VECTORS + 1) if n <= vectors and (n in _WIDTHS or vectors % n == 0)),
+            ),
             Knob("rows", tile_sizes(product.rows, 14)),
             Knob("ki", divisors(product.depth, 16)),
             Knob("parts", tuple(p for p in (1, 2, 3, 4, 6, _MAX_PARTS) if p <= product.rows)),
@@ -49,7 +54,7 @@ class PackedBatchMatmul(Template):
             Constraint("too many unrolled multiply-adds", lambda v: v["nb"] * v["rows"] * v["ki"] <= MAX_UNROLLED),
             Constraint("a part has no rows", lambda v: v["parts"] == 1 or v["parts"] * v["rows"] <= product.rows),
         )
-        seeds = _seeds(product, unit.accumulators, vectors)
+        seeds = _seeds(product, knobs[0].values, vectors, unit.accumulators)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(product, unit.lanes, v))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
@@ -57,15 +62,18 @@ class PackedBatchMatmul(Template):
         return _schedule(func, config.knobs, transposed=BatchMatmul.of(workload).transposed)
 
 
-def _seeds(product: BatchMatmul, accumulators: int, vectors: int) -> tuple[Values, ...]:
-    """Return tiles that use most registers, with few parts and with more."""
+def _seeds(product: BatchMatmul, widths: Sequence[int], vectors: int, accumulators: int) -> tuple[Values, ...]:
+    """Return the best tiles, with few parts and with more."""
+    tiles = product_tiles(
+        product.rows,
+        vectors,
+        tile_rows=tile_sizes(product.rows, 14),
+        tile_vectors=widths,
+        accumulators=accumulators,
+    )
     ki = max(divisors(product.depth, 4))
     found = []
-    for nb in (4, 2, 1):
-        fitting = [t for t in tile_sizes(product.rows, 14) if t * nb <= accumulators]
-        if nb > vectors or not fitting:
-            continue
-        rows = max(fitting)
+    for rows, nb in tiles[:3]:
         chunks = product.batch * -(-vectors // nb)
         for parts in (1, 2, 4):
             if parts == 1 or (parts * rows <= product.rows and parts * chunks <= 4 * _MAX_PARTS):

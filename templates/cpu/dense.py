@@ -6,7 +6,7 @@ weights are read once and the layer runs at memory speed. Several rows share eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import vector_unit
+from templates.cpu.product_tiles import product_tiles
 from templates.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
@@ -23,6 +24,7 @@ from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
+_FEW_ROWS = 3
 
 
 class PackedDense(AnchorTemplate):
@@ -54,15 +56,7 @@ class PackedDense(AnchorTemplate):
             Constraint("the register tile does not fit", lambda v: v["nb"] * v["rows"] <= unit.accumulators),
             Constraint("too many unrolled multiply-adds", lambda v: v["nb"] * v["rows"] * v["ki"] <= MAX_UNROLLED),
         )
-        wide = max(t for t in tile_sizes(dense.rows, 14) if t <= unit.accumulators // 2)
-        ki = max(divisors(dense.in_features, 4))
-        ahead = 32 if dense.in_features > 32 else 0
-        seeds = tuple(
-            {"nb": nb, "rows": wide, "ki": ki, "prefetch": p}
-            for nb in (4, 2, 1)
-            if nb <= vectors
-            for p in dict.fromkeys((ahead, 0))
-        )
+        seeds = _seeds(dense, knobs[0].values, vectors, unit.accumulators)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(dense, unit.lanes, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -80,6 +74,24 @@ class PackedDense(AnchorTemplate):
         func = _compute(dense, vector_unit(target).lanes, workload.epilogue, nb=config["nb"], tile_rows=config["rows"])
         func = _schedule(func, config.knobs)
         return _prefetch_weights(func, config.knobs) if config["prefetch"] else func
+
+
+def _seeds(dense: Dense, widths: Sequence[int], vectors: int, accumulators: int) -> tuple[Values, ...]:
+    """Return the best tiles. Weights that few rows share come from memory, and are fetched ahead. Where many rows share
+    them they lie in a cache, and a third of the time would be spent on fetching."""
+    tiles = product_tiles(
+        dense.rows,
+        vectors,
+        tile_rows=tile_sizes(dense.rows, 14),
+        tile_vectors=widths,
+        accumulators=accumulators,
+    )
+    ki = max(divisors(dense.in_features, 4))
+    ahead = 32 if dense.in_features > 32 else 0
+    fetched = (ahead, 0) if dense.rows <= _FEW_ROWS else (0, ahead)
+    return tuple(
+        {"nb": nb, "rows": rows, "ki": ki, "prefetch": p} for p in dict.fromkeys(fetched) for rows, nb in tiles[:3]
+    )
 
 
 def _features(dense: Dense, lanes: int, v: Values) -> Mapping[str, float]:
