@@ -3,13 +3,15 @@
 Start at `template.Template`. The built-in templates are listed and registered here.
 """
 
-from templates import batch_matmul
+from templates import attention, batch_matmul
+from templates.cpu.attention import TiledAttention
 from templates.cpu.batch_matmul import PackedBatchMatmul
 from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.gathered import GatheredConv
 from templates.cpu.winograd import Winograd
+from templates.gpu.attention import GpuAttention
 from templates.gpu.batch_matmul import GpuBatchMatmul
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
@@ -30,10 +32,12 @@ for _template in (
     Depthwise(),
     PackedDense(),
     PackedBatchMatmul(),
+    TiledAttention(),
     GpuDirectConv(),
     GpuDirectConvPlain(),
     GpuDense(),
     GpuBatchMatmul(),
+    GpuAttention(),
     GpuWinograd(),
     GpuWinogradGroup(),
     GpuDepthwise(),
@@ -44,4 +48,5 @@ for _template in (
 ):
     register(_template)
 
+register_operator(attention.OPERATOR)
 register_operator(batch_matmul.OPERATOR)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -232,3 +232,12 @@ class SearchSpace:
             row.update({f"is.{s.template}": float(s.template == config.template) for s in self.spaces})
             row.update(self.context)
         return names, [[row.get(name, math.nan) for name in names] for row in rows]
+
+
+def valid_seeds(
+    seeds: Iterable[Values], knobs: Sequence[Knob], constraints: Sequence[Constraint], *, most: int = 8
+) -> tuple[Values, ...]:
+    """Return the first `most` of the seeds that meet all constraints, where missing knobs take their first values."""
+    first = {knob.name: knob.values[0] for knob in knobs}
+    whole = ({**first, **seed} for seed in seeds)
+    return tuple(itertools.islice((seed for seed in whole if all(c.holds(seed) for c in constraints)), most))

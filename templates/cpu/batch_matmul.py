@@ -13,8 +13,8 @@ from tvm.target import Target
 
 from templates.batch_matmul import BatchMatmul
 from templates.blocking import divisors, tile_sizes
-from templates.cpu.isa import vector_unit
-from templates.cpu.product_tiles import product_tiles
+from templates.cpu.isa import VectorUnit, vector_unit
+from templates.cpu.product_tiles import Product
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import new_schedule, unroll_tile, zero
 from templates.template import Template
@@ -54,7 +54,7 @@ class PackedBatchMatmul(Template):
             Constraint("too many unrolled multiply-adds", lambda v: v["nb"] * v["rows"] * v["ki"] <= MAX_UNROLLED),
             Constraint("a part has no rows", lambda v: v["parts"] == 1 or v["parts"] * v["rows"] <= product.rows),
         )
-        seeds = _seeds(product, knobs[0].values, vectors, unit.accumulators)
+        seeds = _seeds(product, knobs[0].values, vectors, unit)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(product, unit.lanes, v))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
@@ -62,14 +62,10 @@ class PackedBatchMatmul(Template):
         return _schedule(func, config.knobs, transposed=BatchMatmul.of(workload).transposed)
 
 
-def _seeds(product: BatchMatmul, widths: Sequence[int], vectors: int, accumulators: int) -> tuple[Values, ...]:
+def _seeds(product: BatchMatmul, widths: Sequence[int], vectors: int, unit: VectorUnit) -> tuple[Values, ...]:
     """Return the best tiles, with few parts and with more."""
-    tiles = product_tiles(
-        product.rows,
-        vectors,
-        tile_rows=tile_sizes(product.rows, 14),
-        tile_vectors=widths,
-        accumulators=accumulators,
+    tiles = Product(product.rows, vectors, product.depth, unit.lanes, unit.accumulators).tiles(
+        tile_sizes(product.rows, 14), widths
     )
     ki = max(divisors(product.depth, 4))
     found = []

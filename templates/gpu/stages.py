@@ -191,16 +191,16 @@ def own_kernel(sch: Schedule, stage: Any, items: int, vector: int) -> None:
     unroll_tile(sch, [vectors])
 
 
-def write_back(sch: Schedule, sums: Any, at: Any) -> Any:
+def write_back(sch: Schedule, sums: Any, at: Any, result: str = "out") -> Any:
     """Keep a stage's sums in registers and write them at the loop `at`, in whole vectors. Return the writing stage.
 
-    The epilogue (the stage "out") is inlined into it. A single scalar access would make the compiler keep the sums in
-    memory. The write is therefore unrolled and vectorised like the sums, and predicates that cut off what a tile
+    The epilogue (the stage `result`) is inlined into it. A single scalar access would make the compiler keep the sums
+    in memory. The write is therefore unrolled and vectorised like the sums, and predicates that cut off what a tile
     computes in excess may depend on every loop but the last.
     """
     write = sch.cache_write(sums, 0, "local")
     sch.reverse_compute_at(write, at, preserve_unit_loops=True)
-    sch.reverse_compute_inline(sch.get_sblock("out"))
+    sch.reverse_compute_inline(sch.get_sblock(result))
     unroll_tile(sch, own_loops(sch, write))
     return write
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from templates.attention import Attention, Operand
 from templates.batch_matmul import BatchMatmul
 from templates.gpu.checks import violations
 from templates.gpu.limits import gpu_limits_of
@@ -49,6 +50,23 @@ WORKLOADS = {
     "batch_matmul": BatchMatmul(3, 29, 37, 53).workload(),
     "batch_matmul, transposed": BatchMatmul(2, 49, 32, 64, transposed=True).workload(),
     "batch_matmul of columns": BatchMatmul(2, 40, 7, 3).workload(),
+    "attention": Attention(2, 3, 29, 37, 20, 24, scale=0.2).workload(),
+    "attention of one projection": Attention(
+        2, 4, 49, 49, 16, 16, 0.25, "btha", *(Operand(2 * 49 * 192, 64 * i, 49 * 192, 16, 192, 1) for i in range(3))
+    ).workload(),
+    "attention along channels, masked": Attention(
+        1,
+        2,
+        30,
+        30,
+        8,
+        16,
+        order="bhat",
+        query=Operand(64 * 30, 0, 0, 32 * 30, 1, 30),
+        key=Operand(64 * 30, 8 * 30, 0, 32 * 30, 1, 30),
+        value=Operand(64 * 30, 16 * 30, 0, 32 * 30, 1, 30),
+        mask=Operand(2 * 30, 0, 0, 30, 0, 1),
+    ).workload(),
     "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}

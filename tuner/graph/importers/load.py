@@ -22,6 +22,7 @@ from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rewrites.registry import write_operators
 from tuner.graph.importers.onnx.rules import write_old_operators, write_old_rules
 from tuner.graph.importers.onnx.shapes import bind_shapes, identity
+from tuner.graph.ir.attention import as_attention
 from tuner.graph.ir.convolutions import as_conv2d
 from tuner.graph.ir.model import Model, TensorInfo
 from tuner.graph.ir.products import as_batch_matmul
@@ -118,7 +119,7 @@ def _model(
 ) -> Model:
     """Return the model of a module, with its constants computed and no names of nodes."""
     try:
-        module = as_batch_matmul(as_conv2d(simplify(module)))
+        module = as_batch_matmul(as_attention(as_conv2d(simplify(module))))
     except Exception as error:
         raise BadInput(f"{source}: its constants cannot be computed: {last_line(error)}") from error
     main = module["main"]

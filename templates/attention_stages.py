@@ -1,0 +1,55 @@
+"""Templates of attention share these pieces, which read operands and finish a score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+from templates.attention import Attention
+from templates.stages import zero
+
+
+@dataclass(frozen=True)
+class Given:
+    """The operands of a workload as flat placeholders. Indices begin with `g`, the head among those of all batches."""
+
+    view: Attention
+    tensors: Mapping[str, te.Tensor]
+
+    @classmethod
+    def of(cls, view: Attention) -> Given:
+        tensors = {name: te.placeholder((place.size,), name=name) for name, (place, _) in view.operands.items()}
+        return cls(view, tensors)
+
+    def read(self, name: str, g: Any, token: Any, element: Any) -> Any:
+        """Return an element of an operand."""
+        place, _ = self.view.operands[name]
+        return self.tensors[name][place.at(g // self.view.heads, g % self.view.heads, token, element)]
+
+    def key(self, g: Any, j: Any, d: Any, *, padded: int) -> Any:
+        """Return an element of a key, or 0 beyond the last of `padded` keys."""
+        value = self.read("key", g, j, d)
+        return value if padded == self.view.columns else tirx.if_then_else(j < self.view.columns, value, zero())
+
+    def value(self, g: Any, j: Any, e: Any, *, padded: tuple[int, int]) -> Any:
+        """Return an element of a value, or 0 beyond the last of `padded` values and elements."""
+        inside = [index < n for index, n, p in zip((j, e), self._values, padded, strict=True) if n < p]
+        value = self.read("value", g, j, e)
+        return tirx.if_then_else(tirx.all(*inside), value, zero()) if inside else value
+
+    @property
+    def _values(self) -> tuple[int, int]:
+        return self.view.columns, self.view.width
+
+
+def masked(given: Given, product: Any, at: tuple[Any, Any, Any], *, padded: int) -> Any:
+    """Return the score at (g, i, j) of a product of a query and a key; it is -inf beyond the last of `padded` keys."""
+    view, (g, i, j) = given.view, at
+    score = product if view.scale == 1 else product * tirx.const(view.scale, "float32")
+    last = view.columns - 1
+    if view.mask:
+        score = score + given.read("mask", g, i, j if padded == view.columns else tirx.min(j, last))
+    return score if padded == view.columns else tirx.Select(j <= last, score, tirx.const(float("-inf"), "float32"))
