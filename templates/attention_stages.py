@@ -14,7 +14,7 @@ from templates.stages import zero
 
 @dataclass(frozen=True)
 class Given:
-    """The operands of a workload as flat placeholders. Indices begin with `g`, the head among those of all batches."""
+    """Holds a workload's operands as flat placeholders. Indices begin with `g`, the head among those of all batches."""
 
     view: Attention
     tensors: Mapping[str, te.Tensor]

@@ -29,7 +29,7 @@ from tuning_db.record import Config, Workload
 _MAX_UNROLLED = 350
 _MAX_SCORES = 1 << 17  # of a tile of rows, 512 KB
 _WIDTHS, _MAX_VECTORS = (1, 2, 3, 4, 6, 8), 13
-_SEEDED_ROWS = 12
+_SEEDED_ROWS, _SEEDED_UNROLLED = 10, 200
 _PARTS = (1, 2, 3, 4, 6, 8)
 _TERMS = (1, 2, 4, 8)
 _ROW_STAGES = ("total", "lane_sums", "powers", "largest", "lane_maxima", "scores", "sums", "queries")
@@ -138,12 +138,13 @@ def _seeds(problem: _Problem, values: Mapping[str, Any], accumulators: int) -> I
         for vb in values["vb"]
         if height * nb <= accumulators and value_rows * vb <= accumulators
     ]
-    terms = {name: max(k for k in values[name] if k <= 4) for name in ("ki", "kj")}
     parts = next((p for p in values["parts"] if view.batch * view.heads * p >= _PARTS[-1]), values["parts"][-1])
     for rows, height, nb, value_rows, vb in sorted(tiles, key=lambda tile: (cost(tile), tile)):
         for p in dict.fromkeys((1, parts)):
             tile = {"rows": rows, "score_rows": height, "nb": nb, "value_rows": value_rows, "vb": vb}
-            yield {**terms, **tile, "parts": p}
+            ki = max(k for k in values["ki"] if height * nb * k <= _SEEDED_UNROLLED)
+            kj = max(k for k in values["kj"] if value_rows * vb * k <= _SEEDED_UNROLLED)
+            yield {**tile, "ki": ki, "kj": kj, "parts": p}
     yield {name: min(held) for name, held in values.items()}
 
 

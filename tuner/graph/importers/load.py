@@ -27,6 +27,7 @@ from tuner.graph.ir.convolutions import as_conv2d
 from tuner.graph.ir.model import Model, TensorInfo
 from tuner.graph.ir.products import as_batch_matmul
 from tuner.graph.ir.simplify import simplify
+from tuner.graph.ir.taps import without_idle_taps
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def _model(
 ) -> Model:
     """Return the model of a module, with its constants computed and no names of nodes."""
     try:
-        module = as_batch_matmul(as_attention(as_conv2d(simplify(module))))
+        module = as_batch_matmul(as_attention(without_idle_taps(as_conv2d(simplify(module)))))
     except Exception as error:
         raise BadInput(f"{source}: its constants cannot be computed: {last_line(error)}") from error
     main = module["main"]

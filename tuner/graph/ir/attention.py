@@ -191,7 +191,7 @@ def _sides(call: Any, shape: tuple[int, ...], value_of: Values) -> tuple[Any, An
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operands of an attention as views of four axes: batch, heads, tokens and elements."""
+    """Holds the operands of an attention as views of four axes: batch, heads, tokens and elements."""
 
     queries: Strided
     keys: Strided
