@@ -51,11 +51,11 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Attention(View):
-    """A workload that has `rows` queries and `columns` keys per head, of `depth` elements, and as many values, of `width`.
+    """A workload that has `rows` queries and `columns` keys per head, of `depth` elements, and values of `width`.
 
-    `query`, `key`, `value` and `mask` are a `Operand` each, as a tuple. An empty one is contiguous, and an empty `mask`
-    means that there is none. `order` names the result's axes in their order. Raises ValueError for sizes below one, an
-    unknown order, and a place that reaches beyond its tensor.
+    `query`, `key`, `value` and `mask` are an `Operand` each, as a tuple. An empty one is contiguous, and an empty
+    `mask` means that there is none. `order` names the result's axes in their order. Raises ValueError for sizes below
+    one, an unknown order, and a place that reaches beyond its tensor.
     """
 
     op = "attention"

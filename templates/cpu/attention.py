@@ -31,6 +31,7 @@ _MAX_SCORES = 1 << 17  # of a tile of rows, 512 KB
 _WIDTHS, _MAX_VECTORS = (1, 2, 3, 4, 6, 8), 13
 _SEEDED_ROWS, _SEEDED_UNROLLED = 10, 200
 _PARTS = (1, 2, 3, 4, 6, 8)
+_CHUNKS = 4  # for each thread, so that one which is late holds up little
 _TERMS = (1, 2, 4, 8)
 _ROW_STAGES = ("total", "lane_sums", "powers", "largest", "lane_maxima", "scores", "sums", "queries")
 
@@ -53,7 +54,7 @@ class TiledAttention(Template):
         accumulators = vector_unit(target).accumulators
         knobs = _knobs(problem)
         constraints = _constraints(problem, accumulators)
-        seeds = _seeds(problem, {knob.name: knob.values for knob in knobs}, accumulators)
+        seeds = _seeds(problem, {knob.name: knob.values for knob in knobs}, accumulators, _threads(target))
         valid = valid_seeds(seeds, knobs, constraints)
         return Space(self.name, knobs, constraints, valid, lambda v: _features(problem, v))
 
@@ -61,6 +62,11 @@ class TiledAttention(Template):
         problem = _Problem(Attention.of(workload), vector_unit(target).lanes)
         adjacent = problem.view.operands["key"][0].token == 1
         return _schedule(_compute(problem, config.knobs), config.knobs, keys_in_vectors=adjacent)
+
+
+def _threads(target: Target) -> int:
+    """Return how many threads a target's kernels are computed by."""
+    return int(target.attrs.get("num-cores", 1))
 
 
 @dataclass(frozen=True)
@@ -117,10 +123,10 @@ def _constraints(problem: _Problem, accumulators: int) -> tuple[Constraint, ...]
     )
 
 
-def _seeds(problem: _Problem, values: Mapping[str, Any], accumulators: int) -> Iterator[Values]:
-    """Yield the tiles whose two products take the least time together. The last is the smallest tile."""
+def _seeds(problem: _Problem, values: Mapping[str, Any], accumulators: int, threads: int) -> Iterator[Values]:
+    """Yield the tiles whose two products take the least time together, with as few parts as give all threads the same
+    work, and with more. The last is the smallest tile."""
     view = problem.view
-
     scores = Product(view.rows, problem.key_vectors, view.depth, problem.lanes, accumulators)
     products = Product(view.rows, problem.value_vectors, view.columns, problem.lanes, accumulators)
 
@@ -138,9 +144,11 @@ def _seeds(problem: _Problem, values: Mapping[str, Any], accumulators: int) -> I
         for vb in values["vb"]
         if height * nb <= accumulators and value_rows * vb <= accumulators
     ]
-    parts = next((p for p in values["parts"] if view.batch * view.heads * p >= _PARTS[-1]), values["parts"][-1])
+    chunks = {p: view.batch * view.heads * p for p in values["parts"]}
+    even = next((p for p, n in chunks.items() if n % threads == 0 or n >= _CHUNKS * threads), 1)
+    more = next((p for p, n in chunks.items() if n >= _CHUNKS * threads), even)
     for rows, height, nb, value_rows, vb in sorted(tiles, key=lambda tile: (cost(tile), tile)):
-        for p in dict.fromkeys((1, parts)):
+        for p in dict.fromkeys((even, more)):
             tile = {"rows": rows, "score_rows": height, "nb": nb, "value_rows": value_rows, "vb": vb}
             ki = max(k for k in values["ki"] if height * nb * k <= _SEEDED_UNROLLED)
             kj = max(k for k in values["kj"] if value_rows * vb * k <= _SEEDED_UNROLLED)
