@@ -115,6 +115,18 @@ def test_weights_that_are_read_elsewhere_are_still_right(tmp_path: Path) -> None
     assert_as_onnxruntime(net, tmp_path, attended, others, a=numbers(1, TOKENS, 3 * HEADS * DEPTH))
 
 
+@pytest.mark.parametrize("key_heads", [6, 1])
+def test_the_operator_of_onnx(tmp_path: Path, key_heads: int) -> None:
+    """Keys and values that several heads share are read where they are, if all heads share them."""
+    net = Net(opset=23)
+    shapes = {"a": (2, 6, 49, 16), "b": (2, key_heads, 49, 16), "c": (2, key_heads, 49, 24)}
+    out = net.op("Attention", *(net.input(*shape, name=name) for name, shape in shapes.items()), scale=0.2)
+    (found,) = attentions(net.graph(tmp_path, out))
+    assert (found.heads, found.scale, found.mask) == (6, pytest.approx(0.2), ())
+    assert found.operands["key"][0].size == 2 * key_heads * 49 * 16
+    assert_as_onnxruntime(net, tmp_path, out, **{name: numbers(*shape) for name, shape in shapes.items()})
+
+
 @pytest.mark.parametrize("change", ["softmax of columns", "scaled mask", "repeated heads"])
 def test_what_is_none(tmp_path: Path, change: str) -> None:
     net = Net()

@@ -166,7 +166,8 @@ def _scores(expr: Any, value_of: Values) -> _Scores | None:
             return None
         if is_call(value, "add") and scale == 1.0:
             chain, other = _sides(value, shape, value_of)
-            masks.append((other, shape))
+            if not _is_zero(other):
+                masks.append((other, shape))
         elif is_call(value, "multiply", "divide"):
             chain, other = value.args if scalar(value.args[1]) is not None else reversed(value.args)
             factor = scalar(other)
@@ -178,6 +179,11 @@ def _scores(expr: Any, value_of: Values) -> _Scores | None:
         if chain is None:
             return None
         expr = chain
+
+
+def _is_zero(expr: Any) -> bool:
+    value = constant(expr)
+    return value is not None and not value.any()
 
 
 def _sides(call: Any, shape: tuple[int, ...], value_of: Values) -> tuple[Any, Any]:

@@ -10,6 +10,8 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tuner.graph.ir.bindings import dtype_of, shape_of
+
 
 def simplify(module: IRModule) -> IRModule:
     """Give a network inference semantics and reduce its kinds of operators.
@@ -57,6 +59,20 @@ def is_static(ty: Any) -> bool:
     )
 
 
+def _unchanged(call: Any) -> relax.Expr:
+    """Return the operand that a conversion to its own type passes on, or that a constant condition always chooses.
+    Return any other call as it is."""
+    if is_call(call, "astype"):
+        chosen = call.args[0]
+    else:
+        condition = constant(call.args[0])
+        if condition is None or condition.size == 0 or condition.all() != condition.any():
+            return call
+        chosen = call.args[1] if condition.all() else call.args[2]
+    same = is_static(call.ty) and (dtype_of(chosen), shape_of(chosen)) == (dtype_of(call), shape_of(call))
+    return chosen if same else call
+
+
 @mutator
 class _Inference(PyExprMutator):  # type: ignore[misc]
     """Replaces the results of batch_norm, dropout, split, prelu and small powers."""
@@ -65,6 +81,8 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if is_call(call, "nn.prelu") and constant(call.args[1]) is not None:
             return self._prelu(call)
+        if is_call(call, "astype", "where"):
+            return _unchanged(call)
         return self._power(call) if is_call(call, "power") else call
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:

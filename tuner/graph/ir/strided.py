@@ -17,6 +17,8 @@ import tvm
 from tuner.graph.ir.bindings import shape_of
 from tuner.graph.ir.simplify import constant, is_call
 
+_MOVES = ("broadcast_to", "expand_dims", "permute_dims", "reshape", "squeeze", "strided_slice", "take")
+
 
 @dataclass(frozen=True)
 class Strided:
@@ -82,7 +84,7 @@ def _moved(call: Any, value_of: Callable[[Any], Any]) -> Strided | None:
     """Return the view that a call makes of its operand, or None if it does more than move values and scale them."""
     if is_call(call, "multiply", "divide"):
         return _scaled(call, value_of)
-    if not is_call(call, "permute_dims", "reshape", "squeeze", "expand_dims", "strided_slice", "take"):
+    if not is_call(call, *_MOVES):
         return None
     inner = strided(call.args[0], value_of)
     if inner is None:
@@ -94,6 +96,8 @@ def _moved(call: Any, value_of: Callable[[Any], Any]) -> Strided | None:
     if is_call(call, "take"):
         return inner.with_elements(_taken(call, inner.elements))
     shape = shape_of(call)
+    if shape is not None and is_call(call, "broadcast_to"):
+        return inner.with_elements(np.broadcast_to(inner.elements, shape))
     return None if shape is None else inner.reshaped(shape)
 
 
