@@ -79,7 +79,7 @@ def test_every_command_has_help(tune, command):
         (["model", "--trials", "0", "m.onnx"], "--trials"),
         (["model", "--preset", "fast", "m.onnx"], "'quick', 'normal', 'exhaustive'"),
         (["model", "--minutes", "-1", "m.onnx"], "--minutes"),
-        (["op", "conv3d", "--shape", "1"], "known: conv2d, dense, argsort, compact, multibox_decode"),
+        (["op", "conv3d", "--shape", "1"], "known: conv2d, dense, argsort, attention, batch_matmul, compact"),
         (["op", "conv2d", "--shape", "1,2,3"], "give 7 numbers, not 3"),
         (["op", "conv2d", "--shape", "1,a,3,4,5,6,7"], "whole numbers"),
         (["op", "dense", "--shape", "1,2,3", "--stride", "2"], "dense has no --stride"),
