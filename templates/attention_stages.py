@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +36,15 @@ class Given:
 
     def value(self, g: Any, j: Any, e: Any, *, padded: tuple[int, int]) -> Any:
         """Return an element of a value, or 0 beyond the last of `padded` values and elements."""
-        inside = [index < n for index, n, p in zip((j, e), self._values, padded, strict=True) if n < p]
+        there = self.view.columns, self.view.width
+        inside = [index < n for index, n, p in zip((j, e), there, padded, strict=True) if n < p]
         value = self.read("value", g, j, e)
         return tirx.if_then_else(tirx.all(*inside), value, zero()) if inside else value
 
-    @property
-    def _values(self) -> tuple[int, int]:
-        return self.view.columns, self.view.width
+    def result_at(self, index: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Return the head, the row and the element that an index of the result, in the workload's order, stands for."""
+        at = dict(zip(self.view.order, index, strict=True))
+        return at["b"] * self.view.heads + at["h"], at["t"], at["a"]
 
 
 def masked(given: Given, product: Any, at: tuple[Any, Any, Any], *, padded: int) -> Any:

@@ -234,6 +234,12 @@ class SearchSpace:
         return names, [[row.get(name, math.nan) for name in names] for row in rows]
 
 
+def at_most(wanted: Values, knobs: Sequence[Knob]) -> Values:
+    """Return wanted values of some knobs as values that the knobs have: the largest ones that are not larger."""
+    values = {knob.name: knob.values for knob in knobs}
+    return {name: max(value for value in values[name] if value <= most) for name, most in wanted.items()}
+
+
 def valid_seeds(
     seeds: Iterable[Values], knobs: Sequence[Knob], constraints: Sequence[Constraint], *, most: int = 8
 ) -> tuple[Values, ...]:

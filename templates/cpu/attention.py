@@ -19,8 +19,8 @@ from tvm.target import Target
 from templates.attention import Attention
 from templates.attention_stages import Given, masked
 from templates.blocking import divisors, tile_sizes
-from templates.cpu.isa import vector_unit
-from templates.cpu.product_tiles import Product
+from templates.cpu.isa import threads_of, vector_unit
+from templates.cpu.product_tiles import Product, tile_widths
 from templates.space import Constraint, Knob, Space, Values, valid_seeds
 from templates.stages import new_schedule, unroll_tile
 from templates.template import Template
@@ -28,7 +28,6 @@ from tuning_db.record import Config, Workload
 
 _MAX_UNROLLED = 350
 _MAX_SCORES = 1 << 17  # of a tile of rows, 512 KB
-_WIDTHS, _MAX_VECTORS = (1, 2, 3, 4, 6, 8), 13
 _SEEDED_ROWS, _SEEDED_UNROLLED = 10, 200
 _PARTS = (1, 2, 3, 4, 6, 8)
 _CHUNKS = 4  # for each thread, so that one which is late holds up little
@@ -54,7 +53,7 @@ class TiledAttention(Template):
         accumulators = vector_unit(target).accumulators
         knobs = _knobs(problem)
         constraints = _constraints(problem, accumulators)
-        seeds = _seeds(problem, {knob.name: knob.values for knob in knobs}, accumulators, _threads(target))
+        seeds = _seeds(problem, {knob.name: knob.values for knob in knobs}, accumulators, threads_of(target))
         valid = valid_seeds(seeds, knobs, constraints)
         return Space(self.name, knobs, constraints, valid, lambda v: _features(problem, v))
 
@@ -62,11 +61,6 @@ class TiledAttention(Template):
         problem = _Problem(Attention.of(workload), vector_unit(target).lanes)
         adjacent = problem.view.operands["key"][0].token == 1
         return _schedule(_compute(problem, config.knobs), config.knobs, keys_in_vectors=adjacent)
-
-
-def _threads(target: Target) -> int:
-    """Return how many threads a target's kernels are computed by."""
-    return int(target.attrs.get("num-cores", 1))
 
 
 @dataclass(frozen=True)
@@ -93,10 +87,9 @@ class _Problem:
 
 def _knobs(problem: _Problem) -> tuple[Knob, ...]:
     view = problem.view
-    widths = (n for n in range(1, _MAX_VECTORS + 1) if n in _WIDTHS or problem.key_vectors % n == 0)
     return (
         Knob("rows", tile_sizes(view.rows, 24)),
-        Knob("nb", tuple(n for n in widths if n <= problem.key_vectors)),
+        Knob("nb", tile_widths(problem.key_vectors)),
         Knob("score_rows", tuple(range(1, min(view.rows, 14) + 1))),
         Knob("value_rows", tuple(range(1, min(view.rows, 14) + 1))),
         Knob("vb", divisors(problem.value_vectors, 8)),
@@ -193,9 +186,8 @@ def _compute(problem: _Problem, v: Values) -> tirx.PrimFunc:
     )
 
     def result(*index: Any) -> Any:
-        at = dict(zip(view.order, index, strict=True))
-        element = at["a"] // wide, at["a"] % wide // lanes, at["a"] % lanes
-        return attended[(at["b"] * view.heads + at["h"], at["t"], *element)]
+        head, row, element = given.result_at(index)
+        return attended[head, row, element // wide, element % wide // lanes, element % lanes]
 
     out = te.compute(view.result_shape, result, name="out")
     return te.create_prim_func([*given.tensors.values(), out])

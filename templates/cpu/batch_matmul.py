@@ -14,7 +14,7 @@ from tvm.target import Target
 from templates.batch_matmul import BatchMatmul
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import VectorUnit, vector_unit
-from templates.cpu.product_tiles import Product
+from templates.cpu.product_tiles import Product, tile_widths
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import new_schedule, unroll_tile, zero
 from templates.template import Template
@@ -22,7 +22,6 @@ from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
 _MAX_PARTS = 8
-_WIDTHS, _MAX_VECTORS = (1, 2, 3, 4, 6, 8), 13
 
 
 class PackedBatchMatmul(Template):
@@ -41,10 +40,7 @@ class PackedBatchMatmul(Template):
         unit, product = vector_unit(target), BatchMatmul.of(workload)
         vectors = -(-product.columns // unit.lanes)
         knobs = (
-            Knob(
-                "nb",
-                tuple(n for n in range(1, _MAX_VECTORS + 1) if n <= vectors and (n in _WIDTHS or vectors % n == 0)),
-            ),
+            Knob("nb", tile_widths(vectors)),
             Knob("rows", tile_sizes(product.rows, 14)),
             Knob("ki", divisors(product.depth, 16)),
             Knob("parts", tuple(p for p in (1, 2, 3, 4, 6, _MAX_PARTS) if p <= product.rows)),

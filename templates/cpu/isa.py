@@ -38,3 +38,8 @@ def vector_unit(target: Target) -> VectorUnit:
     """Return the vector unit of an llvm target."""
     has = tvm.get_global_func("target.target_has_feature")
     return next((unit for feature, unit in _UNITS if has(feature, target)), _BASELINE)
+
+
+def threads_of(target: Target) -> int:
+    """Return how many threads compute the kernels of an llvm target."""
+    return int(target.attrs.get("num-cores", 1))

@@ -11,6 +11,15 @@ _NEAR_BYTES = 1 << 14  # of a tile of columns that stays in the first cache with
 _SPARE = 4  # accumulators that the compiler is glad of
 
 
+_WIDTHS, _MAX_WIDTH = (1, 2, 3, 4, 6, 8), 13
+
+
+def tile_widths(vectors: int) -> tuple[int, ...]:
+    """Return how many vectors of columns a register tile may have: also what divides `vectors`."""
+    widths = range(1, min(vectors, _MAX_WIDTH) + 1)
+    return tuple(n for n in widths if n in _WIDTHS or vectors % n == 0)
+
+
 @dataclass(frozen=True)
 class Product:
     """A product of `rows` rows by `vectors` vectors of columns, whose sums have `depth` terms. It is computed in

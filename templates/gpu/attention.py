@@ -28,7 +28,7 @@ from templates.gpu.stages import (
     vector_widths,
     write_back,
 )
-from templates.space import Constraint, Knob, Space, Values, valid_seeds
+from templates.space import Constraint, Knob, Space, Values, at_most, valid_seeds
 from templates.stages import new_schedule, unroll_tile
 from templates.template import Template
 from tuning_db.record import Config, Workload
@@ -62,10 +62,7 @@ class GpuAttention(Template):
         if limits is None:
             return None
         knobs, constraints = _knobs(view, limits), _constraints(view, limits)
-        values = {knob.name: knob.values for knob in knobs}
-        rows = max(r for r in values["ri"] if r <= 4)
-        wanted = _SEEDS.get(limits.family, _SEEDS["other"])
-        seeds = [{k: max(x for x in values[k] if x <= v) for k, v in {**s, "ri": rows}.items()} for s in wanted]
+        seeds = [at_most({**seed, "ri": 4}, knobs) for seed in _SEEDS.get(limits.family, _SEEDS["other"])]
         valid = valid_seeds([*seeds, {}], knobs, constraints)
         return Space(self.name, knobs, constraints, valid, lambda v: _features(view, limits, v))
 
@@ -93,8 +90,8 @@ def _constraints(view: Attention, limits: GpuLimits) -> tuple[Constraint, ...]:
         return problem.rows * problem.columns / (view.rows * view.columns)
 
     return (
-        *limit_constraints(limits, _scoring, lambda v: v["ri"] * v["nb"] * v["vec"], lambda _: 0),
-        *limit_constraints(limits, _attending, lambda v: v["ri"] * v["wv"], lambda _: 0),
+        *limit_constraints(limits, _scoring, lambda v: v["ri"] * v["nb"] * v["vec"]),
+        *limit_constraints(limits, _attending, lambda v: v["ri"] * v["wv"]),
         Constraint("too many unrolled multiply-adds", lambda v: v["ri"] * v["nb"] * v["ki"] <= limits.max_unrolled),
         Constraint("a group has no elements", lambda v: v["wt"] * v["wv"] <= view.width),
         Constraint(
@@ -171,9 +168,8 @@ def _compute(problem: _Problem) -> tirx.PrimFunc:
     )
 
     def result(*index: Any) -> Any:
-        at = dict(zip(view.order, index, strict=True))
-        head = at["b"] * view.heads + at["h"]
-        return products[head, at["t"], at["a"]] / total[head, at["t"]]
+        head, row, element = given.result_at(index)
+        return products[head, row, element] / total[head, row]
 
     out = te.compute(view.result_shape, result, name="out")
     return te.create_prim_func([*given.tensors.values(), out])

@@ -26,7 +26,7 @@ from templates.gpu.stages import (
     vector_widths,
     write_back,
 )
-from templates.space import Constraint, Knob, Space, Values
+from templates.space import Constraint, Knob, Space, Values, at_most
 from templates.stages import new_schedule, unroll_tile, zero
 from templates.template import Template
 from tuning_db.record import Config, Workload
@@ -52,10 +52,7 @@ class GpuBatchMatmul(Template):
         if limits is None:
             return None
         knobs, constraints = _knobs(product, limits), _constraints(product, limits)
-        values = {knob.name: knob.values for knob in knobs}
-        rows = max(r for r in values["ri"] if r <= 4)
-        wanted = _SEEDS.get(limits.family, _SEEDS["other"])
-        seeds = tuple({k: max(x for x in values[k] if x <= v) for k, v in {**s, "ri": rows}.items()} for s in wanted)
+        seeds = tuple(at_most({**seed, "ri": 4}, knobs) for seed in _SEEDS.get(limits.family, _SEEDS["other"]))
         return Space(self.name, knobs, constraints, (*seeds, {}), lambda v: _features(product, limits, v))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
@@ -96,7 +93,7 @@ def _constraints(product: BatchMatmul, limits: GpuLimits) -> tuple[Constraint, .
         return 2 * batch * _padded_rows(product, v) * tiles * prod(tile) * depth / product.flop
 
     return (
-        *limit_constraints(limits, _group, lambda v: v["ri"] * v["nb"] * v["vec"], lambda _: 0),
+        *limit_constraints(limits, _group, lambda v: v["ri"] * v["nb"] * v["vec"]),
         Constraint("too many unrolled multiply-adds", lambda v: v["ri"] * v["nb"] * v["ki"] <= limits.max_unrolled),
         Constraint("too much is computed in vain", lambda v: waste(v) <= 1.5 or v["nb"] * v["ot"] * v["vec"] == 1),
     )

@@ -30,7 +30,7 @@ from templates.gpu.stages import (
     vector_widths,
     write_back,
 )
-from templates.space import Constraint, Knob, Space, Values
+from templates.space import Constraint, Knob, Space, Values, at_most
 from templates.stages import as_float32, epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layouts
 from templates.workloads import Dense, dense_of
@@ -77,10 +77,7 @@ class GpuDense(AnchorTemplate):
             return None
         dense = dense_of(workload)
         knobs, constraints = _knobs(dense, limits), _constraints(dense, limits)
-        values = {knob.name: knob.values for knob in knobs}
-        rows = max(r for r in values["ri"] if r <= 4)
-        wanted = _SEEDS.get(limits.family, _SEEDS["other"])
-        seeds = tuple({k: max(x for x in values[k] if x <= v) for k, v in {**s, "ri": rows}.items()} for s in wanted)
+        seeds = tuple(at_most({**seed, "ri": 4}, knobs) for seed in _SEEDS.get(limits.family, _SEEDS["other"]))
         return Space(self.name, knobs, constraints, (*seeds, {}), lambda v: _features(dense, limits, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:

@@ -23,6 +23,7 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from templates import epilogue as steps
+from templates.cpu.isa import threads_of
 from templates.stages import epilogue_operands
 from templates.workloads import anchor_of
 from tuner.devices.parallel import open_pools
@@ -94,7 +95,7 @@ class HostTemplate(VendorTemplate):
             if token == "bias":
                 extra[i] = te.placeholder((DIGEST + anchor.out_shape[1],), name=f"bias{i}")
         reads = [data, weight, *extra]
-        threads = int(target.attrs.get("num-cores", 1))
+        threads = threads_of(target)
 
         def call(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
             addresses = [buffer.data for buffer in (*ins, *outs)]

@@ -26,7 +26,7 @@ def attentions(graph: FusedGraph) -> list[Attention]:
 
 
 def operands(net: Net, batch: int) -> tuple[str, str, str]:
-    """Queries, keys (transposed) and values (batch, heads, ..) cut out of one projection, as vision transformers do."""
+    """Cut queries, keys (transposed) and values (batch, heads, ..) out of one projection, as vision transformers do."""
     projected = net.input(batch, TOKENS, 3 * HEADS * DEPTH, name="a")
     five = net.op("Reshape", projected, net.constant(np.array([batch, TOKENS, 3, HEADS, DEPTH])))
     ordered = net.op("Transpose", five, perm=[2, 0, 3, 1, 4])
@@ -75,7 +75,7 @@ def test_masks_are_added(tmp_path: Path, mask: tuple[int, ...], constant: bool) 
 
 
 def test_windows_have_a_bias_and_a_mask(tmp_path: Path) -> None:
-    """As in shifted windows: a bias of each head and a mask of each window, between which the axes are regrouped."""
+    """Shifted windows add a bias of each head and a mask of each window, between which the axes are regrouped."""
     net, windows = Net(), 4
     query, key, value = operands(net, windows)
     biased = net.op("Add", net.op("MatMul", query, key), net.constant(numbers(1, HEADS, TOKENS, TOKENS)))
@@ -93,7 +93,7 @@ def test_windows_have_a_bias_and_a_mask(tmp_path: Path) -> None:
 
 
 def test_tokens_along_the_last_axis(tmp_path: Path) -> None:
-    """As behind a convolution: keys and values have their tokens last, and so has the result."""
+    """Behind a convolution keys and values have their tokens last, and so has the result."""
     net = Net()
     given = net.op("Reshape", net.input(1, 96, 6, 7, name="a"), net.constant(np.array([1, 2, 48, 42])))
     query = net.op("Split", given, net.constant(np.array([12, 12, 24])), axis=2, outputs=3)

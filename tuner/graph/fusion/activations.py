@@ -16,7 +16,7 @@ from tvm.ir import Var
 
 from templates.epilogue import apply_numpy, np_erf, token
 from tuner.graph.ir.bindings import OUTPUT, Bindings, operands
-from tuner.graph.ir.simplify import constant, is_call
+from tuner.graph.ir.simplify import is_call, scalar
 
 _LARGEST_REGION = 16
 _PROBES = np.concatenate([np.linspace(-12.0, 12.0, 481), [-80.0, -40.0, -20.0, 20.0, 40.0, 80.0]])
@@ -96,15 +96,10 @@ def _single(call: Any) -> str | None:
         return _clip(_short(call.args[1]), _short(call.args[2]))
     for name in ("maximum", "minimum"):
         if is_call(call, name):
-            bound = next((c for c in map(_scalar, call.args) if c is not None), None)
+            bound = next((c for c in map(scalar, call.args) if c is not None), None)
             if bound is not None:
                 return _clip(_short(bound), math.inf) if name == "maximum" else _clip(-math.inf, _short(bound))
     return None
-
-
-def _scalar(expr: Any) -> float | None:
-    value = constant(expr)
-    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -134,7 +129,7 @@ def _evaluate(call: Any, known: dict[Var, np.ndarray]) -> np.ndarray | None:
         return None if arguments[0] is None else apply_numpy([text], arguments[0], [])
     for name, function in _ARITHMETIC.items():
         if is_call(call, name):
-            values = [known.get(a) if isinstance(a, Var) else _scalar(a) for a in call.args]
+            values = [known.get(a) if isinstance(a, Var) else scalar(a) for a in call.args]
             return None if any(v is None for v in values) else function(*values)
     return None
 

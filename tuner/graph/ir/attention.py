@@ -20,8 +20,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from templates.attention import Attention, Operand
 from tuner.graph.ir.bindings import Bindings, dtype_of, reshaped, shape_of
 from tuner.graph.ir.operators import emit_operator
-from tuner.graph.ir.simplify import as_constant, constant, is_call
-from tuner.graph.ir.strided import Strided, permutation, scalar, strided
+from tuner.graph.ir.simplify import as_constant, constant, is_call, scalar, with_main
+from tuner.graph.ir.strided import Strided, before_transposition, permutation, strided
 
 _LEAST_FLOP = 1 << 15
 _MOST_COLUMNS = 1 << 14  # more scores of a row would not stay in a cache
@@ -33,10 +33,7 @@ Values = Callable[[Any], Any]
 def as_attention(module: IRModule) -> IRModule:
     """Return a module whose attention in float32 is calls of the operator `attention`, which read queries, keys and
     values from where they are, and write the result in the order in which it is read."""
-    rewriter = _Attentions(module)
-    main = rewriter.visit_expr(module["main"])
-    rewriter.builder_.update_func(module.get_global_var("main"), main)
-    cleaned = relax.transform.CanonicalizeBindings()(rewriter.builder_.get())
+    cleaned = relax.transform.CanonicalizeBindings()(with_main(_Attentions(module), module))
     return relax.transform.DeadCodeElimination(["main"])(cleaned)
 
 
@@ -86,7 +83,7 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
         weights, values = call.args
         order, exponents = "btha" if tokens_first else "bhta", _softmax(weights, self._value_of)
         if exponents is None:
-            weights, values, order = self._transposed(values), weights, "bhat"
+            weights, values, order = before_transposition(values, self._value_of), weights, "bhat"
             exponents = None if weights is None else _softmax(weights, self._value_of)
         scores = None if exponents is None else _scores(exponents, self._value_of)
         if scores is None or {dtype_of(x) for x in (scores.queries, scores.keys, values)} != {"float32"}:
@@ -94,19 +91,11 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
         found = _Problem.of(scores, values, self._value_of, transposed=order == "bhat")
         return None if found is None else self._emitted(call, found, order)
 
-    def _transposed(self, expr: Any) -> Any:
-        """Return what an expression exchanges the last two axes of, or None."""
-        value = self._value_of(expr)
-        if not is_call(value, "permute_dims"):
-            return None
-        axes = permutation(value)
-        return value.args[0] if axes == [*range(len(axes) - 2), len(axes) - 1, len(axes) - 2] else None
-
     def _emitted(self, call: Any, found: _Problem, order: str) -> relax.Expr | None:
         view = found.view(order)
         if view.flop < _LEAST_FLOP or view.columns > _MOST_COLUMNS:
             return None
-        inputs = [reshaped(self.builder_, o.source, (prod(shape_of(o.source) or ()),)) for o in found.operands()]
+        inputs = [reshaped(self.builder_, operand.source, (operand.size,)) for operand in found.operands()]
         (result,) = emit_operator(self.builder_, view.workload(), inputs)
         if order == "btha":
             result = self.builder_.emit(relax.op.permute_dims(result, _TOKENS_FIRST))
@@ -235,8 +224,7 @@ class _Problem:
         columns, width = self.values.elements.shape[2:]
         names = ("query", "key", "value", "mask")
         places = {
-            name: tuple(Operand(prod(shape_of(o.source) or ()), o.offset, *o.strides))
-            for name, o in zip(names, self.operands(), strict=False)
+            name: tuple(Operand(o.size, o.offset, *o.strides)) for name, o in zip(names, self.operands(), strict=False)
         }
         return Attention(batch, heads, rows, columns, depth, width, scale=self.scale, order=order, **places)
 

@@ -17,7 +17,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from templates.batch_matmul import BatchMatmul
 from tuner.graph.ir.bindings import dtype_of, reshaped, shape_of
 from tuner.graph.ir.operators import emit_operator
-from tuner.graph.ir.simplify import constant, is_call
+from tuner.graph.ir.simplify import constant, is_call, with_main
+from tuner.graph.ir.strided import before_transposition
 
 _LEAST_FLOP = 1 << 15  # smaller products are fused with the element-wise operators around them
 
@@ -25,10 +26,7 @@ _LEAST_FLOP = 1 << 15  # smaller products are fused with the element-wise operat
 def as_batch_matmul(module: IRModule) -> IRModule:
     """Return a module whose matrix products in float32 are calls of the operator `batch_matmul`, except for those with
     a constant matrix, which are dense layers, and those that repeat a matrix for several others."""
-    rewriter = _Products(module)
-    main = rewriter.visit_expr(module["main"])
-    rewriter.builder_.update_func(module.get_global_var("main"), main)
-    return rewriter.builder_.get()
+    return with_main(_Products(module), module)
 
 
 @dataclass(frozen=True)
@@ -65,15 +63,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             outer, rows = [], prod(outer) * rows
         elif outer != inner:
             return None
-        source = self._before_transposition(second)
+        source = before_transposition(second, self._value_of)
         view = BatchMatmul(prod(outer), rows, depth, columns, transposed=source is not None)
         return _Product(view, first, second if source is None else source) if view.flop >= _LEAST_FLOP else None
 
-    def _before_transposition(self, matrix: Any) -> Any:
-        """Return what a matrix is the transposition of, or None if its last two axes alone were not exchanged."""
-        value: Any = self.lookup_binding(matrix) if isinstance(matrix, tvm.ir.Var) else None
-        if not is_call(value, "permute_dims") or value.attrs.axes is None:
-            return None
-        rank = len(value.args[0].ty.shape)
-        axes = [int(axis) % rank for axis in value.attrs.axes]
-        return value.args[0] if axes == [*range(rank - 2), rank - 1, rank - 2] else None
+    def _value_of(self, expr: Any) -> Any:
+        return self.lookup_binding(expr) if isinstance(expr, tvm.ir.Var) else None

@@ -22,17 +22,26 @@ def simplify(module: IRModule) -> IRModule:
     passes = relax.transform
     module = passes.CanonicalizeBindings()(module)
     module = passes.FoldConstant()(module)
-    rewriter = _Inference(module)
-    main = rewriter.visit_expr(module["main"])
-    rewriter.builder_.update_func(module.get_global_var("main"), main)
-    module = rewriter.builder_.get()
+    module = with_main(_Inference(module), module)
     steps = [passes.CanonicalizeBindings(), passes.FoldConstant(), passes.DeadCodeElimination(["main"])]
     return tvm.transform.Sequential(steps)(module)
+
+
+def with_main(rewriter: PyExprMutator, module: IRModule) -> IRModule:
+    """Return the module that `rewriter`, a mutator of `module`, makes of it by visiting its function "main"."""
+    rewriter.builder_.update_func(module.get_global_var("main"), rewriter.visit_expr(module["main"]))
+    return rewriter.builder_.get()
 
 
 def constant(expr: Any) -> np.ndarray | None:
     """Return the value of a constant expression, or None if it is no constant."""
     return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
+
+
+def scalar(expr: Any) -> float | None:
+    """Return the value of a constant of one element, or None for anything else."""
+    value = constant(expr)
+    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
 def as_constant(array: np.ndarray) -> relax.Expr:
@@ -69,7 +78,8 @@ def _unchanged(call: Any) -> relax.Expr:
         if condition is None or condition.size == 0 or condition.all() != condition.any():
             return call
         chosen = call.args[1] if condition.all() else call.args[2]
-    same = is_static(call.ty) and (dtype_of(chosen), shape_of(chosen)) == (dtype_of(call), shape_of(call))
+    shape = shape_of(call)
+    same = shape is not None and (dtype_of(chosen), shape_of(chosen)) == (dtype_of(call), shape)
     return chosen if same else call
 
 
@@ -100,8 +110,7 @@ class _Inference(PyExprMutator):  # type: ignore[misc]
     def _power(self, call: Any) -> relax.Expr:
         """Write a square and a cube as products, as onnxruntime computes them; the C library takes ten times as long.
         Every other power stays."""
-        base, exponent = call.args[0], constant(call.args[1])
-        power = float(exponent.reshape(-1)[0]) if exponent is not None and exponent.size == 1 else 0.0
+        base, power = call.args[0], scalar(call.args[1])
         if power not in (2.0, 3.0) or base.ty.dtype != call.ty.dtype or len(base.ty.shape) != len(call.ty.shape):
             return call
         square = relax.op.multiply(base, base)

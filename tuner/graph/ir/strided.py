@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 
 from tuner.graph.ir.bindings import shape_of
-from tuner.graph.ir.simplify import constant, is_call
+from tuner.graph.ir.simplify import constant, is_call, scalar
 
 _MOVES = ("broadcast_to", "expand_dims", "permute_dims", "reshape", "squeeze", "strided_slice", "take")
 
@@ -41,6 +41,11 @@ class Strided:
             return None
         elements = np.empty(shape, np.int8)
         return cls(expr, elements, _address(elements))
+
+    @property
+    def size(self) -> int:
+        """Return how many elements the source has."""
+        return prod(shape_of(self.source) or ())
 
     @property
     def offset(self) -> int:
@@ -109,10 +114,13 @@ def permutation(call: Any) -> list[int]:
     return [int(axis) % rank for axis in call.attrs.axes]
 
 
-def scalar(expr: Any) -> float | None:
-    """Return the value of a constant of one element, or None for anything else."""
-    value = constant(expr)
-    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+def before_transposition(expr: Any, value_of: Callable[[Any], Any]) -> Any:
+    """Return what an expression is the transposition of, or None if its last two axes alone were not exchanged."""
+    value = value_of(expr)
+    if not is_call(value, "permute_dims"):
+        return None
+    axes = permutation(value)
+    return value.args[0] if axes == [*range(len(axes) - 2), len(axes) - 1, len(axes) - 2] else None
 
 
 def _scaled(call: Any, value_of: Callable[[Any], Any]) -> Strided | None:

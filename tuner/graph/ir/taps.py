@@ -14,15 +14,12 @@ from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tuner.graph.ir.bindings import shape_of
-from tuner.graph.ir.simplify import as_constant, constant, is_call
+from tuner.graph.ir.simplify import as_constant, constant, is_call, with_main
 
 
 def without_idle_taps(module: IRModule) -> IRModule:
     """Return a module whose convolutions with constant weights have only taps that meet an image."""
-    rewriter = _Taps(module)
-    main = rewriter.visit_expr(module["main"])
-    rewriter.builder_.update_func(module.get_global_var("main"), main)
-    return rewriter.builder_.get()
+    return with_main(_Taps(module), module)
 
 
 @dataclass(frozen=True)
