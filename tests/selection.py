@@ -45,6 +45,19 @@ def sampled_in(test: str, cases: Iterable[str], one_in: int, commit: str) -> set
     return {case for rank, case in enumerate(ordered, begin) if rank % one_in == 0}
 
 
+def matrices(items: Iterable[pytest.Item]) -> dict[tuple[str, int], list[pytest.Item]]:
+    """Return the sampled tests that share a sample: the cases of one function, and by file the functions without.
+
+    With these in samples of their own, all of a file's dear tests would fall to some commits and none to others.
+    """
+    found = defaultdict[tuple[str, int], list[pytest.Item]](list)
+    for item in items:
+        if sampled := item.get_closest_marker("sampled"):
+            test, has_cases, _ = item.nodeid.partition("[")
+            found[test if has_cases else test.partition("::")[0], sampled.args[0]].append(item)
+    return found
+
+
 class Selection:
     """Marks as `night` the cases of matrices that are not in this commit's sample, and says what a run left out."""
 
@@ -59,11 +72,7 @@ class Selection:
         """Runs before pytest deselects by marks."""
         if self._named and config.option.markexpr == CHANGE:
             config.option.markexpr = ""
-        matrices = defaultdict[tuple[str, int], list[pytest.Item]](list)
-        for item in items:
-            if sampled := item.get_closest_marker("sampled"):
-                matrices[item.nodeid.partition("[")[0], sampled.args[0]].append(item)
-        for (test, one_in), cases in matrices.items():
+        for (test, one_in), cases in matrices(items).items():
             chosen = sampled_in(test, (case.nodeid for case in cases), one_in, self._commit)
             for case in cases:
                 if case.nodeid not in chosen:

@@ -95,6 +95,7 @@ def test_other_libraries_compete_as_it_says(tmp_path: Path) -> None:
     assert (tmp_path / "net.both").is_dir()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 def test_the_python_of_the_manual_runs(tmp_path: Path) -> None:
     page = DOCS / "python.md"

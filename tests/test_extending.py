@@ -60,6 +60,7 @@ def test_one_line_in_each_registry_is_all(copy: Path) -> None:
         assert added == 1, name
 
 
+@pytest.mark.sampled(2)
 def test_the_operator_is_tuned_and_right(copy: Path) -> None:
     _run(copy, "-m", "tuner.cli.names")
     words = ("op", "clip_boxes", "--shape", 1000, "--attr", "width=0.5", "--trials", 8, "--db", "clip.db", "--json")
@@ -76,6 +77,7 @@ def test_the_command_is_there(copy: Path) -> None:
     assert listed == sorted(listed)
 
 
+@pytest.mark.sampled(2)
 def test_the_kind_of_device_is_tuned_on_its_core(copy: Path) -> None:
     listed = json.loads(_run(copy, "-m", "tuner", "devices", "--json"))["devices"]
     (core,) = [device for device in listed if device["name"] == "core:0"]

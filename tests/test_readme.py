@@ -26,6 +26,7 @@ def test_it_is_short_and_points_to_every_page_of_the_manual():
     assert set(re.findall(r"\]\(docs/([\w-]+\.md)\)", text)) == {page.name for page in PAGES}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 def test_a_model_is_tuned_by_what_it_shows(tmp_path: Path):
     with Reader(tmp_path) as reader:

@@ -39,7 +39,7 @@ def test_nothing_is_expected_but_to_pass_or_to_be_refused() -> None:
     assert passed >= 1450
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_on_the_cpu(name: str) -> None:
     found, expected = outcome_of(case_named(name), host_target()), EXPECTED[name]
@@ -49,7 +49,7 @@ def test_on_the_cpu(name: str) -> None:
     )
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("name", ON_GPU)
 def test_on_pocl(name: str) -> None:
     pocl: Driver = driver("pocl")

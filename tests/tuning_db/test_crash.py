@@ -26,6 +26,7 @@ def integrity(path: Path) -> str:
         return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
 
 
+@pytest.mark.sampled(2)
 def test_kill_9_loses_no_committed_trial(path: Path) -> None:
     rng = random.Random(2)
     acknowledged: set[Trial] = set()

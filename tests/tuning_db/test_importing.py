@@ -31,7 +31,7 @@ def large(bad: dict[int, bytes]) -> list[bytes]:
     return [bad.get(i, line.replace(marks[0], marks[1] % i)) for i in range(LINES)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_all_is_there_in_its_order_and_bad_lines_have_their_numbers(store: Store) -> None:
     bad = {0: b"{\n", 7: b"# a comment\n", 4_999: b"{}\n", 5_000: b"17\n", 30_001: b"\n", LINES - 1: b"[\n"}
     lines = large(bad)

@@ -28,7 +28,7 @@ from vision_ops.scan import Scan
 from vision_ops.yolo import YoloDecode
 
 __all__ = ["place"]
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(12)
 WORKLOADS = {
     "scan": Scan(2, 5000, 3).workload(),
     "scan of maxima": Scan(1, 30_000, kind="max", exclusive=True, reverse=True).workload("int32"),

@@ -19,7 +19,7 @@ from tests.templates.support import Compiled, host_target
 from tests.templates.workloads import WORKLOADS
 from tuning_db.record import Config, tolerance_of
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(12)
 TEMPLATES = {t.name: t for t in all_templates() if isinstance(t, AnchorTemplate)}
 
 

@@ -35,7 +35,7 @@ def _configs(workload: Workload, count: int, **knobs: object) -> list[Config]:
     return [c for c in drawn if space.features(c.knobs)["body_fmas"] <= SHORT_BODY][:count]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("platform", ["pocl", "intel"])
 @pytest.mark.parametrize("name", NAMES)
 def test_results_match_float64(name: str, platform: str) -> None:

@@ -33,6 +33,7 @@ def _wait_for_first_trial(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.night)])
 def test_kills_lose_nothing(tune, tiny, kills):
     rng = random.Random(11)

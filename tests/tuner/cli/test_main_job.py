@@ -234,6 +234,7 @@ def test_a_profile_tells_every_call_and_needs_no_peer(tune, built_module):
     assert "Conv" in done.err  # the table
 
 
+@pytest.mark.sampled(2)
 def test_a_peer_that_is_not_installed_is_skipped_or_refused(tune, built_module, tmp_path):
     """A folder ahead on the path hides the package: importing from it fails as if it were not there."""
     hide = tmp_path / "sitecustomize.py"

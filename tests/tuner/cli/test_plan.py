@@ -76,7 +76,7 @@ def test_a_plan_is_made_kept_and_built(made: Made) -> None:
     made.assert_right("out")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_an_edited_plan_is_built_as_it_says(made: Made) -> None:
     """Every step on the other device than the one before it, plain steps in another layout, no kernel said."""
     plan = made.plan()

@@ -84,6 +84,7 @@ def test_limits_are_told_with_what_they_cut(folder: Path) -> None:
     assert_right(folder, "limited")
 
 
+@pytest.mark.sampled(2)
 def test_nothing_is_measured_without_them(folder: Path) -> None:
     done = build(folder, "--device", GPU, "-o", "off", "--json")
     assert done.json()["stages"] is None

@@ -71,7 +71,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             agent.stdout.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("device", "more", "kind", "template"),
     [(f"board:{NAME}", ("--threads", "1"), "cpu", "cpu."), (f"board:{NAME}/opencl:0", (), "opencl", "gpu.")],

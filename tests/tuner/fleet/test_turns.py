@@ -167,6 +167,7 @@ def test_a_measurement_that_is_longer_than_a_turn_is_not_cut(tmp_path: Path) -> 
         agent.stop()
 
 
+@pytest.mark.sampled(2)
 def test_a_run_goes_on_with_its_other_boards_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "alice"))
     agents = [Agent(tmp_path / name) for name in "ab"]

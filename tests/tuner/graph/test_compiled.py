@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.tuner.measure.offline.support import compiler_or_skip
 
 
+@pytest.mark.sampled(2)
 def test_kernels_are_for_the_gpu_that_they_are_placed_on(libraries: Path, tmp_path: Path) -> None:
     compiler_or_skip("jetson-xavier", "nvrtc")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), "EDGETUNE_CUDA_LOG": str(tmp_path / "log")}

@@ -356,6 +356,7 @@ def networks(draw: st.DrawFn) -> tuple[Net, list[str]]:
     return net, sorted(results)
 
 
+@pytest.mark.sampled(2)
 @given(networks())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_network(tmp_path: Path, target: Target, network: tuple[Net, list[str]]) -> None:

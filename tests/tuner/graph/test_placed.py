@@ -204,6 +204,7 @@ def test_results_that_are_inputs_or_constants(tmp_path: Path, cpu: Device, gpu: 
     assert whole.inputs == (0, 1)  # each where it is read first
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @given(
     networks(),

@@ -40,7 +40,7 @@ RECURRENT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("extra", ["", "bias", "state", "lengths"])
 @pytest.mark.parametrize("how", RECURRENT)
 @pytest.mark.parametrize("kind", GATES)

@@ -318,6 +318,7 @@ def test_equal_boards_share_a_run(three: list[Agent]) -> None:
     assert all("came" in agent.log() for agent in three)
 
 
+@pytest.mark.sampled(2)
 def test_a_run_goes_on_with_the_other_boards(three: list[Agent]) -> None:
     with BoardRunner(open_device("board:a+b+c", 1), MeasureOptions(plugins=(PLUGIN,))) as fleet:
         assert all(t.ok for t in fleet.measure([candidate("good")] * 6))

@@ -31,6 +31,7 @@ def test_what_is_not_written_or_is_wrong_is_a_wrong_answer(device: Device) -> No
     assert trials[0].error == 0
 
 
+@pytest.mark.sampled(3)
 def test_a_session_tunes_them_into_the_database(device: Device, tmp_path) -> None:
     with open_db(f"{tmp_path}/t.db") as store, LocalRunner(device, MeasureOptions()) as runner:
         for name in ("scan", "top k", "nms"):

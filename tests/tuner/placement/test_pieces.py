@@ -19,6 +19,7 @@ def device(request: pytest.FixtureRequest) -> Device:
     return open_device("cpu" if request.param == "cpu" else f"opencl:{device_number(request.param)}")
 
 
+@pytest.mark.sampled(3)
 def test_a_larger_step_takes_longer_in_any_layout(tmp_path: Path, device: Device) -> None:
     seconds = {}
     for size in (8, 768):

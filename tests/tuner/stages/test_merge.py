@@ -95,7 +95,7 @@ def merged_of(placed: Placed) -> tuple[MergedOperator, ...]:
     return tuple(o for o in placed.operators if isinstance(o, MergedOperator))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("epilogue", [(False, False), (False, True), (True, False), (True, True)])
 def test_kernels_of_three_sizes_are_one(tmp_path: Path, device: Device, epilogue: tuple[bool, bool]) -> None:
     (merged,) = assert_merged_computes_the_same(three(tmp_path, *epilogue), device)
@@ -108,7 +108,7 @@ def test_kernels_of_three_sizes_are_one(tmp_path: Path, device: Device, epilogue
     assert [(part.result, block * part.first_block) for part in merged.parts] == [(0, 0), (0, 32), (0, 80)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("joined", [0, 2])
 def test_each_writes_its_own_tensor_or_its_part_of_a_joined_one(tmp_path: Path, device: Device, joined: int) -> None:
     (merged,) = assert_merged_computes_the_same(three(tmp_path, joined=joined), device)

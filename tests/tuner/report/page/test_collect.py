@@ -147,6 +147,7 @@ def test_samples_stay_small_however_many_trials_there_are(tmp_path):
     assert set(view["values"][0]) == {str(i) for i in range(1, 8)}
 
 
+@pytest.mark.sampled(2)
 def test_a_page_does_not_grow_with_the_trials(tmp_path):
     """Once every sample is full: what is made here as the benchmark of a million trials makes it."""
     sizes = []

@@ -119,6 +119,7 @@ def test_numbers_of_the_page_are_those_of_the_database(reported: Reported):
         assert_clean(page, reported.address)
 
 
+@pytest.mark.sampled(2)
 def test_curves_are_drawn_of_the_task_that_is_chosen(reported: Reported):
     with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
         data = collect(store)
