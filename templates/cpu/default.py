@@ -27,6 +27,7 @@ from templates.blocks import (
 )
 from templates.cpu.isa import vector_unit
 from templates.cpu.rows import schedule_rows
+from templates.cpu.transposed import in_tiles
 from templates.stages import new_schedule
 
 # Loops of fewer iterations stay serial, as a parallel region costs about a microsecond.
@@ -44,6 +45,8 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         return mark_scheduled(func, func)
     sch = inlined(func, lambda *_: False)
     lanes = vector_unit(target).lanes
+    if (in_registers := in_tiles(sch, lanes)) is not None:
+        return mark_scheduled(in_registers, func)
     if (by_rows := schedule_rows(sch, lanes)) is not None:
         return mark_scheduled(by_rows.mod["main"], func)
     for name in block_names(sch):

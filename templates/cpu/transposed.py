@@ -1,0 +1,286 @@
+"""The schedule of element-wise functions that read a tensor across the order in which they write. Start at `in_tiles`.
+
+A transposition is one of them, and so is a change to or from a blocked layout. The default schedule would load value by
+value. Here a tile of as many rows as a vector has lanes is loaded by vectors, transposed in registers, and computed and
+stored by vectors. The last tile of an axis that tiles do not divide begins earlier and computes some values again.
+Source: Henry S. Warren, "Hacker's Delight" (2nd edition, 2012), section 7-3, with vectors in the place of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.script.ir_builder import IRBuilder
+from tvm.sym import Analyzer
+from tvm.sym.pattern import detect_linear_equation
+from tvm.tirx.script import builder as T
+
+from templates.blocking import divisors
+from templates.blocks import block_names, extents_of, kinds_of
+
+_LEAST_SIDE = 4  # of a tile
+_PARALLEL_CHUNKS = 32  # keep the cores of an edge device evenly busy
+_PARALLEL_VALUES = 4096  # fewer are computed in about the time that it takes to begin in parallel
+
+
+def in_tiles(sch: Schedule, lanes: int) -> tirx.PrimFunc | None:
+    """Return the function with its only stage computed in tiles that are transposed in registers.
+
+    Returns None for other functions: those of several stages, with sums or conditions, or that read as they write.
+    """
+    names = block_names(sch)
+    if len(names) != 1:
+        return None
+    block = sch.get_sblock(names[0])
+    extents = extents_of(sch, sch.get_loops(block))
+    if set(kinds_of(sch, block)) != {"S"} or -1 in extents:
+        return None
+    stage = _stage_of(sch.get(block), extents)
+    tile = None if stage is None else _tile_of(stage, lanes)
+    if stage is None or tile is None:
+        return None
+    return sch.mod["main"].with_body(_emitted(stage, tile))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of a stage: its variable and the number of its values."""
+
+    var: Any
+    extent: int
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A load or store (`node`) of the value at an address of a buffer, which is an expression of the stage's axes."""
+
+    node: Any
+    buffer: Any
+    address: Any
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A stage, which makes one store for every point of its axes. `iterators` are the block's own, as (variable, its
+    value at a point)."""
+
+    axes: tuple[_Axis, ...]
+    iterators: tuple[tuple[Any, Any], ...]
+    loads: tuple[_Access, ...]
+    stored: _Access
+
+    def at(self, point: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Return the values of the block's iterators at a point, which says the value of each axis."""
+        return {var: _at(value, point) for var, value in self.iterators}
+
+    def analyzer(self) -> Analyzer:
+        analyzer = Analyzer()
+        for axis in self.axes:
+            analyzer.bind(axis.var, tvm.ir.Range(0, axis.extent))
+        return analyzer
+
+    def step(self, access: _Access, axis: _Axis, side: int) -> int | None:
+        """Return by how much the address grows with each value in every tile of an axis. Return None where it does so
+        by no constant. Tiles have `side` values; they begin at multiples of it, or anywhere if it does not divide the
+        axis."""
+        analyzer = self.analyzer()
+        tile, lane = tirx.Var("tile", "int32"), tirx.Var("lane", "int32")
+        aligned = axis.extent % side == 0
+        analyzer.bind(tile, tvm.ir.Range(0, axis.extent // side if aligned else axis.extent - side + 1))
+        analyzer.bind(lane, tvm.ir.Range(0, side))
+        begin = tile * side if aligned else tile
+        first, others = (analyzer.simplify(_at(access.address, {axis.var: at})) for at in (begin, begin + lane))
+        found = detect_linear_equation(analyzer.simplify(others - first), [lane])
+        if not found or not analyzer.can_prove_equal(found[1], 0):
+            return None
+        return int(found[0]) if isinstance(found[0], int | tirx.IntImm) else None
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile of `side` values of axis `rows`, along which the `turned` loads are contiguous, by as many of `columns`,
+    along which the store and the other loads are."""
+
+    side: int
+    rows: _Axis
+    columns: _Axis
+    turned: tuple[_Access, ...]
+
+    def point(self, begin: Mapping[Any, Any], row: Any, column: Any) -> dict[Any, Any]:
+        """Return a point of the tile that begins at one."""
+        rows, columns = self.rows.var, self.columns.var
+        return {**begin, rows: begin[rows] + row, columns: begin[columns] + column}
+
+
+def _at(expression: Any, values: Mapping[Any, Any]) -> Any:
+    """Return an expression with the values of variables in their places."""
+
+    def value(var: Any) -> Any:
+        return next((new for old, new in values.items() if var.same_as(old)), var)
+
+    return tvm_ffi.structural_map(expression, [(tvm.ir.Var, value)])
+
+
+def _stage_of(block: SBlock, extents: Sequence[int]) -> _Stage | None:
+    """Return what a block computes, or None where it is no plain store. Axes that every access goes through as through
+    one are one."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore):
+        return None
+    loads: list[Any] = []
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(store.value, [(tvm.ir.TensorLoad, loads.append), (tvm.ir.Call, calls.append)])
+    if any(str(getattr(call.op, "name", "")).endswith(".if_then_else") for call in calls):
+        return None
+    found = [_access_of(load, load.source, load.indices) for load in loads]
+    stored = _access_of(store, store.buffer, store.indices)
+    known = tuple(access for access in found if access is not None)
+    if stored is None or len(known) < len(found):
+        return None
+    axes = tuple(_Axis(v.var, extent) for v, extent in zip(block.iter_vars, extents, strict=True))
+    return _joined(_Stage(axes, tuple((axis.var, axis.var) for axis in axes), known, stored))
+
+
+def _access_of(node: Any, buffer: Any, indices: Sequence[Any]) -> _Access | None:
+    """Return an access by its address. Return None for a buffer that is not stored in the order of its axes."""
+    if len(buffer.strides) or not isinstance(buffer.elem_offset, tirx.IntImm) or int(buffer.elem_offset):
+        return None
+    address: Any = tirx.const(0, "int32")
+    for index, size in zip(indices, buffer.shape, strict=True):
+        address = address * size + index
+    return _Access(node, buffer, address)
+
+
+def _joined(stage: _Stage) -> _Stage:
+    """Return the stage with neighbouring axes joined where all addresses allow that."""
+    for i, (outer, inner) in enumerate(zip(stage.axes, stage.axes[1:], strict=False)):
+        if all(_allows_joining(access.address, outer, inner) for access in (*stage.loads, stage.stored)):
+            both = _Axis(tirx.Var("both", "int32"), outer.extent * inner.extent)
+            values = {outer.var: both.var // inner.extent, inner.var: both.var % inner.extent}
+            return _joined(_replaced(stage, (*stage.axes[:i], both, *stage.axes[i + 2 :]), values))
+    return stage
+
+
+def _allows_joining(address: Any, outer: _Axis, inner: _Axis) -> bool:
+    found = detect_linear_equation(address, [outer.var, inner.var])
+    return bool(found) and Analyzer().can_prove_equal(found[0], found[1] * inner.extent)
+
+
+def _replaced(stage: _Stage, axes: tuple[_Axis, ...], values: Mapping[Any, Any]) -> _Stage:
+    """Return the stage with other axes, in which the old ones have these values."""
+    moved = _Stage(axes, tuple((var, _at(value, values)) for var, value in stage.iterators), (), stage.stored)
+    analyzer = moved.analyzer()
+    loads, stored = (
+        tuple(replace(access, address=analyzer.simplify(_at(access.address, values))) for access in accesses)
+        for accesses in (stage.loads, (stage.stored,))
+    )
+    return replace(moved, loads=loads, stored=stored[0])
+
+
+def _tile_of(stage: _Stage, lanes: int) -> _Tile | None:
+    """Return the largest tile that the stage's accesses allow, or None if they allow none or need none."""
+    side = lanes
+    while side >= _LEAST_SIDE:
+        for columns in stage.axes:
+            if columns.extent < side or stage.step(stage.stored, columns, side) != 1:
+                continue
+            turned = tuple(load for load in stage.loads if stage.step(load, columns, side) not in (0, 1))
+            for rows in stage.axes:
+                if rows is columns or rows.extent < side or not turned:
+                    continue
+                if all(stage.step(load, rows, side) == 1 for load in turned):
+                    return _Tile(side, rows, columns, turned)
+        side //= 2
+    return None
+
+
+def _emitted(stage: _Stage, tile: _Tile) -> Any:
+    """Return the body of a function that computes the stage tile by tile, with its outer loops in parallel."""
+    outer = [axis for axis in stage.axes if axis not in (tile.rows, tile.columns)]
+    chunks, tiles = prod(axis.extent for axis in outer), _tiles(tile.rows, tile.side)
+    parts = next(parts for parts in divisors(tiles, tiles) if chunks * parts >= _PARALLEL_CHUNKS or parts == tiles)
+    values = prod(axis.extent for axis in stage.axes)
+    loop = T.parallel if values >= _PARALLEL_VALUES else T.serial
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        views = {access.buffer: _emit_view(access.buffer) for access in (*stage.loads, stage.stored)}
+        with loop(0, chunks * parts) as index:
+            begin = dict[Any, Any]()
+            rest = index // parts
+            for axis in reversed(outer):
+                begin[axis.var] = T.Bind(rest % axis.extent)
+                rest = rest // axis.extent
+            with T.serial(0, tiles // parts) as row, T.serial(0, _tiles(tile.columns, tile.side)) as column:
+                number = index % parts * (tiles // parts) + row
+                begin[tile.rows.var] = T.Bind(_begin(number, tile.rows, tile.side))
+                begin[tile.columns.var] = T.Bind(_begin(column, tile.columns, tile.side))
+                _emit_tile(stage, tile, views, begin)
+    body = builder.get().body
+    return SBlockRealize([], True, SBlock([], [], [], "root", body))
+
+
+def _tiles(axis: _Axis, side: int) -> int:
+    """Return the number of tiles along an axis."""
+    return -(-axis.extent // side)
+
+
+def _emit_view(buffer: Any) -> Any:
+    """Emit a view of a buffer as one row of values."""
+    return T.decl_buffer((prod(int(size) for size in buffer.shape),), str(buffer.dtype), data=buffer.data)
+
+
+def _begin(number: Any, axis: _Axis, side: int) -> Any:
+    """Return where a tile begins."""
+    if axis.extent % side == 0:
+        return number * side
+    return tirx.min(number * side, tirx.const(axis.extent - side, "int32"))
+
+
+def _emit_tile(stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> None:
+    """Emit the tile that begins at this point."""
+    cells = {load: _emit_turned(load, tile, views, begin) for load in tile.turned}
+    for row in range(tile.side):
+        first = tile.point(begin, row, 0)
+        with T.vectorized(0, tile.side) as lane:
+
+            def loaded(node: Any, row: int = row, lane: Any = lane, first: Mapping[Any, Any] = first) -> Any:
+                load = next(load for load in stage.loads if load.node.same_as(node))
+                if load in tile.turned:
+                    return cells[load][row * tile.side + lane]
+                return views[load.buffer][_at(load.address, first) + lane * stage.step(load, tile.columns, tile.side)]
+
+            value = tvm_ffi.structural_map(stage.stored.node.value, [(tvm.ir.TensorLoad, loaded)])
+            value = _at(value, stage.at(tile.point(begin, row, lane)))
+            T.buffer_store(views[stage.stored.buffer], value, [_at(stage.stored.address, first) + lane])
+
+
+def _emit_turned(load: _Access, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> Any:
+    """Emit loads of a tile that is transposed on the way, and return the buffer that has it then, row by row."""
+    side = tile.side
+    turned = T.alloc_buffer((side * side,), str(load.node.ty.dtype), scope="local")
+    addresses = [_at(load.address, tile.point(begin, 0, column)) for column in range(side)]
+    columns = [T.Bind(views[load.buffer][tirx.Ramp(address, 1, side)]) for address in addresses]
+    for row, vector in enumerate(_transposed(columns)):
+        T.buffer_store(turned, vector, [tirx.Ramp(row * side, 1, side)])
+    return turned
+
+
+def _transposed(vectors: list[Any]) -> list[Any]:
+    """Emit the transposition of a square of vectors: each step merges the lanes of two vectors, half a square apart."""
+    side = len(vectors)
+    lanes = [lane for pair in zip(range(side), range(side, 2 * side), strict=True) for lane in pair]
+    for _ in range(side.bit_length() - 1):
+        pairs = zip(vectors[: side // 2], vectors[side // 2 :], strict=True)
+        vectors = [T.Bind(_merged(pair, half)) for pair in pairs for half in (lanes[:side], lanes[side:])]
+    return vectors
+
+
+def _merged(pair: tuple[Any, Any], lanes: Sequence[int]) -> Any:
+    return tirx.Shuffle(list(pair), [tirx.const(lane, "int32") for lane in lanes])
