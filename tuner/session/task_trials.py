@@ -29,7 +29,7 @@ class TaskTrials:
         self.repeats = 0  # trials of known configs since the last new one
         self._recorded: list[Trial] = []
         self._tried: dict[str, Trial] = {}  # the first trial of each config, by key
-        self._latest: dict[str, Trial] = {}  # the trial of each config that counts, by key
+        self._latest: dict[str, Trial] = {}  # the trial of each config that counts, by key, oldest first
         self._times = Counter[str]()  # successful trials of each config, by key
         self._best: Trial | None = None  # the first of `standing`
         self._curve: list[float] = []  # best seconds after each config tried
@@ -42,6 +42,7 @@ class TaskTrials:
         self._recorded.append(trial)
         key = trial.config.key
         if trial.ok or key not in self._latest or _is_telling(trial):
+            self._latest.pop(key, None)  # of equally fast ones the oldest is the best, as in the database
             self._latest[key] = trial
             self._rank(trial)
         self._times[key] += trial.ok

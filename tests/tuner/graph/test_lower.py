@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tvm import tirx
 from tvm.target import Target
 
+from templates.cpu.isa import vector_unit
 from templates.template import default_config
 from tests.tuner.graph.networks import Net, assert_computes, calls, conversions, expected, lowered, random_inputs, run
 from tuner.devices import open_device
@@ -125,6 +126,16 @@ def test_pooling(
     pools = [net.op(kind, x, kernel_shape=size, strides=strides, pads=pads, ceil_mode=ceil_mode, **o) for o in options]
     graph = assert_computes(net, tmp_path, target, pools)
     assert any("pool" in name for name in calls(graph, target))
+
+
+@pytest.mark.parametrize("channels", [3, 16, 20])
+def test_pools_of_plain_images_are_blocked(tmp_path: Path, target: Target, channels: int) -> None:
+    """An image that nothing else has in blocked layout, unless it has fewer channels than half a vector."""
+    net = Net()
+    x = net.input(1, channels, 9, 11)
+    pools = [net.op(kind, x, kernel_shape=[3, 3], pads=[1, 1, 1, 1]) for kind in ("MaxPool", "AveragePool")]
+    names = calls(assert_computes(net, tmp_path, target, pools), target)
+    assert any("average_pool" in name for name in names) == (2 * channels >= vector_unit(target).lanes)
 
 
 def test_dilated_pooling(tmp_path: Path, target: Target) -> None:

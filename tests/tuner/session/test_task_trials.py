@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tuning_db.made import trial
+from tests.tuning_db.made import CONV, LAPTOP, trial
 from tuner.session.task_trials import TaskTrials
 from tuning_db.record import FailureKind, Trial
+from tuning_db.store import open_db
 
 SECONDS = st.none() | st.sampled_from([1e-3, 2e-3, 3e-3, 4e-3])
 KINDS = st.sampled_from([FailureKind.COMPILE, FailureKind.DEVICE_LOST])
@@ -29,6 +31,17 @@ def test_the_best_is_the_first_that_stands(trials: list[Trial]) -> None:
         assert all(t.ok for t in standing)
         assert len({t.config for t in standing}) == len(standing)
     assert known.recorded == trials
+
+
+@given(TRIALS)
+@settings(max_examples=25)
+def test_the_best_is_that_of_the_database(tmp_path_factory: pytest.TempPathFactory, trials: list[Trial]) -> None:
+    """Of several that are equally fast, too."""
+    with open_db(tmp_path_factory.mktemp("store") / "t.db") as store:
+        store.add_many(trials)
+        standing = TaskTrials(trials).standing()
+        best = store.best(CONV, LAPTOP)
+    assert (best and best.seed) == (standing[0].seed if standing else None)
 
 
 @given(TRIALS)

@@ -14,6 +14,7 @@ from tvm import relax, te, tirx
 from tvm.ir import Call, Var
 
 from templates import default
+from templates.cpu.isa import vector_unit
 from templates.template import PLAIN, Layout
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.moves import Move, move_of
@@ -36,13 +37,14 @@ def emit_blocked(emitter: Emitter, forms: Forms, call: Any, *, out: Var, block: 
     """Emit an operator in blocked layout and return its result with the layout. Return None if it has to be plain.
 
     `block` is the layout block that its operands are read in, whatever layout they have; 0 means that it has to be
-    plain. If it is not given, it is the block of the first operand that has one.
+    plain. If it is not given, it is the block of the first operand that has one. A pooling is blocked on a CPU in any
+    case: its plain form has conditions in its inner loop.
     """
     if not isinstance(call, Call) or not hasattr(call.op, "name"):
         return None
     name = call.op.name.removeprefix("relax.")
     rule = _pointwise if name in _TOTAL | _PARTIAL else _RULES.get(name)
-    if rule is None or block == 0:
+    if rule is None or (block == 0 and rule not in _POOLS):
         return None
     found = rule(emitter, forms, call, out, block)
     return None if found is None else (emitter.typed(found[0], str(out.ty.dtype)), found[1])
@@ -113,8 +115,17 @@ def _window(call: Any, out: Var) -> Window | None:
     return Window(shape, result[2:], pair(a.pool_size), pair(a.strides), padding, pair(a.dilation))
 
 
+def _pooled_layout(emitter: Emitter, forms: Forms, data: Any, block: int | None) -> Layout:
+    """Return the layout that a pooling reads its data in. An image of fewer channels than half a vector stays plain."""
+    found, image = _block(forms, [data], block), _image(data)
+    if not found and image is not None and emitter.target.kind.name == "llvm":
+        lanes = vector_unit(emitter.target).lanes
+        found = lanes if 2 * image[1] >= lanes else 0
+    return Layout(found)
+
+
 def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
-    layout, window = Layout(_block(forms, call.args[:1], block)), _window(call, out)
+    layout, window = _pooled_layout(emitter, forms, call.args[0], block), _window(call, out)
     if not layout.block or window is None or not window.touches_input():
         return None
     dtype = str(call.args[0].ty.dtype)
@@ -125,7 +136,7 @@ def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | 
 
 
 def _average_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
-    layout, window = Layout(_block(forms, call.args[:1], block)), _window(call, out)
+    layout, window = _pooled_layout(emitter, forms, call.args[0], block), _window(call, out)
     if not layout.block or window is None:
         return None
     return _emit_average(
@@ -285,3 +296,4 @@ _RULES: dict[str, Callable[[Emitter, Forms, Any, Var, int | None], Blocked | Non
     "squeeze": _reshape,
     "strided_slice": _strided_slice,
 }
+_POOLS = (_max_pool, _average_pool)
