@@ -2,7 +2,7 @@
 
 An element-wise operator is the same operator on blocked operands. Pooling and resizing have functions of their own.
 Unless a plan says otherwise, an operator stays blocked only if one of its operands already is: nothing is converted for
-its sake alone. Arithmetic on halves is done in float32.
+its sake alone, but for a pooling on a CPU. Arithmetic on halves is done in float32.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def emit_blocked(emitter: Emitter, forms: Forms, call: Any, *, out: Var, block: 
     """Emit an operator in blocked layout and return its result with the layout. Return None if it has to be plain.
 
     `block` is the layout block that its operands are read in, whatever layout they have; 0 means that it has to be
-    plain. If it is not given, it is the block of the first operand that has one. A pooling is blocked on a CPU in any
-    case: its plain form has conditions in its inner loop.
+    plain. If it is not given, it is the block of the first operand that has one, and for a pooling on a CPU otherwise
+    that of its vectors: a plain one has conditions in its inner loop.
     """
     if not isinstance(call, Call) or not hasattr(call.op, "name"):
         return None
     name = call.op.name.removeprefix("relax.")
     rule = _pointwise if name in _TOTAL | _PARTIAL else _RULES.get(name)
-    if rule is None or (block == 0 and rule not in _POOLS):
+    if rule is None or block == 0:
         return None
     found = rule(emitter, forms, call, out, block)
     return None if found is None else (emitter.typed(found[0], str(out.ty.dtype)), found[1])
@@ -296,4 +296,3 @@ _RULES: dict[str, Callable[[Emitter, Forms, Any, Var, int | None], Blocked | Non
     "squeeze": _reshape,
     "strided_slice": _strided_slice,
 }
-_POOLS = (_max_pool, _average_pool)
