@@ -56,6 +56,10 @@ class _Axis:
     var: Any
     extent: int
 
+    @property
+    def dtype(self) -> str:
+        return str(self.var.ty.dtype)
+
 
 @dataclass(frozen=True)
 class _Access:
@@ -91,7 +95,7 @@ class _Stage:
         by no constant. Tiles have `side` values; they begin at multiples of it, or anywhere if it does not divide the
         axis."""
         analyzer = self.analyzer()
-        tile, lane = tirx.Var("tile", "int32"), tirx.Var("lane", "int32")
+        tile, lane = (tirx.Var(name, axis.dtype) for name in ("tile", "lane"))
         aligned = axis.extent % side == 0
         analyzer.bind(tile, tvm.ir.Range(0, axis.extent // side if aligned else axis.extent - side + 1))
         analyzer.bind(lane, tvm.ir.Range(0, side))
@@ -112,6 +116,10 @@ class _Tile:
     rows: _Axis
     columns: _Axis
     turned: tuple[_Access, ...]
+
+    def loop(self, kind: Any, extent: int) -> Any:
+        """Return a loop of a kind of T whose variable has the type of the axes."""
+        return kind(*(tirx.const(bound, self.rows.dtype) for bound in (0, extent)))
 
     def point(self, begin: Mapping[Any, Any], row: Any, column: Any) -> dict[Any, Any]:
         """Return a point of the tile that begins at one."""
@@ -152,8 +160,10 @@ def _access_of(node: Any, buffer: Any, indices: Sequence[Any]) -> _Access | None
     """Return an access by its address. Return None for a buffer that is not stored in the order of its axes."""
     if len(buffer.strides) or not isinstance(buffer.elem_offset, tirx.IntImm) or int(buffer.elem_offset):
         return None
-    address: Any = tirx.const(0, "int32")
-    for index, size in zip(indices, buffer.shape, strict=True):
+    if not indices:
+        return _Access(node, buffer, tirx.const(0, "int32"))
+    address = indices[0]
+    for index, size in zip(indices[1:], buffer.shape[1:], strict=True):
         address = address * size + index
     return _Access(node, buffer, address)
 
@@ -162,7 +172,7 @@ def _joined(stage: _Stage) -> _Stage:
     """Return the stage with neighbouring axes joined where all addresses allow that."""
     for i, (outer, inner) in enumerate(zip(stage.axes, stage.axes[1:], strict=False)):
         if all(_allows_joining(access.address, outer, inner) for access in (*stage.loads, stage.stored)):
-            both = _Axis(tirx.Var("both", "int32"), outer.extent * inner.extent)
+            both = _Axis(tirx.Var("both", outer.dtype), outer.extent * inner.extent)
             values = {outer.var: both.var // inner.extent, inner.var: both.var % inner.extent}
             return _joined(_replaced(stage, (*stage.axes[:i], both, *stage.axes[i + 2 :]), values))
     return stage
@@ -211,15 +221,15 @@ def _emitted(stage: _Stage, tile: _Tile) -> Any:
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         views = {access.buffer: _emit_view(access.buffer) for access in (*stage.loads, stage.stored)}
-        with loop(0, chunks * parts) as index:
+        with tile.loop(loop, chunks * parts) as index:
             begin = dict[Any, Any]()
             rest = index // parts
             for axis in reversed(outer):
                 begin[axis.var] = T.Bind(rest % axis.extent)
                 rest = rest // axis.extent
-            with T.serial(0, tiles // parts) as row, T.serial(0, _tiles(tile.columns, tile.side)) as column:
-                number = index % parts * (tiles // parts) + row
-                begin[tile.rows.var] = T.Bind(_begin(number, tile.rows, tile.side))
+            some, across = tiles // parts, _tiles(tile.columns, tile.side)
+            with tile.loop(T.serial, some) as row, tile.loop(T.serial, across) as column:
+                begin[tile.rows.var] = T.Bind(_begin(index % parts * some + row, tile.rows, tile.side))
                 begin[tile.columns.var] = T.Bind(_begin(column, tile.columns, tile.side))
                 _emit_tile(stage, tile, views, begin)
     body = builder.get().body
@@ -240,7 +250,7 @@ def _begin(number: Any, axis: _Axis, side: int) -> Any:
     """Return where a tile begins."""
     if axis.extent % side == 0:
         return number * side
-    return tirx.min(number * side, tirx.const(axis.extent - side, "int32"))
+    return tirx.min(number * side, tirx.const(axis.extent - side, axis.dtype))
 
 
 def _emit_tile(stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> None:
@@ -248,7 +258,7 @@ def _emit_tile(stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapp
     cells = {load: _emit_turned(load, tile, views, begin) for load in tile.turned}
     for row in range(tile.side):
         first = tile.point(begin, row, 0)
-        with T.vectorized(0, tile.side) as lane:
+        with tile.loop(T.vectorized, tile.side) as lane:
 
             def loaded(node: Any, row: int = row, lane: Any = lane, first: Mapping[Any, Any] = first) -> Any:
                 load = next(load for load in stage.loads if load.node.same_as(node))
