@@ -26,6 +26,8 @@ from templates.blocking import divisors
 from templates.blocks import block_names, extents_of, kinds_of
 
 _LEAST_SIDE = 4  # of a tile
+# TVM computes bfloat16 and smaller floating-point types as others, and loses the types of bound vectors on the way.
+_TYPES = {"float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
 _PARALLEL_CHUNKS = 32  # keep the cores of an edge device evenly busy
 _PARALLEL_VALUES = 4096  # fewer are computed in about the time that it takes to begin in parallel
 
@@ -202,6 +204,8 @@ def _tile_of(stage: _Stage, lanes: int) -> _Tile | None:
             if columns.extent < side or stage.step(stage.stored, columns, side) != 1:
                 continue
             turned = tuple(load for load in stage.loads if stage.step(load, columns, side) not in (0, 1))
+            if any(str(load.node.ty.dtype) not in _TYPES for load in turned):
+                return None
             for rows in stage.axes:
                 if rows is columns or rows.extent < side or not turned:
                     continue
