@@ -32,6 +32,9 @@ MAX_UNROLLED = 350
 PREFETCH_BYTES = 128 * 1024
 # The most input blocks of a chunk: a first-level cache holds their weights for a register tile's output blocks.
 MAX_CHUNK = 16
+# Weights that this many tiles of pixels read, one after the other, soon come from a cache: prefetching them for the
+# first costs all of them up to a fifth of their time. It is worth it where fewer share a read from memory.
+_FEW_TILES = 16
 # Values of the knob `groups`: they divide the image heights that networks have.
 GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
 
@@ -156,14 +159,16 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
 
 
 def _seeds(problem: DirectProblem, accumulators: int) -> tuple[Values, ...]:
-    """Return the tiles that fill the registers best, with and without skipping, prefetching, row groups and chunks."""
+    """Return the tiles that fill the registers best, with and without skipping, row groups and chunks. Weights that few
+    tiles read are prefetched."""
     ui = max(divisors(problem.blocks.in_lanes, 4))
     seeds = []
     for ob, tw in problem.blocks.register_tiles(problem.columns, accumulators)[:3]:
         tile = {"ob": ob, "tw": tw}
+        few = problem.rows * -(-problem.columns // tw) <= _FEW_TILES
         for groups in (1, max(g for g in GROUPS if _groups_divide(problem, tw, 1, g))):
             for skip in (1, 0):
-                seeds.append({**tile, "ui": ui, "groups": groups, "skip": skip, "prefetch": int(groups == 1)})
+                seeds.append({**tile, "ui": ui, "groups": groups, "skip": skip, "prefetch": int(few and groups == 1)})
         seeds.insert(-3, {**tile, "ui": ui, "groups": 1, "skip": 1, "prefetch": 0, "chunk": 1})
     known = {k.name: k.values for k in _knobs(problem, accumulators)}
     return tuple({k: v if v in known[k] else known[k][0] for k, v in seed.items()} for seed in seeds)
