@@ -1,12 +1,13 @@
 """This script exports today's networks to ONNX as their users do, for benchmarks/real_networks.py.
 
-    python benchmarks/real_exports.py FOLDER [--only NAME,...]
+    python benchmarks/real_exports.py FOLDER [--others] [--only NAME,...]
 
-It measures nothing. It uses both exporters of torch, several operator sets, half precision and quantisation. It writes
-FOLDER/NAME.onnx for each network whose file does not exist yet, and names those that cannot be exported, with the
-reason. It needs torch, torchvision, timm, onnxscript, onnxruntime and onnxconverter-common, and nothing of this
-project, so that it can run in another environment. Weights are random with fixed seeds. The statistics of batch
-normalisation are those of random inputs, so that activations keep their magnitude.
+It measures nothing. With `--others` it exports 32 more networks of timm, for which nothing was made or chosen. It uses
+both exporters of torch, several operator sets, half precision and quantisation. It writes FOLDER/NAME.onnx for each
+network whose file does not exist yet, and names those that cannot be exported, with the reason. It needs torch,
+torchvision, timm, onnxscript, onnxruntime and onnxconverter-common, and nothing of this project, so that it can run in
+another environment. Weights are random with fixed seeds. The statistics of batch normalisation are those of random
+inputs, so that activations keep their magnitude.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ from torch import nn
 TIMM = {
     "mobilenetv2_100": 224, "mobilenetv3_large_100": 224, "mobilenetv4_conv_small": 224, "efficientnet_b0": 224,
     "convnext_atto": 224, "vit_tiny_patch16_224": 224, "mobilevit_xxs": 256, "ghostnet_100": 224, "regnety_008": 224,
+}  # fmt: skip
+
+OTHERS = {
+    "coat_lite_tiny": 224, "convnextv2_atto": 224, "cspdarknet53": 256, "davit_tiny": 224, "densenet121": 224,
+    "dla34": 224, "edgenext_xx_small": 256, "efficientvit_b0": 224, "ese_vovnet19b_dw": 224, "fastvit_t8": 256,
+    "hgnetv2_b0": 224, "hrnet_w18_small": 224, "inception_v3": 299, "lcnet_050": 224, "levit_128s": 224,
+    "maxvit_pico_rw_256": 256, "mixer_b16_224": 224, "mobilenetv4_hybrid_medium": 224, "mobileone_s0": 224,
+    "poolformer_s12": 224, "pvt_v2_b0": 224, "regnetx_004": 224, "repvit_m0_9": 224, "res2net50_26w_4s": 224,
+    "resmlp_12_224": 224, "resnext50_32x4d": 224, "rexnet_100": 224, "seresnet50": 224, "starnet_s1": 224,
+    "swin_tiny_patch4_window7_224": 224, "tf_efficientnet_lite0": 224, "xcit_nano_12_p8_224": 224,
 }  # fmt: skip
 
 
@@ -166,12 +177,13 @@ def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, opset: int, 
         torch.onnx.export(model, (given,), str(path), opset_version=opset, dynamo=False, dynamic_axes=axes, **names)
 
 
+def by(make: Callable[[], nn.Module], *shape: int, opset: int = 17, dynamo: bool = False, free: bool = False):
+    """Return a function that writes the file of a network."""
+    return lambda path: export(steady(make(), shape), shape, path, opset=opset, dynamo=dynamo, free=free)
+
+
 def exported() -> dict[str, Callable[[Path], None]]:
     """Return the functions that write the files, by name."""
-
-    def by(make: Callable[[], nn.Module], *shape: int, opset: int = 17, dynamo: bool = False, free: bool = False):
-        return lambda path: export(steady(make(), shape), shape, path, opset=opset, dynamo=dynamo, free=free)
-
     found = {
         name: by(lambda name=name: timm_model(name), 1, 3, size, size, free=i % 2 == 0, opset=13 if i == 0 else 10 + i)
         for i, (name, size) in enumerate(TIMM.items())
@@ -191,6 +203,11 @@ def exported() -> dict[str, Callable[[Path], None]]:
         "recurrent-dynamo": by(Recurrent, 1, 1, 32, 128, opset=18, dynamo=True),
         "yolo_head": by(YoloHead, 1, 3, 320, 320, opset=16, free=True),
     }
+
+
+def others() -> dict[str, Callable[[Path], None]]:
+    """Return the functions that write the files of the networks for which nothing was made or chosen, by name."""
+    return {name: by(lambda name=name: timm_model(name), 1, 3, size, size) for name, size in OTHERS.items()}
 
 
 def derived(folder: Path) -> dict[str, Callable[[Path], None]]:
@@ -236,10 +253,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--others", action="store_true", help="those for which nothing was made or chosen")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for name, write in {**exported(), **derived(asked.folder)}.items():
+    networks = others() if asked.others else {**exported(), **derived(asked.folder)}
+    for name, write in networks.items():
         path = asked.folder / f"{name}.onnx"
         if path.exists() or (asked.only and name not in asked.only.split(",")):
             continue
