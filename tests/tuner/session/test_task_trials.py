@@ -36,7 +36,7 @@ def test_the_best_is_the_first_that_stands(trials: list[Trial]) -> None:
 @given(TRIALS)
 @settings(max_examples=25)
 def test_the_best_is_that_of_the_database(tmp_path_factory: pytest.TempPathFactory, trials: list[Trial]) -> None:
-    """Of several that are equally fast, too."""
+    """It is the same of several that are equally fast, too."""
     with open_db(tmp_path_factory.mktemp("store") / "t.db") as store:
         store.add_many(trials)
         standing = TaskTrials(trials).standing()
