@@ -122,6 +122,11 @@ def loads_of(sch: Schedule, block: Any) -> list[Any]:
     return found
 
 
+def is_condition(call: Any) -> bool:
+    """Tell whether a call computes one of two operands, and leaves the other."""
+    return str(getattr(call.op, "name", "")).endswith(".if_then_else")
+
+
 def is_contiguous(sch: Schedule, block: Any, loop: int) -> bool:
     """Tell whether neighbouring iterations of a loop load neighbouring elements, or the same ones. Axes of one element
     at the end of a tensor do not count."""

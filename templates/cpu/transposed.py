@@ -23,7 +23,7 @@ from tvm.sym.pattern import detect_linear_equation
 from tvm.tirx.script import builder as T
 
 from templates.blocking import divisors
-from templates.blocks import block_names, extents_of, kinds_of
+from templates.blocks import block_names, extents_of, is_condition, kinds_of
 
 _LEAST_SIDE = 4  # of a tile
 # TVM computes bfloat16 and smaller floating-point types as others, and loses the types of bound vectors on the way.
@@ -147,7 +147,7 @@ def _stage_of(block: SBlock, extents: Sequence[int]) -> _Stage | None:
     loads: list[Any] = []
     calls: list[Any] = []
     tvm_ffi.structural_walk(store.value, [(tvm.ir.TensorLoad, loads.append), (tvm.ir.Call, calls.append)])
-    if any(str(getattr(call.op, "name", "")).endswith(".if_then_else") for call in calls):
+    if any(map(is_condition, calls)):
         return None
     found = [_access_of(load, load.source, load.indices) for load in loads]
     stored = _access_of(store, store.buffer, store.indices)

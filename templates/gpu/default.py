@@ -24,6 +24,7 @@ from templates.blocks import (
     extents_of,
     fold_consumer,
     inlined,
+    is_condition,
     is_contiguous,
     kinds_of,
     mark_scheduled,
@@ -127,7 +128,7 @@ def _is_cheap(sch: Schedule, stage: Any, reduction: Any) -> bool:
     calls: list[Any] = []
 
     def call(node: Any) -> None:
-        if not str(getattr(node.op, "name", "")).endswith(".if_then_else"):
+        if not is_condition(node):
             calls.append(node)
 
     tvm_ffi.structural_walk(sch.get(stage).body, [(tvm.ir.Call, call)])
