@@ -27,13 +27,9 @@ from templates.blocks import (
 )
 from templates.cpu.isa import vector_unit
 from templates.cpu.rows import schedule_rows
+from templates.cpu.stages import PARALLEL_CHUNKS, PARALLEL_VALUES
 from templates.cpu.transposed import in_tiles
 from templates.stages import new_schedule
-
-# Loops of fewer iterations stay serial, as a parallel region costs about a microsecond.
-_PARALLEL_ITERATIONS = 4096
-# This many parallel chunks keep the cores of an edge device evenly busy.
-_PARALLEL_CHUNKS = 32
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -77,10 +73,10 @@ def _schedule_block(sch: Schedule, name: str, lanes: int) -> None:
         sch.reorder(*outer, *reduction, inner[-1])
     if not outer:
         return
-    if not reduction and prod(extents_of(sch, outer[:-1])) >= _PARALLEL_CHUNKS:
+    if not reduction and prod(extents_of(sch, outer[:-1])) >= PARALLEL_CHUNKS:
         outer = outer[:-1]  # the last loop is not fused: along a row no index has to be divided out of the fused loop
     parallel = sch.fuse(*outer)
-    if prod(extents) >= _PARALLEL_ITERATIONS:
+    if prod(extents) >= PARALLEL_VALUES:
         sch.parallel(parallel)  # this comes before the reduction is decomposed: afterwards TVM refuses
     if vector:
         _schedule_vector(sch, block, outer=parallel, reduction=reduction, inner=inner[-1], lanes=lanes)

@@ -11,9 +11,9 @@ from math import prod
 from tvm.s_tir import Schedule, ScheduleError
 
 from templates.blocks import block_names, extents_of, is_contiguous, kinds_of
+from templates.cpu.stages import PARALLEL_VALUES
 
 _LEAST_ROWS = 4
-_PARALLEL_VALUES = 4096  # fewer are computed in about the time that it takes to begin in parallel
 _MAX_ROW_VALUES = 1 << 14  # of all stages of a row, 64 KB
 
 
@@ -55,7 +55,7 @@ def _by_rows(sch: Schedule, names: list[str], depth: int) -> Schedule | None:
         values += prod(inner)
     if values > _MAX_ROW_VALUES:
         return None
-    if rows * values >= _PARALLEL_VALUES:
+    if rows * values >= PARALLEL_VALUES:
         sch.parallel(row)
     return sch
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tvm.s_tir import Schedule
 
+PARALLEL_VALUES = 4096  # fewer are computed in about the microsecond that it takes to begin in parallel
+PARALLEL_CHUNKS = 32  # this many keep the cores of an edge device evenly busy
+
 
 def pad_at_root(sch: Schedule, block: str) -> None:
     """Schedule a padding stage at the root: parallel over batch, channel blocks and rows, vectorised over lanes."""

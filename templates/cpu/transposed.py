@@ -24,12 +24,11 @@ from tvm.tirx.script import builder as T
 
 from templates.blocking import divisors
 from templates.blocks import block_names, extents_of, is_condition, kinds_of
+from templates.cpu.stages import PARALLEL_CHUNKS, PARALLEL_VALUES
 
 _LEAST_SIDE = 4  # of a tile
 # TVM computes bfloat16 and smaller floating-point types as others, and loses the types of bound vectors on the way.
 _TYPES = {"float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
-_PARALLEL_CHUNKS = 32  # keep the cores of an edge device evenly busy
-_PARALLEL_VALUES = 4096  # fewer are computed in about the time that it takes to begin in parallel
 
 
 def in_tiles(sch: Schedule, lanes: int) -> tirx.PrimFunc | None:
@@ -189,11 +188,11 @@ def _replaced(stage: _Stage, axes: tuple[_Axis, ...], values: Mapping[Any, Any])
     """Return the stage with other axes, in which the old ones have these values."""
     moved = _Stage(axes, tuple((var, _at(value, values)) for var, value in stage.iterators), (), stage.stored)
     analyzer = moved.analyzer()
-    loads, stored = (
-        tuple(replace(access, address=analyzer.simplify(_at(access.address, values))) for access in accesses)
-        for accesses in (stage.loads, (stage.stored,))
-    )
-    return replace(moved, loads=loads, stored=stored[0])
+
+    def replaced(access: _Access) -> _Access:
+        return replace(access, address=analyzer.simplify(_at(access.address, values)))
+
+    return replace(moved, loads=tuple(map(replaced, stage.loads)), stored=replaced(stage.stored))
 
 
 def _tile_of(stage: _Stage, lanes: int) -> _Tile | None:
@@ -219,9 +218,9 @@ def _emitted(stage: _Stage, tile: _Tile) -> Any:
     """Return the body of a function that computes the stage tile by tile, with its outer loops in parallel."""
     outer = [axis for axis in stage.axes if axis not in (tile.rows, tile.columns)]
     chunks, tiles = prod(axis.extent for axis in outer), _tiles(tile.rows, tile.side)
-    parts = next(parts for parts in divisors(tiles, tiles) if chunks * parts >= _PARALLEL_CHUNKS or parts == tiles)
+    parts = next(parts for parts in divisors(tiles, tiles) if chunks * parts >= PARALLEL_CHUNKS or parts == tiles)
     values = prod(axis.extent for axis in stage.axes)
-    loop = T.parallel if values >= _PARALLEL_VALUES else T.serial
+    loop = T.parallel if values >= PARALLEL_VALUES else T.serial
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         views = {access.buffer: _emit_view(access.buffer) for access in (*stage.loads, stage.stored)}
@@ -260,15 +259,16 @@ def _begin(number: Any, axis: _Axis, side: int) -> Any:
 def _emit_tile(stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> None:
     """Emit the tile that begins at this point."""
     cells = {load: _emit_turned(load, tile, views, begin) for load in tile.turned}
+    steps = {load: stage.step(load, tile.columns, tile.side) for load in stage.loads if load not in cells}
     for row in range(tile.side):
         first = tile.point(begin, row, 0)
         with tile.loop(T.vectorized, tile.side) as lane:
 
             def loaded(node: Any, row: int = row, lane: Any = lane, first: Mapping[Any, Any] = first) -> Any:
                 load = next(load for load in stage.loads if load.node.same_as(node))
-                if load in tile.turned:
+                if load in cells:
                     return cells[load][row * tile.side + lane]
-                return views[load.buffer][_at(load.address, first) + lane * stage.step(load, tile.columns, tile.side)]
+                return views[load.buffer][_at(load.address, first) + lane * steps[load]]
 
             value = tvm_ffi.structural_map(stage.stored.node.value, [(tvm.ir.TensorLoad, loaded)])
             value = _at(value, stage.at(tile.point(begin, row, lane)))
