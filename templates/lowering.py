@@ -17,12 +17,12 @@ def build(func: tirx.PrimFunc, target: Target) -> Any:
         return tvm.tirx.build(with_vector_math(func, target), target=target)
 
 
-def lowering_context() -> tvm.transform.PassContext:
-    """Return the pass context to compile kernels in.
+def lowering_context(*instruments: Any) -> tvm.transform.PassContext:
+    """Return the pass context to compile kernels in, which `instruments` of TVM's watch.
 
     Argument checks are off: they would take a third of the compile time, and our callers pass correct arguments. TVM's
     elimination of common subexpressions is off: it takes a tenth of the compile time and changes no kernel's speed, as
     LLVM does the same. Copies are asynchronous only where a schedule asks for it (templates.gpu.stages.overlap_copies).
     """
     config = {"tirx.disable_assert": True, "tirx.disable_cse_tir": True, "tirx.use_async_copy": True}
-    return tvm.transform.PassContext(config=config)
+    return tvm.transform.PassContext(config=config, instruments=list(instruments))

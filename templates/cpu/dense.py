@@ -14,8 +14,9 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
-from templates.cpu.isa import VectorUnit, vector_unit
+from templates.cpu.isa import VectorUnit, threads_of, vector_unit
 from templates.cpu.product_tiles import Product
+from templates.cpu.stages import EVEN, waiting
 from templates.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
@@ -56,7 +57,7 @@ class PackedDense(AnchorTemplate):
             Constraint("the register tile does not fit", lambda v: v["nb"] * v["rows"] <= unit.accumulators),
             Constraint("too many unrolled multiply-adds", lambda v: v["nb"] * v["rows"] * v["ki"] <= MAX_UNROLLED),
         )
-        seeds = _seeds(dense, knobs[0].values, vectors, unit)
+        seeds = _seeds(dense, knobs[0].values, unit=unit, threads=threads_of(target))
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(dense, unit.lanes, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -76,17 +77,26 @@ class PackedDense(AnchorTemplate):
         return _prefetch_weights(func, config.knobs) if config["prefetch"] else func
 
 
-def _seeds(dense: Dense, widths: Sequence[int], vectors: int, unit: VectorUnit) -> tuple[Values, ...]:
+def _seeds(dense: Dense, widths: Sequence[int], *, unit: VectorUnit, threads: int) -> tuple[Values, ...]:
     """Return the best tiles. Weights that few rows share come from memory, and are fetched ahead. Where many rows share
-    them they lie in a cache, and a third of the time would be spent on fetching."""
+    them they lie in a cache, and a third of the time would be spent on fetching. Threads share out the channels, or the
+    rows where they would wait less."""
+    vectors = -(-dense.out_features // unit.lanes)
     tiles = Product(dense.rows, vectors, dense.in_features, unit.lanes, unit.accumulators).tiles(
         tile_sizes(dense.rows, 14), widths
     )
     ki = max(divisors(dense.in_features, 4))
     ahead = 32 if dense.in_features > 32 else 0
     fetched = (ahead, 0) if dense.rows <= _FEW_ROWS else (0, ahead)
+
+    def split(rows: int, nb: int) -> str:
+        channels = waiting(-(-vectors // nb), threads)
+        return "channels" if channels <= max(EVEN, waiting(-(-dense.rows // rows), threads)) else "rows"
+
     return tuple(
-        {"nb": nb, "rows": rows, "ki": ki, "prefetch": p} for p in dict.fromkeys(fetched) for rows, nb in tiles[:3]
+        {"nb": nb, "rows": rows, "ki": ki, "prefetch": p, "split": split(rows, nb)}
+        for p in dict.fromkeys(fetched)
+        for rows, nb in tiles[:3]
     )
 
 

@@ -15,8 +15,8 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
-from templates.cpu.isa import vector_unit
-from templates.cpu.stages import pad_at_root
+from templates.cpu.isa import threads_of, vector_unit
+from templates.cpu.stages import even, pad_at_root
 from templates.depthwise import depthwise_compute, pack_depthwise
 from templates.rewrite import mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -76,7 +76,9 @@ class Depthwise(AnchorTemplate):
                 lambda v: v["pad"] != "inline" or conv.out_width % v["tw"] == 0,
             ),
         )
-        return Space(self.name, knobs, constraints, _seeds(conv, limit, padded), lambda v: _features(conv, v))
+        blocks = conv.batch * -(-conv.in_channels // vector_unit(target).lanes)
+        seeds = _even_first(_seeds(conv, limit, padded), conv.out_height, blocks, threads_of(target))
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "blocked"
@@ -103,6 +105,11 @@ def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
                 place = {"rows": rows, "order": order, "pad": pad}
                 seeds.append({"th": th, "tw": exact[-1], **place, "unroll_kh": unroll_kh})
     return tuple(seeds)
+
+
+def _even_first(seeds: tuple[Values, ...], height: int, blocks: int, threads: int) -> tuple[Values, ...]:
+    """Return the seeds with those first whose chunks of rows keep the threads evenly busy."""
+    return tuple(sorted(seeds, key=lambda v: not even(blocks * (height // (v["rows"] or height)), threads)))
 
 
 def _features(conv: Conv2d, v: Values) -> Mapping[str, float]:

@@ -16,8 +16,9 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
-from templates.cpu.isa import vector_unit
-from templates.cpu.stages import pad_at_root
+from templates.cpu.isa import threads_of, vector_unit
+from templates.cpu.product_tiles import Product
+from templates.cpu.stages import EVEN, even, pad_at_root, waiting
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.rewrite import CACHE_LINE_FLOATS, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -75,7 +76,8 @@ class DirectConv(AnchorTemplate):
         problem = self._problem(workload, target)
         knobs = _knobs(problem, unit.accumulators)
         constraints = _constraints(problem, unit.accumulators)
-        return Space(self.name, knobs, constraints, _seeds(problem, unit.accumulators), lambda v: _features(problem, v))
+        seeds = _seeds(problem, unit.accumulators, threads_of(target))
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(problem, v))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._problem(workload, target)
@@ -158,15 +160,47 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
     )
 
 
-def _seeds(problem: DirectProblem, accumulators: int) -> tuple[Values, ...]:
+def _parallel_chunks(problem: DirectProblem, ob: int, groups: int) -> int:
+    return problem.conv.batch * groups * (problem.blocks.padded(ob).all_out_blocks // ob)
+
+
+def _fewest_groups(problem: DirectProblem, tile: tuple[int, int], threads: int) -> int:
+    """Return the smallest number of row groups with which a register tile (ob, tw) keeps the threads evenly busy. If
+    none does, return that with which they wait least."""
+    ob, tw = tile
+
+    def cost(groups: int) -> tuple[bool, float]:
+        chunks = _parallel_chunks(problem, ob, groups)
+        return (False, groups) if even(chunks, threads) else (True, waiting(chunks, threads))
+
+    return min((g for g in GROUPS if _groups_divide(problem, tw, 1, g)), key=cost)
+
+
+def _seeded_tiles(problem: DirectProblem, accumulators: int, threads: int) -> list[tuple[int, int]]:
+    """Return the register tiles (ob, tw) that fill the registers best. The first keeps the threads evenly busy, unless
+    that costs more than it saves."""
+    tiles = problem.blocks.register_tiles(problem.columns, accumulators)
+    product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, accumulators)
+
+    def share(tile: tuple[int, int]) -> float:
+        return waiting(_parallel_chunks(problem, tile[0], _fewest_groups(problem, tile, threads)), threads)
+
+    first = tiles[0]
+    if share(first) > EVEN:
+        first = min(tiles, key=lambda tile: product.cost((tile[1], tile[0])) * share(tile))
+    return list(dict.fromkeys((first, *tiles)))[:3]
+
+
+def _seeds(problem: DirectProblem, accumulators: int, threads: int) -> tuple[Values, ...]:
     """Return the tiles that fill the registers best, with and without skipping, row groups and chunks. Weights that few
     tiles read are prefetched."""
     ui = max(divisors(problem.blocks.in_lanes, 4))
     seeds = []
-    for ob, tw in problem.blocks.register_tiles(problem.columns, accumulators)[:3]:
+    for ob, tw in _seeded_tiles(problem, accumulators, threads):
         tile = {"ob": ob, "tw": tw}
         few = problem.rows * -(-problem.columns // tw) <= _FEW_TILES
-        for groups in (1, max(g for g in GROUPS if _groups_divide(problem, tw, 1, g))):
+        most = max(g for g in GROUPS if _groups_divide(problem, tw, 1, g))
+        for groups in (_fewest_groups(problem, (ob, tw), threads), most):
             for skip in (1, 0):
                 seeds.append({**tile, "ui": ui, "groups": groups, "skip": skip, "prefetch": int(few and groups == 1)})
         seeds.insert(-3, {**tile, "ui": ui, "groups": 1, "skip": 1, "prefetch": 0, "chunk": 1})

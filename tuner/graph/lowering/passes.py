@@ -7,7 +7,7 @@ templates.default.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,11 +80,19 @@ def memory_as_operands() -> Any:
     return tvm.transform.Sequential([passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()])
 
 
-def compile_module(module: IRModule, host: Target, devices: int, capture: Target | None = None) -> Any:
+def compile_module(
+    module: IRModule,
+    host: Target,
+    devices: int,
+    capture: Target | None = None,
+    *,
+    instruments: Sequence[Any] = (),
+) -> Any:
     """Compile a module that computes on that many devices, and return the relax.VMExecutable.
 
     `host` is the target that code for the host is compiled for (see `placed.host_of`). If `capture` is given, the
-    module also becomes a graph on the device of this target (see `capture.with_captured`).
+    module also becomes a graph on the device of this target (see `capture.with_captured`). `instruments` of TVM's watch
+    the passes.
     """
     passes = relax.transform
     # TVM plans storage without regard to devices: tensors of two devices would share it. TVM's pools are used then.
@@ -105,7 +113,7 @@ def compile_module(module: IRModule, host: Target, devices: int, capture: Target
             passes.AttachGlobalSymbol(),
         ]
     )
-    with host, lowering_context():
+    with host, lowering_context(*instruments):
         return relax.build(module, host, relax_pipeline=lowering)
 
 

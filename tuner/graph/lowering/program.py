@@ -1,0 +1,152 @@
+"""Describe a lowered network as a list of kernel calls on tensors, for programs that run without TVM. Start at
+`program_of`.
+
+The function of the virtual machine holds the same calls. Here they are plain data that can be stored as JSON. No memory
+is planned yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tvm import relax
+from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
+
+from tuner.graph.ir.bindings import dtype_of, shape_of
+from tuner.graph.ir.simplify import is_call
+from tuner.graph.lowering.passes import memory_as_operands
+from tuner.graph.lowering.workspaces import Workspace
+
+
+class NoProgramError(Exception):
+    """Raised for a network that is more than a list of kernel calls. The message says what it does besides."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that kernels read or write. `memory` is the index of the value whose memory holds it: its own, or that
+    of the value that it is another shape of."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A call of a kernel. `operands` are indices of values; the kernel writes to the last of them."""
+
+    function: str
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The kernel calls of an inference, in order.
+
+    `inputs`, `constants` and `outputs` are indices of `values`. `workspaces` has the memory that kernels take for
+    themselves, by function.
+    """
+
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    constants: tuple[int, ...]
+    outputs: tuple[int, ...]
+    calls: tuple[KernelCall, ...]
+    workspaces: Mapping[str, Workspace] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON, which `from_dict` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Program:
+        """Return the program that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        program = cls(
+            tuple(Value(tuple(map(int, v["shape"])), str(v["dtype"]), int(v["memory"])) for v in data["values"]),
+            *(tuple(map(int, data[name])) for name in ("inputs", "constants", "outputs")),
+            tuple(KernelCall(str(c["function"]), tuple(map(int, c["operands"]))) for c in data["calls"]),
+            {str(name): Workspace(**sizes) for name, sizes in data["workspaces"].items()},
+        )
+        named = (*program.inputs, *program.constants, *program.outputs, *(v.memory for v in program.values))
+        if not all(0 <= i < len(program.values) for i in (*named, *(o for c in program.calls for o in c.operands))):
+            raise ValueError("a value that is named does not exist")
+        return program
+
+
+def program_of(module: IRModule, inputs: int) -> Program:
+    """Return the program of a module that `lower_placed` made, whose first `inputs` parameters are the model's inputs
+    and whose others are constants. Workspaces are not known before the kernels are compiled.
+
+    Raises NoProgramError where the network does more than call kernels on one device.
+    """
+    if len(module.global_infos["vdevice"]) > 1:
+        raise NoProgramError("it computes on several devices or on a GPU")
+    main = memory_as_operands()(module)["main"]
+    return _Reader(main).program(inputs)
+
+
+class _Reader:
+    """Reads the bindings of a function in order."""
+
+    def __init__(self, main: relax.Function) -> None:
+        self._main = main
+        self._values: list[Value] = []
+        self._calls: list[KernelCall] = []
+        self._held: dict[Var, Any] = {}  # the index of a variable's value; a list of them for a tuple
+
+    def program(self, inputs: int) -> Program:
+        for parameter in self._main.params:
+            self._held[parameter] = self._new(parameter)
+        for block in self._main.body.blocks:
+            for binding in block.bindings:
+                self._held[binding.var] = self._read(binding.var, binding.value)
+        outputs = self._of(self._main.body.body)
+        parameters = range(len(self._main.params))
+        return Program(
+            tuple(self._values),
+            tuple(parameters[:inputs]),
+            tuple(parameters[inputs:]),
+            tuple(outputs if isinstance(outputs, list) else [outputs]),
+            tuple(self._calls),
+        )
+
+    def _new(self, expr: Any, memory: int | None = None) -> int:
+        """Add a value with the type of an expression, and return its index."""
+        shape, dtype, index = shape_of(expr), dtype_of(expr), len(self._values)
+        if shape is None or dtype is None:
+            raise NoProgramError(f"it makes a value of type {expr.ty}")
+        self._values.append(Value(shape, dtype, index if memory is None else memory))
+        return index
+
+    def _read(self, var: Var, value: Any) -> Any:
+        if is_call(value, "builtin.alloc_tensor"):
+            return self._new(var)
+        if is_call(value, "reshape"):
+            return self._new(var, self._values[self._of(value.args[0])].memory)
+        if isinstance(value, Call) and isinstance(value.op, GlobalVar):
+            operands = self._flat(value.args)
+            self._calls.append(KernelCall(value.op.name_hint, tuple(operands)))
+            return operands[-1]
+        if isinstance(value, Call):
+            raise NoProgramError(f"it calls {value.op}")
+        return self._of(value)
+
+    def _of(self, expr: Any) -> Any:
+        if isinstance(expr, Var):
+            return self._held[expr]
+        if isinstance(expr, relax.Tuple):
+            return [self._of(item) for item in expr.fields]
+        if isinstance(expr, relax.TupleGetItem):
+            return self._of(expr.tuple_value)[expr.index]
+        what = "a constant of its own" if isinstance(expr, GenericConst) else f"{type(expr).__name__}"
+        raise NoProgramError(f"it reads {what}")
+
+    def _flat(self, args: Sequence[Any]) -> list[int]:
+        found: list[int] = []
+        for arg in args:
+            held = self._of(arg)
+            found += held if isinstance(held, list) else [held]
+        return found
