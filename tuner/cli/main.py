@@ -38,6 +38,7 @@ COMMANDS = (
     "model",
     "plan",
     "build",
+    "export",
     "run",
     "bench",
     "demo",

@@ -23,7 +23,9 @@ from tuner.graph.lowering.lower import LoweredOperator
 from tuner.graph.lowering.merge import merged_tasks
 from tuner.graph.lowering.passes import REMEDY, compile_module, culprit, memory_as_operands
 from tuner.graph.lowering.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.lowering.program import KernelCall, NoProgramError, Program, Value, program_of
 from tuner.graph.lowering.stopwatch import Stopwatch
+from tuner.graph.lowering.workspaces import Workspace, Workspaces
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 
 __all__ = [
@@ -35,17 +37,23 @@ __all__ = [
     "DevicePlan",
     "FlopShare",
     "FusedGraph",
+    "KernelCall",
     "LoweredOperator",
     "MergedOperator",
     "Model",
+    "NoProgramError",
     "OperatorStep",
     "Part",
     "Parts",
     "Placed",
     "PlacedOperator",
+    "Program",
     "Stopwatch",
     "TensorInfo",
     "TunedStep",
+    "Value",
+    "Workspace",
+    "Workspaces",
     "compile_module",
     "culprit",
     "flop_table",
@@ -63,6 +71,7 @@ __all__ = [
     "memory_as_operands",
     "merged_tasks",
     "operator_model",
+    "program_of",
     "runs_on",
     "tasks_of",
     "why_not_captured",

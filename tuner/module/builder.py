@@ -12,7 +12,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,18 @@ from tuner.graph import (
     FusedGraph,
     MergedOperator,
     Model,
+    NoProgramError,
     Placed,
     PlacedOperator,
+    Program,
     TunedStep,
+    Workspaces,
     compile_module,
     culprit,
     fuse,
     host_of,
     lower_placed,
+    program_of,
 )
 from tuner.graph.layout.choice import Choice, Planned, choose
 from tuner.measure.codegen.toolchain import check_toolchain
@@ -115,13 +119,23 @@ def build_placed(
         placed = options.arrange(placed)
     capture = devices[0].target if placed.captured else None
     host = host_of([device.target for device in devices])
+    workspaces = Workspaces()
     try:
-        executable = compile_module(placed.module, host, len(devices), capture)
+        executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces])
     except Exception as error:  # of any type: TVM raises many, none of which names a function
         remedy = REMEDY if not devices[0].is_host else "this is a fault of edgetune's: please report it with the model"
         raise BadInput(f"{network.model.name}: {culprit(placed.module, error)}; {remedy}") from error
-    compiled = _Compiled(network, devices, placed, chosen, executable)
+    compiled = _Compiled(network, devices, placed, chosen, executable, _program(placed, workspaces))
     return save(compiled.contents, Path(directory), linker, describe=compiled.manifest, check=options.check)
+
+
+def _program(placed: Placed, workspaces: Workspaces) -> Program | None:
+    """Return the program of a network, or None if it has none."""
+    try:
+        return replace(program_of(placed.module, len(placed.inputs)), workspaces=workspaces.found)
+    except NoProgramError as error:
+        _log.info("cannot be exported: %s", error)
+        return None
 
 
 def _choices(
@@ -149,20 +163,22 @@ def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A network that is compiled for its devices, before it is saved. `chosen` has the kernels by device."""
+    """A network that is compiled for its devices, before it is saved. `chosen` has the kernels by device, and `program`
+    is what an export needs."""
 
     graph: FusedGraph
     devices: Sequence[Device]
     placed: Placed
     chosen: Sequence[Mapping[Var, Choice]]
     executable: Any
+    program: Program | None
 
     @property
     def contents(self) -> Contents:
         """Return what is to be saved."""
         functions = sum(isinstance(f, tirx.PrimFunc) for f in self.placed.module.functions.values())
         parallel = any(device.is_host for device in self.devices)
-        return Contents(self.executable.mod, functions, self.placed.constants, parallel)
+        return Contents(self.executable.mod, functions, self.placed.constants, parallel, self.program)
 
     def manifest(self, written: Written) -> Manifest:
         """Return the manifest of the module in the files that were written."""

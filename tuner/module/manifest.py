@@ -22,6 +22,7 @@ FILE_NAME = "manifest.json"
 KIND = "edgetune-module"
 FORMAT = 9
 NETWORKS, KERNELS, CONSTANTS = ".ro", ".so", ".params"  # endings of the files' names
+PROGRAMS, OBJECTS = ".json", ".o"
 _UNSIGNED = 8  # the last format whose manifests have no checksum of their own; it is read as well
 
 
@@ -108,7 +109,8 @@ class Manifest:
     were checked with. `dtype` is how activations and weights are stored. `errors` has the largest error of every output
     relative to its largest value, as found when the module was built (empty if it was not verified). `stages` describes
     the stages in which kernels are launched, if they are not launched one after the other. `entry` is the function that
-    an inference calls.
+    an inference calls. `program` and `objects` name the files that an export is made of: the kernel calls, and the
+    kernels before they were linked (None if there are none).
     """
 
     model: Mapping[str, str]
@@ -129,6 +131,8 @@ class Manifest:
     errors: Mapping[str, float]
     stages: tuple[str, ...] = ()
     entry: str = "main"
+    program: str | None = None
+    objects: str | None = None
 
     @property
     def driven_kinds(self) -> list[DeviceKind]:
@@ -223,11 +227,17 @@ def _check_names(path: Path, manifest: Manifest) -> None:
     for name in manifest.files:
         if name in ("", "..") or Path(name).name != name:
             raise BadInput(f"{path}: names {name!r}, which is no file in the module's folder; do not use this module")
-    kinds = {manifest.network: NETWORKS, manifest.kernels: KERNELS, **dict.fromkeys(manifest.constants, CONSTANTS)}
+    kinds = {
+        manifest.network: NETWORKS,
+        manifest.kernels: KERNELS,
+        manifest.program: PROGRAMS,
+        manifest.objects: OBJECTS,
+        **dict.fromkeys(manifest.constants, CONSTANTS),
+    }
     for used, kind in kinds.items():
         if used is not None and not used.endswith(kind):  # a file of another kind would be misread
             raise BadInput(f"{path}: {used!r} is no file of the kind {kind}; build the module again")
-    for used in (manifest.network, manifest.kernels, *manifest.constants):
+    for used in kinds:
         if used is not None and used not in list(manifest.files):
             raise BadInput(f"{path}: {used!r} has no checksum; build the module again")
 
@@ -241,7 +251,8 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
 
     if not isinstance(data["files"], dict):
         raise TypeError("the files are names with checksums")
-    data = {"entry": "main", **data}  # modules built before 2026-11-25 have no other entry
+    # Modules built before 2026-11-25 have no other entry, those before 2026-11-28 nothing to export.
+    data = {"entry": "main", "program": None, "objects": None, **data}
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
     fields["operators"] = tuple(OperatorEntry.from_dict(o) for o in data["operators"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -17,9 +18,11 @@ import tvm
 
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
+from tuner.graph import Program
 from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module, written_files
 
 NETWORK = "network.ro"
+PROGRAM = "program.json"
 CONSTANTS = "constants-{device}.params"
 
 # LLVM ends the process when it cannot write, and TVM ignores the error. So room for this many bytes is claimed before
@@ -37,12 +40,14 @@ Check = Callable[[Path], Mapping[str, float] | None]
 class Contents:
     """The parts of a module that are to be saved. `module` is the virtual machine's executable, `functions` the number
     of its kernels. `constants` holds the constants that are parameters, by device. `parallel` is true if kernels of the
-    host are among them; a thread pool runs the loops of those kernels."""
+    host are among them; a thread pool runs the loops of those kernels. `program` is what `tune export` needs, or None
+    if the network cannot be exported."""
 
     module: Any
     functions: int
     constants: Sequence[Sequence[np.ndarray]]
     parallel: bool
+    program: Program | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class Written:
     network: str
     constants: tuple[str | None, ...]
     files: dict[str, str]
+    program: str | None
+    objects: str | None
 
 
 def check_directory(directory: Path) -> None:
@@ -89,12 +96,13 @@ def save(
     try:
         try:
             os.chmod(partial, 0o755)
-            kernels = _write_files(contents.module, contents.functions, partial, linker)
+            kernels, objects = _write_files(contents, partial, linker)
             if contents.parallel:
                 _write_pool(partial)
             constants = tuple(_write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
+            program = _write_program(contents.program, partial)
             files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
-            manifest = describe(Written(kernels, NETWORK, constants, files))
+            manifest = describe(Written(kernels, NETWORK, constants, files, program, objects))
             (partial / FILE_NAME).write_text(manifest.to_json())
         except OSError as error:
             raise _unwritable(directory, error) from None
@@ -115,26 +123,35 @@ def _unwritable(directory: Path, error: OSError) -> BadInput:
     return BadInput(f"{directory}: cannot be written: {error.strerror or error}")
 
 
-def _write_files(module: Any, functions: int, folder: Path, linker: str) -> str | None:
-    """Write the network and the kernels. Return the name of the kernels' library, or None if there are no kernels. The
-    name contains the library's checksum, because the system's loader takes two libraries of one name for the same."""
+def _write_files(contents: Contents, folder: Path, linker: str) -> tuple[str | None, str | None]:
+    """Write the network and the kernels. Return the name of the kernels' library, or None if there are no kernels, and
+    of their object file, or None if nothing is to be exported. The library's name contains its checksum, because the
+    system's loader takes two libraries of one name for the same."""
+    module = contents.module
     network, compiled, library = folder / NETWORK, folder / "kernels.o", folder / "kernels.so"
     module.write_to_file(str(network), "ro")
-    _claim(compiled, _RESERVE_BYTES + functions * _RESERVE_PER_FUNCTION_BYTES)
+    _claim(compiled, _RESERVE_BYTES + contents.functions * _RESERVE_PER_FUNCTION_BYTES)
     kernels = [child for child in module.imports if child.kind == "llvm"]
     if not kernels:
-        return None
+        return None, None
     kernels[0].write_to_file(str(compiled), "o")
     objects = [compiled, *_write_device_code(kernels[0], folder)]
     command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), *map(str, objects)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise OSError(f"{linker} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    for part in objects:
+    for part in objects if contents.program is None else objects[1:]:
         part.unlink()
     named = folder / f"kernels-{checksum(library)[:12]}.so"
     library.rename(named)
-    return named.name
+    return named.name, compiled.name if compiled.exists() else None
+
+
+def _write_program(program: Program | None, folder: Path) -> str | None:
+    if program is None:
+        return None
+    (folder / PROGRAM).write_text(json.dumps(program.as_dict()))
+    return PROGRAM
 
 
 def _write_pool(folder: Path) -> None:

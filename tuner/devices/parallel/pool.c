@@ -21,14 +21,6 @@
 
 #include "pool.h"
 
-/* TVM's, from tvm/runtime/base.h. */
-typedef struct {
-  void* sync_handle;
-  int32_t num_task;
-} Group;
-typedef int (*Lambda)(int task, Group* group, void* data);
-
-#define MOST_THREADS 256
 #define PARTS 16             /* of a loop, per thread */
 #define SPINS 20000          /* of a worker before it sleeps: about the time between two kernels, many times over */
 #define CLOSING_SPINS 2000   /* of the caller before it yields its core */
@@ -86,6 +78,11 @@ static _Atomic int resting;      /* workers are to leave their cores to others' 
 static _Atomic uint64_t stirred; /* how often they were called back */
 static int started = 1; /* threads that exist, the caller included */
 
+static _Atomic long patience = SPINS; /* how long a worker spins before it sleeps */
+static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER;
+static int cores[MOST_THREADS], kept; /* the cores that threads are kept on: see edgetune_keep */
+
+static _Thread_local int number;     /* of this worker; 0 in every other thread */
 static _Thread_local int wanted = 1; /* threads for the loops of this caller */
 static _Thread_local int inside;     /* a part is being run: its own loops are not shared */
 static _Thread_local Team* team;     /* a group is being run: its loops are its team's */
@@ -154,7 +151,8 @@ static void attend(int self);
 static void serve(Loop* loop, int self) {
   uint64_t seen = 0;
   for (;;) {
-    for (long n = 0; n < SPINS && atomic_load_explicit(&loop->epoch, memory_order_acquire) == seen; n++) {
+    long spins = atomic_load_explicit(&patience, memory_order_relaxed);
+    for (long n = 0; n < spins && atomic_load_explicit(&loop->epoch, memory_order_acquire) == seen; n++) {
       if (atomic_load_explicit(&resting, memory_order_relaxed)) break;
       relax();
     }
@@ -175,7 +173,17 @@ static void serve(Loop* loop, int self) {
 }
 
 static void* worker(void* argument) {
-  serve(&whole, (int)(intptr_t)argument);
+  number = (int)(intptr_t)argument;
+  pthread_mutex_lock(&keeping);
+  int cpu = number < kept ? cores[number] : -1;
+  pthread_mutex_unlock(&keeping);
+  if (cpu >= 0 && cpu < CPU_SETSIZE) {
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(cpu, &own);
+    sched_setaffinity(0, sizeof own, &own); /* where that is refused, it runs on any core */
+  }
+  serve(&whole, number);
   return 0;
 }
 
@@ -213,7 +221,7 @@ static int share_out(Loop* loop, Lambda function, void* argument, int self, int 
   return atomic_load(&loop->failed);
 }
 
-/* TVMBackendParallelLaunch: what is parallel inside a part, or while another thread's loop is open, is not shared. */
+/* What is parallel inside a part, or while another thread's loop is open, is not shared. */
 int edgetune_launch(Lambda function, void* argument, int tasks) {
   (void)tasks; /* TVM's wish: 0, as many as there are threads */
   if (team && !inside)
@@ -294,7 +302,6 @@ void edgetune_together(int groups, const int* work, void (*function)(int group, 
   pthread_mutex_unlock(&launching);
 }
 
-/* Workers sleep, and leave their cores to the threads of another library, until they are called back or have a loop. */
 void edgetune_rest(void) { atomic_store(&resting, 1); }
 
 void edgetune_rise(void) {
@@ -313,12 +320,11 @@ static void reset(void) {
   atomic_store(&sleeping, 0);
   atomic_store(&resting, 0);
   pthread_mutex_init(&launching, 0);
+  pthread_mutex_init(&keeping, 0);
   pthread_mutex_init(&sleep_mutex, 0);
   pthread_cond_init(&wake, 0); /* it remembers who waited */
 }
 
-/* Loops that the calling thread launches from now on are shared by `count` threads, itself included; those that do not
- * exist yet are started. Returns how many there are now. */
 int edgetune_threads(int count) {
   static int watching;
   pthread_mutex_lock(&launching);
@@ -335,12 +341,22 @@ int edgetune_threads(int count) {
   return found;
 }
 
+void edgetune_keep(const int* cpus, int count) {
+  pthread_mutex_lock(&keeping);
+  kept = count < MOST_THREADS ? count : MOST_THREADS;
+  for (int i = 0; i < kept; i++) cores[i] = cpus[i];
+  pthread_mutex_unlock(&keeping);
+}
+
+void edgetune_spin(int active) { atomic_store(&patience, active ? SPINS : 0); }
+
+int edgetune_number(void) { return number; }
+
 static _Thread_local int depth;         /* of calls inside calls */
 static _Thread_local int held;          /* the outermost one keeps its thread on a core */
 static _Thread_local cpu_set_t outside; /* where that thread may be otherwise */
 
-/* A call of a network begins: until edgetune_leave the calling thread shares its loops between `count` threads, and
- * stays on the core `cpu` (-1: where the system wants it). Here, as cold Python takes ten times as long for it. */
+/* The calling thread is kept on its core here, as cold Python takes ten times as long for it. */
 void edgetune_enter(int count, int cpu) {
   if (count > started)
     edgetune_threads(count);

@@ -65,10 +65,12 @@ class Program:
     def from_dict(cls, data: Mapping[str, Any]) -> Program:
         """Return the program that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         program = cls(
-            tuple(Value(tuple(map(int, v["shape"])), str(v["dtype"]), int(v["memory"])) for v in data["values"]),
-            *(tuple(map(int, data[name])) for name in ("inputs", "constants", "outputs")),
-            tuple(KernelCall(str(c["function"]), tuple(map(int, c["operands"]))) for c in data["calls"]),
-            {str(name): Workspace(**sizes) for name, sizes in data["workspaces"].items()},
+            values=tuple(Value(tuple(map(int, v["shape"])), str(v["dtype"]), int(v["memory"])) for v in data["values"]),
+            inputs=tuple(map(int, data["inputs"])),
+            constants=tuple(map(int, data["constants"])),
+            outputs=tuple(map(int, data["outputs"])),
+            calls=tuple(KernelCall(str(c["function"]), tuple(map(int, c["operands"]))) for c in data["calls"]),
+            workspaces={str(name): Workspace(**sizes) for name, sizes in data["workspaces"].items()},
         )
         named = (*program.inputs, *program.constants, *program.outputs, *(v.memory for v in program.values))
         if not all(0 <= i < len(program.values) for i in (*named, *(o for c in program.calls for o in c.operands))):

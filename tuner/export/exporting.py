@@ -1,0 +1,161 @@
+"""Export a built module as a library in C that runs without TVM. Start at `export`."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import platform
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from board_agent.parsing import parse_json
+from tuner.errors import BadInput
+from tuner.export.checking import check_equal
+from tuner.export.compiling import Code, link, toolchain_for
+from tuner.export.layout import Layout, laid_out
+from tuner.export.source import Source, filled
+from tuner.export.weights import Weights, weights_of
+from tuner.graph import Program
+from tuner.measure.codegen.toolchain import machine_of
+from tuner.module.manifest import Manifest, read_manifest
+from tuner.module.saving import read_constants
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_FORMAT = 1
+# Files of the export that are templates of the runtime, by their endings.
+_TEMPLATES = {".hpp": "interface.hpp.in", ".py": "wrapper.py.in"}
+_PLAIN = ("example.c", "Makefile", "CMakeLists.txt")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was exported: the files' folder, and sizes in bytes. `arena` is what one context with the usual number of
+    threads needs, `least` the most values that are needed at one time, and `library` the size of the shared library."""
+
+    folder: Path
+    name: str
+    library: int
+    weights: int
+    arena: int
+    least: int
+    calls: int
+
+
+def export(
+    directory: str | Path, folder: str | Path, name: str | None = None, *, flags: Sequence[str] = ()
+) -> Exported:
+    """Export the module in `directory` to `folder`, under a `name` (default: the model's). `flags` are given to the C
+    compiler. Files of an earlier export are replaced, others are kept. An export for this kind of machine is compared
+    with the module before it is put in place.
+
+    Raises BadInput if the module cannot be exported, the name is no identifier, or a tool is missing or fails. Raises
+    VerificationFailed if an output of the export differs from the module's.
+    """
+    directory, folder = Path(directory), Path(folder).resolve()
+    manifest = read_manifest(directory)
+    program = _program(directory, manifest)
+    name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
+    machine = machine_of(tvm.target.Target(dict(manifest.devices[0].target)))
+    tools = toolchain_for(machine)
+    weights = _weights(directory, manifest, program)
+    source = Source(
+        name,
+        program,
+        laid_out(program, len(manifest.outputs)),
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
+        threads=manifest.threads,
+        features=manifest.cpu_features,
+        identity=weights.identity,
+    )
+    kernels = None if manifest.objects is None else directory / manifest.objects
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+            work = Path(temporary)
+            link(Code(name, source.body(), source.header(), kernels), work, tools, flags=flags)
+            _write_rest(source, weights, work)
+            found = _described(source, manifest, work)
+            (work / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+            if machine == platform.machine():
+                check_equal(directory, work, name)
+            folder.mkdir(exist_ok=True)
+            for path in [p for p in work.iterdir() if p.is_file()]:
+                path.replace(folder / path.name)
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return Exported(folder, name, calls=len(program.calls), **found["memory"])
+
+
+def identifier(name: str, given: bool) -> str:
+    """Return a name for C and Python. One that was `given` has to be an identifier; another is made one.
+
+    Raises BadInput for a given name that is none.
+    """
+    if not given:
+        name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower()
+        name = name if _NAME.fullmatch(name) and not keyword.iskeyword(name) else f"network_{name}".strip("_")
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise BadInput(f"--name {name!r}: is no identifier of C and Python; begin with a letter, such as resnet18")
+    return name
+
+
+def _program(directory: Path, manifest: Manifest) -> Program:
+    if manifest.program is None:
+        raise BadInput(
+            f"{directory}: cannot be exported: only networks on one CPU, without stages, are exported today; "
+            "build it with --device cpu by this version"
+        )
+    try:
+        return Program.from_dict(parse_json((directory / manifest.program).read_text()))
+    except (OSError, KeyError, TypeError, ValueError):
+        raise BadInput(f"{directory / manifest.program}: damaged; build the module again") from None
+
+
+def _weights(directory: Path, manifest: Manifest, program: Program) -> Weights:
+    name = manifest.constants[0]
+    arrays = [] if name is None else [np.from_dlpack(tensor) for tensor in read_constants(directory / name)]
+    if len(arrays) != len(program.constants):
+        raise BadInput(f"{directory}: damaged: its constants are not those of its program; build the module again")
+    return weights_of(arrays, json.dumps(program.as_dict(), sort_keys=True))
+
+
+def _write_rest(source: Source, weights: Weights, folder: Path) -> None:
+    (folder / f"{source.name}.weights").write_bytes(weights.content)
+    (folder / f"{source.name}.h").write_text(source.header())
+    for ending, template in _TEMPLATES.items():
+        (folder / f"{source.name}{ending}").write_text(filled(template, source.words))
+    for file in _PLAIN:
+        (folder / file).write_text(filled(f"{file}.in", source.words))
+
+
+def _described(source: Source, manifest: Manifest, folder: Path) -> dict[str, Any]:
+    """Return the description of an export, which is written beside it."""
+    layout: Layout = source.layout
+    memory = {
+        "library": (folder / f"lib{source.name}.so").stat().st_size,
+        "weights": (folder / f"{source.name}.weights").stat().st_size,
+        "arena": layout.arena + manifest.threads * layout.part,
+        "least": layout.least + manifest.threads * layout.part,
+    }
+    return {
+        "kind": "edgetune-export",
+        "format": _FORMAT,
+        "name": source.name,
+        "model": dict(manifest.model),
+        "inputs": [asdict(t) for t in source.inputs],
+        "outputs": [asdict(t) for t in source.outputs],
+        "target": dict(manifest.devices[0].target),
+        "cpu_features": list(source.features),
+        "threads": manifest.threads,
+        "calls": len(source.program.calls),
+        "memory": memory,
+        "errors": dict(manifest.errors),
+        "versions": dict(manifest.versions),
+    }

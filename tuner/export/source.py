@@ -1,0 +1,171 @@
+"""Write the C source of an exported network: its tables and its calls. Start at `Source`.
+
+The text includes runtime/network.inc, which is the same for all networks. Kernels are called in straight-line code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+
+import tvm_ffi
+
+from tuner.export.layout import Layout, Place, bytes_of
+from tuner.graph import Program, TensorInfo
+
+_SYMBOL = "__tvm_ffi_"  # before the names of kernels in object files
+_PLACES = {Place.ARENA: "IN_ARENA", Place.WEIGHTS: "IN_WEIGHTS", Place.INPUT: "IN_INPUT", Place.OUTPUT: "IN_OUTPUT"}
+
+
+def runtime(name: str) -> str:
+    """Return the text of a file of the runtime."""
+    return (files(__package__) / "runtime" / name).read_text()
+
+
+def filled(template: str, values: Mapping[str, object]) -> str:
+    """Return a template of the runtime with @WORDS@ replaced by values."""
+    text = runtime(template)
+    for word, value in values.items():
+        text = text.replace(f"@{word}@", str(value))
+    return text
+
+
+@dataclass(frozen=True)
+class Source:
+    """A network that is to become C, under a `name` that is an identifier.
+
+    `inputs` and `outputs` are the model's. `threads` is the number that the kernels were tuned for, `features` are the
+    instruction sets that they use, and `identity` are the 16 bytes that the file of weights has to have.
+    """
+
+    name: str
+    program: Program
+    layout: Layout
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    threads: int
+    features: tuple[str, ...]
+    identity: bytes
+
+    @cached_property
+    def words(self) -> dict[str, object]:
+        """Return what stands for the @WORDS@ of templates."""
+        return {
+            "NAME": self.name,
+            "MACRO": self.name.upper(),
+            "INPUTS": len(self.inputs),
+            "OUTPUTS": len(self.outputs),
+            "INPUT_LIST": _listed(self.inputs),
+            "OUTPUT_LIST": _listed(self.outputs),
+        }
+
+    def header(self) -> str:
+        """Return the header that users include."""
+        return filled("interface.h.in", self.words)
+
+    def body(self) -> str:
+        """Return the C file of the network."""
+        name, macro = self.name, self.name.upper()
+        return "\n".join(
+            (
+                f"/* The network {name}, as edgetune exported it: tables, and the calls of its kernels. */",
+                "#define _GNU_SOURCE",
+                f'#include "{name}.h"',
+                '#include "network.h"',
+                '#include "pool.h"',
+                f"#define NETWORK(what) {name}_##what",
+                f"#define STATUS(what) {macro}_##what",
+                *self._sizes(),
+                *self._tables(),
+                *(f"int {_SYMBOL}{k}(void *, const Any *, int32_t, Any *);" for k in self._kernels()),
+                filled("network.inc", self.words),
+                "static int call_kernels(NETWORK(context) *context) {",
+                *self._calls(),
+                "  return STATUS(OK);",
+                "}",
+                "",
+            )
+        )
+
+    def _kernels(self) -> list[str]:
+        return list(dict.fromkeys(call.function for call in self.program.calls))
+
+    def _sizes(self) -> Iterable[str]:
+        layout = self.layout
+        yield f"#define ARENA_BYTES ((size_t){layout.arena})"
+        yield f"#define PART_BYTES ((size_t){layout.part})"
+        yield f"#define WEIGHT_BYTES ((size_t){layout.weights})"
+        yield f"#define THREADS {self.threads}"
+
+    def _tables(self) -> Iterable[str]:
+        program = self.program
+        yield f"static const unsigned char identity[16] = {{{_numbers(self.identity)}}};"
+        yield f"static const char *const features[] = {{{', '.join(map(_text, self.features)) or '0'}}};"
+        yield from self._values()
+        operands = [operand for call in program.calls for operand in call.operands]
+        yield _array("int32_t", "operands", operands)
+        yield f"enum {{ OPERANDS = {len(operands)} }};"
+        bound = [i for i, held in enumerate(self.layout.values) if held.place in (Place.INPUT, Place.OUTPUT)]
+        yield _array("int32_t", "bound", bound)
+        yield f"enum {{ BOUND = {len(bound)} }};"
+        yield _array("int32_t", "results", program.outputs[: len(self.outputs)])
+        counts = [program.outputs[o.count.result] if o.count else 0 for o in self.outputs]
+        yield _array("int32_t", "counts", counts)
+        for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
+            yield from self._described(kind, tensors)
+
+    def _values(self) -> Iterable[str]:
+        """Yield the shapes of all values, and their table."""
+        shapes, rows = list[int](), list[str]()
+        for value, held in zip(self.program.values, self.layout.values, strict=True):
+            dtype = tvm_ffi.dtype(value.dtype)
+            kind = f"{{{dtype.type_code}, {dtype.bits}, 1}}"
+            place = f"{_PLACES[held.place]}, {held.index}, {held.offset}u"
+            rows.append(f"  {{shapes + {len(shapes)}, {len(value.shape)}, {kind}, {place}}},")
+            shapes += value.shape
+        yield _array("int64_t", "shapes", shapes)
+        yield f"enum {{ VALUES = {len(rows)} }};"
+        yield from ("static const Value values[VALUES] = {", *rows, "};")
+
+    def _described(self, kind: str, tensors: tuple[TensorInfo, ...]) -> Iterable[str]:
+        macro = self.name.upper()
+        for i, tensor in enumerate(tensors):
+            yield _array("int64_t", f"shape_of_{kind}_{i}", tensor.shape)
+        yield f"const {self.name}_tensor {self.name}_{kind}[{macro}_{kind.upper()}] = {{"
+        places = self.program.inputs if kind == "inputs" else self.program.outputs
+        for i, (tensor, place) in enumerate(zip(tensors, places, strict=False)):
+            counted = tensor.count.axis if tensor.count else -1
+            size = bytes_of(self.program.values[place])
+            rank = len(tensor.shape)
+            yield f'  {{{_text(tensor.name)}, "{tensor.dtype}", shape_of_{kind}_{i}, {rank}, {counted}, {size}u}},'
+        yield "};"
+
+    def _calls(self) -> Iterable[str]:
+        first = 0
+        for call, scratch in zip(self.program.calls, self.layout.scratch, strict=True):
+            space = self.program.workspaces.get(call.function)
+            size, count = (space.whole if space else 0), len(call.operands)
+            yield f"  CALL({_SYMBOL}{call.function}, {first}, {count}, {scratch}u, {size}u);"
+            first += count
+
+
+def _listed(tensors: Iterable[TensorInfo]) -> str:
+    """Return the lines of a comment that list tensors."""
+    return "\n".join(f" *   {_text(t.name)}: {t.dtype} of shape {list(t.shape)}".replace("*/", "* /") for t in tensors)
+
+
+def _array(ctype: str, name: str, numbers: Iterable[int]) -> str:
+    values = _numbers(numbers)
+    return f"static const {ctype} {name}[] = {{{values or '0'}}};"
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _text(value: str) -> str:
+    """Return a C string literal. Bytes that are not plain ASCII are written as octal numbers."""
+    plain = (chr(b) if 32 <= b < 127 and chr(b) not in '\\"?' else f"\\{b:03o}" for b in value.encode())
+    return f'"{"".join(plain)}"'
