@@ -81,7 +81,7 @@ def _exported(
             build_verified(replace(asked, output=Path(folder) / "module"), out)
             exported = export(Path(folder) / "module", output, name)
     _show(exported, out)
-    return {**asdict(exported), "folder": str(output)}
+    return {**asdict(exported), "folder": str(exported.folder)}
 
 
 def _show(exported: Exported, out: Output) -> None:

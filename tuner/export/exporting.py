@@ -49,16 +49,22 @@ class Exported:
 
 
 def export(
-    directory: str | Path, folder: str | Path, name: str | None = None, *, flags: Sequence[str] = ()
+    directory: str | Path,
+    folder: str | Path,
+    name: str | None = None,
+    *,
+    flags: Sequence[str] = (),
+    check: bool = True,
 ) -> Exported:
     """Export the module in `directory` to `folder`, under a `name` (default: the model's). `flags` are given to the C
-    compiler. Files of an earlier export are replaced, others are kept. An export for this kind of machine is compared
-    with the module before it is put in place.
+    compiler. Files of an earlier export are replaced, others are kept. With `check`, an export for this kind of machine
+    is compared with the module before it is put in place.
 
     Raises BadInput if the module cannot be exported, the name is no identifier, or a tool is missing or fails. Raises
     VerificationFailed if an output of the export differs from the module's.
     """
-    directory, folder = Path(directory), Path(folder).resolve()
+    directory, folder = Path(directory), Path(folder)
+    target = folder.resolve()  # a link's target is written to
     manifest = read_manifest(directory)
     program = _program(directory, manifest)
     name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
@@ -77,17 +83,17 @@ def export(
     )
     kernels = None if manifest.objects is None else directory / manifest.objects
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
             work = Path(temporary)
             link(Code(name, source.body(), source.header(), kernels), work, tools, flags=flags)
             _write_rest(source, weights, work)
             found = _described(source, manifest, work)
             (work / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-            if machine == platform.machine():
+            if check and machine == platform.machine():
                 check_equal(directory, work, name)
-            folder.mkdir(exist_ok=True)
+            target.mkdir(exist_ok=True)
             for path in [p for p in work.iterdir() if p.is_file()]:
-                path.replace(folder / path.name)
+                path.replace(target / path.name)
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written: {error.strerror or error}") from None
     return Exported(folder, name, calls=len(program.calls), **found["memory"])

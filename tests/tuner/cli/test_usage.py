@@ -22,6 +22,7 @@ COMMANDS = (
     "model",
     "plan",
     "build",
+    "export",
     "run",
     "bench",
     "demo",

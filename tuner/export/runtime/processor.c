@@ -25,6 +25,7 @@ static const Feature known[] = {
     {"bmi", 7, 0, EBX, 3, 0},            {"bmi2", 7, 0, EBX, 8, 0},           {"avx512f", 7, 0, EBX, 16, ZMM},
     {"avx512dq", 7, 0, EBX, 17, ZMM},    {"avx512cd", 7, 0, EBX, 28, ZMM},    {"avx512bw", 7, 0, EBX, 30, ZMM},
     {"avx512vl", 7, 0, EBX, 31, ZMM},    {"avx512vnni", 7, 0, ECX, 11, ZMM},  {"avx512bf16", 7, 1, EAX, 5, ZMM},
+    {"xop", 0x80000001u, 0, ECX, 11, YMM},
 };
 
 static unsigned saved_state(void) {

@@ -215,12 +215,18 @@ class _Assembly:
             parameters.append(parameter)
         for segment, lowered in self._pieces:
             self._lift(segment, lowered)
+        if self._host == 0:
+            for output in self._graph.outputs:
+                self._lift_constant(output, 0)
         lifted = [var for constants in self._constants for _, var in constants.values()]
         with self._builder.function("main", [*parameters, *lifted]):
             with self._builder.dataflow():
                 for segment, lowered in self._pieces:
                     self._add(segment, lowered)
-                results = [self._held[o, self._home[o]] if isinstance(o, Var) else o for o in self._graph.outputs]
+                results = [
+                    self._held[o, self._home[o]] if isinstance(o, Var) else self._lifted.get((0, o), o)
+                    for o in self._graph.outputs
+                ]
                 result = self._builder.emit_output(relax.Tuple(results))
             self._builder.emit_func_output(result)
         module = self._builder.get()
@@ -240,18 +246,20 @@ class _Assembly:
         """Make parameters of a segment's constants, except on a first device that is not the host."""
         if segment.device == 0 and self._host != 0:
             return
-        held = self._constants[segment.device]
         bindings = Bindings.of(lowered.module["main"])
         for value in (*bindings.values, relax.Tuple(list(bindings.outputs))):
             for leaf in operands(value):
-                array = None if (segment.device, leaf) in self._lifted else constant(leaf)
-                if array is None:
-                    continue
-                key = _digest(array)
-                if key not in held:
-                    ty = self._placed(leaf.ty, segment.device)
-                    held[key] = array, relax.Var(f"constant_{segment.device}_{len(held)}", ty)
-                self._lifted[segment.device, leaf] = held[key][1]
+                self._lift_constant(leaf, segment.device)
+
+    def _lift_constant(self, leaf: Any, device: int) -> None:
+        """Make a parameter of an expression that is a constant."""
+        array = None if (device, leaf) in self._lifted else constant(leaf)
+        if array is None:
+            return
+        held, key = self._constants[device], _digest(array)
+        if key not in held:
+            held[key] = array, relax.Var(f"constant_{device}_{len(held)}", self._placed(leaf.ty, device))
+        self._lifted[device, leaf] = held[key][1]
 
     def _add(self, segment: Segment, lowered: Lowered) -> None:
         main, device = lowered.module["main"], segment.device

@@ -1,0 +1,63 @@
+"""Exports of small networks, and programs that are compiled against them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.tuner.module.test_detector import write_tiny_detector
+from tests.tuner.tiny_network import write_tiny_network
+from tuner.devices import open_device
+from tuner.export import export
+from tuner.export.checking import wrapper_of
+from tuner.graph import load_onnx
+from tuner.module import Module, build, load, random_inputs
+
+NETWORKS = {"tiny": write_tiny_network, "detector": write_tiny_detector}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A module and what was exported from it, under a name."""
+
+    module: Path
+    folder: Path
+    name: str
+
+    def network(self, **options: Any) -> Any:
+        """The export, as its Python wrapper runs it."""
+        return wrapper_of(self.folder, self.name).Network(keep=False, **options)
+
+    def loaded(self) -> Module:
+        return load(self.module, pin=False)
+
+    def inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
+        return random_inputs(self.loaded().manifest.inputs, seed)
+
+
+def compiled(made: Made, source: Path, program: Path, *, shared: bool = False, flags: Sequence[str] = ()) -> Path:
+    """Compile a C or C++ program against an export."""
+    library = made.folder / f"lib{made.name}.{'so' if shared else 'a'}"
+    compiler = "g++" if source.suffix == ".cc" else "gcc"
+    command = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{made.folder}", "-o", str(program)]
+    done = subprocess.run(
+        [*command, str(source), str(library), f"-Wl,-rpath,{made.folder}", "-pthread", "-lm", "-ldl"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def make_exports(folder: Path) -> None:
+    """Fill a folder with the modules and the exports of NETWORKS."""
+    for name, write in NETWORKS.items():
+        model = write(folder / f"{name}.onnx")
+        build(load_onnx(model), open_device("cpu", 2), folder / f"{name}.module")
+        export(folder / f"{name}.module", folder / f"{name}.c", name)
