@@ -31,5 +31,5 @@ def test_it_is_short_and_points_to_every_page_of_the_manual():
 def test_a_model_is_tuned_by_what_it_shows(tmp_path: Path):
     with Reader(tmp_path) as reader:
         reader.follow(README, ["Tune your own model"])
-    assert [words[1] for words in reader.done] == ["zoo", "model", "build", "bench", "run"]
+    assert [words[1] for words in reader.done] == ["zoo", "model", "build", "bench", "run", "export"]
     assert (tmp_path / "outputs.npz").is_file()
