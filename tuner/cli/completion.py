@@ -19,6 +19,7 @@ ASKING = ("--install-completion", "--show-completion")
 SEARCHERS = names_of("searchers")
 NETWORKS = names_of("networks")
 PROFILES = names_of("profiles")
+CPUS = names_of("cpus")
 VENDORS = names_of("vendors")
 PEERS = names_of("peers")
 # These are forms of device names. Only the drivers know which devices are here; `tune devices` asks them.

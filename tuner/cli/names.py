@@ -20,8 +20,8 @@ def _stored() -> dict[str, dict[str, str]]:
 
 
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the stored names of a kind: searchers, networks, profiles, vendors, peers, operators, or devices that are
-    here (devices), elsewhere (remote_devices) or on boards (devices_on_boards).
+    """Return the stored names of a kind: searchers, networks, profiles, cpus, vendors, peers, operators, or devices
+    that are here (devices), elsewhere (remote_devices) or on boards (devices_on_boards).
 
     Raises KeyError for another kind.
     """
@@ -44,6 +44,7 @@ def registered() -> dict[str, dict[str, str]]:
     import vision_ops  # noqa: F401  registers the operators
     from templates.operator import all_operators
     from tuner.devices import all_kinds, kinds_on_boards
+    from tuner.devices.cpu import cpus_elsewhere
     from tuner.devices.profiles import all_profiles
     from tuner.report.peers import peer_names
     from tuner.search import searcher_names
@@ -54,6 +55,7 @@ def registered() -> dict[str, dict[str, str]]:
         "searchers": searcher_names(),
         "networks": sorted(names()),
         "profiles": [profile.name for profile in all_profiles()],
+        "cpus": [cpu.name for cpu in cpus_elsewhere()],
         "vendors": list(VENDORS),
         "peers": list(peer_names()),
     }

@@ -7,43 +7,75 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from tuner.errors import BadInput
 
-_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-ffunction-sections", "-fno-exceptions", "-pthread")
+_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-ffunction-sections", "-fno-exceptions", "-pthread", "-D_FILE_OFFSET_BITS=64")
 _RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c")
 _POOL = ("pool.h", "pool.c")  # of tuner.devices.parallel
 
 
+Libc = Literal["gnu", "musl"]  # the C library of the system that an export is for
+
+
 @dataclass(frozen=True)
 class Toolchain:
-    """The paths of a C compiler, an archiver and a tool that changes object files, for one kind of processor."""
+    """The commands of a C compiler, an archiver and a tool that changes object files, for one kind of processor."""
 
-    compiler: str
-    archiver: str
-    objcopy: str
+    compiler: tuple[str, ...]
+    archiver: tuple[str, ...]
+    objcopy: tuple[str, ...]
 
 
-def toolchain_for(machine: str) -> Toolchain:
-    """Return the tools for a processor's architecture, such as "x86_64". Raises BadInput naming what to install."""
-    own = machine == platform.machine()
-    triple = f"{machine}-linux-gnu"
-    names = {
-        "compiler": ("cc", "gcc", "clang") if own else (f"{triple}-gcc",),
-        "archiver": ("ar", "llvm-ar") if own else (f"{triple}-ar", "llvm-ar"),
-        "objcopy": ("objcopy", "llvm-objcopy") if own else (f"{triple}-objcopy", "llvm-objcopy"),
+def toolchain_for(machine: str, libc: Libc = "gnu") -> Toolchain:
+    """Return the tools for a processor's architecture, such as "x86_64", and a C library.
+
+    They are this machine's own, those of a cross compiler, or zig's. Raises BadInput naming what to install.
+    """
+    own = machine == platform.machine() and libc == "gnu"
+    system = _system(machine, libc)
+    prefix = "" if own else f"{system}-"
+    compilers = ("cc", "gcc", "clang") if own else (f"{prefix}gcc",)
+    options: dict[str, list[tuple[str, ...]]] = {
+        "compiler": [(name,) for name in compilers],
+        "archiver": [(f"{prefix}ar",), ("llvm-ar",)],
+        "objcopy": [(f"{prefix}objcopy",), ("llvm-objcopy",)],
     }
-    found = {tool: next(filter(None, map(shutil.which, options)), None) for tool, options in names.items()}
-    missing = [" or ".join(names[tool]) for tool, path in found.items() if path is None]
+    if not own and (zig := _zig()) is not None:
+        options["compiler"].append((*zig, "cc", "-target", system))
+        options["archiver"].append((*zig, "ar"))
+    found = {tool: next(filter(_exists, commands), None) for tool, commands in options.items()}
+    missing = [" or ".join(command[0] for command in options[tool]) for tool, path in found.items() if path is None]
     if missing:
-        package = "gcc" if own else f"gcc-{triple.replace('_', '-')}"
-        raise BadInput(f"a library for {machine} needs {', '.join(missing)} in PATH: apt-get install {package}")
-    return Toolchain(**{tool: str(path) for tool, path in found.items()})
+        remedy = "apt-get install gcc" if own else "pip install ziglang, and apt-get install llvm"
+        raise BadInput(f"a library for {machine} ({libc}) needs {', '.join(missing)} in PATH: {remedy}")
+    return Toolchain(**{tool: command for tool, command in found.items() if command})
+
+
+def _system(machine: str, libc: Libc) -> str:
+    """Return a system's name, as GNU and zig write it."""
+    if machine.startswith("arm"):
+        return f"arm-linux-{libc}eabihf"
+    return f"{machine}-linux-{libc}"
+
+
+def _zig() -> tuple[str, ...] | None:
+    """Return the command of zig, which is in PATH or in the Python package ziglang."""
+    if shutil.which("zig"):
+        return ("zig",)
+    return (sys.executable, "-m", "ziglang") if find_spec("ziglang") is not None else None
+
+
+def _exists(command: tuple[str, ...]) -> bool:
+    return shutil.which(command[0]) is not None
 
 
 @dataclass(frozen=True)
@@ -71,19 +103,19 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         objects = [] if code.kernels is None else [str(code.kernels)]
         for source in (f"{name}.c", "processor.c", "pool.c"):
             made = work / Path(source).with_suffix(".o")
-            _run([tools.compiler, *_FLAGS, *flags, "-c", "-o", str(made), str(work / source)])
+            _run([*tools.compiler, *_FLAGS, *flags, "-c", "-o", str(made), str(work / source)])
             objects.append(str(made))
         whole = work / "whole.o"
-        _run([tools.compiler, "-r", "-nostdlib", "-o", str(whole), *objects])
-        _run([tools.objcopy, "--wildcard", f"--keep-global-symbol={name}_*", "--strip-debug", str(whole)])
+        _run([*tools.compiler, "-r", "-nostdlib", "-o", str(whole), *objects])
+        _run([*tools.objcopy, "--wildcard", f"--keep-global-symbol={name}_*", "--strip-debug", str(whole)])
         archive = folder / f"lib{name}.a"
         archive.unlink(missing_ok=True)
-        _run([tools.archiver, "rcsD", str(archive), str(whole)])
+        _run([*tools.archiver, "rcsD", str(archive), str(whole)])
         versions = work / "versions"
         versions.write_text(f"{name}_1 {{ global: {name}_*; local: *; }};\n")
         shared = ("-shared", "-pthread", "-Wl,-z,noexecstack", "-Wl,--gc-sections", "-Wl,-s")
         script = f"-Wl,--version-script={versions}"
-        _run([tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm"])
+        _run([*tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm"])
 
 
 def _copy_runtime(folder: Path) -> None:

@@ -18,7 +18,7 @@ import tvm
 from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 from tuner.export.checking import check_equal
-from tuner.export.compiling import Code, link, toolchain_for
+from tuner.export.compiling import Code, Libc, link, toolchain_for
 from tuner.export.layout import Layout, laid_out
 from tuner.export.source import Source, filled
 from tuner.export.weights import Weights, weights_of
@@ -37,7 +37,8 @@ _PLAIN = ("example.c", "Makefile", "CMakeLists.txt")
 @dataclass(frozen=True)
 class Exported:
     """What was exported: the files' folder, and sizes in bytes. `arena` is what one context with the usual number of
-    threads needs, `least` the most values that are needed at one time, and `library` the size of the shared library."""
+    threads needs, `least` the most values that are needed at one time, and `library` the size of the shared library.
+    `checked` says whether the export was compared with its module."""
 
     folder: Path
     name: str
@@ -46,6 +47,7 @@ class Exported:
     arena: int
     least: int
     calls: int
+    checked: bool
 
 
 def export(
@@ -53,12 +55,13 @@ def export(
     folder: str | Path,
     name: str | None = None,
     *,
+    libc: Libc = "gnu",
     flags: Sequence[str] = (),
     check: bool = True,
 ) -> Exported:
-    """Export the module in `directory` to `folder`, under a `name` (default: the model's). `flags` are given to the C
-    compiler. Files of an earlier export are replaced, others are kept. With `check`, an export for this kind of machine
-    is compared with the module before it is put in place.
+    """Export the module in `directory` to `folder`, under a `name` (default: the model's), for systems with this C
+    library. `flags` are given to the C compiler. Files of an earlier export are replaced, others are kept. With
+    `check`, an export for this kind of machine is compared with the module before it is put in place.
 
     Raises BadInput if the module cannot be exported, the name is no identifier, or a tool is missing or fails. Raises
     VerificationFailed if an output of the export differs from the module's.
@@ -69,7 +72,7 @@ def export(
     program = _program(directory, manifest)
     name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
     machine = machine_of(tvm.target.Target(dict(manifest.devices[0].target)))
-    tools = toolchain_for(machine)
+    tools = toolchain_for(machine, libc)
     weights = _weights(directory, manifest, program)
     source = Source(
         name,
@@ -82,6 +85,7 @@ def export(
         identity=weights.identity,
     )
     kernels = None if manifest.objects is None else directory / manifest.objects
+    unlinked = manifest.kernels is None and kernels is not None
     try:
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
             work = Path(temporary)
@@ -89,14 +93,15 @@ def export(
             _write_rest(source, weights, work)
             found = _described(source, manifest, work)
             (work / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-            if check and machine == platform.machine():
+            checked = check and machine == platform.machine() and libc == "gnu" and not unlinked
+            if checked:
                 check_equal(directory, work, name)
             target.mkdir(exist_ok=True)
             for path in [p for p in work.iterdir() if p.is_file()]:
                 path.replace(target / path.name)
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written: {error.strerror or error}") from None
-    return Exported(folder, name, calls=len(program.calls), **found["memory"])
+    return Exported(folder, name, calls=len(program.calls), checked=checked, **found["memory"])
 
 
 def identifier(name: str, given: bool) -> str:

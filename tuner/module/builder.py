@@ -63,11 +63,14 @@ class BuildOptions:
     - `check` is called with the path of the finished module before the module is moved to its directory. If it raises,
       the directory stays as it was. The errors that it returns are stored in the manifest.
     - `arrange` may change how the kernels are launched, for example in stages. Whatever it raises is passed on.
+    - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
+      its processor is needed.
     """
 
     exact: bool = False
     check: Check | None = None
     arrange: Callable[[Placed], Placed] | None = None
+    link: bool = True
 
 
 def build(
@@ -104,7 +107,8 @@ def build_placed(
 ) -> Manifest:
     """Build as `build` does, but on several devices, with the placement, layouts and kernels of `planned`."""
     options = options or BuildOptions()
-    linker = _prepared(directory, network, devices)
+    _prepare(directory, network, devices)
+    linker = check_toolchain() if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
     device_plans = [
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
@@ -152,13 +156,11 @@ def _choices(
     return chosen
 
 
-def _prepared(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> str:
-    """Return the linker. Raises BadInput, before any work that takes time, if the module could not be written or run in
-    the end."""
+def _prepare(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> None:
+    """Raise BadInput, before any work that takes time, if the module could not be written or run in the end."""
     check_directory(Path(directory))
     for device in devices:
         check_storage(graph.dtype, device.target, device.title)
-    return check_toolchain()
 
 
 @dataclass(frozen=True)

@@ -77,13 +77,13 @@ def check_directory(directory: Path) -> None:
 def save(
     contents: Contents,
     directory: Path,
-    linker: str,
+    linker: str | None,
     *,
     describe: Callable[[Written], Manifest],
     check: Check | None,
 ) -> Manifest:
     """Write a module with the manifest that `describe` makes, let `check` examine it, and move it into place. The
-    errors that `check` returns are stored in the manifest.
+    errors that `check` returns are stored in the manifest. Without a linker the kernels stay an object file.
 
     Raises BadInput if the directory cannot be written, and passes on what `check` raises. Nothing is left behind in
     either case.
@@ -97,7 +97,7 @@ def save(
         try:
             os.chmod(partial, 0o755)
             kernels, objects = _write_files(contents, partial, linker)
-            if contents.parallel:
+            if contents.parallel and linker is not None:
                 _write_pool(partial)
             constants = tuple(_write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
             program = _write_program(contents.program, partial)
@@ -123,7 +123,7 @@ def _unwritable(directory: Path, error: OSError) -> BadInput:
     return BadInput(f"{directory}: cannot be written: {error.strerror or error}")
 
 
-def _write_files(contents: Contents, folder: Path, linker: str) -> tuple[str | None, str | None]:
+def _write_files(contents: Contents, folder: Path, linker: str | None) -> tuple[str | None, str | None]:
     """Write the network and the kernels. Return the name of the kernels' library, or None if there are no kernels, and
     of their object file, or None if nothing is to be exported. The library's name contains its checksum, because the
     system's loader takes two libraries of one name for the same."""
@@ -135,6 +135,8 @@ def _write_files(contents: Contents, folder: Path, linker: str) -> tuple[str | N
     if not kernels:
         return None, None
     kernels[0].write_to_file(str(compiled), "o")
+    if linker is None:
+        return None, compiled.name
     objects = [compiled, *_write_device_code(kernels[0], folder)]
     command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), *map(str, objects)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

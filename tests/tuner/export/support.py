@@ -15,6 +15,7 @@ from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device
 from tuner.export import export
 from tuner.export.checking import wrapper_of
+from tuner.export.compiling import toolchain_for
 from tuner.graph import load_onnx
 from tuner.module import Module, build, load, random_inputs
 
@@ -61,3 +62,15 @@ def make_exports(folder: Path) -> None:
         model = write(folder / f"{name}.onnx")
         build(load_onnx(model), open_device("cpu", 2), folder / f"{name}.module")
         export(folder / f"{name}.module", folder / f"{name}.c", name)
+
+
+def compiled_for(machine: str, folder: Path, program: Path) -> Path:
+    """Compile the example of an export for another kind of machine, as a program that needs no library there."""
+    tools = toolchain_for(machine, "musl")
+    (archive,) = folder.glob("lib*.a")
+    command = [*tools.compiler, "-static", "-O1", f"-I{folder}", "-o", str(program)]
+    done = subprocess.run(
+        [*command, str(folder / "example.c"), str(archive), "-lm"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return program
