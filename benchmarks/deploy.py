@@ -1,0 +1,213 @@
+"""This benchmark compares what it takes to run a network: size, start, memory and latency, by ours and by others.
+
+    python benchmarks/deploy.py [--only NAME,...] [--threads 2] [--rounds 7] [--db FILE] [--onnx FILE,...]
+        [--folder DIR] [--json FILE]
+
+Contenders are our module, its export in Python with NumPy alone ("light") and in C, onnxruntime, and OpenVINO where it
+is installed. Each round starts every contender once, in a process of its own, and they alternate. `start` is from the
+begin of a contender's import (in C of main) to its first result, in milliseconds. `memory` is the peak of resident
+memory in MiB; `own` is without what Python with NumPy takes by itself. `latency` is the median of the runs of all
+rounds, in milliseconds. `bytes` is the size of the libraries that are loaded. ncnn and LiteRT read formats of their
+own; networks would have to be converted first, so they are left out.
+
+The summary's library_bytes_<model> is the size of our library without weights, start_vs_ort_<model> and
+memory_vs_ort_<model> are those of the light wrapper over onnxruntime's in Python (below 1 is less),
+latency_vs_module_<model> is the C library's latency over the module's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from models_cpu import machine
+
+MODELS = ("resnet18", "ssd_512_mobilenet1.0")
+RUNS = 20
+
+# What a contender's process does. It prints one JSON object: seconds to the first result, of runs, and bytes of memory.
+CHILD = """
+import json, resource, sys, time
+import numpy as np
+kind, path, threads, runs, given = sys.argv[1:6]
+inputs = dict(np.load(given))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begin = time.perf_counter()
+if kind == "module":
+    from tuner.module import load
+    call = load(path)
+elif kind == "light":
+    sys.path.insert(0, path)
+    from net import Network
+    call = Network(threads=int(threads))
+elif kind == "onnxruntime":
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = int(threads)
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    call = lambda values: session.run(None, values)
+else:
+    import openvino
+    core = openvino.Core()
+    compiled = core.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": int(threads), "PERFORMANCE_HINT": "LATENCY"})
+    request = compiled.create_infer_request()
+    call = lambda values: request.infer(values, share_inputs=True)
+call(inputs)
+start = time.perf_counter() - begin
+seconds = []
+for _ in range(int(runs)):
+    begin = time.perf_counter()
+    call(inputs)
+    seconds.append(time.perf_counter() - begin)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+mapped = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+found = {"start": start, "seconds": seconds, "peak": peak << 10, "before": before << 10, "maps": sorted(mapped)}
+print(json.dumps(found))
+"""
+
+
+def tune(*words: object) -> None:
+    subprocess.run([sys.executable, "-m", "tuner", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+
+
+def prepared(model: Path, folder: Path, threads: int, db: str) -> dict[str, Path]:
+    """Build and export a model, and return what each contender opens."""
+    module, export = folder / "module", folder / "export"
+    if not module.exists():
+        tune("build", model, "-o", module, "--threads", threads, "--db", db)
+    tune("export", module, "-o", export, "--name", "net")
+    subprocess.run(["make", "-s", "-C", str(export), "example"], check=True)
+    return {"module": module, "light": export, "c": export, "onnxruntime": model} | (
+        {"openvino": model} if find_spec("openvino") else {}
+    )
+
+
+def started(kind: str, path: Path, inputs: Path, threads: int) -> dict[str, Any]:
+    """Start a contender once, and return what it measured of itself."""
+    if kind == "c":
+        return started_c(path, inputs, threads)
+    environment = {**os.environ, "TVM_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-c", CHILD, kind, str(path), str(threads), str(RUNS), str(inputs)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def started_c(export: Path, inputs: Path, threads: int) -> dict[str, Any]:
+    files = sorted(str(path) for path in inputs.parent.glob("input*.bin"))
+    command = [str(export / "example"), str(export / "net.weights"), str(RUNS), *files]
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads])), *command],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        said = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{command[0]} failed: {said}")
+    words = said.splitlines()[-1].split()  # first result after X ms, median of N runs Y ms
+    start, latency = float(words[3]) / 1e3, float(words[-2]) / 1e3
+    return {"start": start, "seconds": [latency], "peak": usage.ru_maxrss << 10, "before": 0, "maps": []}
+
+
+def library_bytes(kind: str, path: Path, maps: Sequence[str]) -> int:
+    """Return the size of the libraries that a contender brings: those of its own packages."""
+    if kind in ("c", "light"):
+        return (path / "libnet.so").stat().st_size
+    own = {"module": ("tvm", "module"), "onnxruntime": ("onnxruntime",), "openvino": ("openvino",)}[kind]
+    return sum(os.path.getsize(p) for p in maps if any(f"/{o}" in p for o in own) and os.path.exists(p))
+
+
+def measured(model: Path, folder: Path, *, threads: int, rounds: int, db: str) -> list[dict[str, Any]]:
+    """Return a row for each contender."""
+    from tuner.arrays import write_arrays
+    from tuner.graph import load_onnx
+    from tuner.module import random_inputs
+
+    contenders = prepared(model, folder, threads, db)
+    inputs = random_inputs(load_onnx(model).inputs, 0)
+    write_arrays(folder / "inputs.npz", inputs)
+    for i, array in enumerate(inputs.values()):
+        (folder / f"input{i}.bin").write_bytes(array.tobytes())
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in contenders}
+    for _ in range(rounds):
+        for kind, path in contenders.items():
+            found[kind].append(started(kind, path, folder / "inputs.npz", threads))
+            time.sleep(0.2)
+    rows = []
+    for kind, runs in found.items():
+        row = {
+            "model": model.stem,
+            "contender": kind,
+            "start_ms": 1e3 * median(run["start"] for run in runs),
+            "memory_mib": median(run["peak"] for run in runs) / 2**20,
+            "own_mib": median(run["peak"] - run["before"] for run in runs) / 2**20,
+            "latency_ms": 1e3 * median(seconds for run in runs for seconds in run["seconds"]),
+            "bytes": library_bytes(kind, contenders[kind], runs[0]["maps"]),
+        }
+        rows.append(row)
+        print("  ".join(f"{v:10.3f}" if isinstance(v, float) else f"{v!s:>14}" for v in row.values()), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(MODELS), help="networks of the zoo")
+    parser.add_argument("--onnx", default="", help="files, in place of the networks of the zoo")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--db", help="tuning database (default: an empty one)")
+    parser.add_argument("--folder", type=Path, help="keep what is made here")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        run(options, folder)
+
+
+def run(options: argparse.Namespace, folder: Path) -> None:
+    from tuning_db.store import open_db
+
+    db = options.db or str(folder / "empty.db")
+    if options.db is None:
+        open_db(Path(db)).close()
+    files = [Path(name) for name in options.onnx.split(",") if name]
+    if not files:
+        for name in options.only.split(","):
+            files.append(folder / f"{name}.onnx")
+            if not files[-1].exists():
+                tune("zoo", name, "-o", files[-1])
+    rows: list[dict[str, Any]] = []
+    summary: dict[str, float] = {}
+    print("         model       contender    start ms  memory MiB     own MiB  latency ms           bytes")
+    for file in files:
+        place = folder / file.stem
+        place.mkdir(exist_ok=True)
+        mine = measured(file, place, threads=options.threads, rounds=options.rounds, db=db)
+        rows += mine
+        by = {row["contender"]: row for row in mine}
+        summary[f"library_bytes_{file.stem}"] = by["c"]["bytes"]
+        summary[f"start_vs_ort_{file.stem}"] = by["light"]["start_ms"] / by["onnxruntime"]["start_ms"]
+        summary[f"memory_vs_ort_{file.stem}"] = by["light"]["memory_mib"] / by["onnxruntime"]["memory_mib"]
+        summary[f"latency_vs_module_{file.stem}"] = by["c"]["latency_ms"] / by["module"]["latency_ms"]
+    result = {"summary": summary, "rows": rows, "machine": machine()}
+    print(json.dumps(result["summary"], indent=1))
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
