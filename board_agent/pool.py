@@ -8,6 +8,7 @@ from __future__ import annotations
 import _ctypes
 import contextlib
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 _LAUNCHER = "__TVMBackendParallelLaunch"
@@ -30,6 +31,14 @@ class Pool:
         Missing threads are started. Return how many there are now.
         """
         return int(self._library.edgetune_threads(count))
+
+    def keep(self, cpus: Sequence[int]) -> None:
+        """Keep each worker on a core of its own.
+
+        The first of `cpus` is the caller's. A pool that was compiled before this function existed keeps none.
+        """
+        with contextlib.suppress(AttributeError):
+            self._library.edgetune_keep((ctypes.c_int * len(cpus))(*cpus), len(cpus))
 
     def enter(self, count: int, cpu: int) -> None:
         """Begin a call of a network: share loops as `threads` does, and pin the calling thread to the core `cpu`.

@@ -7,6 +7,7 @@ afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -31,7 +32,6 @@ class _Outside(threading.local):
 _SHARE_CORES = -3
 _workers = threading.local()  # TVM keeps one pool per calling thread
 _outside = _Outside()
-_shared: dict[Pool, list[int]] = {}  # all calling threads share our pool
 
 
 class PoolThreads:
@@ -46,21 +46,22 @@ class PoolThreads:
         self._pin = pin and threads > 1 and len(self._cpus) == threads and hasattr(os, "sched_setaffinity")
 
     def start(self) -> None:
-        """Start the calling thread's pool at its size, then pin the pool's workers. No kernel runs here, so that
-        threads which a device's driver starts are not taken for workers."""
-        before = _tasks()
+        """Start the calling thread's pool at its size, with the pool's workers pinned."""
         if self._pool is not None:
+            if self._pin:
+                self._pool.keep(self._cpus)
             self._pool.threads(self.threads)
-            started = _shared.setdefault(self._pool, [])
-            started += sorted(_tasks() - before)
-        else:
-            started = self._start_tvms(before)
+            return
+        started = self._start_tvms(_tasks())
         if self._pin:
             for cpu, tid in zip(self._cpus[1:], started, strict=False):
-                os.sched_setaffinity(tid, {cpu})
+                with contextlib.suppress(ProcessLookupError):  # a thread of another library, which has ended
+                    os.sched_setaffinity(tid, {cpu})
 
     def _start_tvms(self, before: set[int]) -> list[int]:
-        """Set the size of TVM's pool for the calling thread, start the pool, and return the ids of all its workers."""
+        """Set the size of TVM's pool for the calling thread, start the pool, and return the ids of all its workers:
+        those threads that there were not `before`. No kernel runs here, so that threads which a device's driver starts
+        are not taken for workers."""
         mask = os.sched_getaffinity(0)
         if "TVM_NUM_THREADS" not in os.environ:
             tvm.get_global_func("runtime.config_threadpool")(

@@ -20,10 +20,12 @@ from tests.manifests import write_manifest
 from tests.tuner.graph.networks import Net
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device, usable_cpus
+from tuner.devices.parallel import Pool, pool_library
 from tuner.errors import BadInput, VerificationFailed
 from tuner.graph import fuse, load_onnx
 from tuner.module import Module, OnnxReference, VerifyOptions, build, load, operator_errors, random_inputs, verify
 from tuner.module.cpu_features import missing_features, required_features
+from tuner.module.threads import PoolThreads
 from tuner.module.verification import Reference
 
 
@@ -456,3 +458,31 @@ def test_a_quantised_reference_says_how_far_a_rounding_moves_it(tmp_path: Path) 
     between = {"x": np.full(64, 99.25, np.float32)}
     assert 0.005 < reference.own_errors(on_border)["y"] < 0.02
     assert reference.own_errors(between)["y"] == 0
+
+
+def test_threads_of_others_may_end_while_a_pool_starts() -> None:
+    library = pool_library()
+    assert library is not None
+    pool = Pool(library)
+    done = threading.Event()
+
+    def short_lives() -> None:
+        while not done.is_set():
+            threads = [threading.Thread(target=lambda: None) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    others = threading.Thread(target=short_lives)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    others.start()
+    try:
+        pool.threads(2)
+        for _ in range(2000):
+            PoolThreads(2, usable_cpus(), True, pool).start()
+    finally:
+        done.set()
+        sys.setswitchinterval(interval)
+        others.join()

@@ -18,6 +18,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "pool.h"
 
@@ -81,6 +83,7 @@ static int started = 1; /* threads that exist, the caller included */
 static _Atomic long patience = SPINS; /* how long a worker spins before it sleeps */
 static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER;
 static int cores[MOST_THREADS], kept; /* the cores that threads are kept on: see edgetune_keep */
+static pid_t ids[MOST_THREADS];       /* of the workers that run */
 
 static _Thread_local int number;     /* of this worker; 0 in every other thread */
 static _Thread_local int wanted = 1; /* threads for the loops of this caller */
@@ -172,17 +175,22 @@ static void serve(Loop* loop, int self) {
   }
 }
 
+/* Keep a thread (0: the calling one) on a core; where that is refused, it runs on any. */
+static void hold(pid_t thread, int cpu) {
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return;
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  CPU_SET(cpu, &own);
+  sched_setaffinity(thread, sizeof own, &own);
+}
+
 static void* worker(void* argument) {
   number = (int)(intptr_t)argument;
   pthread_mutex_lock(&keeping);
+  ids[number] = (pid_t)syscall(SYS_gettid);
   int cpu = number < kept ? cores[number] : -1;
   pthread_mutex_unlock(&keeping);
-  if (cpu >= 0 && cpu < CPU_SETSIZE) {
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    CPU_SET(cpu, &own);
-    sched_setaffinity(0, sizeof own, &own); /* where that is refused, it runs on any core */
-  }
+  hold(0, cpu);
   serve(&whole, number);
   return 0;
 }
@@ -321,6 +329,7 @@ static void reset(void) {
   atomic_store(&resting, 0);
   pthread_mutex_init(&launching, 0);
   pthread_mutex_init(&keeping, 0);
+  for (int i = 0; i < MOST_THREADS; i++) ids[i] = 0;
   pthread_mutex_init(&sleep_mutex, 0);
   pthread_cond_init(&wake, 0); /* it remembers who waited */
 }
@@ -344,7 +353,10 @@ int edgetune_threads(int count) {
 void edgetune_keep(const int* cpus, int count) {
   pthread_mutex_lock(&keeping);
   kept = count < MOST_THREADS ? count : MOST_THREADS;
-  for (int i = 0; i < kept; i++) cores[i] = cpus[i];
+  for (int i = 0; i < kept; i++) {
+    cores[i] = cpus[i];
+    if (i && ids[i]) hold(ids[i], cpus[i]);
+  }
   pthread_mutex_unlock(&keeping);
 }
 

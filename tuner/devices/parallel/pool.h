@@ -30,7 +30,8 @@ int edgetune_threads(int count);
 void edgetune_enter(int count, int cpu);
 void edgetune_leave(void);
 
-/* Keep workers that are started from now on on the cores `cpus`, of which the first is the caller's. */
+/* Keep each worker, also those that are started later, on one of the cores `cpus`, of which the first is the caller's.
+ * With a `count` of 0, workers that are started from now on run on any core. */
 void edgetune_keep(const int* cpus, int count);
 
 /* Say whether workers wait actively for the next loop, for about the time between two kernels, or sleep at once. */
