@@ -15,6 +15,7 @@ import numpy as np
 # By the kind of device and the form of candidates: the module that has `open_backend(number, threads, cpus)`.
 BACKENDS: dict[tuple[str, str], str] = {
     ("cpu", "library"): "board_agent.tvm_cpu",
+    ("cpu", "network"): "board_agent.networks",
     ("opencl", "launches"): "board_agent.opencl",
     ("cuda", "launches"): "board_agent.cuda",
 }

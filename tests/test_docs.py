@@ -65,9 +65,10 @@ def test_a_board_is_paired_and_tuned_on_as_it_says(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     write_tiny_network(tmp_path / "net.onnx")
     with Reader(tmp_path, free_port()) as reader:
-        reader.follow(DOCS / "boards.md", ["Pair it, once", "Tune", "Build"])
+        reader.follow(DOCS / "boards.md", ["Pair it, once", "Tune", "Export", "Build"])
         listed = run_tune("board", "list", "--json", cwd=tmp_path).json()["boards"]
     assert [(board["name"], board["state"]) for board in listed] == [("pi", "ready")]
+    assert json.loads((tmp_path / "net.pi" / "net.json").read_text())["checked"]["device"] == "board:pi"
     manifest = json.loads((tmp_path / "net.tuned" / "manifest.json").read_text())
     # What was measured there: its system may call the processor otherwise than the compiler does here.
     assert {"device", "family"} & {operator["source"] for operator in manifest["operators"]}

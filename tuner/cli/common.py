@@ -240,7 +240,8 @@ def refuse_boards(devices: Sequence[Device]) -> None:
         if device.kind.is_remote:
             raise BadInput(
                 f"device {device.name}: modules for a board are built on the board: run the command there with "
-                f"--device {device.kind.spec_there(device.name)} and this database"
+                f"--device {device.kind.spec_there(device.name)} and this database, or export a library here by "
+                f"`tune export --device {device.name}`"
             )
 
 

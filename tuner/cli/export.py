@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tuner.cli.build import BuildRequest, build_verified, show
+from tuner.cli.checks import InputOption, ToleranceOption, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
     DEFAULT_DEVICE,
@@ -28,6 +29,8 @@ from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.export import Exported
+    from tuner.export.checking import Check
+    from tuner.module.verification import Verifiable
 
 
 class Libc(StrEnum):
@@ -41,6 +44,7 @@ EXAMPLES = (
     "tune export resnet18.tuned -o resnet18.c",
     "tune export resnet18.onnx -o resnet18.c --name classifier",
     "tune export resnet18.onnx -o resnet18.pi --target rpi4",
+    "tune export resnet18.onnx -o resnet18.pi --device board:pi",
 )
 
 
@@ -63,53 +67,85 @@ def command(
             autocompletion=one_of(CPUS),
         ),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option("--device", "-d", metavar="D", help="cpu, or board:NAME: verified and timed there."),
+    ] = DEFAULT_DEVICE,
     libc: Annotated[Libc, typer.Option("--libc", help="The C library of the system: glibc or musl.")] = Libc.GNU,
     shape: ShapeOption = None,
     batch: BatchOption = None,
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
+    tolerance: ToleranceOption = None,
+    input: InputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a network as a C library with a header, weights, an example and a wrapper for Python."""
-    if model.is_dir() and (target or shape or batch or threads):
-        raise BadInput(f"{model}: was built already: --target, --shape, --batch and --threads go with a model")
+    _check_processor(model, target, device)
+    if model.is_dir() and (shape or batch or threads or input or tolerance):
+        raise BadInput(f"{model}: was built already: options of a build go with a model")
     check_parent_writable(output)
     if output.exists() and not output.is_dir():
         raise BadInput(f"{output}: is a file; give a folder")
-    if target is not None and target not in CPUS:
-        raise BadInput(f"--target {target}: is not known; choose among {', '.join(CPUS)}")
-    network = None if model.is_dir() else network_asked(model, shape, batch, "float32")
     with Output(as_json) as out, tempfile.TemporaryDirectory() as folder:
         from tuner.export import export, identifier
 
         if name is not None:
             identifier(name, given=True)  # before anything that takes time
-        module = model
-        if network is not None:
-            module = Path(folder) / "module"
-            asked = BuildRequest(network, module, DEFAULT_DEVICE, threads, db, exact=no_winograd)
-            if target is None:
-                build_verified(asked, out)
-            else:
-                _build_elsewhere(asked, target, out)
-        exported = export(module, output, name, libc=libc.value)
+        module, check = model, None
+        if not model.is_dir():
+            network, module = network_asked(model, shape, batch, "float32"), Path(folder) / "module"
+            checks = checks_asked(tolerance, input)
+            request = BuildRequest(network, module, device, threads, db, exact=no_winograd, checks=checks)
+            check = _built(request, target, out)
+        exported = export(module, output, name, libc=libc.value, check=check)
         _show(exported, out)
         out.result({**asdict(exported), "folder": str(exported.folder)})
 
 
-def _build_elsewhere(asked: BuildRequest, target: str, out: Output) -> None:
-    """Build for a processor that is not here: the module is not run."""
+def _check_processor(model: Path, target: str | None, device: str) -> None:
+    """Raise BadInput for a processor that nothing is exported for, or where options do not fit together."""
+    if model.is_dir() and (target is not None or device != DEFAULT_DEVICE):
+        raise BadInput(f"{model}: was built already: --target and --device go with a model")
+    if target is not None and device != DEFAULT_DEVICE:
+        raise BadInput("--target and --device both say for which processor: give one of them")
+    if target is not None and target not in CPUS:
+        raise BadInput(f"--target {target}: is not known; choose among {', '.join(CPUS)}")
+    if device != DEFAULT_DEVICE and (not device.startswith("board:") or "/" in device or "+" in device):
+        raise BadInput(f"--device {device}: networks are exported for cpu or the CPU of one board, board:NAME")
+
+
+def _built(request: BuildRequest, target: str | None, out: Output) -> Check | None:
+    """Build the model, and return how its export is checked if not as usual."""
+    if target is None and request.device == DEFAULT_DEVICE:
+        build_verified(request, out)
+        return None
+    from tuner.devices import open_device
     from tuner.devices.cpu import cpu_elsewhere
     from tuner.module import BuildOptions, build
     from tuning_db.store import open_db
 
-    device = cpu_elsewhere(target, asked.threads)
-    graph = load_graph(asked.network, out, [device])
-    with open_db(asked.db, create=False, read_only=True) as store:
-        manifest = build(graph, device, asked.output, store, options=BuildOptions(asked.exact, link=False))
+    device = open_device(request.device, request.threads) if target is None else cpu_elsewhere(target, request.threads)
+    graph = load_graph(request.network, out, [device])
+    with open_db(request.db, create=False, read_only=True) as store:
+        manifest = build(graph, device, request.output, store, options=BuildOptions(request.exact, link=False))
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
+    return None if target is not None else _on_board(request)
+
+
+def _on_board(request: BuildRequest) -> Check:
+    """Return a check that compares the export with its model on the board."""
+    from tuner.export.on_board import checker
+    from tuner.module import OnnxReference, VerifyOptions, verify
+
+    def compare(network: Verifiable) -> dict[str, float]:
+        reference = OnnxReference(request.network.file)
+        options = VerifyOptions(given=request.checks.inputs, tolerance=request.checks.tolerance)
+        return verify(network, reference, options, own_errors=reference.own_errors)
+
+    return checker(request.device, compare)
 
 
 def _show(exported: Exported, out: Output) -> None:
@@ -127,7 +163,11 @@ def _show(exported: Exported, out: Output) -> None:
         f"wrote {exported.folder}: {exported.calls} kernel calls, {exported.arena / 2**20:.1f} MiB of memory besides "
         f"the weights ({exported.least / 2**20:.1f} are needed at one time)"
     )
-    if exported.checked:
+    if "seconds" in exported.checked:
+        worst = max(exported.checked["errors"].values(), default=0.0)
+        seconds = 1e3 * exported.checked["seconds"]
+        out.show(f"on {exported.checked['device']}: {seconds:.3g} ms; largest error against the model {worst:.1e}")
+    elif exported.checked:
         out.show("all outputs equal the module's, bit for bit")
     else:
         out.remark("it was not run, as it is for another system: compare its outputs there")

@@ -35,12 +35,17 @@ class Toolchain:
     objcopy: tuple[str, ...]
 
 
+def own_libc() -> Libc:
+    """Return the C library of this system."""
+    return "gnu" if platform.libc_ver()[0] == "glibc" else "musl"
+
+
 def toolchain_for(machine: str, libc: Libc = "gnu") -> Toolchain:
     """Return the tools for a processor's architecture, such as "x86_64", and a C library.
 
     They are this machine's own, those of a cross compiler, or zig's. Raises BadInput naming what to install.
     """
-    own = machine == platform.machine() and libc == "gnu"
+    own = machine == platform.machine() and libc == own_libc()
     system = _system(machine, libc)
     prefix = "" if own else f"{system}-"
     compilers = ("cc", "gcc", "clang") if own else (f"{prefix}gcc",)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import keyword
-import platform
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import tvm
 
 from board_agent.parsing import parse_json
 from tuner.errors import BadInput
-from tuner.export.checking import check_equal
-from tuner.export.compiling import Code, Libc, link, toolchain_for
+from tuner.export.checking import Check, check_equal, check_nothing
+from tuner.export.compiling import Code, Libc, link, own_libc, toolchain_for
 from tuner.export.layout import Layout, laid_out
 from tuner.export.source import Source, filled
 from tuner.export.weights import Weights, weights_of
@@ -38,7 +37,7 @@ _PLAIN = ("example.c", "Makefile", "CMakeLists.txt")
 class Exported:
     """What was exported: the files' folder, and sizes in bytes. `arena` is what one context with the usual number of
     threads needs, `least` the most values that are needed at one time, and `library` the size of the shared library.
-    `checked` says whether the export was compared with its module."""
+    `checked` is what its check says of it, and empty if nothing could be run."""
 
     folder: Path
     name: str
@@ -47,7 +46,7 @@ class Exported:
     arena: int
     least: int
     calls: int
-    checked: bool
+    checked: Mapping[str, Any]
 
 
 def export(
@@ -57,11 +56,12 @@ def export(
     *,
     libc: Libc = "gnu",
     flags: Sequence[str] = (),
-    check: bool = True,
+    check: Check | None = None,
 ) -> Exported:
     """Export the module in `directory` to `folder`, under a `name` (default: the model's), for systems with this C
-    library. `flags` are given to the C compiler. Files of an earlier export are replaced, others are kept. With
-    `check`, an export for this kind of machine is compared with the module before it is put in place.
+    library. `flags` are given to the C compiler. Files of an earlier export are replaced, others are kept. `check` gets
+    the module's folder, the folder of the finished export and its name, before the export is put in place. What it
+    returns becomes part of the export's description. By default an export for this system is compared with its module.
 
     Raises BadInput if the module cannot be exported, the name is no identifier, or a tool is missing or fails. Raises
     VerificationFailed if an output of the export differs from the module's.
@@ -85,23 +85,21 @@ def export(
         identity=weights.identity,
     )
     kernels = None if manifest.objects is None else directory / manifest.objects
-    unlinked = manifest.kernels is None and kernels is not None
     try:
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
             work = Path(temporary)
             link(Code(name, source.body(), source.header(), kernels), work, tools, flags=flags)
             _write_rest(source, weights, work)
             found = _described(source, manifest, work)
+            check = check or (check_equal if libc == own_libc() else check_nothing)
+            found["checked"] = dict(check(directory, work, name))
             (work / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-            checked = check and machine == platform.machine() and libc == "gnu" and not unlinked
-            if checked:
-                check_equal(directory, work, name)
             target.mkdir(exist_ok=True)
             for path in [p for p in work.iterdir() if p.is_file()]:
                 path.replace(target / path.name)
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written: {error.strerror or error}") from None
-    return Exported(folder, name, calls=len(program.calls), checked=checked, **found["memory"])
+    return Exported(folder, name, calls=len(program.calls), checked=found["checked"], **found["memory"])
 
 
 def identifier(name: str, given: bool) -> str:

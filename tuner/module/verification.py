@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from tvm.target import Target
@@ -76,8 +77,21 @@ class VerifyOptions:
     tolerance: float | None = None
 
 
+class Verifiable(Protocol):
+    """A network that can be run: a Module, or what runs its export elsewhere."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return the description of the module."""
+        ...
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Return the outputs for arrays by name."""
+        ...
+
+
 def verify(
-    module: Module,
+    module: Verifiable,
     expected: Reference,
     options: VerifyOptions | None = None,
     *,
@@ -94,10 +108,18 @@ def verify(
     returns for the output, those inputs and the allowed error.
 
     If an error exceeds the default tolerance, `own_errors` may allow more: it returns the reference's own errors by
-    output for the same inputs. If `graph` is given and values are rounded to less than float32, every anchor's kernel
-    has to be right by itself, too.
+    output for the same inputs. `graph` is only given for a Module. If it is given and values are rounded to less than
+    float32, every anchor's kernel has to be right by itself, too.
     """
     options, manifest = options or VerifyOptions(), module.manifest
+
+    def alone(inputs: Arrays) -> Sequence[OperatorError]:
+        """Return the errors of the operators by themselves."""
+        if graph is None:
+            return ()
+        assert isinstance(module, Module)
+        return operator_errors(module, graph, inputs)
+
     errors = {t.name: 0.0 for t in manifest.outputs}
     least = tolerance_for(manifest) if options.tolerance is None else options.tolerance
     for each in _sets(manifest, options):
@@ -110,7 +132,7 @@ def verify(
         off = [name for name in errors if not found[name] <= allowed[name]]
         if off:
             worst = max(off, key=lambda name: found[name])
-            blame = "" if graph is None else _blame(operator_errors(module, graph, each.inputs))
+            blame = _blame(alone(each.inputs))
             node = None if locate is None else locate(worst, each.inputs, allowed[worst])
             first = "" if node is None else f"; the first that is off is {node}, on operands that are right"
             raise VerificationFailed(
@@ -119,7 +141,7 @@ def verify(
             )
         errors = {name: max(errors[name], found[name]) for name in errors}
     if graph is not None and {graph.dtype, graph.model.rounding} != {"float32"}:
-        _check_operators(operator_errors(module, graph, random_inputs(manifest.inputs, options.seeds[0])))
+        _check_operators(alone(random_inputs(manifest.inputs, options.seeds[0])))
     return errors
 
 
@@ -143,7 +165,7 @@ def _more_allowed(
     return defaultdict(lambda: least, bounds)
 
 
-def _errors_of(module: Module, expected: Reference, inputs: Arrays) -> dict[str, float]:
+def _errors_of(module: Verifiable, expected: Reference, inputs: Arrays) -> dict[str, float]:
     """Return the relative error of every output. It is infinite if an output has another dtype."""
     references = {name: np.asarray(value) for name, value in expected(inputs).items()}
     results = in_order_of(references, module(inputs), module.manifest.outputs, tolerance_for(module.manifest))

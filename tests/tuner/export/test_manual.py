@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.manual import ROOT, Reader, blocks
 from tuner.export import export
+from tuner.export.checking import check_nothing
 
 PAGE = ROOT / "docs" / "export.md"
 
@@ -21,7 +22,7 @@ def _text(language: str) -> str:
 
 
 def test_the_programs_of_the_page(exports: Path, tmp_path: Path) -> None:
-    export(exports / "tiny.module", tmp_path / "classifier", "resnet18", check=False)
+    export(exports / "tiny.module", tmp_path / "classifier", "resnet18", check=check_nothing)
     (tmp_path / "main.c").write_text(_text("c"))
     image = "import numpy\nimage = numpy.ones((1, 3, 16, 16), 'float32')\n"
     (compiling,) = (block.text for block in blocks(PAGE) if block.section == "In a program" and block.language == "sh")

@@ -14,7 +14,7 @@ from tests.tuner.export.support import Made, compiled
 from tests.tuner.graph.networks import Net
 from tuner.devices import open_device
 from tuner.export import export
-from tuner.export.checking import wrapper_of
+from tuner.export.checking import check_nothing, wrapper_of
 from tuner.graph import load_onnx
 from tuner.module import build, load, random_inputs
 
@@ -97,9 +97,8 @@ def test_programs(tiny: Made, program: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(exports: Path, sanitizers: str, tmp_path: Path) -> None:
     flag = f"-fsanitize={sanitizers}"
-    export(
-        exports / "tiny.module", tmp_path / "out", "tiny", flags=[flag, "-g", "-fno-sanitize-recover=all"], check=False
-    )
+    flags = [flag, "-g", "-fno-sanitize-recover=all"]
+    export(exports / "tiny.module", tmp_path / "out", "tiny", flags=flags, check=check_nothing)
     made = Made(exports / "tiny.module", tmp_path / "out", "tiny")
     binary = compiled(made, SOURCES / "contexts.c", tmp_path / "contexts", flags=[flag, "-std=gnu11"])
     done = subprocess.run([str(binary), str(made.folder / "tiny.weights")], capture_output=True, text=True, check=False)

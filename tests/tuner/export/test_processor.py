@@ -13,7 +13,7 @@ import pytest
 from tests.tuner.export.support import Made
 from tuner.devices import usable_cpus
 from tuner.export import exporting
-from tuner.export.checking import wrapper_of
+from tuner.export.checking import check_nothing, wrapper_of
 from tuner.export.source import Source
 from tuner.module.cpu_features import _NAMES, missing_features
 
@@ -51,7 +51,7 @@ def test_cores(processor: ctypes.CDLL) -> None:
 def test_a_processor_that_lacks_instructions(tiny: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lacked = LACKED[platform.machine()]
     monkeypatch.setattr(exporting, "Source", lambda *a, **k: replace(Source(*a, **k), features=("avx", lacked)))
-    made = exporting.export(tiny.module, tmp_path / "out", "tiny", check=False)
+    made = exporting.export(tiny.module, tmp_path / "out", "tiny", check=check_nothing)
     wrapper = wrapper_of(made.folder, made.name)
     with pytest.raises(wrapper.NetworkError, match=f"{lacked}: the processor lacks instructions"):
         wrapper.Network()

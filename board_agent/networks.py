@@ -1,0 +1,112 @@
+"""This module runs exported networks on the board's CPU, without TVM: start at `Networks`.
+
+An export is a library in C (edgetune's `tune export`). Its first argument is the content of its file of weights, which
+is followed by the network's inputs, its outputs, and one int64 for each output: how many of its entries are valid.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from pathlib import Path
+from typing import Any, Sequence
+
+import numpy as np
+
+from board_agent.backend import Backend, Unusable
+from board_agent.guards import Guarded
+from board_agent.topology import usable_cpus
+
+
+class Options(ctypes.Structure):
+    """The options of a context, as the header of every export has them."""
+
+    _fields_ = [
+        ("threads", ctypes.c_int),
+        ("anywhere", ctypes.c_int),
+        ("sleepy", ctypes.c_int),
+        ("parallel", ctypes.c_void_p),
+        ("user", ctypes.c_void_p),
+        ("arena", ctypes.c_void_p),
+        ("arena_bytes", ctypes.c_size_t),
+    ]
+
+
+class Network:
+    """A loaded library, and the context that was made with the last weights."""
+
+    def __init__(self, path: Path, name: str, inputs: int, threads: int) -> None:
+        self._library, self._name = ctypes.CDLL(str(path)), name
+        self._inputs, self._threads = inputs, threads
+        self._context = ctypes.c_void_p()
+        self._weights: Any = None
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        status = getattr(self._library, f"{self._name}_{function}")(*arguments)
+        if status:
+            text = getattr(self._library, f"{self._name}_text")
+            text.restype = ctypes.c_char_p
+            raise RuntimeError(f"{self._name}_{function}: {text(status).decode()}")
+
+    def _open(self, weights: Guarded) -> None:
+        if self._weights is weights:
+            return
+        opened, options = ctypes.c_void_p(), Options(threads=self._threads)
+        array = weights.array
+        self._call("weights_use", _address(array), ctypes.c_size_t(array.nbytes), ctypes.byref(opened))
+        self._call("create", opened, ctypes.byref(options), ctypes.byref(self._context))
+        self._weights = weights
+
+    def run(self, weights: Guarded, arrays: Sequence[np.ndarray]) -> float:
+        """Run the network once, and return its seconds."""
+        self._open(weights)
+        *buffers, entries = arrays
+        parts = buffers[: self._inputs], buffers[self._inputs :]
+        addresses = [(ctypes.c_void_p * len(part))(*map(_address, part)) for part in parts]
+        start = time.perf_counter()
+        self._call("run", self._context, *addresses)
+        seconds = time.perf_counter() - start
+        count = getattr(self._library, f"{self._name}_entries")
+        count.restype = ctypes.c_int64
+        entries[...] = [count(self._context, output) for output in range(len(entries))]
+        return seconds
+
+
+def _address(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+class Networks(Backend):
+    """A backend whose functions are whole networks. Its tensors are arrays between guards."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._name, self._inputs = "", 0
+
+    def start(self, folder: Path, settings: dict[str, Any]) -> None:
+        self._name, self._inputs = str(settings["network"]), int(settings["inputs"])
+        if not self._name.isidentifier():
+            raise Unusable(f"{self._name!r} is no name of a network")
+
+    def tensor(self, array: np.ndarray) -> Guarded:
+        return Guarded(array)
+
+    def array(self, tensor: Guarded) -> np.ndarray:
+        return tensor.array
+
+    def is_whole(self, tensor: Guarded) -> bool:
+        return tensor.is_whole()
+
+    def fill(self, tensor: Guarded, value: float) -> None:
+        tensor.array.fill(value)
+
+    def load(self, path: Path) -> Network:
+        return Network(path, self._name, self._inputs, self._threads)
+
+    def call(self, function: Network, arguments: Sequence[Guarded]) -> float:
+        return function.run(arguments[0], [argument.array for argument in arguments[1:]])
+
+
+def open_backend(_number: int, threads: int, cpus: Sequence[int] | None) -> Networks:
+    """Make the backend, for networks with `threads` threads."""
+    return Networks(min(threads, len(usable_cpus() if cpus is None else cpus)))
