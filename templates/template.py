@@ -96,6 +96,15 @@ class Template(ABC):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         """Return the scheduled function. Raises ScheduleError if the config cannot be applied."""
 
+    def spread(self, workload: Workload, target: Target, config: Config) -> Config:
+        """Return a config like `config`, which was the best with another number of threads, that gives work to all
+        threads of the target.
+
+        By default it is the same config.
+        """
+        del workload, target
+        return config
+
 
 class AnchorTemplate(Template):
     """A template that computes an operator with a weight (a convolution or a dense layer) with its epilogue."""

@@ -21,6 +21,7 @@ from templates.attention_stages import Given, masked
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import threads_of, vector_unit
 from templates.cpu.product_tiles import Product, tile_widths
+from templates.cpu.stages import spread
 from templates.space import Constraint, Knob, Space, Values, valid_seeds
 from templates.stages import new_schedule, unroll_tile
 from templates.template import Template
@@ -61,6 +62,11 @@ class TiledAttention(Template):
         problem = _Problem(Attention.of(workload), vector_unit(target).lanes)
         adjacent = problem.view.operands["key"][0].token == 1
         return _schedule(_compute(problem, config.knobs), config.knobs, keys_in_vectors=adjacent)
+
+    def spread(self, workload: Workload, target: Target, config: Config) -> Config:
+        view = Attention.of(workload)
+        more = [{"parts": p} for p in _PARTS if p * config["rows"] <= view.rows]
+        return spread(config, more, lambda v: view.batch * view.heads * v["parts"], threads_of(target))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from templates.batch_matmul import BatchMatmul
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import VectorUnit, threads_of, vector_unit
 from templates.cpu.product_tiles import Product, tile_widths
-from templates.cpu.stages import even
+from templates.cpu.stages import even, spread
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import new_schedule, unroll_tile, zero
 from templates.template import Template
@@ -23,6 +23,7 @@ from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
 _MAX_PARTS = 8
+_PARTS = (1, 2, 3, 4, 6, _MAX_PARTS)
 
 
 class PackedBatchMatmul(Template):
@@ -44,7 +45,7 @@ class PackedBatchMatmul(Template):
             Knob("nb", tile_widths(vectors)),
             Knob("rows", tile_sizes(product.rows, 14)),
             Knob("ki", divisors(product.depth, 16)),
-            Knob("parts", tuple(p for p in (1, 2, 3, 4, 6, _MAX_PARTS) if p <= product.rows)),
+            Knob("parts", tuple(p for p in _PARTS if p <= product.rows)),
         )
         constraints = (
             Constraint("the register tile does not fit", lambda v: v["nb"] * v["rows"] <= unit.accumulators),
@@ -53,7 +54,7 @@ class PackedBatchMatmul(Template):
         )
 
         def uneven(v: Values) -> bool:
-            return not even(product.batch * -(-vectors // v["nb"]) * v["parts"], threads_of(target))
+            return not even(_chunks(product, unit.lanes, v), threads_of(target))
 
         seeds = tuple(sorted(_seeds(product, knobs[0].values, vectors, unit), key=uneven))
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(product, unit.lanes, v))
@@ -61,6 +62,15 @@ class PackedBatchMatmul(Template):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         func = _compute(BatchMatmul.of(workload), vector_unit(target).lanes, config.knobs)
         return _schedule(func, config.knobs, transposed=BatchMatmul.of(workload).transposed)
+
+    def spread(self, workload: Workload, target: Target, config: Config) -> Config:
+        product, lanes = BatchMatmul.of(workload), vector_unit(target).lanes
+        more = [{"parts": p} for p in _PARTS if p * config["rows"] <= product.rows]
+        return spread(config, more, lambda v: _chunks(product, lanes, v), threads_of(target))
+
+
+def _chunks(product: BatchMatmul, lanes: int, v: Values) -> int:
+    return product.batch * -(-product.columns // (lanes * v["nb"])) * v["parts"]
 
 
 def _seeds(product: BatchMatmul, widths: Sequence[int], vectors: int, unit: VectorUnit) -> tuple[Values, ...]:
@@ -84,7 +94,7 @@ def _features(product: BatchMatmul, lanes: int, v: Values) -> Mapping[str, float
         "accumulators": float(tile),
         "loads_per_fma": (v["nb"] + v["rows"]) / tile,
         "body_fmas": float(tile * v["ki"]),
-        "chunks": float(product.batch * -(-product.columns // (lanes * v["nb"])) * v["parts"]),
+        "chunks": float(_chunks(product, lanes, v)),
         "packed_share": v["parts"] / product.rows,
     }
 

@@ -16,7 +16,7 @@ from tvm.target import Target
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import VectorUnit, threads_of, vector_unit
 from templates.cpu.product_tiles import Product
-from templates.cpu.stages import EVEN, waiting
+from templates.cpu.stages import EVEN, spread, waiting
 from templates.rewrite import CACHE_LINE_FLOATS, mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
@@ -75,6 +75,15 @@ class PackedDense(AnchorTemplate):
         func = _compute(dense, vector_unit(target).lanes, workload.epilogue, nb=config["nb"], tile_rows=config["rows"])
         func = _schedule(func, config.knobs)
         return _prefetch_weights(func, config.knobs) if config["prefetch"] else func
+
+    def spread(self, workload: Workload, target: Target, config: Config) -> Config:
+        dense, lanes = dense_of(workload), vector_unit(target).lanes
+
+        def chunks(v: Values) -> int:
+            return -(-dense.rows // v["rows"]) if v["split"] == "rows" else -(-dense.out_features // (lanes * v["nb"]))
+
+        splits = ("channels", "rows") if dense.rows > 1 else ()
+        return spread(config, [{"split": split} for split in splits], chunks, threads_of(target))
 
 
 def _seeds(dense: Dense, widths: Sequence[int], *, unit: VectorUnit, threads: int) -> tuple[Values, ...]:

@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import threads_of, vector_unit
-from templates.cpu.stages import even, pad_at_root
+from templates.cpu.stages import even, pad_at_root, spread
 from templates.depthwise import depthwise_compute, pack_depthwise
 from templates.rewrite import mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -50,12 +50,11 @@ class Depthwise(AnchorTemplate):
             return None
         limit = vector_unit(target).registers - 2
         kernel = conv.kernel[0] * conv.kernel[1]
-        rows = tuple(sorted({d for d in divisors(conv.out_height, 56) if d in (1, 2, 4, 7, 8, 14, 28, 56)}))
         padded = any(conv.padding)
         knobs = (
             Knob("tw", tile_sizes(conv.out_width, limit)),
             Knob("th", divisors(conv.out_height, 4)),
-            Knob("rows", (0, *rows)),
+            Knob("rows", (0, *_rows(conv))),
             Knob("order", ("rows", "channels")),
             Knob("pad", ("inline", "chunk", "root") if padded else ("inline",)),
             Knob("unroll_kh", (1, 0)),
@@ -91,6 +90,18 @@ class Depthwise(AnchorTemplate):
         func = depthwise_compute(conv, vector_unit(target).lanes, workload.epilogue, (config["th"], config["tw"]))
         func = _schedule(conv, func, config.knobs)
         return _prefetch_weights(func, conv) if config["prefetch"] else func
+
+    def spread(self, workload: Workload, target: Target, config: Config) -> Config:
+        conv, height = conv_of(workload), conv_of(workload).out_height
+        blocks = conv.batch * -(-conv.in_channels // vector_unit(target).lanes)
+        rows = [r for r in sorted(_rows(conv), reverse=True) if r % config["th"] == 0]
+        changes = [{"rows": r, "order": "rows"} for r in rows]
+        return spread(config, changes, lambda v: blocks * (height // (v["rows"] or height)), threads_of(target))
+
+
+def _rows(conv: Conv2d) -> tuple[int, ...]:
+    """Return the numbers of rows that a chunk may have."""
+    return tuple(d for d in divisors(conv.out_height, 56) if d in (1, 2, 4, 7, 8, 14, 28, 56))
 
 
 def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:

@@ -18,7 +18,7 @@ from tvm.target import Target
 from templates.blocking import blocking, divisors, pack_oihw
 from templates.cpu.isa import threads_of, vector_unit
 from templates.cpu.product_tiles import Product
-from templates.cpu.stages import EVEN, even, pad_at_root, waiting
+from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.rewrite import CACHE_LINE_FLOATS, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -95,6 +95,18 @@ class DirectConv(AnchorTemplate):
         if config["prefetch"]:
             func = _prefetch_weights(func, problem, config.knobs)
         return func
+
+    def spread(self, workload: Workload, target: Target, config: Config) -> Config:
+        problem, k = self._problem(workload, target), config.knobs
+        # Flat pixels can only be cut where the tile divides them, which a narrower one may do.
+        widths = range(k["tw"], k["tw"] // 2, -1) if problem.flat else (k["tw"],)
+        more = [
+            {"tw": tw, "groups": g}
+            for tw in widths
+            for g in GROUPS
+            if g > k["groups"] and _groups_divide(problem, tw, k["th"], g)
+        ]
+        return spread(config, more, lambda v: _parallel_chunks(problem, v["ob"], v["groups"]), threads_of(target))
 
 
 class DirectConvPlain(DirectConv):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from tvm.s_tir import Schedule
+
+from templates.space import Values
+from tuning_db.record import Config
 
 PARALLEL_VALUES = 4096  # fewer are computed in about the microsecond that it takes to begin in parallel
 EVEN = 1.15  # the most that threads with nearly the same work wait: see `waiting`
@@ -26,3 +31,15 @@ def waiting(chunks: int, threads: int) -> float:
 def even(chunks: int, threads: int) -> bool:
     """Return whether threads share out so many parallel chunks of the same size without much waiting."""
     return waiting(chunks, threads) <= EVEN
+
+
+def spread(config: Config, changes: Iterable[Values], chunks: Callable[[Values], int], threads: int) -> Config:
+    """Return a config with that one of these changes of its knobs with which the threads wait least, the first of those
+    that keep them evenly busy. It is returned unchanged if it keeps them busy by itself, or if no change helps.
+    `chunks` counts the parallel chunks of a config."""
+
+    def cost(knobs: Values) -> float:
+        return max(EVEN, waiting(chunks(knobs), threads))
+
+    found = min((config.knobs, *({**config.knobs, **change} for change in changes)), key=cost)
+    return config if found is config.knobs else Config(config.template, found)

@@ -53,3 +53,22 @@ def test_waiting() -> None:
     assert waiting(3, 4) == pytest.approx(4 / 3)
     assert even(7, 4)
     assert not even(5, 4)
+
+
+@pytest.mark.parametrize("threads", [2, 4, 6])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_config_of_other_threads_is_spread(name: str, threads: int) -> None:
+    """What was the best on one thread is valid on several, keeps them busy, and is the same where it did so before."""
+    workload: Workload = WORKLOADS[name]
+    one, several = (Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": n}) for n in (1, threads))
+    config = default_config(workload, one)
+    assert config is not None
+    template = template_named(config.template)
+    found = template.spread(workload, several, config)
+    space = template.space(workload, several)
+    assert space is not None
+    assert space.is_valid(found)
+    before, after = (_parallel(template.prim_func(workload, several, c)) for c in (config, found))
+    assert all(waiting(chunks, threads) <= 1.51 for chunks in after), (found, after)
+    assert found == config or max(waiting(c, threads) for c in before) > max(waiting(c, threads) for c in after)
+    assert template.spread(workload, one, config) == config

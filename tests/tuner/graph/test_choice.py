@@ -21,6 +21,10 @@ from tuning_db.store import Store, open_db
 CPUS = {"x86_64-avx512": "skylake-avx512", "x86_64-avx2": "haswell"}  # what something is shipped for
 WORKLOAD = Conv2d(1, 32, 14, 14, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("relu",))
 
+# Knobs of a direct convolution; every space has these values.
+DIRECT = {"ui": 4, "th": 1, "chunk": 0, "unroll_kw": 0, "skip": 0, "prefetch": 0}
+DIRECT |= {"order": "c.kh.kw.i", "inner": "pixels"}
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
@@ -101,3 +105,14 @@ def test_without_a_database_nothing_shipped_is_used() -> None:
     trial = next(t for t in shipped.trials() if t.device.kind == "cpu")
     (choice,) = choose([trial.workload], as_shipped(trial), None).values()
     assert choice.source == "default"
+
+
+def test_what_was_measured_with_one_thread_is_spread_over_two(store: Store) -> None:
+    """The trial keeps its error, and loses its time, which is that of another kernel."""
+    workload = Conv2d(1, 16, 64, 64, 16, (3, 3), (1, 1), (1, 1, 1, 1)).workload(("relu",))
+    one, two = open_device("cpu", 1), open_device("cpu", 2)
+    config = Config("cpu.conv2d_direct", DIRECT | {"ob": 1, "tw": 8, "groups": 1})
+    store.add(Trial(workload, one.key, config, anchor_template(config.template).version, (1e-3,), error=1e-7))
+    assert choose([workload], one, store)[workload] == Choice(config, "device", 1e-3, 1e-7)
+    spread = Config(config.template, {**config.knobs, "groups": 2})
+    assert choose([workload], two, store)[workload] == Choice(spread, "family", None, 1e-7)

@@ -15,7 +15,7 @@ from templates.space import SearchSpace
 from templates.template import AnchorTemplate, Layouts, search_space, template_named
 from tuner.devices import Device
 from tuning_db import shipped
-from tuning_db.lookup import best
+from tuning_db.lookup import BestTrial, best
 from tuning_db.record import Config, Trial, Workload
 from tuning_db.store import Store
 
@@ -126,13 +126,25 @@ def _choice(workload: Workload, space: SearchSpace | None, device: Device, store
             return _is_current(trial, space)
 
         found = best(store, workload, device.key, usable=usable)
+        if found is not None and found.source == "device":
+            return _measured(found.trial, "device")
+        found = found or shipped.best(workload, device.key, usable)
         if found is not None:
-            return _measured(found.trial, found.source)
-        found = shipped.best(workload, device.key, usable)
-        if found is not None:
-            return Choice(found.trial.config, found.source, None, found.trial.error)
+            return _of_another(found, workload, space, device)
     config = next(iter(space.seed_configs()), None)
     return Choice(config, "none" if config is None else "default")
+
+
+def _of_another(found: BestTrial, workload: Workload, space: SearchSpace, device: Device) -> Choice:
+    """Return the best config of another device, spread over this device's threads if it was measured with others. Its
+    seconds are those of the other device, if any are known."""
+    trial = found.trial
+    seconds = trial.seconds if found.source == "family" else None
+    if device.is_host and trial.device.attrs.get("threads") != device.key.attrs.get("threads"):
+        config = template_named(trial.config.template).spread(workload, device.target, trial.config)
+        if config != trial.config and space.is_valid(config):
+            return Choice(config, found.source, None, trial.error)
+    return Choice(trial.config, found.source, seconds, trial.error)
 
 
 def _measured(trial: Trial, source: Source) -> Choice:
