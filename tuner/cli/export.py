@@ -158,6 +158,7 @@ def _show(exported: Exported, out: Output) -> None:
     table.add_row(f"{name}.h, {name}.hpp", "interfaces for C and C++")
     table.add_row(f"{name}.py", "wrapper for Python with NumPy")
     table.add_row("example.c, Makefile, CMakeLists.txt", "a program that runs it")
+    table.add_row("serve.py", "a small server for HTTP")
     out.show(table)
     out.show(
         f"wrote {exported.folder}: {exported.calls} kernel calls, {exported.arena / 2**20:.1f} MiB of memory besides "

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FORMAT = 1
 # Files of the export that are templates of the runtime, by their endings.
 _TEMPLATES = {".hpp": "interface.hpp.in", ".py": "wrapper.py.in"}
-_PLAIN = ("example.c", "Makefile", "CMakeLists.txt")
+_PLAIN = ("example.c", "serve.py", "Makefile", "CMakeLists.txt")
 
 
 @dataclass(frozen=True)
