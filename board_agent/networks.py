@@ -29,6 +29,9 @@ class Options(ctypes.Structure):
         ("user", ctypes.c_void_p),
         ("arena", ctypes.c_void_p),
         ("arena_bytes", ctypes.c_size_t),
+        ("device", ctypes.c_int),
+        ("driver", ctypes.c_char_p),
+        ("cache", ctypes.c_char_p),
     ]
 
 

@@ -155,6 +155,7 @@ class BuildRequest:
     - `staging` has the options of the search for stages; None means that there are no stages.
     - `placer` decides the device of each step; None means the fallback.
     - `checks` says how the module is verified, and on which inputs besides random ones.
+    - `portable` says that the module is to be exported.
     """
 
     network: Network
@@ -169,6 +170,7 @@ class BuildRequest:
     staging: StageOptions | None = None
     placer: Placer | None = None
     checks: Checks = field(default_factory=Checks)
+    portable: bool = False
 
 
 def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
@@ -194,7 +196,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     with open_db(asked.db, create=False, read_only=asked.staging is None) as store:
         stager = None if asked.staging is None else Stager(devices[0], store, asked.staging, out)
         check = check_of(asked.network, graph, asked.checks, rebuild=rebuild, out=out)
-        options = BuildOptions(asked.exact, check, stager)
+        options = BuildOptions(asked.exact, check, stager, portable=asked.portable)
         manifest = build_placed(graph, devices, decided.planned, directory=asked.output, store=store, options=options)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]

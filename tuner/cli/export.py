@@ -69,7 +69,9 @@ def command(
     ] = None,
     device: Annotated[
         str,
-        typer.Option("--device", "-d", metavar="D", help="cpu, or board:NAME: verified and timed there."),
+        typer.Option(
+            "--device", "-d", metavar="D", help="cpu, opencl:N, opencl:N,cpu, or board:NAME: verified and timed there."
+        ),
     ] = DEFAULT_DEVICE,
     libc: Annotated[Libc, typer.Option("--libc", help="The C library of the system: glibc or musl.")] = Libc.GNU,
     shape: ShapeOption = None,
@@ -97,7 +99,9 @@ def command(
         if not model.is_dir():
             network, module = network_asked(model, shape, batch, "float32"), Path(folder) / "module"
             checks = checks_asked(tolerance, input)
-            request = BuildRequest(network, module, device, threads, db, exact=no_winograd, checks=checks)
+            request = BuildRequest(
+                network, module, device, threads, db, exact=no_winograd, checks=checks, portable=True
+            )
             check = _built(request, target, out)
         exported = export(module, output, name, libc=libc.value, check=check)
         _show(exported, out)
@@ -112,13 +116,13 @@ def _check_processor(model: Path, target: str | None, device: str) -> None:
         raise BadInput("--target and --device both say for which processor: give one of them")
     if target is not None and target not in CPUS:
         raise BadInput(f"--target {target}: is not known; choose among {', '.join(CPUS)}")
-    if device != DEFAULT_DEVICE and (not device.startswith("board:") or "/" in device or "+" in device):
-        raise BadInput(f"--device {device}: networks are exported for cpu or the CPU of one board, board:NAME")
+    if device.startswith("cuda") or (device.startswith("board:") and {"/", "+"} & set(device)):
+        raise BadInput(f"--device {device}: networks are exported for cpu, opencl:N, both, or the CPU of one board")
 
 
 def _built(request: BuildRequest, target: str | None, out: Output) -> Check | None:
     """Build the model, and return how its export is checked if not as usual."""
-    if target is None and request.device == DEFAULT_DEVICE:
+    if target is None and not request.device.startswith("board:"):
         build_verified(request, out)
         return None
     from tuner.devices import open_device
@@ -160,9 +164,10 @@ def _show(exported: Exported, out: Output) -> None:
     table.add_row("example.c, Makefile, CMakeLists.txt", "a program that runs it")
     table.add_row("serve.py", "a small server for HTTP")
     out.show(table)
+    device = f" and {exported.device / 2**20:.1f} MiB on the device" if exported.device else ""
     out.show(
-        f"wrote {exported.folder}: {exported.calls} kernel calls, {exported.arena / 2**20:.1f} MiB of memory besides "
-        f"the weights ({exported.least / 2**20:.1f} are needed at one time)"
+        f"wrote {exported.folder}: {exported.calls} kernel calls, {exported.arena / 2**20:.1f} MiB of memory{device} "
+        f"besides the weights ({exported.least / 2**20:.1f} are needed at one time)"
     )
     if "seconds" in exported.checked:
         worst = max(exported.checked["errors"].values(), default=0.0)

@@ -55,6 +55,19 @@ def most_at_once(blocks: Sequence[Block]) -> int:
     return max((sum(aligned(b.size) for b in blocks if b.first <= at.first <= b.last) for at in blocks), default=0)
 
 
+def shared(blocks: Sequence[Block]) -> list[int]:
+    """Return a number for each block, so that blocks that meet have different ones. Blocks of one number may be one
+    piece of memory, as large as the largest of them: "Greedy by Size for Shared Objects", section 4 there."""
+    numbers, held = [0] * len(blocks), list[list[int]]()
+    for i in sorted(range(len(blocks)), key=lambda i: (-blocks[i].size, blocks[i].first, i)):
+        free = (n for n, others in enumerate(held) if not any(blocks[j].meets(blocks[i]) for j in others))
+        numbers[i] = next(free, len(held))
+        if numbers[i] == len(held):
+            held.append([])
+        held[numbers[i]].append(i)
+    return numbers
+
+
 def _placed(blocks: Sequence[Block], order: Sequence[int]) -> Arena:
     """Place one block after the other, each at the lowest offset where it fits."""
     offsets = [0] * len(blocks)

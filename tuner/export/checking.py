@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.devices.opencl import devices
 from tuner.errors import VerificationFailed
 from tuner.module import load, random_inputs
 from tuner.module.manifest import read_manifest
@@ -38,7 +39,9 @@ def check_equal(directory: Path, folder: Path, name: str) -> dict[str, Any]:
     manifest = read_manifest(directory)
     if manifest.kernels is None and manifest.objects is not None:
         return {}
-    module, network = load(directory, pin=False), wrapper_of(folder, name).Network(keep=False)
+    module = load(directory, pin=False)
+    places = [place_of(int(p.name.partition(":")[2])) for p in manifest.devices if not p.is_host]
+    network = wrapper_of(folder, name).Network(keep=False, **(places[0] if places else {}))
     for seed in _SEEDS:
         inputs = random_inputs(module.manifest.inputs, seed)
         made = network(inputs)
@@ -46,6 +49,16 @@ def check_equal(directory: Path, folder: Path, name: str) -> dict[str, Any]:
             if not _same(made[output], expected):
                 raise VerificationFailed(f"{folder}: output {output!r} differs from the module's in {directory}")
     return {"equal": True}
+
+
+def place_of(number: int) -> dict[str, Any]:
+    """Return the options with which an export finds the device "opencl:`number`" of this machine. Some drivers that
+    edgetune opens by itself are not known to the system."""
+    known = devices()
+    own = next(info for info in known if info.index == number)
+    alike = [info.index for info in known if info.library == own.library]
+    loader = Path(own.library).name.startswith("libOpenCL.so")
+    return {"device": alike.index(number), "driver": None if loader else own.library}
 
 
 def check_nothing(_directory: Path, _folder: Path, _name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Literal
 from tuner.errors import BadInput
 
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-ffunction-sections", "-fno-exceptions", "-pthread", "-D_FILE_OFFSET_BITS=64")
-_RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c")
+_RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c", "opencl.h", "opencl.c")
 _POOL = ("pool.h", "pool.c")  # of tuner.devices.parallel
 
 
@@ -86,12 +86,14 @@ def _exists(command: tuple[str, ...]) -> bool:
 @dataclass(frozen=True)
 class Code:
     """What a library is made of: the network's C file (`body`), its interface (`header`), and the object file of its
-    kernels, if it has any. Its public names begin with `name` and an underscore."""
+    kernels, if it has any. Its public names begin with `name` and an underscore. `opencl` says whether it has kernels
+    for OpenCL."""
 
     name: str
     body: str
     header: str
     kernels: Path | None
+    opencl: bool = False
 
 
 def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = ()) -> None:
@@ -106,7 +108,7 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         (work / f"{name}.h").write_text(code.header)
         _copy_runtime(work)
         objects = [] if code.kernels is None else [str(code.kernels)]
-        for source in (f"{name}.c", "processor.c", "pool.c"):
+        for source in (f"{name}.c", "processor.c", "pool.c", *(["opencl.c"] if code.opencl else [])):
             made = work / Path(source).with_suffix(".o")
             _run([*tools.compiler, *_FLAGS, *flags, "-c", "-o", str(made), str(work / source)])
             objects.append(str(made))
@@ -120,7 +122,7 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         versions.write_text(f"{name}_1 {{ global: {name}_*; local: *; }};\n")
         shared = ("-shared", "-pthread", "-Wl,-z,noexecstack", "-Wl,--gc-sections", "-Wl,-s")
         script = f"-Wl,--version-script={versions}"
-        _run([*tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm"])
+        _run([*tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm", "-ldl"])
 
 
 def _copy_runtime(folder: Path) -> None:

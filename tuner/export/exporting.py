@@ -15,13 +15,15 @@ import numpy as np
 import tvm
 
 from board_agent.parsing import parse_json
+from tuner.devices import flush_every
 from tuner.errors import BadInput
 from tuner.export.checking import Check, check_equal, check_nothing
 from tuner.export.compiling import Code, Libc, link, own_libc, toolchain_for
-from tuner.export.layout import Layout, laid_out
+from tuner.export.device import device_tables
+from tuner.export.layout import HOST, Layout, kernels_of, laid_out, on_host
 from tuner.export.source import Source, filled
 from tuner.export.weights import Weights, weights_of
-from tuner.graph import Program
+from tuner.graph import Program, host_of
 from tuner.measure.codegen.toolchain import machine_of
 from tuner.module.manifest import Manifest, read_manifest
 from tuner.module.saving import read_constants
@@ -36,7 +38,8 @@ _PLAIN = ("example.c", "serve.py", "Makefile", "CMakeLists.txt")
 @dataclass(frozen=True)
 class Exported:
     """What was exported: the files' folder, and sizes in bytes. `arena` is what one context with the usual number of
-    threads needs, `least` the most values that are needed at one time, and `library` the size of the shared library.
+    threads needs on the host, `device` what it needs on another device, `least` the most values that are needed at one
+    time on the host, and `library` the size of the shared library.
     `checked` is what its check says of it, and empty if nothing could be run."""
 
     folder: Path
@@ -45,6 +48,7 @@ class Exported:
     weights: int
     arena: int
     least: int
+    device: int
     calls: int
     checked: Mapping[str, Any]
 
@@ -69,26 +73,30 @@ def export(
     directory, folder = Path(directory), Path(folder)
     target = folder.resolve()  # a link's target is written to
     manifest = read_manifest(directory)
-    program = _program(directory, manifest)
+    program = on_host(_program(directory, manifest))
     name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
-    machine = machine_of(tvm.target.Target(dict(manifest.devices[0].target)))
+    machine = machine_of(_host_target(manifest))
     tools = toolchain_for(machine, libc)
     weights = _weights(directory, manifest, program)
+    layout = laid_out(program, len(manifest.outputs))
     source = Source(
         name,
         program,
-        laid_out(program, len(manifest.outputs)),
+        layout,
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         threads=manifest.threads,
         features=manifest.cpu_features,
         identity=weights.identity,
+        tables=device_tables(program, layout, _flush_every(manifest)),
     )
-    kernels = None if manifest.objects is None else directory / manifest.objects
+    kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
     try:
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
             work = Path(temporary)
-            link(Code(name, source.body(), source.header(), kernels), work, tools, flags=flags)
+            link(
+                Code(name, source.body(), source.header(), kernels, source.tables is not None), work, tools, flags=flags
+            )
             _write_rest(source, weights, work)
             found = _described(source, manifest, work)
             check = check or (check_equal if libc == own_libc() else check_nothing)
@@ -115,21 +123,39 @@ def identifier(name: str, given: bool) -> str:
     return name
 
 
+def _host_target(manifest: Manifest) -> tvm.target.Target:
+    """Return the target of the host's code."""
+    return host_of([tvm.target.Target(dict(processor.target)) for processor in manifest.devices])
+
+
+def _flush_every(manifest: Manifest) -> int:
+    """Return after how many launches the queue of the device that is not the host is flushed; 0 leaves that to the
+    driver."""
+    return next((flush_every(str(p.key["family"])) for p in manifest.devices if not p.is_host), 0)
+
+
 def _program(directory: Path, manifest: Manifest) -> Program:
     if manifest.program is None:
         raise BadInput(
-            f"{directory}: cannot be exported: only networks on one CPU, without stages, are exported today; "
-            "build it with --device cpu by this version"
+            f"{directory}: cannot be exported: it was built by an earlier version, for a GPU, or with stages; "
+            "export its model: tune export M.onnx --device opencl:0"
         )
     try:
-        return Program.from_dict(parse_json((directory / manifest.program).read_text()))
+        program = Program.from_dict(parse_json((directory / manifest.program).read_text()))
     except (OSError, KeyError, TypeError, ValueError):
         raise BadInput(f"{directory / manifest.program}: damaged; build the module again") from None
+    if others := sorted({*program.devices} - {HOST, "opencl"}):
+        raise BadInput(f"{directory}: cannot be exported: networks on {others[0]} are not exported yet")
+    return program
 
 
 def _weights(directory: Path, manifest: Manifest, program: Program) -> Weights:
-    name = manifest.constants[0]
-    arrays = [] if name is None else [np.from_dlpack(tensor) for tensor in read_constants(directory / name)]
+    arrays = [
+        np.from_dlpack(tensor)
+        for name in manifest.constants
+        if name is not None
+        for tensor in read_constants(directory / name)
+    ]
     if len(arrays) != len(program.constants):
         raise BadInput(f"{directory}: damaged: its constants are not those of its program; build the module again")
     return weights_of(arrays, json.dumps(program.as_dict(), sort_keys=True))
@@ -151,6 +177,7 @@ def _described(source: Source, manifest: Manifest, folder: Path) -> dict[str, An
         "library": (folder / f"lib{source.name}.so").stat().st_size,
         "weights": (folder / f"{source.name}.weights").stat().st_size,
         "arena": layout.arena + manifest.threads * layout.part,
+        "device": layout.device.size,
         "least": layout.least + manifest.threads * layout.part,
     }
     return {
@@ -160,7 +187,7 @@ def _described(source: Source, manifest: Manifest, folder: Path) -> dict[str, An
         "model": dict(manifest.model),
         "inputs": [asdict(t) for t in source.inputs],
         "outputs": [asdict(t) for t in source.outputs],
-        "target": dict(manifest.devices[0].target),
+        "devices": [{"name": p.name, "target": dict(p.target)} for p in manifest.devices],
         "cpu_features": list(source.features),
         "threads": manifest.threads,
         "calls": len(source.program.calls),

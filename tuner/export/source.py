@@ -12,11 +12,13 @@ from importlib.resources import files
 
 import tvm_ffi
 
-from tuner.export.layout import Layout, Place, bytes_of
-from tuner.graph import Program, TensorInfo
+from tuner.export.device import DeviceTables
+from tuner.export.layout import HOST, Layout, Place, bytes_of, kernels_of
+from tuner.export.text import array_of, literal
+from tuner.graph import COPY, Program, TensorInfo
 
 _SYMBOL = "__tvm_ffi_"  # before the names of kernels in object files
-_PLACES = {Place.ARENA: "IN_ARENA", Place.WEIGHTS: "IN_WEIGHTS", Place.INPUT: "IN_INPUT", Place.OUTPUT: "IN_OUTPUT"}
+_PLACES = {place: f"IN_{place.name}" for place in Place}
 
 
 def runtime(name: str) -> str:
@@ -37,7 +39,8 @@ class Source:
     """A network that is to become C, under a `name` that is an identifier.
 
     `inputs` and `outputs` are the model's. `threads` is the number that the kernels were tuned for, `features` are the
-    instruction sets that they use, and `identity` are the 16 bytes that the file of weights has to have.
+    instruction sets that they use, and `identity` are the 16 bytes that the file of weights has to have. `tables` are
+    those of the device that is not the host, if there is one.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Source:
     threads: int
     features: tuple[str, ...]
     identity: bytes
+    tables: DeviceTables | None = None
 
     @cached_property
     def words(self) -> dict[str, object]:
@@ -75,11 +79,12 @@ class Source:
                 f'#include "{name}.h"',
                 '#include "network.h"',
                 '#include "pool.h"',
+                *self._device(),
                 f"#define NETWORK(what) {name}_##what",
                 f"#define STATUS(what) {macro}_##what",
                 *self._sizes(),
                 *self._tables(),
-                *(f"int {_SYMBOL}{k}(void *, const Any *, int32_t, Any *);" for k in self._kernels()),
+                *(f"int {_SYMBOL}{k}(void *, const Any *, int32_t, Any *);" for k in kernels_of(self.program, HOST)),
                 filled("network.inc", self.words),
                 "static int call_kernels(NETWORK(context) *context) {",
                 *self._calls(),
@@ -89,8 +94,14 @@ class Source:
             )
         )
 
-    def _kernels(self) -> list[str]:
-        return list(dict.fromkeys(call.function for call in self.program.calls))
+    def _device(self) -> Iterable[str]:
+        """Yield the tables of the device that is not the host, if there is one."""
+        if self.tables is None:
+            return
+        yield '#include "opencl.h"'
+        yield "#include <pthread.h>"
+        yield "#define DEVICE_TABLES"
+        yield from self.tables.lines()
 
     def _sizes(self) -> Iterable[str]:
         layout = self.layout
@@ -98,21 +109,23 @@ class Source:
         yield f"#define PART_BYTES ((size_t){layout.part})"
         yield f"#define WEIGHT_BYTES ((size_t){layout.weights})"
         yield f"#define THREADS {self.threads}"
+        yield f"#define COMPUTES_HERE {int(bool(kernels_of(self.program, HOST)))}"
 
     def _tables(self) -> Iterable[str]:
         program = self.program
-        yield f"static const unsigned char identity[16] = {{{_numbers(self.identity)}}};"
-        yield f"static const char *const features[] = {{{', '.join(map(_text, self.features)) or '0'}}};"
+        yield f"static const unsigned char identity[16] = {{{', '.join(map(str, self.identity))}}};"
+        yield f"static const char *const features[] = {{{', '.join(map(literal, self.features)) or '0'}}};"
         yield from self._values()
         operands = [operand for call in program.calls for operand in call.operands]
-        yield _array("int32_t", "operands", operands)
+        yield array_of("int32_t", "operands", operands)
         yield f"enum {{ OPERANDS = {len(operands)} }};"
         bound = [i for i, held in enumerate(self.layout.values) if held.place in (Place.INPUT, Place.OUTPUT)]
-        yield _array("int32_t", "bound", bound)
+        yield array_of("int32_t", "bound", bound)
         yield f"enum {{ BOUND = {len(bound)} }};"
-        yield _array("int32_t", "results", program.outputs[: len(self.outputs)])
+        yield array_of("int32_t", "given", program.inputs)
+        yield array_of("int32_t", "results", program.outputs[: len(self.outputs)])
         counts = [program.outputs[o.count.result] if o.count else 0 for o in self.outputs]
-        yield _array("int32_t", "counts", counts)
+        yield array_of("int32_t", "counts", counts)
         for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             yield from self._described(kind, tensors)
 
@@ -125,47 +138,47 @@ class Source:
             place = f"{_PLACES[held.place]}, {held.index}, {held.offset}u"
             rows.append(f"  {{shapes + {len(shapes)}, {len(value.shape)}, {kind}, {place}}},")
             shapes += value.shape
-        yield _array("int64_t", "shapes", shapes)
+        yield array_of("int64_t", "shapes", shapes)
         yield f"enum {{ VALUES = {len(rows)} }};"
         yield from ("static const Value values[VALUES] = {", *rows, "};")
 
     def _described(self, kind: str, tensors: tuple[TensorInfo, ...]) -> Iterable[str]:
         macro = self.name.upper()
         for i, tensor in enumerate(tensors):
-            yield _array("int64_t", f"shape_of_{kind}_{i}", tensor.shape)
+            yield array_of("int64_t", f"shape_of_{kind}_{i}", tensor.shape)
         yield f"const {self.name}_tensor {self.name}_{kind}[{macro}_{kind.upper()}] = {{"
         places = self.program.inputs if kind == "inputs" else self.program.outputs
         for i, (tensor, place) in enumerate(zip(tensors, places, strict=False)):
             counted = tensor.count.axis if tensor.count else -1
             size = bytes_of(self.program.values[place])
             rank = len(tensor.shape)
-            yield f'  {{{_text(tensor.name)}, "{tensor.dtype}", shape_of_{kind}_{i}, {rank}, {counted}, {size}u}},'
+            yield f'  {{{literal(tensor.name)}, "{tensor.dtype}", shape_of_{kind}_{i}, {rank}, {counted}, {size}u}},'
         yield "};"
 
     def _calls(self) -> Iterable[str]:
-        first = 0
-        for call, scratch in zip(self.program.calls, self.layout.scratch, strict=True):
-            space = self.program.workspaces.get(call.function)
-            size, count = (space.whole if space else 0), len(call.operands)
-            yield f"  CALL({_SYMBOL}{call.function}, {first}, {count}, {scratch}u, {size}u);"
+        first, host = 0, self.program.devices.index(HOST)
+        for at, call in enumerate(self.program.calls):
+            count = len(call.operands)
+            if call.function == COPY:
+                yield self._copy(*call.operands)
+            elif self.program.values[call.operands[-1]].device == host:
+                space = self.program.workspaces.get(call.function)
+                size, scratch = (space.whole if space else 0), self.layout.scratch[at]
+                yield f"  CALL({_SYMBOL}{call.function}, {first}, {count}, {scratch}u, {size}u);"
+            elif self.tables is not None:
+                yield "  LAUNCH({}, {});".format(*self.tables.launched(at))
             first += count
+
+    def _copy(self, source: int, target: int) -> str:
+        """Return the copy of a value to another device."""
+        held, size = self.layout.values, bytes_of(self.program.values[source])
+        if held[source].place is Place.DEVICE:
+            return f"  READ({held[source].index}, {target}, {size}u);"
+        return f"  WRITE({source}, {held[target].index}, {size}u);"
 
 
 def _listed(tensors: Iterable[TensorInfo]) -> str:
     """Return the lines of a comment that list tensors."""
-    return "\n".join(f" *   {_text(t.name)}: {t.dtype} of shape {list(t.shape)}".replace("*/", "* /") for t in tensors)
-
-
-def _array(ctype: str, name: str, numbers: Iterable[int]) -> str:
-    values = _numbers(numbers)
-    return f"static const {ctype} {name}[] = {{{values or '0'}}};"
-
-
-def _numbers(values: Iterable[int]) -> str:
-    return ", ".join(map(str, values))
-
-
-def _text(value: str) -> str:
-    """Return a C string literal. Bytes that are not plain ASCII are written as octal numbers."""
-    plain = (chr(b) if 32 <= b < 127 and chr(b) not in '\\"?' else f"\\{b:03o}" for b in value.encode())
-    return f'"{"".join(plain)}"'
+    return "\n".join(
+        f" *   {literal(t.name)}: {t.dtype} of shape {list(t.shape)}".replace("*/", "* /") for t in tensors
+    )

@@ -23,6 +23,7 @@ from tvm.ir import Var
 from tuner.devices import Device, check_storage
 from tuner.errors import BadInput
 from tuner.graph import (
+    COPY,
     REMEDY,
     DevicePlan,
     FusedGraph,
@@ -42,6 +43,7 @@ from tuner.graph import (
     program_of,
 )
 from tuner.graph.layout.choice import Choice, Planned, choose
+from tuner.measure.codegen.launches import launches_of
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor
@@ -65,12 +67,14 @@ class BuildOptions:
     - `arrange` may change how the kernels are launched, for example in stages. Whatever it raises is passed on.
     - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
       its processor is needed.
+    - With `portable` a network on other devices than a CPU can be exported, too.
     """
 
     exact: bool = False
     check: Check | None = None
     arrange: Callable[[Placed], Placed] | None = None
     link: bool = True
+    portable: bool = False
 
 
 def build(
@@ -117,7 +121,7 @@ def build_placed(
     for device, kernels in zip(devices, chosen, strict=True):
         sources = Counter(choice.source for choice in kernels.values())
         _log.info("configs for %s, by source: %s", device.title, dict(sources) or "none")
-    placed = lower_placed(network, device_plans, planned.placement, planned.blocks)
+    placed = lower_placed(network, device_plans, planned.placement, planned.blocks, lift_all=options.portable)
     _log.info("lowered %d steps to %d functions", len(network.steps), len(placed.module.functions))
     if options.arrange is not None:
         placed = options.arrange(placed)
@@ -129,17 +133,26 @@ def build_placed(
     except Exception as error:  # of any type: TVM raises many, none of which names a function
         remedy = REMEDY if not devices[0].is_host else "this is a fault of edgetune's: please report it with the model"
         raise BadInput(f"{network.model.name}: {culprit(placed.module, error)}; {remedy}") from error
-    compiled = _Compiled(network, devices, placed, chosen, executable, _program(placed, workspaces))
+    only_here = all(device.is_host for device in devices)
+    program = _program(placed, devices, workspaces) if only_here or options.portable else None
+    compiled = _Compiled(network, devices, placed, chosen, executable, program)
     return save(compiled.contents, Path(directory), linker, describe=compiled.manifest, check=options.check)
 
 
-def _program(placed: Placed, workspaces: Workspaces) -> Program | None:
+def _program(placed: Placed, devices: Sequence[Device], workspaces: Workspaces) -> Program | None:
     """Return the program of a network, or None if it has none."""
     try:
-        return replace(program_of(placed.module, len(placed.inputs)), workspaces=workspaces.found)
+        program = program_of(placed.module, len(placed.inputs))
     except NoProgramError as error:
         _log.info("cannot be exported: %s", error)
         return None
+    launches: dict[str, dict[str, Any]] = {}
+    for call in program.calls:
+        device = program.values[call.operands[-1]].device
+        if call.function not in (COPY, *launches) and device < len(devices) and not devices[device].is_host:
+            launches[call.function] = launches_of(placed.module[call.function], devices[device].target)
+    kinds = tuple(device.key.kind for device in devices)
+    return replace(program, workspaces=workspaces.found, devices=kinds, launches=launches)
 
 
 def _choices(

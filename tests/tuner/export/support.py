@@ -43,11 +43,18 @@ class Made:
 
 def compiled(made: Made, source: Path, program: Path, *, shared: bool = False, flags: Sequence[str] = ()) -> Path:
     """Compile a C or C++ program against an export."""
-    library = made.folder / f"lib{made.name}.{'so' if shared else 'a'}"
+    return compiled_against(made.folder, made.name, source, program, shared=shared, flags=flags)
+
+
+def compiled_against(
+    folder: Path, name: str, source: Path, program: Path, *, shared: bool = False, flags: Sequence[str] = ()
+) -> Path:
+    """Compile a C or C++ program against the export of a name in a folder."""
+    library = folder / f"lib{name}.{'so' if shared else 'a'}"
     compiler = "g++" if source.suffix == ".cc" else "gcc"
-    command = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{made.folder}", "-o", str(program)]
+    command = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{folder}", "-o", str(program)]
     done = subprocess.run(
-        [*command, str(source), str(library), f"-Wl,-rpath,{made.folder}", "-pthread", "-lm", "-ldl"],
+        [*command, str(source), str(library), f"-Wl,-rpath,{folder}", "-pthread", "-lm", "-ldl"],
         capture_output=True,
         text=True,
         check=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.tuner.cli.conftest import run_tune
-from tests.tuner.export.support import compiled_for
+from tests.tuner.export.support import NETWORKS, compiled_for
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices.cpu import cpu_elsewhere, cpus_elsewhere
 from tuner.errors import BadInput
@@ -20,7 +21,7 @@ from tuner.export import export
 from tuner.export.compiling import toolchain_for
 from tuner.graph import load_onnx
 from tuner.measure.codegen.toolchain import machine_of
-from tuner.module import BuildOptions, OnnxReference, build, random_inputs
+from tuner.module import BuildOptions, OnnxReference, build, load, random_inputs
 from tuner.module.cpu_features import missing_features, required_features
 
 NAMES = [cpu.name for cpu in cpus_elsewhere()]
@@ -61,6 +62,30 @@ def test_every_cpu_that_is_known(name: str, libc: str, tmp_path: Path) -> None:
     (wanted,) = OnnxReference(model)(inputs).values()
     result = np.frombuffer((tmp_path / "output0.bin").read_bytes(), wanted.dtype).reshape(wanted.shape)
     np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
+@needs_zig
+@pytest.mark.night
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change the root folder")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_system_with_nothing_but_the_program(exports: Path, name: str, tmp_path: Path) -> None:
+    """With musl and without Python, in a root folder that has the program, the weights and the inputs alone: the outputs
+    are the module's, bit for bit."""
+    module, made = load(exports / f"{name}.module"), export(exports / f"{name}.module", tmp_path / "out", libc="musl")
+    root = tmp_path / "root"
+    root.mkdir()
+    compiled_for(platform.machine(), made.folder, root / "example")
+    shutil.copy(made.folder / f"{made.name}.weights", root / "net.weights")
+    inputs = random_inputs(module.manifest.inputs, 0)
+    for i, array in enumerate(inputs.values()):
+        (root / f"{i}.bin").write_bytes(array.tobytes())
+    command = ["chroot", str(root), "/example", "/net.weights", "2", *(f"/{i}.bin" for i in range(len(inputs)))]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for i, (output, value) in enumerate(module(inputs).items()):
+        shape, dtype = module.outputs[output]
+        whole = np.frombuffer((root / f"output{i}.bin").read_bytes(), dtype).reshape(shape)
+        assert whole[tuple(slice(extent) for extent in value.shape)].tobytes() == value.tobytes()
 
 
 def test_a_cpu_that_is_not_known(tmp_path: Path) -> None:

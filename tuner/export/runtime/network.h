@@ -35,7 +35,7 @@ enum { ANY_TENSOR = 7, DEVICE_CPU = 1 };
 typedef int (*Kernel)(void *self, const Any *operands, int32_t count, Any *result);
 
 /* Where a value lies. */
-enum { IN_ARENA, IN_WEIGHTS, IN_INPUT, IN_OUTPUT };
+enum { IN_ARENA, IN_WEIGHTS, IN_INPUT, IN_OUTPUT, IN_DEVICE };
 
 typedef struct {
   const int64_t *shape;
@@ -45,10 +45,5 @@ typedef struct {
   int32_t index; /* of the input or output */
   size_t offset; /* in the weights, or in the arena (of inputs and outputs too: where unaligned ones are copied) */
 } Value;
-
-/* An output that is not written where the caller wants it: it is an input, a constant, or another output as well. */
-typedef struct {
-  int32_t output, value;
-} Copy;
 
 #endif

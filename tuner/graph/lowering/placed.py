@@ -117,9 +117,12 @@ def lower_placed(
     device_plans: Sequence[DevicePlan],
     placement: Sequence[int],
     blocks: Mapping[Var, int] | None = None,
+    *,
+    lift_all: bool = False,
 ) -> Placed:
     """Lower every step for its device. `placement` has the index of the device of each of `graph.steps`. `blocks` has
-    the layout block that some steps are computed in (see `lower.lower_steps`).
+    the layout block that some steps are computed in (see `lower.lower_steps`). With `lift_all`, constants of a first
+    device that is not the host become parameters as well.
 
     Raises BadInput if a config cannot be applied or if a function for a GPU would run on the host.
     """
@@ -142,7 +145,8 @@ def lower_placed(
         decisions = Decisions(kernels[segment.device], blocks or {})
         lowered = lower_steps(graph, segment.steps, given, results=results, decisions=decisions, target=target)
         pieces.append((segment, replace(lowered, module=finish(lowered.module, target))))
-    return _Assembly(graph, [device_plan.target for device_plan in device_plans], pieces).assembled()
+    targets = [device_plan.target for device_plan in device_plans]
+    return _Assembly(graph, targets, pieces, lift_all).assembled()
 
 
 def _on(graph: FusedGraph, placement: Sequence[int], device: int) -> list[Step]:
@@ -182,8 +186,15 @@ def parameter_for(var: Var, layout: Layout) -> Var:
 class _Assembly:
     """Builds the function that runs all segments."""
 
-    def __init__(self, graph: FusedGraph, targets: Sequence[Target], pieces: Sequence[tuple[Segment, Lowered]]) -> None:
+    def __init__(
+        self,
+        graph: FusedGraph,
+        targets: Sequence[Target],
+        pieces: Sequence[tuple[Segment, Lowered]],
+        lift_all: bool = False,
+    ) -> None:
         self._graph = graph
+        self._lift_all = lift_all
         self._pieces = pieces
         host = host_of(targets)
         self._targets = [t if t.kind.name == "llvm" else t.with_host(host) for t in targets]
@@ -215,7 +226,7 @@ class _Assembly:
             parameters.append(parameter)
         for segment, lowered in self._pieces:
             self._lift(segment, lowered)
-        if self._host == 0:
+        if self._host == 0 or self._lift_all:
             for output in self._graph.outputs:
                 self._lift_constant(output, 0)
         lifted = [var for constants in self._constants for _, var in constants.values()]
@@ -244,7 +255,7 @@ class _Assembly:
 
     def _lift(self, segment: Segment, lowered: Lowered) -> None:
         """Make parameters of a segment's constants, except on a first device that is not the host."""
-        if segment.device == 0 and self._host != 0:
+        if segment.device == 0 and self._host != 0 and not self._lift_all:
             return
         bindings = Bindings.of(lowered.module["main"])
         for value in (*bindings.values, relax.Tuple(list(bindings.outputs))):

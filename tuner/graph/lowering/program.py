@@ -17,6 +17,7 @@ from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.lowering.passes import memory_as_operands
+from tuner.graph.lowering.placed import COPY
 from tuner.graph.lowering.workspaces import Workspace
 
 
@@ -27,16 +28,18 @@ class NoProgramError(Exception):
 @dataclass(frozen=True)
 class Value:
     """A tensor that kernels read or write. `memory` is the index of the value whose memory holds it: its own, or that
-    of the value that it is another shape of."""
+    of the value that it is another shape of. `device` is the index of the device that it is on."""
 
     shape: tuple[int, ...]
     dtype: str
     memory: int
+    device: int = 0
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel. `operands` are indices of values; the kernel writes to the last of them."""
+    """A call of a kernel. `operands` are indices of values; the kernel writes to the last of them. The function COPY
+    copies its first operand to its second, which is on another device."""
 
     function: str
     operands: tuple[int, ...]
@@ -46,8 +49,9 @@ class KernelCall:
 class Program:
     """The kernel calls of an inference, in order.
 
-    `inputs`, `constants` and `outputs` are indices of `values`. `workspaces` has the memory that kernels take for
-    themselves, by function.
+    `inputs`, `constants` and `outputs` are indices of `values`. `workspaces` has the memory that kernels of a CPU take
+    for themselves, by function. `devices` are kinds of devices, such as "cpu". `launches` has what kernels of other
+    devices are launched as, by function (see tuner.measure.codegen.launches).
     """
 
     values: tuple[Value, ...]
@@ -56,6 +60,8 @@ class Program:
     outputs: tuple[int, ...]
     calls: tuple[KernelCall, ...]
     workspaces: Mapping[str, Workspace] = field(default_factory=dict)
+    devices: tuple[str, ...] = ("cpu",)
+    launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, which `from_dict` reads."""
@@ -65,12 +71,17 @@ class Program:
     def from_dict(cls, data: Mapping[str, Any]) -> Program:
         """Return the program that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         program = cls(
-            values=tuple(Value(tuple(map(int, v["shape"])), str(v["dtype"]), int(v["memory"])) for v in data["values"]),
+            values=tuple(
+                Value(tuple(map(int, v["shape"])), str(v["dtype"]), int(v["memory"]), int(v["device"]))
+                for v in data["values"]
+            ),
             inputs=tuple(map(int, data["inputs"])),
             constants=tuple(map(int, data["constants"])),
             outputs=tuple(map(int, data["outputs"])),
             calls=tuple(KernelCall(str(c["function"]), tuple(map(int, c["operands"]))) for c in data["calls"]),
             workspaces={str(name): Workspace(**sizes) for name, sizes in data["workspaces"].items()},
+            devices=tuple(map(str, data["devices"])),
+            launches={str(name): dict(described) for name, described in data["launches"].items()},
         )
         named = (*program.inputs, *program.constants, *program.outputs, *(v.memory for v in program.values))
         if not all(0 <= i < len(program.values) for i in (*named, *(o for c in program.calls for o in c.operands))):
@@ -82,10 +93,8 @@ def program_of(module: IRModule, inputs: int) -> Program:
     """Return the program of a module that `lower_placed` made, whose first `inputs` parameters are the model's inputs
     and whose others are constants. Workspaces are not known before the kernels are compiled.
 
-    Raises NoProgramError where the network does more than call kernels on one device.
+    Raises NoProgramError where the network does more than call kernels and copy values between devices.
     """
-    if len(module.global_infos["vdevice"]) > 1:
-        raise NoProgramError("it computes on several devices or on a GPU")
     main = memory_as_operands()(module)["main"]
     return _Reader(main).program(inputs)
 
@@ -120,7 +129,9 @@ class _Reader:
         shape, dtype, index = shape_of(expr), dtype_of(expr), len(self._values)
         if shape is None or dtype is None:
             raise NoProgramError(f"it makes a value of type {expr.ty}")
-        self._values.append(Value(shape, dtype, index if memory is None else memory))
+        placed = getattr(expr.ty, "vdevice", None)
+        device = int(placed.vdevice_id) if placed is not None else 0
+        self._values.append(Value(shape, dtype, index if memory is None else memory, device))
         return index
 
     def _read(self, var: Var, value: Any) -> Any:
@@ -132,6 +143,10 @@ class _Reader:
             operands = self._flat(value.args)
             self._calls.append(KernelCall(value.op.name_hint, tuple(operands)))
             return operands[-1]
+        if isinstance(value, Call) and getattr(value.op, "global_symbol", "") == COPY:
+            source, target = self._flat(value.args)
+            self._calls.append(KernelCall(COPY, (source, target)))
+            return target
         if isinstance(value, Call):
             raise NoProgramError(f"it calls {value.op}")
         return self._of(value)

@@ -27,9 +27,15 @@ _LOCAL_BYTES = "tirx.use_dyn_shared_memory"  # the tag of the local memory that 
 
 
 def build_launches(func: tirx.PrimFunc, target: Target, path: Path) -> None:
-    """Compile a scheduled function for a device and write it to `path` as JSON.
+    """Compile a scheduled function for a device and write what `launches_of` returns to `path` as JSON. Raises what
+    that raises."""
+    path.write_text(json.dumps(launches_of(func, target)))
 
-    The JSON object has the "source" of the kernels, the bytes of each of the "arguments" and "workspaces", and the
+
+def launches_of(func: tirx.PrimFunc, target: Target) -> dict[str, Any]:
+    """Compile a scheduled function for a device and return an object for JSON.
+
+    The object has the "source" of the kernels, the bytes of each of the "arguments" and "workspaces", and the
     "launches" in order. A launch has "kernel", "groups" and "items" (of a group, by axis), "local_bytes" (of a group,
     beyond what the kernel itself declares) and "arguments". Each of these arguments is a pair: "argument" or
     "workspace" and its number, or the dtype of a number and its value.
@@ -44,13 +50,12 @@ def build_launches(func: tirx.PrimFunc, target: Target, path: Path) -> None:
     kernels = [kernel for _, part in lowered.device for kernel in part.functions.values()]
     types = {str(k.attrs["global_symbol"]): [_type(p) for p in k.params] for k in kernels}
     host = _Host(lowered.host, types)
-    program = {
+    return {
         "source": lowered.source(),
         "arguments": [math.prod(shape) * tvm.DataType(dtype).itemsize for shape, dtype in operand_types(func)],
         "workspaces": host.workspaces,
         "launches": host.launches,
     }
-    path.write_text(json.dumps(program))
 
 
 def _type(parameter: tvm.ir.Var) -> str | None:

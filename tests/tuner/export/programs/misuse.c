@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
   check_files(argv[1]);
   check_memory();
   check_contexts(argv[1]);
-  for (int status = TINY_OK; status <= TINY_KERNEL_FAILED; status++)
+  for (int status = TINY_OK; status <= TINY_DEVICE_FAILED; status++)
     if (!strcmp(tiny_text(status), tiny_text(-1))) failures++;
   free(bytes);
   return failures ? 1 : 0;

@@ -1,0 +1,390 @@
+/* Runs the kernels of an exported network on an OpenCL device. Declarations are those of Khronos's cl.h; only what is
+ * needed of it is repeated here, so that no headers have to be installed. */
+#define _GNU_SOURCE
+#include "opencl.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int32_t cl_int;
+typedef uint32_t cl_uint;
+typedef uint64_t cl_bitfield;
+typedef void *cl_object; /* a platform, device, context, queue, program, kernel or buffer */
+
+enum {
+  CL_SUCCESS = 0,
+  CL_DEVICE_NOT_FOUND = -1,
+  CL_MEM_READ_WRITE = 1,
+  CL_MEM_READ_ONLY = 4,
+  CL_MEM_COPY_HOST_PTR = 32,
+  CL_DEVICE_TYPE = 0x1000,
+  CL_DEVICE_NAME = 0x102B,
+  CL_DRIVER_VERSION = 0x102D,
+  CL_DEVICE_TYPE_CPU = 2,
+  CL_DEVICE_TYPE_GPU = 4,
+  CL_PROGRAM_BINARY_SIZES = 0x1165,
+  CL_PROGRAM_BINARIES = 0x1166,
+  CL_PROGRAM_BUILD_LOG = 0x1183
+};
+#define CL_DEVICE_TYPE_ALL 0xFFFFFFFFu
+
+#define FUNCTIONS(X)                                                                                               \
+  X(cl_int, clGetPlatformIDs, (cl_uint, cl_object *, cl_uint *))                                                   \
+  X(cl_int, clGetDeviceIDs, (cl_object, cl_bitfield, cl_uint, cl_object *, cl_uint *))                             \
+  X(cl_int, clGetDeviceInfo, (cl_object, cl_uint, size_t, void *, size_t *))                                       \
+  X(cl_object, clCreateContext, (const intptr_t *, cl_uint, const cl_object *, void *, void *, cl_int *))          \
+  X(cl_object, clCreateCommandQueue, (cl_object, cl_object, cl_bitfield, cl_int *))                                \
+  X(cl_object, clCreateBuffer, (cl_object, cl_bitfield, size_t, void *, cl_int *))                                 \
+  X(cl_object, clCreateProgramWithSource, (cl_object, cl_uint, const char **, const size_t *, cl_int *))           \
+  X(cl_object, clCreateProgramWithBinary,                                                                          \
+    (cl_object, cl_uint, const cl_object *, const size_t *, const unsigned char **, cl_int *, cl_int *))           \
+  X(cl_int, clBuildProgram, (cl_object, cl_uint, const cl_object *, const char *, void *, void *))                 \
+  X(cl_int, clGetProgramInfo, (cl_object, cl_uint, size_t, void *, size_t *))                                      \
+  X(cl_int, clGetProgramBuildInfo, (cl_object, cl_object, cl_uint, size_t, void *, size_t *))                      \
+  X(cl_object, clCreateKernel, (cl_object, const char *, cl_int *))                                                \
+  X(cl_int, clSetKernelArg, (cl_object, cl_uint, size_t, const void *))                                            \
+  X(cl_int, clEnqueueNDRangeKernel,                                                                                \
+    (cl_object, cl_object, cl_uint, const size_t *, const size_t *, const size_t *, cl_uint, const void *, void *)) \
+  X(cl_int, clEnqueueReadBuffer,                                                                                   \
+    (cl_object, cl_object, cl_uint, size_t, size_t, void *, cl_uint, const void *, void *))                        \
+  X(cl_int, clEnqueueWriteBuffer,                                                                                  \
+    (cl_object, cl_object, cl_uint, size_t, size_t, const void *, cl_uint, const void *, void *))                  \
+  X(cl_int, clFlush, (cl_object))                                                                                  \
+  X(cl_int, clFinish, (cl_object))                                                                                 \
+  X(cl_int, clReleaseContext, (cl_object))                                                                         \
+  X(cl_int, clReleaseCommandQueue, (cl_object))                                                                    \
+  X(cl_int, clReleaseMemObject, (cl_object))                                                                       \
+  X(cl_int, clReleaseProgram, (cl_object))                                                                         \
+  X(cl_int, clReleaseKernel, (cl_object))
+
+#define DECLARE(result, name, parameters) static result(*name) parameters;
+FUNCTIONS(DECLARE)
+
+static const char *const libraries[] = {
+    "libOpenCL.so.1", "libOpenCL.so", "libmali.so", "/vendor/lib64/libOpenCL.so", "/vendor/lib/libOpenCL.so",
+};
+
+static _Thread_local char said[512]; /* what the driver said of the last error */
+
+const char *edgetune_device_said(void) { return said; }
+
+static void *library; /* the driver, or a loader of drivers */
+static char opened[512];
+
+static int find_functions(const char *name) {
+#define FIND(result, function, parameters)                                \
+  *(void **)&function = dlsym(library, #function);                        \
+  if (!function) {                                                        \
+    snprintf(said, sizeof said, "%s lacks the function %s", name, #function); \
+    return 0;                                                             \
+  }
+  FUNCTIONS(FIND)
+  return 1;
+}
+
+static int open_library(const char *name) {
+  library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library && find_functions(name)) {
+    snprintf(opened, sizeof opened, "%s", name);
+    return 1;
+  }
+  if (!library) snprintf(said, sizeof said, "%s cannot be opened", name);
+  library = 0;
+  return 0;
+}
+
+/* Open the driver of a path, or the system's. The calls of a process have one driver. */
+static int load_driver(const char *path) {
+  if (library && (!path || !strcmp(path, opened))) return 1;
+  if (library) {
+    snprintf(said, sizeof said, "%s is open already", opened);
+    return 0;
+  }
+  if (path) return open_library(path);
+  for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
+    if (open_library(libraries[i])) return 1;
+  snprintf(said, sizeof said, "none of libOpenCL.so.1, libOpenCL.so and libmali.so can be opened");
+  return 0;
+}
+
+#define MOST_PLATFORMS 16
+#define MOST_DEVICES 64
+
+/* Find the `number`-th device: GPUs of all platforms, then others. */
+static cl_object find_device(int number) {
+  cl_object platforms[MOST_PLATFORMS], devices[MOST_DEVICES];
+  cl_uint platform_count = 0, found = 0;
+  if (clGetPlatformIDs(MOST_PLATFORMS, platforms, &platform_count)) platform_count = 0;
+  if (platform_count > MOST_PLATFORMS) platform_count = MOST_PLATFORMS;
+  for (int gpus = 1; gpus >= 0; gpus--)
+    for (cl_uint p = 0; p < platform_count; p++) {
+      cl_uint count = 0;
+      if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MOST_DEVICES, devices, &count)) continue;
+      for (cl_uint d = 0; d < count && d < MOST_DEVICES; d++) {
+        cl_bitfield type = 0;
+        clGetDeviceInfo(devices[d], CL_DEVICE_TYPE, sizeof type, &type, 0);
+        if (((type & CL_DEVICE_TYPE_GPU) != 0) == gpus && (int)found++ == number) return devices[d];
+      }
+    }
+  snprintf(said, sizeof said, "there is no device opencl:%d here (%u found)", number, found);
+  return 0;
+}
+
+struct Device {
+  const DeviceTables *tables;
+  cl_object id, context;
+  cl_object *programs;  /* of every code */
+  cl_object *constants; /* of every buffer, NULL for others */
+  int is_processor;
+};
+
+struct Session {
+  Device *device;
+  cl_object queue;
+  cl_object *buffers; /* constants are the device's */
+  cl_object *kernels; /* of every launch */
+  int unflushed;
+};
+
+static int failed(const char *what, cl_int status) {
+  snprintf(said, sizeof said, "%s: error %d", what, (int)status);
+  return status == -4 || status == -5 || status == -6 ? DEVICE_NO_MEMORY : DEVICE_FAILED; /* out of one or another */
+}
+
+/* ---- Programs ---- */
+
+static uint64_t hashed(uint64_t hash, const char *text) {
+  for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+  return hash;
+}
+
+/* The path of a compiled program in the cache: of this text for this device and driver. */
+static void cache_path(const Device *device, const Code *code, const char *folder, char *path, size_t size) {
+  char about[256] = "";
+  uint64_t hash = hashed(hashed(0xcbf29ce484222325u, code->source), code->options);
+  if (!clGetDeviceInfo(device->id, CL_DEVICE_NAME, sizeof about - 1, about, 0)) hash = hashed(hash, about);
+  if (!clGetDeviceInfo(device->id, CL_DRIVER_VERSION, sizeof about - 1, about, 0)) hash = hashed(hash, about);
+  snprintf(path, size, "%s/%016llx.clbin", folder, (unsigned long long)hash);
+}
+
+static cl_object cached_program(const Device *device, const Code *code, const char *path) {
+  FILE *file = fopen(path, "rb");
+  if (!file) return 0;
+  unsigned char *binary = 0;
+  long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file);
+  rewind(file);
+  if (size > 0) binary = malloc((size_t)size);
+  cl_object program = 0;
+  if (binary && fread(binary, 1, (size_t)size, file) == (size_t)size) {
+    size_t length = (size_t)size;
+    cl_int status = 0, own = 0;
+    program = clCreateProgramWithBinary(device->context, 1, &device->id, &length, (const unsigned char **)&binary, &own,
+                                        &status);
+    if (program && (status || own || clBuildProgram(program, 1, &device->id, code->options, 0, 0))) {
+      clReleaseProgram(program); /* of another driver, or damaged: it is compiled again */
+      program = 0;
+    }
+  }
+  free(binary);
+  fclose(file);
+  return program;
+}
+
+/* Keep a compiled program. Where that fails, it is compiled again the next time. */
+static void keep_program(cl_object program, const char *path) {
+  size_t size = 0;
+  if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof size, &size, 0) || !size) return;
+  unsigned char *binary = malloc(size);
+  char partial[640];
+  snprintf(partial, sizeof partial, "%s.%ld", path, (long)getpid());
+  FILE *file = binary ? fopen(partial, "wb") : 0;
+  if (file) {
+    int whole = !clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof binary, &binary, 0) &&
+                fwrite(binary, 1, size, file) == size;
+    if (fclose(file) || !whole || rename(partial, path)) unlink(partial);
+  }
+  free(binary);
+}
+
+static int build_program(Device *device, int i, const char *cache) {
+  const Code *code = &device->tables->codes[i];
+  char path[600] = "";
+  cl_int status = 0;
+  if (cache) {
+    cache_path(device, code, cache, path, sizeof path);
+    device->programs[i] = cached_program(device, code, path);
+    if (device->programs[i]) return DEVICE_OK;
+  }
+  const char *source = code->source;
+  device->programs[i] = clCreateProgramWithSource(device->context, 1, &source, 0, &status);
+  if (status) return failed("clCreateProgramWithSource", status);
+  status = clBuildProgram(device->programs[i], 1, &device->id, code->options, 0, 0);
+  if (status) {
+    failed("clBuildProgram", status);
+    size_t length = 0;
+    clGetProgramBuildInfo(device->programs[i], device->id, CL_PROGRAM_BUILD_LOG, sizeof said - 1, said, &length);
+    return DEVICE_NOT_COMPILED;
+  }
+  if (cache) keep_program(device->programs[i], path);
+  return DEVICE_OK;
+}
+
+/* ---- Devices ---- */
+
+static int fill_device(Device *device, const unsigned char *weights, const char *cache) {
+  const DeviceTables *tables = device->tables;
+  cl_bitfield type = 0;
+  cl_int status = 0;
+  clGetDeviceInfo(device->id, CL_DEVICE_TYPE, sizeof type, &type, 0);
+  device->is_processor = (type & CL_DEVICE_TYPE_CPU) != 0;
+  device->context = clCreateContext(0, 1, &device->id, 0, 0, &status);
+  if (status) return failed("clCreateContext", status);
+  for (int i = 0; i < tables->code_count; i++) {
+    int found = build_program(device, i, cache);
+    if (found) return found;
+  }
+  for (int i = 0; i < tables->buffer_count; i++) {
+    const Buffer *buffer = &tables->buffers[i];
+    if (!buffer->constant || !buffer->size) continue;
+    void *from = (void *)(weights + buffer->offset);
+    cl_bitfield how = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
+    device->constants[i] = clCreateBuffer(device->context, how, buffer->size, from, &status);
+    if (status) return failed("clCreateBuffer of weights", status);
+  }
+  return DEVICE_OK;
+}
+
+int edgetune_device_open(const DeviceTables *tables, const unsigned char *weights, const Place *place,
+                         Device **device) {
+  *said = 0;
+  if (!load_driver(place->driver)) return DEVICE_NO_DRIVER;
+  cl_object id = find_device(place->number);
+  if (!id) return DEVICE_NO_DRIVER;
+  Device *made = calloc(1, sizeof *made);
+  if (!made) return DEVICE_NO_MEMORY;
+  made->tables = tables;
+  made->id = id;
+  made->programs = calloc((size_t)tables->code_count + 1, sizeof *made->programs);
+  made->constants = calloc((size_t)tables->buffer_count + 1, sizeof *made->constants);
+  int status = made->programs && made->constants ? fill_device(made, weights, place->cache) : DEVICE_NO_MEMORY;
+  if (status)
+    edgetune_device_close(made);
+  else
+    *device = made;
+  return status;
+}
+
+void edgetune_device_close(Device *device) {
+  if (!device) return;
+  for (int i = 0; device->constants && i < device->tables->buffer_count; i++)
+    if (device->constants[i]) clReleaseMemObject(device->constants[i]);
+  for (int i = 0; device->programs && i < device->tables->code_count; i++)
+    if (device->programs[i]) clReleaseProgram(device->programs[i]);
+  if (device->context) clReleaseContext(device->context);
+  free(device->constants);
+  free(device->programs);
+  free(device);
+}
+
+/* ---- Sessions ---- */
+
+static int make_buffers(Session *session) {
+  const DeviceTables *tables = session->device->tables;
+  cl_int status = 0;
+  for (int i = 0; i < tables->buffer_count; i++) {
+    const Buffer *buffer = &tables->buffers[i];
+    session->buffers[i] = session->device->constants[i];
+    if (buffer->constant) continue;
+    session->buffers[i] = clCreateBuffer(session->device->context, CL_MEM_READ_WRITE, buffer->size, 0, &status);
+    if (status) return failed("clCreateBuffer", status);
+  }
+  return DEVICE_OK;
+}
+
+/* Make the kernel of a launch, which keeps its arguments. */
+static int make_kernel(Session *session, int i) {
+  const DeviceTables *tables = session->device->tables;
+  const Launch *launch = &tables->launches[i];
+  cl_int status = 0;
+  cl_object kernel = clCreateKernel(session->device->programs[launch->code], launch->kernel, &status);
+  session->kernels[i] = kernel;
+  if (status) return failed(launch->kernel, status);
+  for (int a = 0; a < launch->count && !status; a++) {
+    const Argument *argument = &tables->arguments[launch->first + a];
+    if (argument->buffer < 0)
+      status = clSetKernelArg(kernel, (cl_uint)a, argument->bytes, &argument->value);
+    else
+      status = clSetKernelArg(kernel, (cl_uint)a, sizeof(cl_object), &session->buffers[argument->buffer]);
+  }
+  if (!status && launch->local_bytes) status = clSetKernelArg(kernel, (cl_uint)launch->count, launch->local_bytes, 0);
+  return status ? failed("clSetKernelArg", status) : DEVICE_OK;
+}
+
+static int fill_session(Session *session) {
+  cl_int status = 0;
+  session->queue = clCreateCommandQueue(session->device->context, session->device->id, 0, &status);
+  if (status) return failed("clCreateCommandQueue", status);
+  int found = make_buffers(session);
+  for (int i = 0; !found && i < session->device->tables->launch_count; i++) found = make_kernel(session, i);
+  return found;
+}
+
+int edgetune_session_open(Device *device, Session **session) {
+  Session *made = calloc(1, sizeof *made);
+  if (!made) return DEVICE_NO_MEMORY;
+  made->device = device;
+  made->buffers = calloc((size_t)device->tables->buffer_count + 1, sizeof *made->buffers);
+  made->kernels = calloc((size_t)device->tables->launch_count + 1, sizeof *made->kernels);
+  int status = made->buffers && made->kernels ? fill_session(made) : DEVICE_NO_MEMORY;
+  if (status)
+    edgetune_session_close(made);
+  else
+    *session = made;
+  return status;
+}
+
+void edgetune_session_close(Session *session) {
+  if (!session) return;
+  const DeviceTables *tables = session->device->tables;
+  if (session->queue) clFinish(session->queue);
+  for (int i = 0; session->kernels && i < tables->launch_count; i++)
+    if (session->kernels[i]) clReleaseKernel(session->kernels[i]);
+  for (int i = 0; session->buffers && i < tables->buffer_count; i++)
+    if (session->buffers[i] && !tables->buffers[i].constant) clReleaseMemObject(session->buffers[i]);
+  if (session->queue) clReleaseCommandQueue(session->queue);
+  free(session->kernels);
+  free(session->buffers);
+  free(session);
+}
+
+int edgetune_device_computes_here(const Session *session) { return session->device->is_processor; }
+
+int edgetune_session_launch(Session *session, int first, int count) {
+  const DeviceTables *tables = session->device->tables;
+  for (int i = first; i < first + count; i++) {
+    const Launch *launch = &tables->launches[i];
+    cl_int status = clEnqueueNDRangeKernel(session->queue, session->kernels[i], 3, 0, launch->global, launch->local, 0, 0, 0);
+    if (status) return failed(launch->kernel, status);
+    if (tables->flush_every && ++session->unflushed >= tables->flush_every) {
+      session->unflushed = 0;
+      if ((status = clFlush(session->queue))) return failed("clFlush", status);
+    }
+  }
+  return DEVICE_OK;
+}
+
+int edgetune_session_write(Session *session, int buffer, const void *from, size_t size) {
+  if (!size) return DEVICE_OK;
+  cl_int status = clEnqueueWriteBuffer(session->queue, session->buffers[buffer], 1, 0, size, from, 0, 0, 0);
+  return status ? failed("clEnqueueWriteBuffer", status) : DEVICE_OK;
+}
+
+int edgetune_session_read(Session *session, int buffer, void *to, size_t size) {
+  if (!size) return DEVICE_OK;
+  cl_int status = clEnqueueReadBuffer(session->queue, session->buffers[buffer], 1, 0, size, to, 0, 0, 0);
+  return status ? failed("clEnqueueReadBuffer", status) : DEVICE_OK;
+}
