@@ -43,7 +43,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of a device, of `size` bytes. A constant has the bytes of the weights from `offset` on."""
+    """A buffer of a device that has `size` bytes. A constant has those of the weights from `offset` on."""
 
     offset: int
     size: int
@@ -52,8 +52,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class DeviceLayout:
-    """The buffers of a device. `scratch` has those that each call's kernels use for themselves, by call. `size` is that
-    of all buffers but constants."""
+    """Says which buffers a device has. `scratch` has those that each call's kernels use for themselves, by call. `size`
+    is that of all buffers but constants."""
 
     buffers: tuple[Buffer, ...] = ()
     scratch: tuple[tuple[int, ...], ...] = ()

@@ -69,7 +69,7 @@ def test_every_cpu_that_is_known(name: str, libc: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change the root folder")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_system_with_nothing_but_the_program(exports: Path, name: str, tmp_path: Path) -> None:
-    """With musl and without Python, in a root folder that has the program, the weights and the inputs alone: the outputs
+    """With musl and without Python, in a root folder that has the program, the weights and the inputs alone, the outputs
     are the module's, bit for bit."""
     module, made = load(exports / f"{name}.module"), export(exports / f"{name}.module", tmp_path / "out", libc="musl")
     root = tmp_path / "root"
@@ -79,7 +79,14 @@ def test_a_system_with_nothing_but_the_program(exports: Path, name: str, tmp_pat
     inputs = random_inputs(module.manifest.inputs, 0)
     for i, array in enumerate(inputs.values()):
         (root / f"{i}.bin").write_bytes(array.tobytes())
-    command = ["chroot", str(root), "/example", "/net.weights", "2", *(f"/{i}.bin" for i in range(len(inputs)))]
+    command = [
+        "/usr/sbin/chroot",
+        str(root),
+        "/example",
+        "/net.weights",
+        "2",
+        *(f"/{i}.bin" for i in range(len(inputs))),
+    ]
     done = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for i, (output, value) in enumerate(module(inputs).items()):
