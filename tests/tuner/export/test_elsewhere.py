@@ -69,8 +69,8 @@ def test_every_cpu_that_is_known(name: str, libc: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change the root folder")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_system_with_nothing_but_the_program(exports: Path, name: str, tmp_path: Path) -> None:
-    """With musl and without Python, in a root folder that has the program, the weights and the inputs alone, the outputs
-    are the module's, bit for bit."""
+    """With musl and without Python, in a root folder that has the program, the weights and the inputs alone, the
+    outputs are the module's, bit for bit."""
     module, made = load(exports / f"{name}.module"), export(exports / f"{name}.module", tmp_path / "out", libc="musl")
     root = tmp_path / "root"
     root.mkdir()
