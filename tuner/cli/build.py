@@ -23,6 +23,7 @@ from tuner.cli.common import (
     DtypeOption,
     ExactOption,
     JsonOption,
+    MaxWeightsOption,
     MemoryOption,
     Output,
     PluginOption,
@@ -31,6 +32,7 @@ from tuner.cli.common import (
     check_parent_writable,
     import_plugins,
     refuse_boards,
+    size_asked,
     split_list,
     templates_asked,
     threads_text,
@@ -109,6 +111,7 @@ def command(
     stage_limits: StageLimitsOption = "",
     tolerance: ToleranceOption = None,
     input: InputOption = None,
+    max_weights: MaxWeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
@@ -124,6 +127,7 @@ def command(
         reward=placement_reward,
         trace=placement_trace,
     )
+    limit = None if max_weights is None else size_asked("--max-weights", max_weights)
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
@@ -140,6 +144,7 @@ def command(
             staging=staging,
             placer=placer,
             checks=checks_asked(tolerance, input),
+            max_weights=limit,
         )
         out.result(build_verified(asked, out))
 
@@ -156,6 +161,7 @@ class BuildRequest:
     - `placer` decides the device of each step; None means the fallback.
     - `checks` says how the module is verified, and on which inputs besides random ones.
     - `portable` says that the module is to be exported.
+    - `max_weights` is what its weights may take, in bytes; None is no limit.
     """
 
     network: Network
@@ -171,6 +177,7 @@ class BuildRequest:
     placer: Placer | None = None
     checks: Checks = field(default_factory=Checks)
     portable: bool = False
+    max_weights: int | None = None
 
 
 def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
@@ -196,7 +203,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     with open_db(asked.db, create=False, read_only=asked.staging is None) as store:
         stager = None if asked.staging is None else Stager(devices[0], store, asked.staging, out)
         check = check_of(asked.network, graph, asked.checks, rebuild=rebuild, out=out)
-        options = BuildOptions(asked.exact, check, stager, portable=asked.portable)
+        options = BuildOptions(asked.exact, check, stager, portable=asked.portable, max_weights=asked.max_weights)
         manifest = build_placed(graph, devices, decided.planned, directory=asked.output, store=store, options=options)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]

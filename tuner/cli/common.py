@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -92,6 +93,10 @@ RayOption = Annotated[
 MemoryOption = Annotated[
     int | None,
     typer.Option("--memory", metavar="MIB", min=1, help="What a GPU may hold of a network (default: all it has)."),
+]
+MaxWeightsOption = Annotated[
+    str | None,
+    typer.Option("--max-weights", metavar="SIZE", help="What the weights may take, such as 60MB or 500KB."),
 ]
 VendorOption = Annotated[
     str,
@@ -229,6 +234,17 @@ def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device
     return [
         d if d.memory_bytes is None else replace(d, memory_bytes=min(d.memory_bytes, mebibytes << 20)) for d in devices
     ]
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def size_asked(option: str, text: str) -> int:
+    """Return the bytes that the text of an option says, such as 60MB. Raises BadInput for anything else."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if found is None or found[2].upper() not in _UNITS:
+        raise BadInput(f"{option} {text!r}: is no size; give one such as 60MB, 500KB or 64MiB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 def refuse_boards(devices: Sequence[Device]) -> None:

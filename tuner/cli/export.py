@@ -19,9 +19,11 @@ from tuner.cli.common import (
     DbOption,
     ExactOption,
     JsonOption,
+    MaxWeightsOption,
     Output,
     ThreadsOption,
     check_parent_writable,
+    size_asked,
 )
 from tuner.cli.completion import CPUS, one_of
 from tuner.cli.network import BatchOption, ShapeOption, load_graph, network_asked
@@ -81,12 +83,14 @@ def command(
     no_winograd: ExactOption = False,
     tolerance: ToleranceOption = None,
     input: InputOption = None,
+    max_weights: MaxWeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a network as a C library with a header, weights, an example and a wrapper for Python."""
     _check_processor(model, target, device)
-    if model.is_dir() and (shape or batch or threads or input or tolerance):
+    if model.is_dir() and (shape or batch or threads or input or tolerance or max_weights):
         raise BadInput(f"{model}: was built already: options of a build go with a model")
+    limit = None if max_weights is None else size_asked("--max-weights", max_weights)
     check_parent_writable(output)
     if output.exists() and not output.is_dir():
         raise BadInput(f"{output}: is a file; give a folder")
@@ -100,7 +104,15 @@ def command(
             network, module = network_asked(model, shape, batch, "float32"), Path(folder) / "module"
             checks = checks_asked(tolerance, input)
             request = BuildRequest(
-                network, module, device, threads, db, exact=no_winograd, checks=checks, portable=True
+                network,
+                module,
+                device,
+                threads,
+                db,
+                exact=no_winograd,
+                checks=checks,
+                portable=True,
+                max_weights=limit,
             )
             check = _built(request, target, out)
         exported = export(module, output, name, libc=libc.value, check=check)
@@ -133,7 +145,13 @@ def _built(request: BuildRequest, target: str | None, out: Output) -> Check | No
     device = open_device(request.device, request.threads) if target is None else cpu_elsewhere(target, request.threads)
     graph = load_graph(request.network, out, [device])
     with open_db(request.db, create=False, read_only=True) as store:
-        manifest = build(graph, device, request.output, store, options=BuildOptions(request.exact, link=False))
+        manifest = build(
+            graph,
+            device,
+            request.output,
+            store,
+            options=BuildOptions(request.exact, link=False, max_weights=request.max_weights),
+        )
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
     return None if target is not None else _on_board(request)

@@ -25,6 +25,7 @@ from tuner.errors import BadInput
 from tuner.graph import (
     COPY,
     REMEDY,
+    AnchorStep,
     DevicePlan,
     FusedGraph,
     MergedOperator,
@@ -43,6 +44,7 @@ from tuner.graph import (
     program_of,
 )
 from tuner.graph.layout.choice import Choice, Planned, choose
+from tuner.graph.layout.weights import within
 from tuner.measure.codegen.launches import launches_of
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
@@ -68,6 +70,7 @@ class BuildOptions:
     - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
       its processor is needed.
     - With `portable` a network on other devices than a CPU can be exported, too.
+    - `max_weights` is the most bytes that the weights may take: kernels with smaller ones are chosen where needed.
     """
 
     exact: bool = False
@@ -75,6 +78,7 @@ class BuildOptions:
     arrange: Callable[[Placed], Placed] | None = None
     link: bool = True
     portable: bool = False
+    max_weights: int | None = None
 
 
 def build(
@@ -114,6 +118,8 @@ def build_placed(
     _prepare(directory, network, devices)
     linker = check_toolchain() if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
+    if options.max_weights is not None:
+        chosen = _limited(network, devices, chosen, store, options)
     device_plans = [
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
@@ -167,6 +173,22 @@ def _choices(
         known = choose(free, device, store, exact)
         chosen.append({s.out: planned.kernels.get(s.out) or known[s.workload] for s in steps})
     return chosen
+
+
+def _limited(
+    network: FusedGraph,
+    devices: Sequence[Device],
+    chosen: Sequence[Mapping[Var, Choice]],
+    store: Store | None,
+    options: BuildOptions,
+) -> list[dict[Var, Choice]]:
+    """Return the choices with those replaced whose weights do not fit into the limit of the options. Raises BadInput
+    for several devices, and if the weights do not fit in any case."""
+    if len(devices) > 1:
+        raise BadInput("a limit of the weights is for one device: name one")
+    assert options.max_weights is not None
+    anchors = [step for step in network.steps if isinstance(step, AnchorStep)]
+    return [within(options.max_weights, anchors, chosen[0], device=devices[0], store=store, exact=options.exact)]
 
 
 def _prepare(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> None:

@@ -110,7 +110,7 @@ def _others(
             continue
 
         def usable(trial: Trial, names: set[str] = names) -> bool:
-            return trial.config.template in names and _is_current(trial, space)
+            return trial.config.template in names and is_current(trial, space)
 
         trial = store.best(workload, device.key, usable=usable)
         if trial is not None:
@@ -123,7 +123,7 @@ def _choice(workload: Workload, space: SearchSpace | None, device: Device, store
     if store is not None:
 
         def usable(trial: Trial) -> bool:
-            return _is_current(trial, space)
+            return is_current(trial, space)
 
         found = best(store, workload, device.key, usable=usable)
         if found is not None and found.source == "device":
@@ -151,6 +151,6 @@ def _measured(trial: Trial, source: Source) -> Choice:
     return Choice(trial.config, source, trial.seconds, trial.error)
 
 
-def _is_current(trial: Trial, space: SearchSpace) -> bool:
+def is_current(trial: Trial, space: SearchSpace) -> bool:
     """Return whether the trial's config still gives the kernel that was measured."""
     return space.is_valid(trial.config) and template_named(trial.config.template).version == trial.template_version
