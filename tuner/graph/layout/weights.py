@@ -34,8 +34,8 @@ class Weighted(Protocol):
 
 @dataclass(frozen=True)
 class _Option:
-    """A kernel for all steps of one workload. `size` is what their weights take in bytes, and `seconds` what they take
-    in an inference, or infinity where that is not known."""
+    """Describes a kernel for all steps of one workload. `size` is what their weights take in bytes, and `seconds` what
+    they take in an inference, or infinity where that is not known."""
 
     choice: Choice
     size: int
