@@ -10,6 +10,7 @@ from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.gathered import GatheredConv
+from templates.cpu.grouped import GroupedConv
 from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
 from templates.gpu.batch_matmul import GpuBatchMatmul
@@ -30,6 +31,7 @@ for _template in (
     GatheredConv(),
     Winograd(),
     Depthwise(),
+    GroupedConv(),
     PackedDense(),
     PackedBatchMatmul(),
     TiledAttention(),

@@ -54,7 +54,7 @@ class Depthwise(AnchorTemplate):
         knobs = (
             Knob("tw", tile_sizes(conv.out_width, limit)),
             Knob("th", divisors(conv.out_height, 4)),
-            Knob("rows", (0, *_rows(conv))),
+            Knob("rows", (0, *chunk_rows(conv))),
             Knob("order", ("rows", "channels")),
             Knob("pad", ("inline", "chunk", "root") if padded else ("inline",)),
             Knob("unroll_kh", (1, 0)),
@@ -94,12 +94,12 @@ class Depthwise(AnchorTemplate):
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
         conv, height = conv_of(workload), conv_of(workload).out_height
         blocks = conv.batch * -(-conv.in_channels // vector_unit(target).lanes)
-        rows = [r for r in sorted(_rows(conv), reverse=True) if r % config["th"] == 0]
+        rows = [r for r in sorted(chunk_rows(conv), reverse=True) if r % config["th"] == 0]
         changes = [{"rows": r, "order": "rows"} for r in rows]
         return spread(config, changes, lambda v: blocks * (height // (v["rows"] or height)), threads_of(target))
 
 
-def _rows(conv: Conv2d) -> tuple[int, ...]:
+def chunk_rows(conv: Conv2d) -> tuple[int, ...]:
     """Return the numbers of rows that a chunk may have."""
     return tuple(d for d in divisors(conv.out_height, 56) if d in (1, 2, 4, 7, 8, 14, 28, 56))
 

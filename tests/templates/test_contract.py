@@ -47,7 +47,9 @@ def test_results_match_float64(template: str, name: str) -> None:
 @pytest.mark.skipif("x86" not in str(host_target()), reason="narrower x86 vectors need an x86 processor")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("name", ["conv3x3_odd_sizes", "conv1x1_prime", "first_layer", "depthwise", "dense_rows"])
+@pytest.mark.parametrize(
+    "name", ["conv3x3_odd_sizes", "conv1x1_prime", "first_layer", "depthwise", "conv_pairs_strided", "dense_rows"]
+)
 def test_results_match_float64_with_narrow_vectors(name: str, mcpu: str) -> None:
     target = host_target(mcpu)
     for template in all_templates():

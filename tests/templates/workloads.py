@@ -19,6 +19,7 @@ WORKLOADS: dict[str, Workload] = {
     "conv1x1_strides": Conv2d(2, 32, 15, 13, 48, (1, 1), (3, 2), groups=2).workload(("bias", "add", "relu")),
     "conv_grouped": Conv2d(1, 32, 9, 9, 64, (3, 3), padding=SAME3, groups=2).workload(("bias", "hardswish")),
     "conv_small_groups": Conv2d(1, 32, 9, 9, 32, (3, 3), padding=SAME3, groups=8).workload(("bias", "sigmoid")),
+    "conv_pairs_strided": Conv2d(2, 24, 15, 9, 24, (3, 3), (2, 1), SAME3, groups=12).workload(("bias", "add", "relu")),
     "conv_uneven_groups": Conv2d(1, 24, 6, 6, 36, (3, 3), padding=SAME3, groups=3).workload(("bias", "tanh")),
     "first_layer": Conv2d(1, 3, 30, 26, 32, (7, 7), (2, 2), (3, 3, 3, 3)).workload(("bias", "relu")),
     "grey_input": Conv2d(2, 1, 12, 12, 20, (5, 5)).workload(("bias",)),

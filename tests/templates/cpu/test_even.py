@@ -24,6 +24,7 @@ WORKLOADS = {
     "three blocks, 1x1": Conv2d(1, 144, 56, 56, 48, (1, 1)).workload(),
     "first layer": Conv2d(1, 3, 224, 224, 16, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1)).workload(),
     "depthwise of one block": Conv2d(1, 16, 112, 112, 16, (3, 3), padding=(1, 1, 1, 1), groups=16).workload(),
+    "small groups": Conv2d(1, 32, 56, 56, 32, (3, 3), padding=(1, 1, 1, 1), groups=8).workload(),
     "dense of three blocks": Dense(197, 192, 192).workload(),
     "one product": BatchMatmul(1, 196, 64, 48).workload(),
 }

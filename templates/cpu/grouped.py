@@ -1,0 +1,251 @@
+"""The template that computes convolutions in small groups of channels on a CPU. Start at `GroupedConv`.
+
+A vector holds the channels of several groups. Every lane of a sum reads the channels of its own group, one after the
+other: they are lanes of one vector of the data, which are moved there by a shuffle. So nothing is multiplied by zeros,
+as in a block of merged groups. Data is (N, C/v, H, W, v), weights are (C/v, R, S, channels of a group, v), and the
+output is (N, C/v, OH, OW, v).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule, TensorIntrin
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from templates.blocking import divisors, tile_sizes
+from templates.cpu.depthwise import chunk_rows
+from templates.cpu.isa import threads_of, vector_unit
+from templates.cpu.stages import even, pad_at_root, spread
+from templates.depthwise import reach, reads_outside
+from templates.space import Constraint, Knob, Space, Values
+from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero_padded
+from templates.template import AnchorTemplate, Layout, Layouts
+from templates.workloads import Conv2d, conv_of
+from tuning_db.record import Config, Workload
+
+_MAX_UNROLLED = 450
+_WIDEST = 8  # tiles of first configs: wider ones keep too many shuffled vectors
+
+
+class GroupedConv(AnchorTemplate):
+    """A template whose register tile has `tw` pixels of a row.
+
+    Its other knobs: `rows` is the number of output rows in a parallel chunk (0: all rows of a channel block). `pad`
+    says where the input is padded: in a copy per "chunk", in a copy of all at the "root", or not at all ("none").
+    `unroll_kw` unrolls the kernel's columns, so that a shuffled vector serves several of them.
+    """
+
+    name = "cpu.conv2d_by_group"  # before cpu.conv2d_direct, which computes the same workloads in merged groups
+    op = "conv2d"
+
+    def layouts(self, workload: Workload, target: Target) -> Layouts:
+        block = Layout(vector_unit(target).lanes)
+        return Layouts(block, block)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        if target.kind.name != "llvm":
+            return None
+        conv, lanes = conv_of(workload), vector_unit(target).lanes
+        if not _applies(conv, lanes):
+            return None
+        group, limit = conv.in_channels // conv.groups, vector_unit(target).registers - 2
+        pads = ("chunk", "root") if any(conv.padding) else ("none",)
+        knobs = (
+            Knob("tw", tile_sizes(conv.out_width, limit)),
+            Knob("rows", (0, *chunk_rows(conv))),
+            Knob("pad", pads),
+            Knob("unroll_kw", (1, 0)),
+        )
+
+        def unrolled(v: Values) -> int:
+            return v["tw"] * group * (conv.kernel[1] if v["unroll_kw"] else 1)
+
+        constraints = (
+            Constraint("too many unrolled multiply-adds", lambda v: unrolled(v) <= _MAX_UNROLLED),
+            # A tile that sticks out reads beyond the image: only the padded copies are wide enough.
+            Constraint(
+                "an image without padding needs dividing tiles",
+                lambda v: v["pad"] != "none" or conv.out_width % v["tw"] == 0,
+            ),
+        )
+        seeds = _seeds(conv, lanes, threads_of(target), pads[0])
+        return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, group, v))
+
+    def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
+        return "by group"
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        lanes, (k, group, r, s) = vector_unit(target).lanes, weight.shape
+        blocks = -(-k // lanes)
+        padded = np.pad(weight, ((0, blocks * lanes - k), (0, 0), (0, 0), (0, 0)))
+        return np.ascontiguousarray(padded.reshape(blocks, lanes, group, r, s).transpose(0, 3, 4, 2, 1))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        conv, lanes = conv_of(workload), vector_unit(target).lanes
+        func = _compute(conv, lanes, workload.epilogue, config["tw"])
+        return _schedule(func, conv, lanes, config.knobs)
+
+    def spread(self, workload: Workload, target: Target, config: Config) -> Config:
+        conv, height = conv_of(workload), conv_of(workload).out_height
+        blocks = _blocks(conv, vector_unit(target).lanes)
+        more = [{"rows": rows} for rows in sorted(chunk_rows(conv), reverse=True)]
+        return spread(config, more, lambda v: blocks * (height // (v["rows"] or height)), threads_of(target))
+
+
+def _applies(conv: Conv2d, lanes: int) -> bool:
+    group = conv.in_channels // conv.groups
+    return conv.groups > 1 and conv.in_channels == conv.out_channels and 1 < group < lanes and lanes % group == 0
+
+
+def _blocks(conv: Conv2d, lanes: int) -> int:
+    return conv.batch * -(-conv.in_channels // lanes)
+
+
+def _seeds(conv: Conv2d, lanes: int, threads: int, pad: str) -> tuple[Values, ...]:
+    """Return tiles that are wide and divide the width, with chunks of all rows and of fewer. Chunks that keep the
+    threads evenly busy come first."""
+    seeds: list[Values] = []
+    exact = divisors(conv.out_width, _WIDEST)
+    near = tile_sizes(conv.out_width, _WIDEST)
+    for tw in dict.fromkeys((near[-1] if pad != "none" else exact[-1], exact[-1])):
+        for rows in (0, max(divisors(conv.out_height, 14))):
+            for unroll_kw in (1, 0):
+                seeds.append({"tw": tw, "rows": rows, "pad": pad, "unroll_kw": unroll_kw})
+
+    def uneven(v: Values) -> bool:
+        return not even(_blocks(conv, lanes) * (conv.out_height // (v["rows"] or conv.out_height)), threads)
+
+    return tuple(sorted(seeds, key=uneven))
+
+
+def _features(conv: Conv2d, group: int, v: Values) -> Mapping[str, float]:
+    rows = v["rows"] or conv.out_height
+    return {
+        "accumulators": float(v["tw"]),
+        "body_fmas": float(v["tw"] * group * (conv.kernel[1] if v["unroll_kw"] else 1)),
+        "waste": -(-conv.out_width // v["tw"]) * v["tw"] / conv.out_width,
+        "data_sweep_bytes": 64.0 * conv.width * rows * conv.strides[0],
+        "chunks": float(conv.batch * (conv.out_height // rows)),
+    }
+
+
+def _compute(conv: Conv2d, lanes: int, epilogue: tuple[str, ...], tw: int) -> tirx.PrimFunc:
+    blocks, group = -(-conv.in_channels // lanes), conv.in_channels // conv.groups
+    (sy, sx), (dy, dx), (top, left) = conv.strides, conv.dilation, conv.padding[:2]
+    high, wide = conv.out_height, -(-conv.out_width // tw) * tw
+    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data")
+    weight = te.placeholder((blocks, *conv.kernel, group, lanes), name="weight")
+    out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
+    extra = epilogue_operands(epilogue, out_shape)
+    source = data
+    if reads_outside(conv, high, wide):
+        source = te.compute(
+            (conv.batch, blocks, *reach(conv, high, wide), lanes),
+            lambda n, c, y, x, v: zero_padded(
+                lambda py, px: data[n, c, py, px, v], y - top, x - left, height=conv.height, width=conv.width
+            ),
+            name="pad",
+        )
+    kh, kw = te.reduce_axis((0, conv.kernel[0]), "kh"), te.reduce_axis((0, conv.kernel[1]), "kw")
+    ii = te.reduce_axis((0, group), "ii")
+
+    def total(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
+        value = source[n, c, y * sy + kh * dy, x * sx + kw * dx, v // group * group + ii]
+        return te.sum(value * weight[c, kh, kw, ii, v], axis=[kh, kw, ii])
+
+    sums = te.compute((conv.batch, blocks, high, wide, lanes), total, name="conv")
+    out = te.compute(out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index=index), name="out")
+    return te.create_prim_func([data, weight, *extra, out])
+
+
+def _schedule(func: tirx.PrimFunc, conv: Conv2d, lanes: int, k: Values) -> tirx.PrimFunc:
+    sch = new_schedule(func)
+    sums = sch.get_sblock("conv")
+    n, c, y, x, v, kh, kw, ii = sch.get_loops(sums)
+    chunk, yi = sch.split(y, [None, k["rows"] or conv.out_height])
+    xo, xi = sch.split(x, [None, k["tw"]])
+    sch.reorder(n, c, chunk, yi, xo, kh, kw, xi, ii, v)
+    parallel = sch.fuse(n, c, chunk)
+    sch.parallel(parallel)
+    write = sch.cache_write(sums, 0, "local")
+    sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
+    sch.reverse_compute_inline(sch.get_sblock("out"))
+    _schedule_pad(sch, k["pad"], parallel)
+    unroll_tile(sch, sch.get_loops(write)[-2:])
+    for loop in (xi, *([kw] if k["unroll_kw"] else [])):
+        sch.unroll(loop)
+    sch.decompose_reduction(sums, kh)
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("conv_init"))[-2:])
+    sch.tensorize(ii, group_product(conv.in_channels // conv.groups, lanes))
+    return sch.mod["main"]
+
+
+def _schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
+    if not has_block(sch, "pad"):
+        return
+    pad = sch.get_sblock("pad")
+    if where == "root":
+        pad_at_root(sch, "pad")
+        return
+    sch.compute_at(pad, parallel, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(pad)[-1])
+
+
+@functools.cache
+def group_product(group: int, lanes: int) -> str:
+    """Return the name of the intrinsic that adds to a vector of sums the products of all channels of the lanes' groups.
+    The first call registers it. `group` is the number of channels of a group, which divides the number of lanes."""
+    along = tirx.Ramp(0, 1, lanes)
+
+    def updated(sums: Any, data: Any, weight: Any) -> Any:
+        """Return the new sums."""
+        total, vector = sums[along], data[along]
+        for i in range(group):
+            own = [tirx.const(lane // group * group + i, "int32") for lane in range(lanes)]
+            total = total + tirx.Shuffle([vector], own) * weight[i, along]
+        return total
+
+    name = f"edgetune.group_product_{group}x{lanes}"
+    TensorIntrin.register(name, _description(group, lanes), _implementation(group, lanes, updated))
+    return name
+
+
+# mypy: disallow_untyped_decorators=False
+# (TVMScript's decorator reads the source text of the functions below; they never run.)
+
+
+def _description(group: int, lanes: int) -> Any:
+    @T.prim_func(s_tir=True)
+    def description(data: T.handle, weight: T.handle, sums: T.handle) -> None:
+        D = T.match_buffer(data, (lanes,), "float32", align=64, offset_factor=lanes)
+        W = T.match_buffer(weight, (group, lanes), "float32", align=64, offset_factor=lanes)
+        S = T.match_buffer(sums, (lanes,), "float32", align=64, offset_factor=lanes, scope="local")
+        with T.sblock("root"):
+            T.reads(S[0:lanes], D[0:lanes], W[0:group, 0:lanes])
+            T.writes(S[0:lanes])
+            for i, lane in T.grid(group, lanes):
+                with T.sblock("update"):
+                    v, ii = T.axis.remap("SR", [lane, i])
+                    S[v] = S[v] + D[v // group * group + ii] * W[ii, v]
+
+    return description
+
+
+def _implementation(group: int, lanes: int, updated: Any) -> Any:
+    @T.prim_func(s_tir=True)
+    def implementation(data: T.handle, weight: T.handle, sums: T.handle) -> None:
+        D = T.match_buffer(data, (lanes,), "float32", align=64, offset_factor=lanes)
+        W = T.match_buffer(weight, (group, lanes), "float32", align=64, offset_factor=lanes)
+        S = T.match_buffer(sums, (lanes,), "float32", align=64, offset_factor=lanes, scope="local")
+        with T.sblock("root"):
+            T.reads(S[0:lanes], D[0:lanes], W[0:group, 0:lanes])
+            T.writes(S[0:lanes])
+            S[T.ramp(0, 1, lanes)] = updated(S, D, W)
+
+    return implementation
