@@ -228,7 +228,9 @@ def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | No
         held = emitter.typed(held, "float32")
     dtype = str(held.ty.dtype)
     make: Callable[[], Any] = lambda: resize(attrs, shape, result[2:], layout=layout, dtype=dtype)  # noqa: E731
-    function = emitter.function(("resize", shape, result, layout, dtype, *key_of(attrs)), make, "resize", INJECTIVE)
+    # A weighted sum that is written in another layout would be computed value by value.
+    pattern = INJECTIVE if takes_one_pixel(attrs) else OUT_FUSABLE
+    function = emitter.function(("resize", shape, result, layout, dtype, *key_of(attrs)), make, "resize", pattern)
     return emitter.call(function, [held], layout.shape(result), dtype), layout
 
 
