@@ -120,7 +120,9 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         _run([*tools.archiver, "rcsD", str(archive), str(whole)])
         versions = work / "versions"
         versions.write_text(f"{name}_1 {{ global: {name}_*; local: *; }};\n")
-        shared = ("-shared", "-pthread", "-Wl,-z,noexecstack", "-Wl,--gc-sections", "-Wl,-s")
+        # The library stays when it is closed: its threads may still wait for work.
+        stays = ("-Wl,-z,noexecstack", "-Wl,-z,nodelete")
+        shared = ("-shared", "-pthread", *stays, "-Wl,--gc-sections", "-Wl,-s")
         script = f"-Wl,--version-script={versions}"
         _run([*tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm", "-ldl"])
 

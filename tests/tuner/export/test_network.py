@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,6 +51,27 @@ def test_eight_threads_share_weights(made: Made) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert not any(pool.map(differs, range(8)))
+
+
+def test_a_library_may_be_closed_and_opened_again(tiny: Made) -> None:
+    """Its threads wait for work when it is closed."""
+    code = f"""
+import _ctypes, ctypes, sys, time
+sys.path.insert(0, {str(tiny.folder)!r})
+import numpy as np
+from tiny import Network
+results = []
+for _ in range(3):
+    network = Network(threads=2, keep=False)
+    results.append(network({{"data": np.ones((1, 3, 16, 16), np.float32)}})["gemm_0"].tobytes())
+    handle = network._library._handle
+    del network
+    _ctypes.dlclose(handle)
+    time.sleep(0.05)
+assert len(set(results)) == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_buffers_that_are_not_aligned_are_copied(tiny: Made) -> None:
