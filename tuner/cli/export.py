@@ -43,8 +43,7 @@ class Libc(StrEnum):
 
 
 EXAMPLES = (
-    "tune export resnet18.tuned -o resnet18.c",
-    "tune export resnet18.onnx -o resnet18.c --name classifier",
+    "tune export resnet18.tuned -o resnet18.c --name classifier",
     "tune export resnet18.onnx -o resnet18.pi --target rpi4",
     "tune export resnet18.onnx -o resnet18.pi --device board:pi",
 )

@@ -74,7 +74,7 @@ REFUSED = {
     "no module": (["empty"], "empty: not a built module"),
     "a name that is none": (["module", "--name", "7up"], "--name '7up': is no identifier of C and Python"),
     "a keyword": (["module", "--name", "class"], "--name 'class': is no identifier"),
-    "built already": (["module", "--batch", "2"], "module: was built already: --shape, --batch and --threads"),
+    "built already": (["module", "--batch", "2"], "module: was built already: options of a build"),
     "no model": (["missing.onnx"], "missing.onnx: no such file"),
 }
 

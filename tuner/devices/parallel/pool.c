@@ -187,10 +187,9 @@ static void hold(pid_t thread, int cpu) {
 static void* worker(void* argument) {
   number = (int)(intptr_t)argument;
   pthread_mutex_lock(&keeping);
+  hold(0, number < kept ? cores[number] : -1);
   ids[number] = (pid_t)syscall(SYS_gettid);
-  int cpu = number < kept ? cores[number] : -1;
   pthread_mutex_unlock(&keeping);
-  hold(0, cpu);
   serve(&whole, number);
   return 0;
 }
@@ -334,6 +333,13 @@ static void reset(void) {
   pthread_cond_init(&wake, 0); /* it remembers who waited */
 }
 
+static int runs(int worker) {
+  pthread_mutex_lock(&keeping);
+  int id = ids[worker];
+  pthread_mutex_unlock(&keeping);
+  return id != 0;
+}
+
 int edgetune_threads(int count) {
   static int watching;
   pthread_mutex_lock(&launching);
@@ -343,6 +349,7 @@ int edgetune_threads(int count) {
     pthread_t thread;
     if (pthread_create(&thread, 0, worker, (void*)(intptr_t)started)) break;
     pthread_detach(thread);
+    while (!runs(started)) sched_yield(); /* until it is on its core */
   }
   wanted = count;
   int found = started < count ? started : count;
