@@ -74,7 +74,9 @@ def command(
             "--device", "-d", metavar="D", help="cpu, opencl:N, opencl:N,cpu, or board:NAME: verified and timed there."
         ),
     ] = DEFAULT_DEVICE,
-    libc: Annotated[Libc, typer.Option("--libc", help="The C library of the system: glibc or musl.")] = Libc.GNU,
+    libc: Annotated[
+        Libc | None, typer.Option("--libc", help="The C library of the system, glibc or musl (default: as here).")
+    ] = None,
     shape: ShapeOption = None,
     batch: BatchOption = None,
     threads: ThreadsOption = None,
@@ -114,7 +116,7 @@ def command(
                 max_weights=limit,
             )
             check = _built(request, target, out)
-        exported = export(module, output, name, libc=libc.value, check=check)
+        exported = export(module, output, name, libc=None if libc is None else libc.value, check=check)
         _show(exported, out)
         out.result({**asdict(exported), "folder": str(exported.folder)})
 

@@ -6,7 +6,7 @@ import json
 import keyword
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ _PLAIN = ("example.c", "serve.py", "Makefile", "CMakeLists.txt")
 class Exported:
     """What was exported: the files' folder, and sizes in bytes. `arena` is what one context with the usual number of
     threads needs on the host, `device` what it needs on another device, `least` the most values that are needed at one
-    time on the host, and `library` the size of the shared library.
-    `checked` is what its check says of it, and empty if nothing could be run."""
+    time on the host, and `library` the size of the shared library. `checked` is what its check says of it, and empty if
+    nothing could be run."""
 
     folder: Path
     name: str
@@ -58,28 +58,63 @@ def export(
     folder: str | Path,
     name: str | None = None,
     *,
-    libc: Libc = "gnu",
+    libc: Libc | None = None,
     flags: Sequence[str] = (),
     check: Check | None = None,
 ) -> Exported:
     """Export the module in `directory` to `folder`, under a `name` (default: the model's), for systems with this C
-    library. `flags` are given to the C compiler. Files of an earlier export are replaced, others are kept. `check` gets
-    the module's folder, the folder of the finished export and its name, before the export is put in place. What it
-    returns becomes part of the export's description. By default an export for this system is compared with its module.
+    library (default: this system's). `flags` are given to the C compiler. Files of an earlier export are replaced,
+    others are kept. `check` gets the module's folder, the folder of the finished export and its name, before the export
+    is put in place. What it returns becomes part of the export's description. By default an export for this system is
+    compared with its module.
 
     Raises BadInput if the module cannot be exported, the name is no identifier, or a tool is missing or fails. Raises
     VerificationFailed if an output of the export differs from the module's.
     """
     directory, folder = Path(directory), Path(folder)
-    target = folder.resolve()  # a link's target is written to
+    libc = libc or own_libc()
     manifest = read_manifest(directory)
     program = on_host(_program(directory, manifest))
     name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
-    machine = machine_of(_host_target(manifest))
-    tools = toolchain_for(machine, libc)
+    tools = toolchain_for(machine_of(_host_target(manifest)), libc)
     weights = _weights(directory, manifest, program)
+    source = _source(name, manifest, program, weights)
+    kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
+    code = Code(name, source.body(), source.header(), kernels, opencl=source.tables is not None)
+    check = check or (check_equal if libc == own_libc() else check_nothing)
+
+    def write(work: Path) -> dict[str, Any]:
+        """Write all files to a folder and check them. Return the description of the export."""
+        link(code, work, tools, flags=flags)
+        _write_rest(source, weights, work)
+        found = _described(source, manifest, work)
+        found["checked"] = dict(check(directory, work, name))
+        (work / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        return found
+
+    found = _whole(folder, write)
+    return Exported(folder, name, calls=len(program.calls), checked=found["checked"], **found["memory"])
+
+
+def _whole(folder: Path, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Let `write` write to a new folder, and move its files to `folder` at the end. Return what it returns. Raises
+    BadInput if a file cannot be written."""
+    target = folder.resolve()  # a link's target is written to
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
+            found = write(Path(temporary))
+            target.mkdir(exist_ok=True)
+            for path in [p for p in Path(temporary).iterdir() if p.is_file()]:
+                path.replace(target / path.name)
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return found
+
+
+def _source(name: str, manifest: Manifest, program: Program, weights: Weights) -> Source:
+    """Return the network as C, with its memory planned."""
     layout = laid_out(program, len(manifest.outputs))
-    source = Source(
+    return Source(
         name,
         program,
         layout,
@@ -90,24 +125,6 @@ def export(
         identity=weights.identity,
         tables=device_tables(program, layout, _flush_every(manifest)),
     )
-    kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
-            work = Path(temporary)
-            link(
-                Code(name, source.body(), source.header(), kernels, source.tables is not None), work, tools, flags=flags
-            )
-            _write_rest(source, weights, work)
-            found = _described(source, manifest, work)
-            check = check or (check_equal if libc == own_libc() else check_nothing)
-            found["checked"] = dict(check(directory, work, name))
-            (work / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-            target.mkdir(exist_ok=True)
-            for path in [p for p in work.iterdir() if p.is_file()]:
-                path.replace(target / path.name)
-    except OSError as error:
-        raise BadInput(f"{folder}: cannot be written: {error.strerror or error}") from None
-    return Exported(folder, name, calls=len(program.calls), checked=found["checked"], **found["memory"])
 
 
 def identifier(name: str, given: bool) -> str:
