@@ -32,6 +32,25 @@ def reads_outside(conv: Conv2d, rows: int, columns: int) -> bool:
     return any(conv.padding) or high > conv.height or wide > conv.width
 
 
+def padded_image(data: te.Tensor, conv: Conv2d, rows: int, columns: int) -> te.Tensor:
+    """Return the stage "pad": blocked data (N, C/v, H, W, v), with zeros as far as `rows` x `columns` output pixels
+    read."""
+    n, blocks, _, _, lanes = data.shape
+    top, left = conv.padding[:2]
+    return te.compute(
+        (n, blocks, *reach(conv, rows, columns), lanes),
+        lambda n, c, y, x, v: zero_padded(
+            lambda py, px: data[n, c, py, px, v],
+            y - top,
+            x - left,
+            height=conv.height,
+            width=conv.width,
+            dtype=str(data.dtype),
+        ),
+        name="pad",
+    )
+
+
 def depthwise_compute(
     conv: Conv2d,
     lanes: int,
@@ -51,25 +70,11 @@ def depthwise_compute(
     blocks = -(-conv.in_channels // lanes)
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     tall, wide = -(-conv.out_height // th) * th, -(-conv.out_width // tw) * tw
-    top, left = conv.padding[:2]
     data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data", dtype=dtype)
     weight = te.placeholder((blocks, *conv.kernel, lanes), name="weight", dtype=dtype)
     out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
     extra = epilogue_operands(epilogue, out_shape, dtype)
-    source = data
-    if staged or reads_outside(conv, tall, wide):
-        source = te.compute(
-            (conv.batch, blocks, *reach(conv, tall, wide), lanes),
-            lambda n, c, y, x, v: zero_padded(
-                lambda py, px: data[n, c, py, px, v],
-                y - top,
-                x - left,
-                height=conv.height,
-                width=conv.width,
-                dtype=dtype,
-            ),
-            name="pad",
-        )
+    source = padded_image(data, conv, tall, wide) if staged or reads_outside(conv, tall, wide) else data
     kh, kw = te.reduce_axis((0, conv.kernel[0]), "kh"), te.reduce_axis((0, conv.kernel[1]), "kw")
 
     def total(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:

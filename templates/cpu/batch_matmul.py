@@ -15,7 +15,7 @@ from templates.batch_matmul import BatchMatmul
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import VectorUnit, threads_of, vector_unit
 from templates.cpu.product_tiles import Product, tile_widths
-from templates.cpu.stages import even, spread
+from templates.cpu.stages import even_first, spread
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import new_schedule, unroll_tile, zero
 from templates.template import Template
@@ -52,11 +52,11 @@ class PackedBatchMatmul(Template):
             Constraint("too many unrolled multiply-adds", lambda v: v["nb"] * v["rows"] * v["ki"] <= MAX_UNROLLED),
             Constraint("a part has no rows", lambda v: v["parts"] == 1 or v["parts"] * v["rows"] <= product.rows),
         )
-
-        def uneven(v: Values) -> bool:
-            return not even(_chunks(product, unit.lanes, v), threads_of(target))
-
-        seeds = tuple(sorted(_seeds(product, knobs[0].values, vectors, unit), key=uneven))
+        seeds = even_first(
+            _seeds(product, knobs[0].values, vectors, unit),
+            lambda v: _chunks(product, unit.lanes, v),
+            threads_of(target),
+        )
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(product, unit.lanes, v))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:

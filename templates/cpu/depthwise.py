@@ -6,7 +6,7 @@ weights are (C/v, R, S, v), and the output is (N, C/v, OH, OW, v).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import threads_of, vector_unit
-from templates.cpu.stages import even, pad_at_root, spread
+from templates.cpu.stages import even_first, pad_at_root, spread
 from templates.depthwise import depthwise_compute, pack_depthwise
 from templates.rewrite import mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -75,8 +75,8 @@ class Depthwise(AnchorTemplate):
                 lambda v: v["pad"] != "inline" or conv.out_width % v["tw"] == 0,
             ),
         )
-        blocks = conv.batch * -(-conv.in_channels // vector_unit(target).lanes)
-        seeds = _even_first(_seeds(conv, limit, padded), conv.out_height, blocks, threads_of(target))
+        chunks = row_chunks(conv, vector_unit(target).lanes)
+        seeds = even_first(_seeds(conv, limit, padded), chunks, threads_of(target))
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -92,16 +92,21 @@ class Depthwise(AnchorTemplate):
         return _prefetch_weights(func, conv) if config["prefetch"] else func
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
-        conv, height = conv_of(workload), conv_of(workload).out_height
-        blocks = conv.batch * -(-conv.in_channels // vector_unit(target).lanes)
+        conv = conv_of(workload)
         rows = [r for r in sorted(chunk_rows(conv), reverse=True) if r % config["th"] == 0]
         changes = [{"rows": r, "order": "rows"} for r in rows]
-        return spread(config, changes, lambda v: blocks * (height // (v["rows"] or height)), threads_of(target))
+        return spread(config, changes, row_chunks(conv, vector_unit(target).lanes), threads_of(target))
 
 
 def chunk_rows(conv: Conv2d) -> tuple[int, ...]:
     """Return the numbers of rows that a chunk may have."""
     return tuple(d for d in divisors(conv.out_height, 56) if d in (1, 2, 4, 7, 8, 14, 28, 56))
+
+
+def row_chunks(conv: Conv2d, lanes: int) -> Callable[[Values], int]:
+    """Return a function that counts the parallel chunks of a config: those of the knob `rows`, in all blocks."""
+    blocks = conv.batch * -(-conv.in_channels // lanes)
+    return lambda v: blocks * (conv.out_height // (v["rows"] or conv.out_height))
 
 
 def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
@@ -116,11 +121,6 @@ def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
                 place = {"rows": rows, "order": order, "pad": pad}
                 seeds.append({"th": th, "tw": exact[-1], **place, "unroll_kh": unroll_kh})
     return tuple(seeds)
-
-
-def _even_first(seeds: tuple[Values, ...], height: int, blocks: int, threads: int) -> tuple[Values, ...]:
-    """Return the seeds with those first whose chunks of rows keep the threads evenly busy."""
-    return tuple(sorted(seeds, key=lambda v: not even(blocks * (height // (v["rows"] or height)), threads)))
 
 
 def _features(conv: Conv2d, v: Values) -> Mapping[str, float]:
@@ -151,7 +151,7 @@ def _schedule(conv: Conv2d, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     write = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
-    _schedule_pad(sch, k["pad"], parallel)
+    schedule_pad(sch, k["pad"], parallel)
     unroll_tile(sch, [*([kh] if k["unroll_kh"] else []), kw, yi, xi, v])
     unroll_tile(sch, sch.get_loops(write)[-3:])
     sch.decompose_reduction(block, kh)
@@ -159,7 +159,8 @@ def _schedule(conv: Conv2d, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
+def schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
+    """Schedule the padding, if there is any, as the knob `pad` says. `parallel` is the loop over chunks."""
     if not has_block(sch, "pad"):
         return
     pad = sch.get_sblock("pad")

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 from tvm import te, tirx
-from tvm.s_tir import Schedule, TensorIntrin
+from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
-from templates.cpu.depthwise import chunk_rows
+from templates.cpu.depthwise import chunk_rows, row_chunks, schedule_pad
 from templates.cpu.isa import threads_of, vector_unit
-from templates.cpu.stages import even, pad_at_root, spread
-from templates.depthwise import reach, reads_outside
+from templates.cpu.stages import even_first, spread
+from templates.depthwise import padded_image, reads_outside
 from templates.space import Constraint, Knob, Space, Values
-from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero_padded
+from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
@@ -92,19 +92,14 @@ class GroupedConv(AnchorTemplate):
         return _schedule(func, conv, lanes, config.knobs)
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
-        conv, height = conv_of(workload), conv_of(workload).out_height
-        blocks = _blocks(conv, vector_unit(target).lanes)
+        conv = conv_of(workload)
         more = [{"rows": rows} for rows in sorted(chunk_rows(conv), reverse=True)]
-        return spread(config, more, lambda v: blocks * (height // (v["rows"] or height)), threads_of(target))
+        return spread(config, more, row_chunks(conv, vector_unit(target).lanes), threads_of(target))
 
 
 def _applies(conv: Conv2d, lanes: int) -> bool:
     group = conv.in_channels // conv.groups
     return conv.groups > 1 and conv.in_channels == conv.out_channels and 1 < group < lanes and lanes % group == 0
-
-
-def _blocks(conv: Conv2d, lanes: int) -> int:
-    return conv.batch * -(-conv.in_channels // lanes)
 
 
 def _seeds(conv: Conv2d, lanes: int, threads: int, pad: str) -> tuple[Values, ...]:
@@ -118,10 +113,7 @@ def _seeds(conv: Conv2d, lanes: int, threads: int, pad: str) -> tuple[Values, ..
             for unroll_kw in (1, 0):
                 seeds.append({"tw": tw, "rows": rows, "pad": pad, "unroll_kw": unroll_kw})
 
-    def uneven(v: Values) -> bool:
-        return not even(_blocks(conv, lanes) * (conv.out_height // (v["rows"] or conv.out_height)), threads)
-
-    return tuple(sorted(seeds, key=uneven))
+    return even_first(seeds, row_chunks(conv, lanes), threads)
 
 
 def _features(conv: Conv2d, group: int, v: Values) -> Mapping[str, float]:
@@ -137,21 +129,13 @@ def _features(conv: Conv2d, group: int, v: Values) -> Mapping[str, float]:
 
 def _compute(conv: Conv2d, lanes: int, epilogue: tuple[str, ...], tw: int) -> tirx.PrimFunc:
     blocks, group = -(-conv.in_channels // lanes), conv.in_channels // conv.groups
-    (sy, sx), (dy, dx), (top, left) = conv.strides, conv.dilation, conv.padding[:2]
+    (sy, sx), (dy, dx) = conv.strides, conv.dilation
     high, wide = conv.out_height, -(-conv.out_width // tw) * tw
     data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data")
     weight = te.placeholder((blocks, *conv.kernel, group, lanes), name="weight")
     out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
     extra = epilogue_operands(epilogue, out_shape)
-    source = data
-    if reads_outside(conv, high, wide):
-        source = te.compute(
-            (conv.batch, blocks, *reach(conv, high, wide), lanes),
-            lambda n, c, y, x, v: zero_padded(
-                lambda py, px: data[n, c, py, px, v], y - top, x - left, height=conv.height, width=conv.width
-            ),
-            name="pad",
-        )
+    source = padded_image(data, conv, high, wide) if reads_outside(conv, high, wide) else data
     kh, kw = te.reduce_axis((0, conv.kernel[0]), "kh"), te.reduce_axis((0, conv.kernel[1]), "kw")
     ii = te.reduce_axis((0, group), "ii")
 
@@ -176,7 +160,7 @@ def _schedule(func: tirx.PrimFunc, conv: Conv2d, lanes: int, k: Values) -> tirx.
     write = sch.cache_write(sums, 0, "local")
     sch.reverse_compute_at(write, xo, preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
-    _schedule_pad(sch, k["pad"], parallel)
+    schedule_pad(sch, k["pad"], parallel)
     unroll_tile(sch, sch.get_loops(write)[-2:])
     for loop in (xi, *([kw] if k["unroll_kw"] else [])):
         sch.unroll(loop)
@@ -184,17 +168,6 @@ def _schedule(func: tirx.PrimFunc, conv: Conv2d, lanes: int, k: Values) -> tirx.
     unroll_tile(sch, sch.get_loops(sch.get_sblock("conv_init"))[-2:])
     sch.tensorize(ii, group_product(conv.in_channels // conv.groups, lanes))
     return sch.mod["main"]
-
-
-def _schedule_pad(sch: Schedule, where: str, parallel: Any) -> None:
-    if not has_block(sch, "pad"):
-        return
-    pad = sch.get_sblock("pad")
-    if where == "root":
-        pad_at_root(sch, "pad")
-        return
-    sch.compute_at(pad, parallel, preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(pad)[-1])
 
 
 @functools.cache

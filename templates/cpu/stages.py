@@ -33,6 +33,12 @@ def even(chunks: int, threads: int) -> bool:
     return waiting(chunks, threads) <= EVEN
 
 
+def even_first(seeds: Iterable[Values], chunks: Callable[[Values], int], threads: int) -> tuple[Values, ...]:
+    """Return the seeds in their order, with those first that keep the threads evenly busy. `chunks` is that of
+    `spread`."""
+    return tuple(sorted(seeds, key=lambda knobs: not even(chunks(knobs), threads)))
+
+
 def spread(config: Config, changes: Iterable[Values], chunks: Callable[[Values], int], threads: int) -> Config:
     """Return a config with that one of these changes of its knobs with which the threads wait least, the first of those
     that keep them evenly busy. It is returned unchanged if it keeps them busy by itself, or if no change helps.
