@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tuner.devices import Device, check_storage
-from tuner.errors import BadInput
+from tuner.errors import BadInput, last_line
 from tuner.graph import (
     COPY,
     REMEDY,
@@ -156,7 +156,10 @@ def _program(placed: Placed, devices: Sequence[Device], workspaces: Workspaces) 
     for call in program.calls:
         device = program.values[call.operands[-1]].device
         if call.function not in (COPY, *launches) and device < len(devices) and not devices[device].is_host:
-            launches[call.function] = launches_of(placed.module[call.function], devices[device].target)
+            try:
+                launches[call.function] = launches_of(placed.module[call.function], devices[device].target)
+            except RuntimeError as error:
+                raise BadInput(f"{call.function} cannot be exported: {last_line(error)}; {REMEDY}") from error
     kinds = tuple(device.key.kind for device in devices)
     return replace(program, workspaces=workspaces.found, devices=kinds, launches=launches)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.made_once import made_once
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import run_tune
-from tests.tuner.export.support import NETWORKS, compiled_against
+from tests.tuner.export.support import NETWORKS, Made, compiled_against
 from tuner.devices import open_device
 from tuner.export import export
 from tuner.export.checking import place_of, wrapper_of
@@ -27,13 +27,13 @@ from tuning_db.store import open_db
 
 
 @dataclass(frozen=True)
-class Made:
-    module: Path
-    folder: Path
+class MadeForDevice(Made):
+    """An export for the device of this number."""
+
     device: int
 
     def network(self, **options: Any) -> Any:
-        return wrapper_of(self.folder, "net").Network(keep=False, **{**place_of(self.device), **options})
+        return super().network(**{**place_of(self.device), **options})
 
 
 @pytest.fixture(params=["pocl", "intel"])
@@ -42,7 +42,7 @@ def device(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(params=["alone", "both"])
-def made(request: pytest.FixtureRequest, device: int, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(request: pytest.FixtureRequest, device: int, tmp_path_factory: pytest.TempPathFactory) -> MadeForDevice:
     """The tiny network on a device, or every second step of it."""
 
     def make(folder: Path) -> None:
@@ -54,10 +54,10 @@ def made(request: pytest.FixtureRequest, device: int, tmp_path_factory: pytest.T
         export(folder / "module", folder / "out", "net")
 
     folder = made_once(tmp_path_factory, f"opencl-{device}-{request.param}", make)
-    return Made(folder / "module", folder / "out", device)
+    return MadeForDevice(folder / "module", folder / "out", "net", device)
 
 
-def test_it_computes_what_the_module_does(made: Made) -> None:
+def test_it_computes_what_the_module_does(made: MadeForDevice) -> None:
     """From several threads at once, with buffers that are not aligned too."""
     module, network = load(made.module, pin=False), made.network()
     inputs = [random_inputs(module.manifest.inputs, seed) for seed in range(4)]
@@ -77,7 +77,7 @@ def test_it_computes_what_the_module_does(made: Made) -> None:
         assert not any(pool.map(differs, range(4)))
 
 
-def test_compiled_kernels_are_kept(made: Made, tmp_path: Path) -> None:
+def test_compiled_kernels_are_kept(made: MadeForDevice, tmp_path: Path) -> None:
     module = load(made.module, pin=False)
     inputs = random_inputs(module.manifest.inputs, 0)
     (wanted,) = module(inputs).values()
@@ -93,7 +93,7 @@ def test_compiled_kernels_are_kept(made: Made, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
-def test_what_can_be_wrong(made: Made) -> None:
+def test_what_can_be_wrong(made: MadeForDevice) -> None:
     wrapper, place = wrapper_of(made.folder, "net"), place_of(made.device)
 
     def opened(**options: Any) -> Any:
@@ -107,7 +107,7 @@ def test_what_can_be_wrong(made: Made) -> None:
         opened(device=-1)
 
 
-def test_another_driver(made: Made, tmp_path: Path) -> None:
+def test_another_driver(made: MadeForDevice, tmp_path: Path) -> None:
     """In a process of its own, as a library that is loaded keeps its driver."""
     code = f"import net; net.Network(driver={str(tmp_path / 'none.so')!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=made.folder, capture_output=True, text=True, check=False)
@@ -115,7 +115,7 @@ def test_another_driver(made: Made, tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith(f"net.NetworkError: {tmp_path / 'none.so'} cannot be opened: ")
 
 
-def test_no_driver(made: Made, tmp_path: Path) -> None:
+def test_no_driver(made: MadeForDevice, tmp_path: Path) -> None:
     """The loader of OpenCL's drivers finds none."""
     program = compiled_against(made.folder, "net", made.folder / "example.c", tmp_path / "example")
     done = subprocess.run(
