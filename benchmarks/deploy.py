@@ -3,16 +3,18 @@
     python benchmarks/deploy.py [--only NAME,...] [--threads 2] [--rounds 7] [--db FILE] [--onnx FILE,...]
         [--folder DIR] [--json FILE]
 
-Contenders are our module, its export in Python with NumPy alone ("light") and in C, onnxruntime, and OpenVINO where it
-is installed. Each round starts every contender once, in a process of its own, and they alternate. `start` is from the
-begin of a contender's import (in C of main) to its first result, in milliseconds. `memory` is the peak of resident
-memory in MiB; `own` is without what Python with NumPy takes by itself. `latency` is the median of the runs of all
-rounds, in milliseconds. `bytes` is the size of the libraries that are loaded. ncnn and LiteRT read formats of their
-own; networks would have to be converted first, so they are left out.
+Contenders are our module, its export in Python with NumPy alone ("light") and in C, onnxruntime in Python and in C
+("onnxruntime_c": onnxruntime.c over the library of its wheel), and OpenVINO where it is installed. Each round starts
+every contender once, in a process of its own, and they alternate. `start` is from the begin of a contender's import (in
+C of main) to its first result, in milliseconds. `memory` is the peak of resident memory in MiB; `own` is without what
+Python with NumPy takes by itself. `latency` is the median of the runs of all rounds, in milliseconds. `bytes` is the
+size of the libraries that are loaded. ncnn and LiteRT read formats of their own; networks would have to be converted
+first, so they are left out.
 
-The summary's library_bytes_<model> is the size of our library without weights, start_vs_ort_<model> and
-memory_vs_ort_<model> are those of the light wrapper over onnxruntime's in Python (below 1 is less),
-latency_vs_module_<model> is the C library's latency over the module's.
+In the summary, library_bytes_<model> is the size of our library without weights. start_vs_ort_<model> and
+memory_vs_ort_<model> are those of the light wrapper over onnxruntime's in Python (below 1 is less), and those with
+_c_vs_ort_c_ are those of the library over onnxruntime's in C. latency_vs_module_<model> is the C library's latency over
+the module's.
 """
 
 from __future__ import annotations
@@ -89,31 +91,65 @@ def prepared(model: Path, folder: Path, threads: int, db: str) -> dict[str, Path
         tune("build", model, "-o", module, "--threads", threads, "--db", db)
     tune("export", module, "-o", export, "--name", "net")
     subprocess.run(["make", "-s", "-C", str(export), "example"], check=True)
-    return {"module": module, "light": export, "c": export, "onnxruntime": model} | (
-        {"openvino": model} if find_spec("openvino") else {}
-    )
+    found = {"module": module, "light": export, "c": export, "onnxruntime": model, "onnxruntime_c": model}
+    return found | ({"openvino": model} if find_spec("openvino") else {})
+
+
+def onnxruntime_libraries() -> list[Path]:
+    """Return the libraries for C that onnxruntime's wheel brings."""
+    spec = find_spec("onnxruntime")
+    assert spec is not None
+    assert spec.origin is not None
+    return list((Path(spec.origin).parent / "capi").glob("libonnxruntime.so.*"))
+
+
+def onnxruntime_program(folder: Path) -> Path:
+    """Compile onnxruntime.c against the library of onnxruntime's wheel, and return the program."""
+    (library,) = onnxruntime_libraries()
+    program, source = folder / "onnxruntime", Path(__file__).with_name("onnxruntime.c")
+    named = folder / "libonnxruntime.so.1"  # as it calls itself; the wheel has no file of that name
+    named.unlink(missing_ok=True)
+    named.symlink_to(library)
+    subprocess.run(["cc", "-O2", "-o", program, source, named, f"-Wl,-rpath,{folder.resolve()}"], check=True)
+    return program
 
 
 def started(kind: str, path: Path, inputs: Path, threads: int) -> dict[str, Any]:
     """Start a contender once, and return what it measured of itself."""
+    files = sorted(str(file) for file in inputs.parent.glob("input*.bin"))
     if kind == "c":
-        return started_c(path, inputs, threads)
+        return started_c([path / "example", path / "net.weights", RUNS, *files], threads)
+    if kind == "onnxruntime_c":
+        return started_c(onnxruntime_words(path, inputs.parent, files, threads), threads)
     environment = {**os.environ, "TVM_NUM_THREADS": str(threads)}
     command = [sys.executable, "-c", CHILD, kind, str(path), str(threads), str(RUNS), str(inputs)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def started_c(export: Path, inputs: Path, threads: int) -> dict[str, Any]:
-    files = sorted(str(path) for path in inputs.parent.glob("input*.bin"))
-    command = [str(export / "example"), str(export / "net.weights"), str(RUNS), *files]
+def onnxruntime_words(model: Path, folder: Path, files: Sequence[str], threads: int) -> list[object]:
+    """Return the command that runs a model by onnxruntime.c."""
+    import onnx
+
+    graph = onnx.load(model).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    words: list[object] = [folder / "onnxruntime", model, threads, RUNS, len(graph.output)]
+    words += [output.name for output in graph.output]
+    for value, file in zip([v for v in graph.input if v.name not in weights], files, strict=True):
+        kind = value.type.tensor_type
+        words += [value.name, kind.elem_type, "x".join(str(d.dim_value) for d in kind.shape.dim), file]
+    return words
+
+
+def started_c(words: Sequence[object], threads: int) -> dict[str, Any]:
+    """Run a program in C on as many cores as it has threads, and return what it says of itself."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))
     with tempfile.TemporaryDirectory() as folder:
-        pinned = ["taskset", "-c", cores, *command]
+        pinned = ["taskset", "-c", cores, *map(str, words)]
         said = subprocess.run(pinned, cwd=folder, check=True, capture_output=True, text=True).stdout
     *_, times, memory = said.splitlines()
-    words = times.split()  # first result after X ms, median of N runs Y ms
-    start, latency, peak = float(words[3]) / 1e3, float(words[-2]) / 1e3, float(memory.split()[2]) * 2**20
+    said_words = times.split()  # first result after X ms, median of N runs Y ms
+    start, latency, peak = float(said_words[3]) / 1e3, float(said_words[-2]) / 1e3, float(memory.split()[2]) * 2**20
     return {"start": start, "seconds": [latency], "peak": peak, "before": 0, "maps": []}
 
 
@@ -121,6 +157,8 @@ def library_bytes(kind: str, path: Path, maps: Sequence[str]) -> int:
     """Return the size of the libraries that a contender brings: those of its own packages."""
     if kind in ("c", "light"):
         return (path / "libnet.so").stat().st_size
+    if kind == "onnxruntime_c":
+        return sum(p.stat().st_size for p in onnxruntime_libraries())
     own = {"module": ("tvm", "module"), "onnxruntime": ("onnxruntime",), "openvino": ("openvino",)}[kind]
     return sum(os.path.getsize(p) for p in maps if any(f"/{o}" in p for o in own) and os.path.exists(p))
 
@@ -136,6 +174,7 @@ def measured(model: Path, folder: Path, *, threads: int, rounds: int, db: str) -
     write_arrays(folder / "inputs.npz", inputs)
     for i, array in enumerate(inputs.values()):
         (folder / f"input{i}.bin").write_bytes(array.tobytes())
+    onnxruntime_program(folder)
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in contenders}
     for _ in range(rounds):
         for kind, path in contenders.items():
@@ -197,6 +236,9 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         summary[f"library_bytes_{file.stem}"] = by["c"]["bytes"]
         summary[f"start_vs_ort_{file.stem}"] = by["light"]["start_ms"] / by["onnxruntime"]["start_ms"]
         summary[f"memory_vs_ort_{file.stem}"] = by["light"]["memory_mib"] / by["onnxruntime"]["memory_mib"]
+        for what in ("start_ms", "memory_mib", "latency_ms"):
+            short = what.partition("_")[0]
+            summary[f"{short}_c_vs_ort_c_{file.stem}"] = by["c"][what] / by["onnxruntime_c"][what]
         summary[f"latency_vs_module_{file.stem}"] = by["c"]["latency_ms"] / by["module"]["latency_ms"]
     result = {"summary": summary, "rows": rows, "machine": machine()}
     print(json.dumps(result["summary"], indent=1))
