@@ -1,4 +1,4 @@
-"""One-dimensional and transposed convolutions become two-dimensional ones with epilogues and compute as before."""
+"""Convolutions in one or three dimensions and transposed ones become two-dimensional ones and compute as before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from templates.workloads import Conv2d, anchor_of
 from tests.tuner.graph.networks import Net, assert_as_onnxruntime
 from tests.tuner.graph.test_fuse import epilogues, plain_operators
 
-IMAGE, ROW = (2, 4, 5, 6), (2, 4, 11)
+IMAGE, ROW, VOLUME = (2, 4, 5, 6), (2, 4, 11), (2, 4, 7, 5, 6)
 
 
 def image(*shape: int) -> np.ndarray:
@@ -112,3 +112,39 @@ def test_operands_that_are_repeated_along_channels_are_added_behind(tmp_path: Pa
     many, one = (net.op("ConvTranspose", x, net.weight(4, n, 2, 2), strides=[2, 2]) for n in (3, 1))
     wider = net.op("Mul", one, net.weight(1, 3, 1, 1))
     assert_as_onnxruntime(net, tmp_path, net.op("Add", many, one), wider, x=image(*IMAGE))
+
+
+def test_three_dimensional_ones(tmp_path: Path) -> None:
+    net, x = Net(), "x"
+    net.input(*VOLUME)
+    windows: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((3, 3, 3), {"pads": [1, 1, 1, 1, 1, 1]}),
+        ((3, 1, 2), {"strides": [2, 1, 2], "pads": [2, 0, 1, 0, 1, 0]}),
+        ((2, 2, 2), {"dilations": [3, 2, 1]}),
+        ((1, 3, 3), {"strides": [3, 2, 2]}),
+        ((3, 2, 2), {"group": 2, "pads": [1, 0, 0, 0, 1, 1]}),
+        ((3, 3, 3), {"group": 4, "pads": [1, 1, 1, 1, 1, 1], "strides": [1, 2, 1]}),
+        ((5, 1, 1), {"group": 4}),
+    ]
+    outputs = [
+        net.op("Conv", x, net.weight(8, 4 // attrs.get("group", 1), *kernel), net.weight(8), **attrs)
+        for kernel, attrs in windows
+    ]
+    assert_as_onnxruntime(net, tmp_path, *outputs, x=image(*VOLUME))
+    graph = net.graph(tmp_path, *outputs)
+    assert len(graph.anchors) == 5 + 3 + 5
+    assert all(isinstance(anchor_of(a.workload), Conv2d) for a in graph.anchors)
+
+
+def test_what_is_element_wise_between_volumes_is_fused(tmp_path: Path) -> None:
+    """Between two convolutions the planes stay images."""
+    net = Net()
+    x = net.input(*VOLUME)
+    window: dict[str, Any] = {"pads": [1, 1, 1, 1, 1, 1]}
+    first = net.op("Relu", net.batch_norm(net.op("Conv", x, net.weight(8, 4, 3, 3, 3), **window), 8))
+    second = net.batch_norm(net.op("Conv", first, net.weight(8, 8, 3, 1, 1), pads=[1, 0, 0, 1, 0, 0]), 8)
+    out = net.op("Relu", net.op("Add", second, first))
+    graph = net.graph(tmp_path, out)
+    assert epilogues(graph) == [("bias", "relu"), ("bias", "add", "relu")]
+    assert plain_operators(graph).count("permute_dims") == 2
+    assert_as_onnxruntime(net, tmp_path, out, x=image(*VOLUME))

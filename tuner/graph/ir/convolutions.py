@@ -1,9 +1,10 @@
-"""Write one-dimensional and transposed convolutions as two-dimensional ones, which have templates.
+"""Write one-dimensional, three-dimensional and transposed convolutions as two-dimensional ones, which have templates.
 
 Start at `as_conv2d`.
 
-A one-dimensional convolution is one on an image of a single row. A transposed convolution with strides (a, b) is a
-convolution with a x b times as many channels, whose results are then moved from the channels to the pixels (`moves`).
+A one-dimensional convolution is one on an image of a single row, and a three-dimensional one is one on the planes of a
+volume (`volumes`). A transposed convolution with strides (a, b) is a convolution with a x b times as many channels,
+whose results are then moved from the channels to the pixels (`moves`).
 See Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (2016).
 
 Element-wise operators behind such a convolution are applied before its results are moved, where `fuse` finds them.
@@ -25,6 +26,7 @@ from tvm.ir import Call, IRModule, Var
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of, with_leaves
 from tuner.graph.ir.moves import Move, emit_move
 from tuner.graph.ir.simplify import as_constant, constant, is_call
+from tuner.graph.ir.volumes import Depth, as_planes, as_volume, convolved, unbatched
 
 _ONE_VALUE = (
     "clip", "erf", "exp", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu", "sigmoid",
@@ -34,10 +36,10 @@ _TWO_VALUES = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 
 
 def as_conv2d(module: IRModule) -> IRModule:
-    """Return a module whose convolutions with constant weights are two-dimensional and not transposed, as far as they
-    have one or two spatial axes."""
+    """Return a module whose convolutions with constant weights are two-dimensional and not transposed, but for
+    transposed ones with three spatial axes."""
     graph = Bindings.of(module["main"])
-    if not any(is_call(value, "nn.conv1d", "nn.conv1d_transpose", "nn.conv2d_transpose") for value in graph.values):
+    if not any(is_call(value, *_LAYOUTS) for value in graph.values):
         return module
     return _Rewriter(module, graph).rewrite()
 
@@ -45,10 +47,16 @@ def as_conv2d(module: IRModule) -> IRModule:
 @dataclass(frozen=True)
 class _Form:
     """How a value is made of a two-dimensional convolution's results: they move from channels to pixels, if `move` is
-    given, then an axis of rows is dropped, if `is_flat`."""
+    given, then an axis of rows is dropped, if `is_flat`. If `planes` is given, as many images are a volume."""
 
     move: Move | None = None
     is_flat: bool = False
+    planes: int = 0
+
+    @property
+    def rank(self) -> int:
+        """Return the number of axes of the value."""
+        return 3 if self.is_flat else 5 if self.planes else 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,18 +113,22 @@ class _Rewriter:
         value, form = inner.value, inner.form
         if form.move is not None:
             value = emit_move(self._builder, form.move, value)
+        if form.planes:
+            return as_volume(self._builder, value, form.planes)
         return self._builder.emit(relax.op.squeeze(value, [2])) if form.is_flat else value
 
     def _convolution(self, value: Any, out: Var) -> _Inner | None:
         """Return a convolution as a two-dimensional one, or None if the value is no convolution that can be written so,
         or if it is two-dimensional already."""
-        if not is_call(value, "nn.conv1d", "nn.conv1d_transpose", "nn.conv2d_transpose"):
+        if not is_call(value, *_LAYOUTS):
             return None
         weight, shape = constant(value.args[1]), shape_of(value.args[0])
         window = _window(value, out)
         if weight is None or shape is None or window is None:
             return None
         data = value.args[0]
+        if window.depth is not None:
+            return self._on_planes(data, weight, window, window.depth)
         if window.is_flat:
             inner = self._inner.get(data)
             is_row = inner is not None and inner.form == _Form(is_flat=True)
@@ -131,6 +143,23 @@ class _Rewriter:
         conv = self._conv2d(data, weight, window, strides=(1, 1), padding=(*before, *after))
         move = Move(window.strides, spans[0].crop, spans[1].crop, window.groups)
         return _Inner(conv, _Form(move, window.is_flat))
+
+    def _on_planes(self, data: Any, weight: np.ndarray, window: _Window, depth: Depth) -> _Inner:
+        """Return a three-dimensional convolution as a two-dimensional one."""
+        inner = self._inner.get(data)
+        if inner is not None and inner.form.planes:
+            planes = unbatched(self._builder, inner.value, inner.form.planes)
+        else:
+            planes = as_planes(self._builder, data)
+        attrs = {
+            "strides": window.strides,
+            "padding": window.padding,
+            "dilation": window.dilation,
+            "groups": window.groups,
+            "out_dtype": window.out_dtype,
+        }
+        conv = convolved(self._builder, planes, weight, depth, attrs)
+        return _Inner(conv, _Form(planes=depth.planes(int(planes.ty.shape[1]), weight.shape[2])))
 
     def _conv2d(
         self, data: Any, weight: np.ndarray, window: _Window, *, strides: Sequence[int], padding: Sequence[int]
@@ -161,7 +190,7 @@ class _Rewriter:
             other = self._inner.get(operand)
             is_alike = other is not None and other.form == inner.form
             return other.value if other and is_alike and shape_of(other.value) == shape_of(inner.value) else None
-        value, rank = constant(operand), 3 if inner.form.is_flat else 4
+        value, rank = constant(operand), inner.form.rank
         if value is None or value.ndim > rank:
             return None
         value = value.reshape((1,) * (rank - value.ndim) + value.shape)
@@ -176,7 +205,8 @@ class _Rewriter:
 
 @dataclass(frozen=True)
 class _Window:
-    """The window of a convolution, written in two dimensions. Padding is top, left, bottom, right."""
+    """The window of a convolution, written in two dimensions. Padding is top, left, bottom, right. `depth` is the rest
+    of a window in three dimensions."""
 
     strides: tuple[int, int]
     padding: tuple[int, int, int, int]
@@ -186,12 +216,14 @@ class _Window:
     out_dtype: str
     is_flat: bool
     is_transposed: bool
+    depth: Depth | None = None
 
 
 _LAYOUTS = {
     "nn.conv1d": ("NCW", "OIW"),
     "nn.conv1d_transpose": ("NCW", "IOW"),
     "nn.conv2d_transpose": ("NCHW", "IOHW"),
+    "nn.conv3d": ("NCDHW", "OIDHW"),
 }
 
 
@@ -202,12 +234,16 @@ def _window(call: Any, out: Var) -> _Window | None:
     data, weight = _LAYOUTS[name]
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (data, weight, data):
         return None
-    is_flat, is_transposed = len(data) == 3, "transpose" in name
+    is_flat, is_transposed, p = len(data) == 3, "transpose" in name, [int(v) for v in attrs.padding]
+    depth = None
+    if len(data) == 5:
+        depth = Depth(int(attrs.strides[0]), (p[0], p[3]), int(attrs.dilation[0]))
+        p = [p[1], p[2], p[4], p[5]]
 
     def pair(values: Sequence[Any], one: int) -> tuple[int, int]:
-        return (one, int(values[0])) if is_flat else (int(values[0]), int(values[1]))
+        """Return the last two values, or the only one behind that of a single row."""
+        return (one, int(values[0])) if is_flat else (int(values[-2]), int(values[-1]))
 
-    p = [int(v) for v in attrs.padding]
     return _Window(
         strides=pair(attrs.strides, 1),
         padding=(0, p[0], 0, p[1]) if is_flat else (p[0], p[1], p[2], p[3]),
@@ -217,6 +253,7 @@ def _window(call: Any, out: Var) -> _Window | None:
         out_dtype=str(dtype_of(out)),
         is_flat=is_flat,
         is_transposed=is_transposed,
+        depth=depth,
     )
 
 
