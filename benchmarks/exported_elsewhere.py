@@ -35,7 +35,7 @@ def tune(*words: object) -> None:
 
 
 def example(export: Path, machine_name: str, program: Path) -> None:
-    """Link an export's example for a machine, statically with musl."""
+    """Compile an export's example for a machine, statically with musl."""
     from tuner.export.compiling import toolchain_for
 
     command = [*toolchain_for(machine_name, "musl").compiler, "-static", "-O2", f"-I{export}", "-o", str(program)]

@@ -40,6 +40,7 @@ class Libc(StrEnum):
 
     GNU = "gnu"
     MUSL = "musl"
+    BIONIC = "bionic"
 
 
 EXAMPLES = (
@@ -75,7 +76,8 @@ def command(
         ),
     ] = DEFAULT_DEVICE,
     libc: Annotated[
-        Libc | None, typer.Option("--libc", help="The C library of the system, glibc or musl (default: as here).")
+        Libc | None,
+        typer.Option("--libc", help="The C library of the system: glibc, musl or Android's (default: as here)."),
     ] = None,
     shape: ShapeOption = None,
     batch: BatchOption = None,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -23,16 +24,22 @@ _RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c", "opencl.h"
 _POOL = ("pool.h", "pool.c")  # of tuner.devices.parallel
 
 
-Libc = Literal["gnu", "musl"]  # the C library of the system that an export is for
+_API = 24  # of Android 7, the oldest whose C library has all that is called
+_NDK = "ANDROID_NDK_HOME"  # the variable that says where Android's development kit is
+_LARGEST_PAGE = 16384  # bytes; Android 15 has such pages
+
+Libc = Literal["gnu", "musl", "bionic"]  # the C library of the system that an export is for; bionic is Android's
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The commands of a C compiler, an archiver and a tool that changes object files, for one kind of processor."""
+    """The commands of a C compiler, an archiver and a tool that changes object files, for one kind of processor.
+    `shared` are flags of shared libraries."""
 
     compiler: tuple[str, ...]
     archiver: tuple[str, ...]
     objcopy: tuple[str, ...]
+    shared: tuple[str, ...] = ()
 
 
 def own_libc() -> Libc:
@@ -43,8 +50,11 @@ def own_libc() -> Libc:
 def toolchain_for(machine: str, libc: Libc = "gnu") -> Toolchain:
     """Return the tools for a processor's architecture, such as "x86_64", and a C library.
 
-    They are this machine's own, those of a cross compiler, or zig's. Raises BadInput naming what to install.
+    They are this machine's own, those of a cross compiler, zig's, or those of Android's development kit. Raises
+    BadInput naming what to install.
     """
+    if libc == "bionic":
+        return _android(machine)
     own = machine == platform.machine() and libc == own_libc()
     system = _system(machine, libc)
     prefix = "" if own else f"{system}-"
@@ -63,6 +73,25 @@ def toolchain_for(machine: str, libc: Libc = "gnu") -> Toolchain:
         remedy = "apt-get install gcc" if own else "pip install ziglang, and apt-get install llvm"
         raise BadInput(f"a library for {machine} ({libc}) needs {', '.join(missing)} in PATH: {remedy}")
     return Toolchain(**{tool: command for tool, command in found.items() if command})
+
+
+def _android(machine: str) -> Toolchain:
+    """Return the tools of Android's development kit (NDK), which is where `ANDROID_NDK_HOME` says or in PATH."""
+    if machine not in ("aarch64", "x86_64"):
+        raise BadInput(f"--libc bionic: libraries for Android are made for aarch64 and x86-64, not for {machine}")
+    kit = os.environ.get(_NDK)
+    bins = sorted(Path(kit).glob("toolchains/llvm/prebuilt/*/bin")) if kit else []
+    path = os.pathsep.join([*map(str, bins), os.environ.get("PATH", "")])
+    names = {"compiler": f"{machine}-linux-android{_API}-clang", "archiver": "llvm-ar", "objcopy": "llvm-objcopy"}
+    found = {tool: shutil.which(name, path=path) for tool, name in names.items()}
+    if missing := [names[tool] for tool, command in found.items() if command is None]:
+        where = f"{_NDK}={kit}" if kit else "PATH"
+        raise BadInput(
+            f"a library for Android needs {', '.join(missing)}, which {where} lacks: "
+            f"install Android's NDK and set {_NDK} to its folder"
+        )
+    tools = {tool: (command,) for tool, command in found.items() if command is not None}
+    return Toolchain(**tools, shared=(f"-Wl,-z,max-page-size={_LARGEST_PAGE}",))
 
 
 def _system(machine: str, libc: Libc) -> str:
@@ -122,7 +151,7 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         versions.write_text(f"{name}_1 {{ global: {name}_*; local: *; }};\n")
         # The library stays when it is closed: its threads may still wait for work.
         stays = ("-Wl,-z,noexecstack", "-Wl,-z,nodelete")
-        shared = ("-shared", "-pthread", *stays, "-Wl,--gc-sections", "-Wl,-s")
+        shared = ("-shared", "-pthread", *stays, *tools.shared, "-Wl,--gc-sections", "-Wl,-s")
         script = f"-Wl,--version-script={versions}"
         _run([*tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm", "-ldl"])
 
