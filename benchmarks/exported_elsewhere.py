@@ -1,6 +1,6 @@
 """This benchmark exports networks for other systems and processors, runs them there, and compares their outputs.
 
-    python benchmarks/exported_elsewhere.py [--only NAME,...] [--onnx FILE,...] [--targets aarch64,armv7,riscv64]
+    python benchmarks/exported_elsewhere.py [--only NAME,...] [--onnx FILE,...] [--targets aarch64,riscv64v,...]
         [--folder DIR] [--json FILE]
 
 On this processor, the example in C is linked with musl and runs in a root folder that has nothing but the program, the
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -95,7 +96,8 @@ def emulated(model: Path, folder: Path, inputs: Mapping[str, np.ndarray], target
     files = [f"{i}.bin" for i in range(len(inputs))]
     begin = time.perf_counter()
     command = [EMULATORS[machine_name], "./example", str(export / "net.weights"), "1", *files]
-    subprocess.run(command, cwd=work, check=True, capture_output=True, text=True)
+    vectors = {**os.environ, "QEMU_CPU": "rv64,v=true,vlen=128"} if machine_name == "riscv64" else None
+    subprocess.run(command, cwd=work, env=vectors, check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - begin
     described = json.loads((export / "net.json").read_text())["outputs"]
     found = results(work, {output["name"]: (tuple(output["shape"]), output["dtype"]) for output in described})
@@ -123,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(MODELS), help="networks of the zoo, or nothing")
     parser.add_argument("--onnx", default="", help="files")
-    parser.add_argument("--targets", default="aarch64,armv7,riscv64")
+    parser.add_argument("--targets", default="aarch64,armv7,riscv64,riscv64v")
     parser.add_argument("--folder", type=Path, help="keep what is made here")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

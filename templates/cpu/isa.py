@@ -30,6 +30,7 @@ _UNITS = (
     ("avx512f", VectorUnit(16, 32)),
     ("avx2", VectorUnit(8, 16)),
     ("neon", VectorUnit(4, 32)),
+    ("zvl128b", VectorUnit(4, 32)),
 )
 _BASELINE = VectorUnit(4, 16)  # SSE2, and any unknown unit: 128 bits
 

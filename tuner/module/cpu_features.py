@@ -40,7 +40,8 @@ _ARM = {
     "sve": "sve",
     "sve2": "sve2",
 }
-_NAMES = {**_X86, **_ARM}
+_RISCV = {"zve64d": "v"}
+_NAMES = {**_X86, **_ARM, **_RISCV}
 
 
 def required_features(target: Target) -> tuple[str, ...]:

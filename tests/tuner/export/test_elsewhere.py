@@ -26,6 +26,8 @@ from tuner.module.cpu_features import missing_features, required_features
 
 NAMES = [cpu.name for cpu in cpus_elsewhere()]
 EMULATORS = {"aarch64": "qemu-aarch64", "armv7a": "qemu-arm", "riscv64": "qemu-riscv64", "x86_64": "qemu-x86_64"}
+# The processors that qemu-riscv64 emulates.
+VECTORLESS, VECTORS = ({**os.environ, "QEMU_CPU": cpu} for cpu in ("rv64", "rv64,v=true,vlen=128"))
 
 needs_zig = pytest.mark.skipif(
     find_spec("ziglang") is None or shutil.which("llvm-objcopy") is None, reason="needs ziglang and llvm-objcopy"
@@ -47,6 +49,7 @@ def test_every_cpu_that_is_known(name: str, libc: str, tmp_path: Path) -> None:
     if libc == "gnu":
         return  # zig links no static programs with glibc
     emulator = [EMULATORS[machine]]
+    vectors = VECTORS if machine == "riscv64" else None
     if machine == platform.machine():
         if missing_features(required_features(device.target)):
             pytest.skip(f"this machine lacks instructions of {name}")
@@ -57,7 +60,11 @@ def test_every_cpu_that_is_known(name: str, libc: str, tmp_path: Path) -> None:
     inputs = random_inputs(load_onnx(model).inputs, 0)
     (tmp_path / "in.bin").write_bytes(inputs["data"].tobytes())
     command = [*emulator, str(program), str(made.folder / "tiny.weights"), "2", "in.bin"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if name == "riscv64v":
+        done = subprocess.run(command, cwd=tmp_path, env=VECTORLESS, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "zve64d" in done.stderr.splitlines()[-1]
+    done = subprocess.run(command, cwd=tmp_path, env=vectors, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wanted,) = OnnxReference(model)(inputs).values()
     result = np.frombuffer((tmp_path / "output0.bin").read_bytes(), wanted.dtype).reshape(wanted.shape)

@@ -17,6 +17,9 @@ from tuning_db.record import DeviceKey
 _ARM64, _X86_64, _RISCV64 = "aarch64-linux-gnu", "x86_64-linux-gnu", "riscv64-unknown-linux-gnu"
 _ARM32 = "armv7a-unknown-linux-gnueabihf"  # LLVM takes the second part of a shorter name for a vendor
 _RISCV = ("+m", "+a", "+f", "+d", "+c")
+# The vector extension "v" by its parts: where TVM sees it whole it makes loops of vectors without a fixed length, in
+# which its pass UnsupportedDtypeLegalize fails.
+_RISCV_VECTORS = ("+zve64d", "+zvl128b")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ _KNOWN = (
     CpuElsewhere("aarch64", "any ARMv8-A with NEON", _ARM64, "generic", 4, 1 << 20, ("+neon",)),
     CpuElsewhere("armv7", "any ARMv7-A with NEON", _ARM32, "generic", 4, 1 << 20, ("+neon", "+vfp4")),
     CpuElsewhere("riscv64", "any RV64GC", _RISCV64, "generic-rv64", 4, 1 << 20, _RISCV, "lp64d"),
+    CpuElsewhere(
+        "riscv64v", "any RV64GC with vectors", _RISCV64, "generic-rv64", 4, 1 << 20, (*_RISCV, *_RISCV_VECTORS), "lp64d"
+    ),
     CpuElsewhere("x86-64-v2", "any x86-64 with SSE4.2", _X86_64, "x86-64-v2", 2, 4 << 20),
     CpuElsewhere("x86-64-v3", "any x86-64 with AVX2", _X86_64, "x86-64-v3", 4, 8 << 20),
     CpuElsewhere("x86-64-v4", "any x86-64 with AVX-512", _X86_64, "x86-64-v4", 4, 16 << 20),

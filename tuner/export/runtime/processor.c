@@ -61,6 +61,30 @@ static const Feature known[] = {
 
 static int has(const Feature *feature) { return getauxval(feature->vector) >> feature->bit & 1; }
 
+#elif defined(__riscv)
+#include <sys/auxv.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct {
+  const char *name;
+} Feature;
+
+static const Feature known[] = {{"zve64d"}};
+
+/* Whether vectors can be computed with. Kernels before Linux 6.5, and some emulators, do not say it, so that a process
+ * of its own tries. */
+static int has(const Feature *feature) {
+  int status = 0;
+  if (getauxval(AT_HWCAP) >> ('v' - 'a') & 1) return feature != 0;
+  pid_t child = fork();
+  if (!child) {
+    __asm__ volatile(".4byte 0xcd00f057"); /* vsetivli zero, 1, e32, m1, ta, ma */
+    _exit(0);
+  }
+  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
+}
+
 #else
 typedef struct {
   const char *name;
