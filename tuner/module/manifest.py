@@ -14,8 +14,8 @@ import numpy as np
 from board_agent.parsing import parse_json
 from tuner.devices import DeviceKind, kind_of
 from tuner.errors import BadInput
-from tuner.graph import Count, TensorInfo
 from tuner.module.typed import check_fields
+from tuner.tensors import Count, TensorInfo
 from tuning_db.record import Config, DeviceKey, Workload
 
 FILE_NAME = "manifest.json"

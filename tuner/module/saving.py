@@ -19,11 +19,11 @@ import tvm
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.graph import Program
+from tuner.module.constants import write_constants
 from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module, written_files
 
 NETWORK = "network.ro"
 PROGRAM = "program.json"
-CONSTANTS = "constants-{device}.params"
 
 # LLVM ends the process when it cannot write, and TVM ignores the error. So room for this many bytes is claimed before
 # they write.
@@ -99,7 +99,7 @@ def save(
             kernels, objects = _write_files(contents, partial, linker)
             if contents.parallel and linker is not None:
                 _write_pool(partial)
-            constants = tuple(_write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
+            constants = tuple(write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
             program = _write_program(contents.program, partial)
             files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
             manifest = describe(Written(kernels, NETWORK, constants, files, program, objects))
@@ -174,21 +174,6 @@ def _write_device_code(host: Any, folder: Path) -> list[Path]:
     pack = tvm.get_global_func("runtime.ModulePackImportsToLLVM")
     pack(host, False, target, "").write_to_file(str(packed), "o")
     return [packed]
-
-
-def _write_constants(device: int, arrays: Sequence[np.ndarray], folder: Path) -> str | None:
-    """Write a device's constants, in order. Return the file's name, or None if there are no constants."""
-    if not arrays:
-        return None
-    name = CONSTANTS.format(device=device)
-    (folder / name).write_bytes(tvm.runtime.save_param_dict({str(i): array for i, array in enumerate(arrays)}))
-    return name
-
-
-def read_constants(path: Path) -> list[tvm.runtime.Tensor]:
-    """Return a device's constants, in order, in the host's memory."""
-    found = tvm.runtime.load_param_dict(path.read_bytes())
-    return [found[str(i)] for i in range(len(found))]
 
 
 def _claim(path: Path, size: int) -> None:
