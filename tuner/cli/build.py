@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -187,6 +187,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     """
     from tuner.module import BuildOptions, Module, build_placed, load
     from tuner.placement.fallback import present
+    from tuner.report.tables import sizes_text
     from tuning_db.store import open_db
 
     started = time.perf_counter()
@@ -208,6 +209,8 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
+    if manifest.sizes is not None:
+        out.show(sizes_text(manifest.sizes))
     decided.show(asked, f"in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}", out)
     return {
         "output": str(asked.output),
@@ -219,6 +222,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
         "untuned": untuned,
         "placement": None if decided.placing is None else decided.placing.result,
         "stages": stager.result if stager is not None else None,
+        "sizes": manifest.sizes and asdict(manifest.sizes),
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
     }

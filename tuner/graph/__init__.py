@@ -24,6 +24,7 @@ from tuner.graph.lowering.lower import LoweredOperator
 from tuner.graph.lowering.merge import merged_tasks
 from tuner.graph.lowering.passes import REMEDY, compile_module, culprit, memory_as_operands
 from tuner.graph.lowering.placed import MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.lowering.planned_memory import PlannedMemory
 from tuner.graph.lowering.program import KernelCall, NoProgramError, Program, Value, program_of
 from tuner.graph.lowering.workspaces import Workspace, Workspaces
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
@@ -48,6 +49,7 @@ __all__ = [
     "Parts",
     "Placed",
     "PlacedOperator",
+    "PlannedMemory",
     "Program",
     "TensorInfo",
     "TunedStep",

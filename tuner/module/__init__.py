@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tuner.module.inputs import random_inputs
-from tuner.module.manifest import Manifest, OperatorEntry, Processor, read_manifest
+from tuner.module.manifest import Manifest, OperatorEntry, Processor, Sizes, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.rows import in_order_of
 from tuner.module.runtime import CallTime, Module, load
@@ -59,6 +59,7 @@ __all__ = [
     "OperatorEntry",
     "OperatorError",
     "Processor",
+    "Sizes",
     "VerifyOptions",
     "build",
     "build_placed",

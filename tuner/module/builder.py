@@ -33,6 +33,7 @@ from tuner.graph import (
     NoProgramError,
     Placed,
     PlacedOperator,
+    PlannedMemory,
     Program,
     TunedStep,
     Workspaces,
@@ -48,7 +49,7 @@ from tuner.graph.layout.weights import within
 from tuner.measure.codegen.launches import launches_of
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
-from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor
+from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor, Sizes
 from tuner.module.saving import Check, Contents, Written, check_directory, save
 from tuner.vendors import vendors_of
 from tuning_db.record import Workload
@@ -133,15 +134,16 @@ def build_placed(
         placed = options.arrange(placed)
     capture = devices[0].target if placed.captured else None
     host = host_of([device.target for device in devices])
-    workspaces = Workspaces()
+    workspaces, memory = Workspaces(), PlannedMemory()
     try:
-        executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces])
+        executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces, memory])
     except Exception as error:  # of any type: TVM raises many, none of which names a function
         remedy = REMEDY if not devices[0].is_host else "this is a fault of edgetune's: please report it with the model"
         raise BadInput(f"{network.model.name}: {culprit(placed.module, error)}; {remedy}") from error
     only_here = all(device.is_host for device in devices)
     program = _program(placed, devices, workspaces) if only_here or options.portable else None
-    compiled = _Compiled(network, devices, placed, chosen, executable, program)
+    most = workspaces.most(max(device.threads for device in devices))
+    compiled = _Compiled(network, devices, placed, chosen, executable, program=program, memory=(memory.bytes, most))
     return save(compiled.contents, Path(directory), linker, describe=compiled.manifest, check=options.check)
 
 
@@ -204,7 +206,8 @@ def _prepare(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]
 @dataclass(frozen=True)
 class _Compiled:
     """A network that is compiled for its devices, before it is saved. `chosen` has the kernels by device, and `program`
-    is what an export needs."""
+    is what an export needs. `memory` has the bytes of an inference's values, if they are planned, and of the largest
+    workspace."""
 
     graph: FusedGraph
     devices: Sequence[Device]
@@ -212,6 +215,7 @@ class _Compiled:
     chosen: Sequence[Mapping[Var, Choice]]
     executable: Any
     program: Program | None
+    memory: tuple[int | None, int]
 
     @property
     def contents(self) -> Contents:
@@ -239,7 +243,13 @@ class _Compiled:
             errors={},
             stages=placed.stages,
             entry=placed.entry,
-            **vars(written),
+            kernels=written.kernels,
+            network=written.network,
+            constants=written.constants,
+            files=written.files,
+            program=written.program,
+            objects=written.objects,
+            sizes=Sizes(written.weights, written.code, *self.memory),
         )
 
 

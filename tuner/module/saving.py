@@ -52,7 +52,8 @@ class Contents:
 
 @dataclass(frozen=True)
 class Written:
-    """The names of the files that were written, as the manifest has them, and the checksums of all files."""
+    """The names of the files that were written, as the manifest has them, and the checksums of all files. `weights` and
+    `code` are sizes in bytes: of the network with its constants, and of the kernels."""
 
     kernels: str | None
     network: str
@@ -60,6 +61,8 @@ class Written:
     files: dict[str, str]
     program: str | None
     objects: str | None
+    weights: int
+    code: int
 
 
 def check_directory(directory: Path) -> None:
@@ -102,7 +105,9 @@ def save(
             constants = tuple(write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
             program = _write_program(contents.program, partial)
             files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
-            manifest = describe(Written(kernels, NETWORK, constants, files, program, objects))
+            weights, code = _size(partial, NETWORK, *constants), _size(partial, kernels or objects)
+            written = Written(kernels, NETWORK, constants, files, program, objects, weights=weights, code=code)
+            manifest = describe(written)
             (partial / FILE_NAME).write_text(manifest.to_json())
         except OSError as error:
             raise _unwritable(directory, error) from None
@@ -117,6 +122,11 @@ def save(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return manifest
+
+
+def _size(folder: Path, *names: str | None) -> int:
+    """Return the size of the files that have a name."""
+    return sum((folder / name).stat().st_size for name in names if name is not None)
 
 
 def _unwritable(directory: Path, error: OSError) -> BadInput:
