@@ -25,6 +25,8 @@ from tuner.cli.common import (
     JsonOption,
     MaxWeightsOption,
     MemoryOption,
+    Objective,
+    ObjectiveOption,
     Output,
     PluginOption,
     ThreadsOption,
@@ -111,6 +113,7 @@ def command(
     stage_limits: StageLimitsOption = "",
     tolerance: ToleranceOption = None,
     input: InputOption = None,
+    objective: ObjectiveOption = Objective.LATENCY,
     max_weights: MaxWeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,6 +122,8 @@ def command(
     staging = options_asked(stage_minutes, stage_limits, no_winograd) if stages is Stages.AUTO else None
     if plan is not None:
         refuse_beside_plan(placement, write_placement)
+        if objective is not Objective.LATENCY:
+            raise BadInput("--plan says which kernels there are: leave --objective away")
     placer = placer_asked(
         placement,
         topology,
@@ -144,6 +149,7 @@ def command(
             staging=staging,
             placer=placer,
             checks=checks_asked(tolerance, input),
+            objective=objective,
             max_weights=limit,
         )
         out.result(build_verified(asked, out))
@@ -161,6 +167,7 @@ class BuildRequest:
     - `placer` decides the device of each step; None means the fallback.
     - `checks` says how the module is verified, and on which inputs besides random ones.
     - `portable` says that the module is to be exported.
+    - `objective` says by what kernels are chosen.
     - `max_weights` is what its weights may take, in bytes; None is no limit.
     """
 
@@ -177,6 +184,7 @@ class BuildRequest:
     placer: Placer | None = None
     checks: Checks = field(default_factory=Checks)
     portable: bool = False
+    objective: Objective = Objective.LATENCY
     max_weights: int | None = None
 
 
@@ -204,7 +212,14 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     with open_db(asked.db, create=False, read_only=asked.staging is None) as store:
         stager = None if asked.staging is None else Stager(devices[0], store, asked.staging, out)
         check = check_of(asked.network, graph, asked.checks, rebuild=rebuild, out=out)
-        options = BuildOptions(asked.exact, check, stager, portable=asked.portable, max_weights=asked.max_weights)
+        options = BuildOptions(
+            asked.exact,
+            check,
+            stager,
+            portable=asked.portable,
+            objective=asked.objective.value,
+            max_weights=asked.max_weights,
+        )
         manifest = build_placed(graph, devices, decided.planned, directory=asked.output, store=store, options=options)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tvm import tirx
 from tvm.ir import Var
@@ -45,7 +45,7 @@ from tuner.graph import (
     program_of,
 )
 from tuner.graph.layout.choice import Choice, Planned, choose
-from tuner.graph.layout.weights import within
+from tuner.graph.layout.weights import smallest, within
 from tuner.measure.codegen.launches import launches_of
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
@@ -56,6 +56,8 @@ from tuning_db.record import Workload
 from tuning_db.store import Store
 
 _log = logging.getLogger(__name__)
+
+Objective = Literal["latency", "size"]
 
 _PACKAGES = ("edgetune", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
 
@@ -71,6 +73,8 @@ class BuildOptions:
     - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
       its processor is needed.
     - With `portable` a network on other devices than a CPU can be exported, too.
+    - `objective` says by what kernels are chosen: the fastest ("latency"), or those with the smallest weights, and of
+      these the fastest ("size").
     - `max_weights` is the most bytes that the weights may take: kernels with smaller ones are chosen where needed.
     """
 
@@ -79,6 +83,7 @@ class BuildOptions:
     arrange: Callable[[Placed], Placed] | None = None
     link: bool = True
     portable: bool = False
+    objective: Objective = "latency"
     max_weights: int | None = None
 
 
@@ -119,8 +124,8 @@ def build_placed(
     _prepare(directory, network, devices)
     linker = check_toolchain() if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
-    if options.max_weights is not None:
-        chosen = _limited(network, devices, chosen, store, options)
+    if options.objective == "size" or options.max_weights is not None:
+        chosen = _smaller(network, devices, chosen, store, options)
     device_plans = [
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
@@ -180,19 +185,23 @@ def _choices(
     return chosen
 
 
-def _limited(
+def _smaller(
     network: FusedGraph,
     devices: Sequence[Device],
     chosen: Sequence[Mapping[Var, Choice]],
     store: Store | None,
     options: BuildOptions,
 ) -> list[dict[Var, Choice]]:
-    """Return the choices with those replaced whose weights do not fit into the limit of the options. Raises BadInput
-    for several devices, and if the weights do not fit in any case."""
+    """Return the choices with those replaced whose weights are larger than the options allow. Raises BadInput for a
+    limit on several devices, and if the weights do not fit in any case."""
+    anchors = [step for step in network.steps if isinstance(step, AnchorStep)]
+    if options.objective == "size":
+        here = zip(devices, chosen, strict=True)
+        chosen = [smallest(anchors, kernels, device=d, store=store, exact=options.exact) for d, kernels in here]
+    if options.max_weights is None:
+        return list(map(dict, chosen))
     if len(devices) > 1:
         raise BadInput("a limit of the weights is for one device: name one")
-    assert options.max_weights is not None
-    anchors = [step for step in network.steps if isinstance(step, AnchorStep)]
     return [within(options.max_weights, anchors, chosen[0], device=devices[0], store=store, exact=options.exact)]
 
 
