@@ -81,7 +81,9 @@ def choose_of_each(workload: Workload, device: Device, store: Store | None, exac
     Raises DatabaseError if the store cannot be read.
     """
     space = search_space(workload, device.target, exact=exact)
-    for part in () if space is None else space.spaces:
+    if space is None:
+        return
+    for part in space.spaces:
         choice = _choice(workload, replace(space, spaces=(part,)), device, store)
         if choice.config is not None:
             yield choice
