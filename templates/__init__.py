@@ -1,54 +1,5 @@
 """Schedule templates: each says how one operator can be computed and scheduled on one kind of device.
 
-Start at `template.Template`. The built-in templates are listed and registered here.
+Start at `template.Template`. The built-in templates are listed in `builtin`. This package imports none of them by
+itself, so that what only runs kernels can read `gpu.limits`.
 """
-
-from templates import attention, batch_matmul
-from templates.cpu.attention import TiledAttention
-from templates.cpu.batch_matmul import PackedBatchMatmul
-from templates.cpu.dense import PackedDense
-from templates.cpu.depthwise import Depthwise
-from templates.cpu.direct import DirectConv, DirectConvPlain
-from templates.cpu.gathered import GatheredConv
-from templates.cpu.grouped import GroupedConv
-from templates.cpu.winograd import Winograd
-from templates.gpu.attention import GpuAttention
-from templates.gpu.batch_matmul import GpuBatchMatmul
-from templates.gpu.dense import GpuDense
-from templates.gpu.depthwise import GpuDepthwise
-from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
-from templates.gpu.tensor_core import GpuTensorCore, GpuTensorCoreTf32
-from templates.gpu.winograd import GpuWinograd
-from templates.gpu.winograd_group import GpuWinogradGroup
-from templates.intel.subgroup import SubgroupConv
-from templates.mali.spatial_pack import SpatialPack
-from templates.operator import register_operator
-from templates.template import register
-
-for _template in (
-    DirectConv(),
-    DirectConvPlain(),
-    GatheredConv(),
-    Winograd(),
-    Depthwise(),
-    GroupedConv(),
-    PackedDense(),
-    PackedBatchMatmul(),
-    TiledAttention(),
-    GpuDirectConv(),
-    GpuDirectConvPlain(),
-    GpuDense(),
-    GpuBatchMatmul(),
-    GpuAttention(),
-    GpuWinograd(),
-    GpuWinogradGroup(),
-    GpuDepthwise(),
-    GpuTensorCore(),
-    GpuTensorCoreTf32(),
-    SubgroupConv(),
-    SpatialPack(),
-):
-    register(_template)
-
-register_operator(attention.OPERATOR)
-register_operator(batch_matmul.OPERATOR)

@@ -97,7 +97,7 @@ class Operator(ABC):
         return worst
 
 
-_REGISTRY: Registry[Operator] = Registry("operator")
+_REGISTRY: Registry[Operator] = Registry("operator", "templates.builtin")
 
 
 def register_operator(operator: Operator) -> Operator:

@@ -1,6 +1,6 @@
 """The contract of a schedule template, layouts, and the registry of templates. Start at `Template`.
 
-A new template is one file and one line in `templates/__init__.py`, or a plugin (`tune --plugin`, the entry point group
+A new template is one file and one line in `templates/builtin.py`, or a plugin (`tune --plugin`, the entry point group
 `edgetune.templates`). A template turns (workload, target, config) into a scheduled PrimFunc. That of an
 `AnchorTemplate` has the parameters data, weight, one buffer per operand of the epilogue in order (bias, add), and the
 output. Data, "add" operands and the output are in the template's layouts. Weights and biases are packed once, when a
@@ -133,7 +133,7 @@ class AnchorTemplate(Template):
         return np.pad(bias, (0, blocks * block - bias.size)).reshape(blocks, block)
 
 
-_REGISTRY: Registry[Template] = Registry("template")
+_REGISTRY: Registry[Template] = Registry("template", "templates.builtin")
 
 
 def register(template: Template) -> Template:

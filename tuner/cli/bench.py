@@ -124,10 +124,13 @@ def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
 
 
 def show(comparison: Comparison, out: Output) -> None:
-    """Print which peers were skipped and why, the table of operators and the table of contenders."""
-    from tuner.report.tables import comparison_table, operator_table
+    """Print which peers were skipped and why, the table of operators, the module's sizes and the table of
+    contenders."""
+    from tuner.report.tables import comparison_table, operator_table, sizes_text
 
     for name, reason in comparison.skipped.items():
         out.remark(f"{name} is skipped: {reason}")
     out.show(operator_table(comparison.profile))
+    if comparison.sizes is not None:
+        out.show(f"the module: {sizes_text(comparison.sizes)}")
     out.show(comparison_table(comparison))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,8 @@ from tuner.cli.common import (
     JsonOption,
     MaxWeightsOption,
     MemoryOption,
+    Objective,
+    ObjectiveOption,
     Output,
     PluginOption,
     ThreadsOption,
@@ -111,6 +113,7 @@ def command(
     stage_limits: StageLimitsOption = "",
     tolerance: ToleranceOption = None,
     input: InputOption = None,
+    objective: ObjectiveOption = Objective.LATENCY,
     max_weights: MaxWeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,6 +122,8 @@ def command(
     staging = options_asked(stage_minutes, stage_limits, no_winograd) if stages is Stages.AUTO else None
     if plan is not None:
         refuse_beside_plan(placement, write_placement)
+        if objective is not Objective.LATENCY:
+            raise BadInput("--plan says which kernels there are: leave --objective away")
     placer = placer_asked(
         placement,
         topology,
@@ -144,6 +149,7 @@ def command(
             staging=staging,
             placer=placer,
             checks=checks_asked(tolerance, input),
+            objective=objective,
             max_weights=limit,
         )
         out.result(build_verified(asked, out))
@@ -161,6 +167,7 @@ class BuildRequest:
     - `placer` decides the device of each step; None means the fallback.
     - `checks` says how the module is verified, and on which inputs besides random ones.
     - `portable` says that the module is to be exported.
+    - `objective` says by what kernels are chosen.
     - `max_weights` is what its weights may take, in bytes; None is no limit.
     """
 
@@ -177,6 +184,7 @@ class BuildRequest:
     placer: Placer | None = None
     checks: Checks = field(default_factory=Checks)
     portable: bool = False
+    objective: Objective = Objective.LATENCY
     max_weights: int | None = None
 
 
@@ -187,6 +195,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     """
     from tuner.module import BuildOptions, Module, build_placed, load
     from tuner.placement.fallback import present
+    from tuner.report.tables import sizes_text
     from tuning_db.store import open_db
 
     started = time.perf_counter()
@@ -203,11 +212,20 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     with open_db(asked.db, create=False, read_only=asked.staging is None) as store:
         stager = None if asked.staging is None else Stager(devices[0], store, asked.staging, out)
         check = check_of(asked.network, graph, asked.checks, rebuild=rebuild, out=out)
-        options = BuildOptions(asked.exact, check, stager, portable=asked.portable, max_weights=asked.max_weights)
+        options = BuildOptions(
+            asked.exact,
+            check,
+            stager,
+            portable=asked.portable,
+            objective=asked.objective.value,
+            max_weights=asked.max_weights,
+        )
         manifest = build_placed(graph, devices, decided.planned, directory=asked.output, store=store, options=options)
     seconds = time.perf_counter() - started
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
+    if manifest.sizes is not None:
+        out.show(sizes_text(manifest.sizes))
     decided.show(asked, f"in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}", out)
     return {
         "output": str(asked.output),
@@ -219,6 +237,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
         "untuned": untuned,
         "placement": None if decided.placing is None else decided.placing.result,
         "stages": stager.result if stager is not None else None,
+        "sizes": manifest.sizes and asdict(manifest.sizes),
         "operators": [operator.as_dict() for operator in manifest.operators],
         "seconds": seconds,
     }

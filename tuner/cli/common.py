@@ -137,6 +137,21 @@ PresetOption = Annotated[
 ]
 
 
+class Objective(StrEnum):
+    """What kernels are chosen by when a module is built. tuner.module.builder has their meaning."""
+
+    LATENCY = "latency"
+    SIZE = "size"
+
+
+ObjectiveOption = Annotated[
+    Objective,
+    typer.Option(
+        "--objective", help="latency: the fastest kernels; size: those with the smallest weights, of these the fastest."
+    ),
+]
+
+
 class Output:
     """The streams that one command writes to.
 

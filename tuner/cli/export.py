@@ -20,6 +20,8 @@ from tuner.cli.common import (
     ExactOption,
     JsonOption,
     MaxWeightsOption,
+    Objective,
+    ObjectiveOption,
     Output,
     ThreadsOption,
     check_parent_writable,
@@ -86,12 +88,14 @@ def command(
     no_winograd: ExactOption = False,
     tolerance: ToleranceOption = None,
     input: InputOption = None,
+    objective: ObjectiveOption = Objective.LATENCY,
     max_weights: MaxWeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a network as a C library with a header, weights, an example and a wrapper for Python."""
     _check_processor(model, target, device)
-    if model.is_dir() and (shape or batch or threads or input or tolerance or max_weights):
+    size = objective is not Objective.LATENCY or max_weights
+    if model.is_dir() and (shape or batch or threads or input or tolerance or size):
         raise BadInput(f"{model}: was built already: options of a build go with a model")
     limit = None if max_weights is None else size_asked("--max-weights", max_weights)
     check_parent_writable(output)
@@ -115,6 +119,7 @@ def command(
                 exact=no_winograd,
                 checks=checks,
                 portable=True,
+                objective=objective,
                 max_weights=limit,
             )
             check = _built(request, target, out)
@@ -153,7 +158,9 @@ def _built(request: BuildRequest, target: str | None, out: Output) -> Check | No
             device,
             request.output,
             store,
-            options=BuildOptions(request.exact, link=False, max_weights=request.max_weights),
+            options=BuildOptions(
+                request.exact, link=False, objective=request.objective.value, max_weights=request.max_weights
+            ),
         )
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)

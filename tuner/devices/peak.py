@@ -13,6 +13,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from templates.gpu import opencl_text  # noqa: F401  registers what OpenCL kernels are rewritten by
 from templates.gpu.limits import gpu_limits_of
 from tuner.devices.base import Device
 

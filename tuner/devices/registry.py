@@ -5,6 +5,7 @@ A kind is a folder of this package with a `KIND`, and a line below.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 
@@ -23,12 +24,19 @@ _NAMES = (
 @cache
 def all_kinds() -> tuple[DeviceKind, ...]:
     """Return the kinds, in the order of the registry."""
-    return tuple(import_module(f"tuner.devices.{name}").KIND for name in _NAMES)
+    return tuple(_kinds())
+
+
+def _kinds() -> Iterator[DeviceKind]:
+    """Yield the kinds in the order of the registry. Each is imported only when the iteration reaches it, since boards
+    need libraries that other devices do not."""
+    for name in _NAMES:
+        yield import_module(f"tuner.devices.{name}").KIND
 
 
 def find_kind(spec: str) -> DeviceKind | None:
     """Return the kind of the device that a spec names, or None if no kind recognises it."""
-    return next((kind for kind in all_kinds() if kind.recognises(spec)), None)
+    return next((kind for kind in _kinds() if kind.recognises(spec)), None)
 
 
 def kind_of(spec: str) -> DeviceKind:

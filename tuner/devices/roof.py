@@ -10,6 +10,7 @@ import tvm
 from tvm import te
 
 from templates import default
+from templates.gpu import opencl_text  # noqa: F401  registers what OpenCL kernels are rewritten by
 from tuner.devices.base import Device
 from tuner.devices.peak import fma_peak
 

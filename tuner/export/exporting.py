@@ -25,8 +25,8 @@ from tuner.export.source import Source, filled
 from tuner.export.weights import Weights, weights_of
 from tuner.graph import Program, host_of
 from tuner.measure.codegen.toolchain import machine_of
+from tuner.module.constants import read_constants
 from tuner.module.manifest import Manifest, read_manifest
-from tuner.module.saving import read_constants
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FORMAT = 1

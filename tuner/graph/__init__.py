@@ -5,6 +5,7 @@ precision if that is wanted. `tasks_of` then lists what there is to tune. `lower
 module.
 """
 
+from tuner.devices.stopwatch import COPY
 from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
 from tuner.graph.fusion.half import halved
 from tuner.graph.importers.load import load_exported, load_onnx
@@ -15,18 +16,19 @@ from tuner.graph.importers.onnx.parts import Parts
 from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rules import write_old_rules
 from tuner.graph.ir.hashes import kernel_hash
-from tuner.graph.ir.model import Count, Model, TensorInfo
+from tuner.graph.ir.model import Model
 from tuner.graph.lowering.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.lowering.capture import why_not_captured
 from tuner.graph.lowering.kernels import DevicePlan
 from tuner.graph.lowering.lower import LoweredOperator
 from tuner.graph.lowering.merge import merged_tasks
 from tuner.graph.lowering.passes import REMEDY, compile_module, culprit, memory_as_operands
-from tuner.graph.lowering.placed import COPY, MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.lowering.placed import MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
+from tuner.graph.lowering.planned_memory import PlannedMemory
 from tuner.graph.lowering.program import KernelCall, NoProgramError, Program, Value, program_of
-from tuner.graph.lowering.stopwatch import Stopwatch
 from tuner.graph.lowering.workspaces import Workspace, Workspaces
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
+from tuner.tensors import Count, TensorInfo
 
 __all__ = [
     "COPY",
@@ -47,8 +49,8 @@ __all__ = [
     "Parts",
     "Placed",
     "PlacedOperator",
+    "PlannedMemory",
     "Program",
-    "Stopwatch",
     "TensorInfo",
     "TunedStep",
     "Value",

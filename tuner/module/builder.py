@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tvm import tirx
 from tvm.ir import Var
@@ -33,6 +33,7 @@ from tuner.graph import (
     NoProgramError,
     Placed,
     PlacedOperator,
+    PlannedMemory,
     Program,
     TunedStep,
     Workspaces,
@@ -44,17 +45,19 @@ from tuner.graph import (
     program_of,
 )
 from tuner.graph.layout.choice import Choice, Planned, choose
-from tuner.graph.layout.weights import within
+from tuner.graph.layout.weights import smallest, within
 from tuner.measure.codegen.launches import launches_of
 from tuner.measure.codegen.toolchain import check_toolchain
 from tuner.module.cpu_features import required_features
-from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor
+from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor, Sizes
 from tuner.module.saving import Check, Contents, Written, check_directory, save
 from tuner.vendors import vendors_of
 from tuning_db.record import Workload
 from tuning_db.store import Store
 
 _log = logging.getLogger(__name__)
+
+Objective = Literal["latency", "size"]
 
 _PACKAGES = ("edgetune", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
 
@@ -70,6 +73,8 @@ class BuildOptions:
     - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
       its processor is needed.
     - With `portable` a network on other devices than a CPU can be exported, too.
+    - `objective` says by what kernels are chosen: the fastest ("latency"), or those with the smallest weights, and of
+      these the fastest ("size").
     - `max_weights` is the most bytes that the weights may take: kernels with smaller ones are chosen where needed.
     """
 
@@ -78,6 +83,7 @@ class BuildOptions:
     arrange: Callable[[Placed], Placed] | None = None
     link: bool = True
     portable: bool = False
+    objective: Objective = "latency"
     max_weights: int | None = None
 
 
@@ -118,8 +124,8 @@ def build_placed(
     _prepare(directory, network, devices)
     linker = check_toolchain() if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
-    if options.max_weights is not None:
-        chosen = _limited(network, devices, chosen, store, options)
+    if options.objective == "size" or options.max_weights is not None:
+        chosen = _smaller(network, devices, chosen, store, options)
     device_plans = [
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
@@ -133,15 +139,16 @@ def build_placed(
         placed = options.arrange(placed)
     capture = devices[0].target if placed.captured else None
     host = host_of([device.target for device in devices])
-    workspaces = Workspaces()
+    workspaces, memory = Workspaces(), PlannedMemory()
     try:
-        executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces])
+        executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces, memory])
     except Exception as error:  # of any type: TVM raises many, none of which names a function
         remedy = REMEDY if not devices[0].is_host else "this is a fault of edgetune's: please report it with the model"
         raise BadInput(f"{network.model.name}: {culprit(placed.module, error)}; {remedy}") from error
     only_here = all(device.is_host for device in devices)
     program = _program(placed, devices, workspaces) if only_here or options.portable else None
-    compiled = _Compiled(network, devices, placed, chosen, executable, program)
+    most = workspaces.most(max(device.threads for device in devices))
+    compiled = _Compiled(network, devices, placed, chosen, executable, program=program, memory=(memory.bytes, most))
     return save(compiled.contents, Path(directory), linker, describe=compiled.manifest, check=options.check)
 
 
@@ -178,19 +185,23 @@ def _choices(
     return chosen
 
 
-def _limited(
+def _smaller(
     network: FusedGraph,
     devices: Sequence[Device],
     chosen: Sequence[Mapping[Var, Choice]],
     store: Store | None,
     options: BuildOptions,
 ) -> list[dict[Var, Choice]]:
-    """Return the choices with those replaced whose weights do not fit into the limit of the options. Raises BadInput
-    for several devices, and if the weights do not fit in any case."""
+    """Return the choices with those replaced whose weights are larger than the options allow. Raises BadInput for a
+    limit on several devices, and if the weights do not fit in any case."""
+    anchors = [step for step in network.steps if isinstance(step, AnchorStep)]
+    if options.objective == "size":
+        here = zip(devices, chosen, strict=True)
+        chosen = [smallest(anchors, kernels, device=d, store=store, exact=options.exact) for d, kernels in here]
+    if options.max_weights is None:
+        return list(map(dict, chosen))
     if len(devices) > 1:
         raise BadInput("a limit of the weights is for one device: name one")
-    assert options.max_weights is not None
-    anchors = [step for step in network.steps if isinstance(step, AnchorStep)]
     return [within(options.max_weights, anchors, chosen[0], device=devices[0], store=store, exact=options.exact)]
 
 
@@ -204,7 +215,8 @@ def _prepare(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]
 @dataclass(frozen=True)
 class _Compiled:
     """A network that is compiled for its devices, before it is saved. `chosen` has the kernels by device, and `program`
-    is what an export needs."""
+    is what an export needs. `memory` has the bytes of an inference's values, if they are planned, and of the largest
+    workspace."""
 
     graph: FusedGraph
     devices: Sequence[Device]
@@ -212,6 +224,7 @@ class _Compiled:
     chosen: Sequence[Mapping[Var, Choice]]
     executable: Any
     program: Program | None
+    memory: tuple[int | None, int]
 
     @property
     def contents(self) -> Contents:
@@ -239,7 +252,13 @@ class _Compiled:
             errors={},
             stages=placed.stages,
             entry=placed.entry,
-            **vars(written),
+            kernels=written.kernels,
+            network=written.network,
+            constants=written.constants,
+            files=written.files,
+            program=written.program,
+            objects=written.objects,
+            sizes=Sizes(written.weights, written.code, *self.memory),
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from tuner.graph import TensorInfo
+from tuner.tensors import TensorInfo
 
 _Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 

@@ -14,8 +14,8 @@ import numpy as np
 from board_agent.parsing import parse_json
 from tuner.devices import DeviceKind, kind_of
 from tuner.errors import BadInput
-from tuner.graph import Count, TensorInfo
 from tuner.module.typed import check_fields
+from tuner.tensors import Count, TensorInfo
 from tuning_db.record import Config, DeviceKey, Workload
 
 FILE_NAME = "manifest.json"
@@ -99,6 +99,27 @@ class OperatorEntry:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """How many bytes a module takes.
+
+    `weights` is the size of the files that hold the network and its constants, in the layouts that the kernels read.
+    `kernels` is that of the kernels' library. `values` is the memory that is planned for what an inference computes,
+    its results included; it is None on several devices, where TVM's pools decide. `workspaces` is the most that a
+    kernel takes for itself meanwhile, with the threads that the module was built for.
+    """
+
+    weights: int
+    kernels: int
+    values: int | None
+    workspaces: int
+
+    @property
+    def inference(self) -> int | None:
+        """Return how much memory an inference takes besides weights and kernels, or None if it is not known."""
+        return None if self.values is None else self.values + self.workspaces
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A description of a module, which is stored in its folder.
 
@@ -110,7 +131,7 @@ class Manifest:
     relative to its largest value, as found when the module was built (empty if it was not verified). `stages` describes
     the stages in which kernels are launched, if they are not launched one after the other. `entry` is the function that
     an inference calls. `program` and `objects` name the files that an export is made of: the kernel calls, and the
-    kernels before they were linked (None if there are none).
+    kernels before they were linked (None if there are none). `sizes` is None for a module of an earlier version.
     """
 
     model: Mapping[str, str]
@@ -133,6 +154,7 @@ class Manifest:
     entry: str = "main"
     program: str | None = None
     objects: str | None = None
+    sizes: Sizes | None = None
 
     @property
     def driven_kinds(self) -> list[DeviceKind]:
@@ -154,6 +176,7 @@ class Manifest:
             "outputs": [asdict(t) for t in self.outputs],
             "devices": [asdict(p) for p in self.devices],
             "operators": [o.as_dict() for o in self.operators],
+            "sizes": self.sizes and asdict(self.sizes),
         }
         data["checksum"] = checksum_of(data)
         return json.dumps(data, indent=1, sort_keys=True)
@@ -251,12 +274,13 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
 
     if not isinstance(data["files"], dict):
         raise TypeError("the files are names with checksums")
-    # Modules built before 2026-11-25 have no other entry, those before 2026-11-28 nothing to export.
-    data = {"entry": "main", "program": None, "objects": None, **data}
+    # Modules built before 2026-11-25 have no other entry, those before 2026-11-28 nothing to export and no sizes.
+    data = {"entry": "main", "program": None, "objects": None, "sizes": None, **data}
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
     fields["operators"] = tuple(OperatorEntry.from_dict(o) for o in data["operators"])
     fields["devices"] = tuple(Processor(**p) for p in data["devices"])
+    fields["sizes"] = data["sizes"] and Sizes(**data["sizes"])
     for name in ("cpu_features", "input_devices", "constants", "stages"):
         fields[name] = tuple(data[name])
     manifest = Manifest(**fields)
@@ -269,6 +293,8 @@ def _check_places(manifest: Manifest) -> None:
     """Raise ValueError if one part of a manifest does not fit another."""
     tensors = (*manifest.inputs, *manifest.outputs)
     if any(extent < 0 for tensor in tensors for extent in tensor.shape) or manifest.threads < 1:
+        raise ValueError("a negative size")
+    if manifest.sizes is not None and any(size is not None and size < 0 for size in vars(manifest.sizes).values()):
         raise ValueError("a negative size")
     for tensor in tensors:
         np.dtype(tensor.dtype)

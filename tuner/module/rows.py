@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tuner.graph import TensorInfo
+from tuner.tensors import TensorInfo
 
 # Rows whose scores are equal but for rounding may come in any order. Rows that are more than this many positions apart
 # are not matched: the order is then really another one.

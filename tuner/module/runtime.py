@@ -17,19 +17,20 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm.runtime.vm import VirtualMachine
 
 from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.devices.parallel.stage import offer_stages, one_by_one
+from tuner.devices.stopwatch import Stopwatch
 from tuner.errors import BadInput, last_line
-from tuner.graph import Stopwatch, TensorInfo
+from tuner.module.constants import read_constants
 from tuner.module.cpu_features import missing_features
 from tuner.module.manifest import Manifest, OperatorEntry, Processor, read_manifest
 from tuner.module.placement import device_for
-from tuner.module.saving import read_constants
 from tuner.module.threads import PoolThreads
 from tuner.module.timeline import LABELS, Recorder, Timeline
+from tuner.tensors import TensorInfo
 from tuner.vendors import require
 
 _ALIGNMENT = 64  # of every tensor, in bytes: kernels are compiled for it
@@ -88,7 +89,7 @@ def load(directory: str | Path, pin: bool = True, check_files: bool = True) -> M
     constants = list(_placed_constants(directory, manifest, devices))
     return Module(
         manifest,
-        lambda: relax.VirtualMachine(executable, list(devices)),
+        lambda: VirtualMachine(executable, list(devices)),
         devices,
         constants=constants,
         pin=pin,

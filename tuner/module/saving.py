@@ -19,11 +19,11 @@ import tvm
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.graph import Program
+from tuner.module.constants import write_constants
 from tuner.module.manifest import FILE_NAME, Manifest, checksum, is_module, written_files
 
 NETWORK = "network.ro"
 PROGRAM = "program.json"
-CONSTANTS = "constants-{device}.params"
 
 # LLVM ends the process when it cannot write, and TVM ignores the error. So room for this many bytes is claimed before
 # they write.
@@ -52,7 +52,8 @@ class Contents:
 
 @dataclass(frozen=True)
 class Written:
-    """The names of the files that were written, as the manifest has them, and the checksums of all files."""
+    """The names of the files that were written, as the manifest has them, and the checksums of all files. `weights` and
+    `code` are sizes in bytes: of the network with its constants, and of the kernels."""
 
     kernels: str | None
     network: str
@@ -60,6 +61,8 @@ class Written:
     files: dict[str, str]
     program: str | None
     objects: str | None
+    weights: int
+    code: int
 
 
 def check_directory(directory: Path) -> None:
@@ -99,10 +102,12 @@ def save(
             kernels, objects = _write_files(contents, partial, linker)
             if contents.parallel and linker is not None:
                 _write_pool(partial)
-            constants = tuple(_write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
+            constants = tuple(write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
             program = _write_program(contents.program, partial)
             files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
-            manifest = describe(Written(kernels, NETWORK, constants, files, program, objects))
+            weights, code = _size(partial, NETWORK, *constants), _size(partial, kernels or objects)
+            written = Written(kernels, NETWORK, constants, files, program, objects, weights=weights, code=code)
+            manifest = describe(written)
             (partial / FILE_NAME).write_text(manifest.to_json())
         except OSError as error:
             raise _unwritable(directory, error) from None
@@ -117,6 +122,11 @@ def save(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return manifest
+
+
+def _size(folder: Path, *names: str | None) -> int:
+    """Return the size of the files that have a name."""
+    return sum((folder / name).stat().st_size for name in names if name is not None)
 
 
 def _unwritable(directory: Path, error: OSError) -> BadInput:
@@ -174,21 +184,6 @@ def _write_device_code(host: Any, folder: Path) -> list[Path]:
     pack = tvm.get_global_func("runtime.ModulePackImportsToLLVM")
     pack(host, False, target, "").write_to_file(str(packed), "o")
     return [packed]
-
-
-def _write_constants(device: int, arrays: Sequence[np.ndarray], folder: Path) -> str | None:
-    """Write a device's constants, in order. Return the file's name, or None if there are no constants."""
-    if not arrays:
-        return None
-    name = CONSTANTS.format(device=device)
-    (folder / name).write_bytes(tvm.runtime.save_param_dict({str(i): array for i, array in enumerate(arrays)}))
-    return name
-
-
-def read_constants(path: Path) -> list[tvm.runtime.Tensor]:
-    """Return a device's constants, in order, in the host's memory."""
-    found = tvm.runtime.load_param_dict(path.read_bytes())
-    return [found[str(i)] for i in range(len(found))]
 
 
 def _claim(path: Path, size: int) -> None:

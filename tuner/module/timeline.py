@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.devices.opencl.control import Launch
-from tuner.graph import COPY
+from tuner.devices.stopwatch import COPY
 
 HOST = "host"
 LABELS = {COPY: "copy between devices"}

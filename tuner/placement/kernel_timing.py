@@ -15,7 +15,8 @@ from tvm import relax, tirx
 from tvm.ir import IRModule
 
 from tuner.devices import Device
-from tuner.graph import COPY, Stopwatch, compile_module, host_of
+from tuner.devices.stopwatch import COPY, Stopwatch
+from tuner.graph import compile_module, host_of
 
 RUNS = 15
 

@@ -57,6 +57,7 @@ class Contender:
         `command` runs a process that serves (tuner.report.contender.serve). `log` takes its standard error.
         """
         self.name = name
+        self.peak_bytes = 0  # the most memory that the process had, as of its last block
         self._log = log
         environment = {**os.environ, "TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
         with log.open("wb") as stderr:
@@ -84,7 +85,9 @@ class Contender:
 
     def block(self, seconds: float) -> list[float]:
         """Time a block that lasts about `seconds` (at least one run), and return the seconds of each run."""
-        return self._ask({"block": seconds})["times"]
+        answer = self._ask({"block": seconds})
+        self.peak_bytes = int(answer["peak_bytes"])
+        return answer["times"]
 
     def profile(self) -> dict[str, Any]:
         """Return where the time goes. Only a contender that serves a profile answers this request."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +21,7 @@ from templates.reference import relative_error
 from tuner.arrays import write_arrays
 from tuner.errors import BadInput
 from tuner.measure.scratch import Scratch
-from tuner.module import Manifest, in_order_of, read_manifest, tolerance_for
+from tuner.module import Manifest, Sizes, in_order_of, read_manifest, tolerance_for
 from tuner.report.alternation import Contender, ContenderFailed, alternate
 from tuner.report.contender import Spec
 from tuner.report.operators import Profile
@@ -39,12 +39,14 @@ class Measured:
     - `runs` is the number of runs in all blocks.
     - `error` is the largest absolute difference between our outputs and the contender's, divided by the largest
       absolute value of the contender's. It is None for our own module.
+    - `peak_bytes` is the most memory that the contender's whole process had: Python and all libraries are in it.
     """
 
     name: str
     version: str
     blocks: tuple[float, ...]
     runs: int
+    peak_bytes: int
     error: float | None = None
 
     @property
@@ -66,6 +68,7 @@ class Measured:
             "steadiness": self.steadiness,
             "runs": self.runs,
             "relative_error": self.error,
+            "process_peak_bytes": self.peak_bytes,
         }
 
 
@@ -73,7 +76,8 @@ class Measured:
 class Comparison:
     """A comparison that has the times of our module and of its peers, all with `threads` threads on `cpus`.
 
-    `skipped` says why a peer is missing. `profile` tells where our module's time goes.
+    `skipped` says why a peer is missing. `profile` tells where our module's time goes. `sizes` are our module's, None
+    if an earlier version built it.
     """
 
     ours: Measured
@@ -82,6 +86,7 @@ class Comparison:
     cpus: tuple[int, ...]
     skipped: Mapping[str, str]
     profile: Profile
+    sizes: Sizes | None = None
 
     def times_better(self, peer: Measured) -> float:
         """Return the peer's latency divided by ours; above 1, ours is faster."""
@@ -102,6 +107,7 @@ class Comparison:
             ],
             "skipped": dict(self.skipped),
             "profile": self.profile.as_dict(),
+            "sizes": self.sizes and asdict(self.sizes),
         }
 
 
@@ -158,7 +164,9 @@ def compare(
             name: _measured(name, running[name], times[name], folder=folder, manifest=manifest) for name in running
         }
     ours = measured.pop(OURS)
-    return Comparison(ours, tuple(measured.values()), options.threads, options.cpus, skipped, profile)
+    return Comparison(
+        ours, tuple(measured.values()), options.threads, options.cpus, skipped, profile, sizes=manifest.sizes
+    )
 
 
 def _started(spec: Spec, log: Path) -> Contender:
@@ -171,7 +179,7 @@ def _measured(
 ) -> Measured:
     error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz", manifest)
     medians = tuple(median(block) for block in blocks)
-    return Measured(name, contender.version, medians, sum(map(len, blocks)), error)
+    return Measured(name, contender.version, medians, sum(map(len, blocks)), contender.peak_bytes, error=error)
 
 
 def _relative_error(ours: Path, theirs: Path, manifest: Manifest) -> float:

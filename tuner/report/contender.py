@@ -75,9 +75,16 @@ def serve(run: Callable[[], float], version: str, replies: IO[str], profile: Cal
         request = json.loads(line)
         if "block" in request:
             _block(run, min(REWARM_SECONDS, request["block"]))
-            _reply(replies, {"times": _block(run, request["block"])})
+            _reply(replies, {"times": _block(run, request["block"]), "peak_bytes": peak_bytes()})
         elif profile is not None:
             _reply(replies, profile())
+
+
+def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """Return the most memory that this process has had at one time since it began to run its program: libraries, code
+    and data. `getrusage` would count the memory of the process that it was forked from, too."""
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(lines["VmHWM"].split()[0]) << 10
 
 
 def isolate(cpus: Sequence[int]) -> IO[str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
+from tuner.module import Sizes
 from tuner.report.bench import Comparison, Measured
 from tuner.report.operators import Call, Profile
 from tuner.session import SessionReport, TaskReport
@@ -54,6 +55,19 @@ def milliseconds(seconds: float | None) -> str:
 def microseconds(seconds: float | None) -> str:
     """Return seconds as microseconds with four significant digits, or "-" for None."""
     return "-" if seconds is None else f"{seconds * 1e6:.4g}"
+
+
+def mebibytes(size: int | None) -> str:
+    """Return a number of bytes as MiB with three significant digits, or "-" for None."""
+    return "-" if size is None else f"{size / 2**20:.3g}"
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """Return a line that says how much memory a module takes, for itself and in an inference."""
+    text = f"weights {mebibytes(sizes.weights)} MiB, kernels {mebibytes(sizes.kernels)} MiB"
+    if sizes.inference is None:
+        return text
+    return f"{text}, in an inference {mebibytes(sizes.inference)} MiB more"
 
 
 def failures_text(failures: Mapping[str, int]) -> str:
@@ -126,9 +140,15 @@ def session_summary(report: SessionReport) -> str:
 def comparison_table(comparison: Comparison) -> Table:
     """Return a table with one row per contender, ours first."""
     threads = f"{comparison.threads} thread{'s' if comparison.threads > 1 else ''}"
-    table = Table(box=None, title=f"Latency, {threads}, alternating", title_justify="left")
+    table = Table(
+        box=None,
+        title=f"Latency, {threads}, alternating",
+        title_justify="left",
+        caption="peak MiB: the most memory of a contender's whole process, with Python and all of its libraries",
+        caption_justify="left",
+    )
     table.add_column("")
-    for title in ("median ms", "slowest block", "runs", "times better", "ours/peer", "difference"):
+    for title in ("median ms", "slowest block", "runs", "peak MiB", "times better", "ours/peer", "difference"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_row(*_contender_cells(comparison.ours), "", "", "")
     for peer in comparison.peers:
@@ -140,7 +160,8 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _contender_cells(measured: Measured) -> tuple[str, ...]:
     steady = f"{measured.steadiness:.2f}x"
-    return measured.version, milliseconds(measured.seconds), steady, str(measured.runs)
+    peak = f"{measured.peak_bytes / 2**20:.0f}"
+    return measured.version, milliseconds(measured.seconds), steady, str(measured.runs), peak
 
 
 def operator_table(profile: Profile, most: int = 25) -> Table:

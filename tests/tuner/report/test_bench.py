@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -14,7 +15,7 @@ from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device, usable_cpus
 from tuner.errors import BadInput
 from tuner.graph import load_onnx
-from tuner.module import build, random_inputs
+from tuner.module import build, random_inputs, read_manifest
 from tuner.report.bench import BenchOptions, Comparison, Measured, compare
 from tuner.report.operators import Call, Profile
 from tuner.report.tables import comparison_table, operator_table
@@ -61,6 +62,14 @@ def test_ratios_follow_from_the_blocks(comparison):
     assert said["peers"][0]["times_better"] * said["peers"][0]["latency_ratio"] == pytest.approx(1)
 
 
+def test_memory_of_the_processes_and_sizes_of_the_module_are_told(comparison, network):
+    """A process with Python and TVM has more than 50 MiB, whatever this one has."""
+    said = comparison.as_dict()
+    assert said["ours"]["process_peak_bytes"] > 50 << 20
+    assert said["peers"][0]["process_peak_bytes"] > 50 << 20
+    assert said["sizes"] == asdict(read_manifest(network[0]).sizes)
+
+
 def test_the_profile_covers_every_anchor(comparison):
     profile = comparison.profile
     anchors = [call for call in profile.calls if call.workload is not None]
@@ -96,7 +105,7 @@ def test_random_inputs_fit_the_module(network):
 
 
 def _measured(name: str, *blocks: float, error: float | None = None) -> Measured:
-    return Measured(name, f"{name} 1.0", blocks, 10, error)
+    return Measured(name, f"{name} 1.0", blocks, 10, 300 << 20, error=error)
 
 
 def test_tables_show_the_figures():
@@ -107,7 +116,8 @@ def test_tables_show_the_figures():
     comparison = Comparison(_measured("ours", 0.002, 0.0025, 0.003), (peer,), 2, (0, 1), {}, profile)
     text = _text(comparison_table(comparison))
     assert "2 threads" in text
-    assert all(figure in text for figure in ("2.5", "1.20x", "2.00", "0.500", "3.0e-06"))
+    assert all(figure in text for figure in ("2.5", "1.20x", " 300 ", "2.00", "0.500", "3.0e-06"))
+    assert "whole process" in text
     text = _text(operator_table(profile))
     assert "conv1" in text
     assert "virtual machine" in text

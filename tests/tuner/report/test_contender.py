@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tuner.report import contender
@@ -28,3 +30,12 @@ def test_a_block_lasts_as_long_as_it_is_asked_to_whatever_its_runs_say(monkeypat
     version, block = map(json.loads, replies.getvalue().splitlines())
     assert version == {"version": "slow"}
     assert block["times"] == [1e-9] * 16
+
+
+def test_the_peak_of_memory_is_this_processs_own(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmPeak:\t  900 kB\nVmHWM:\t  123 kB\nVmRSS:\t  100 kB\n")
+    assert contender.peak_bytes(status) == 123 << 10
+    before = contender.peak_bytes()
+    held = np.ones(before + (64 << 20), np.uint8)
+    assert contender.peak_bytes() >= held.nbytes

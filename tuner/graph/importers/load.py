@@ -24,10 +24,11 @@ from tuner.graph.importers.onnx.rules import write_old_operators, write_old_rule
 from tuner.graph.importers.onnx.shapes import bind_shapes, identity
 from tuner.graph.ir.attention import as_attention
 from tuner.graph.ir.convolutions import as_conv2d
-from tuner.graph.ir.model import Model, TensorInfo
+from tuner.graph.ir.model import Model
 from tuner.graph.ir.products import as_batch_matmul
 from tuner.graph.ir.simplify import simplify
 from tuner.graph.ir.taps import without_idle_taps
+from tuner.tensors import TensorInfo
 
 _log = logging.getLogger(__name__)
 

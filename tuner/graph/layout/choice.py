@@ -75,6 +75,20 @@ def choose_among(
     return _choice(workload, replace(space, spaces=tuple(spaces)) if space and spaces else None, device, store)
 
 
+def choose_of_each(workload: Workload, device: Device, store: Store | None, exact: bool = False) -> Iterator[Choice]:
+    """Yield what `choose` would return if there were only one template, for each template that has a config.
+
+    Raises DatabaseError if the store cannot be read.
+    """
+    space = search_space(workload, device.target, exact=exact)
+    if space is None:
+        return
+    for part in space.spaces:
+        choice = _choice(workload, replace(space, spaces=(part,)), device, store)
+        if choice.config is not None:
+            yield choice
+
+
 def _layouts(template: str, workload: Workload, device: Device) -> Layouts | None:
     found = template_named(template)
     return found.layouts(workload, device.target) if isinstance(found, AnchorTemplate) else None

@@ -27,6 +27,7 @@ from tvm.relax.global_info import VDevice
 from tvm.target import Target
 
 from templates.template import PLAIN, Layout
+from tuner.devices.stopwatch import COPY
 from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, Step, TunedStep, reads_of
 from tuner.graph.ir.bindings import Bindings, operands
 from tuner.graph.ir.simplify import constant
@@ -38,7 +39,6 @@ from tuner.graph.lowering.lower import Decisions, Given, Lowered, LoweredOperato
 from tuner.graph.lowering.passes import finish
 from tuning_db.record import Workload
 
-COPY = "runtime.TVMTensorCopyFromTo"
 _NAME_LENGTH = 100  # drivers name files after kernels, and TVM names kernels after all operators that it fused
 
 

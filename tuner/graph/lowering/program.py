@@ -14,10 +14,10 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
 
+from tuner.devices.stopwatch import COPY
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.lowering.passes import memory_as_operands
-from tuner.graph.lowering.placed import COPY
 from tuner.graph.lowering.workspaces import Workspace
 
 

@@ -37,6 +37,10 @@ class Workspaces:
     def __init__(self) -> None:
         self.found: dict[str, Workspace] = {}
 
+    def most(self, threads: int) -> int:
+        """Return the most bytes that one kernel takes on so many threads."""
+        return max((space.whole + threads * space.part for space in self.found.values()), default=0)
+
     def run_after_pass(self, module: IRModule, info: Any) -> None:
         """Look at the functions once their allocations have become calls of the runtime."""
         if str(info.name) != _PASS:

@@ -151,12 +151,20 @@ interface Module {
   model: string;
   dtype: string;
   threads: number;
+  sizes: Sizes | null;
   devices: { name: string; short: string; title: string }[];
   vendors: string[];
   layers: LayerRecord[];
   profile: Profile | null;
   bench: Bench | null;
   flow: { nodes: FlowNode[]; edges: Edge[] };
+}
+
+/** Bytes that a module takes. */
+interface Sizes {
+  weights: number;
+  kernels: number;
+  inference: number | null;
 }
 
 interface LayerRecord {
@@ -182,7 +190,7 @@ interface Profile {
 
 interface Bench {
   threads: number;
-  contenders: { name: string; version: string; median_seconds: number }[];
+  contenders: { name: string; version: string; median_seconds: number; process_peak_bytes: number | null }[];
 }
 
 interface FlowNode {

@@ -171,6 +171,17 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
             assert len(told) == devices.count(str(i)) - kinds.count("copy") * (i == int(devices[kinds.index("copy")]))
 
 
+def test_sizes_of_a_module_and_memory_of_the_processes_are_shown(reported: Reported):
+    """No memory is planned for two devices."""
+    sizes, bench = reported.manifest()["sizes"], json.loads((reported.folder / "bench.json").read_text())
+    with opened(reported.address) as page:
+        shown = page.page.locator("#module-0 .facts").inner_text().replace("\n", " ")
+        assert f"weights {sizes['weights'] / 2**20:.3g} MiB" in shown
+        assert f"kernels {sizes['kernels'] / 2**20:.3g} MiB" in shown
+        assert "memory of an inference -" in shown
+        assert page.numbers("bench-0", "peak memory of its process") == [bench["ours"]["process_peak_bytes"]]
+
+
 def test_filters_choose_tasks_everywhere(reported: Reported):
     with open_db(reported.folder / "t.db", read_only=True) as store:
         failed = Counter(t.workload.op for t in store.trials() if t.failure)

@@ -27,8 +27,8 @@ from tuner.graph.importers.onnx.counts import Node, Uncountable, axis_behind
 from tuner.graph.importers.onnx.rules import opset_of
 from tuner.graph.importers.onnx.windows import WINDOWED, resolve_window
 from tuner.graph.ir.bindings import operands, operands_of, shape_of
-from tuner.graph.ir.model import Count
 from tuner.graph.ir.simplify import as_constant, constant, is_static
+from tuner.tensors import Count
 
 _EMITTING = {**VISION, **LAYERS}
 CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here

@@ -124,6 +124,11 @@ function spent(seconds) {
   return `${digits(seconds / factor, 3)} ${unit}`;
 }
 
+/** @param {number | null | undefined} bytes */
+function mebibytes(bytes) {
+  return isKnown(bytes) ? `${digits(bytes / 2 ** 20, 3)} MiB` : "-";
+}
+
 /** @param {number | null | undefined} flops operations a second */
 function rate(flops) {
   return flops ? `${digits(flops / 1e9, 3)} GF/s` : "-";

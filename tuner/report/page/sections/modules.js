@@ -79,9 +79,24 @@ function moduleFacts(module, layers, timed, stages) {
     ["times known", `${timed.length} of ${layers.length}`],
     ["values", module.dtype],
     ["threads", module.threads],
+    ...sizeFacts(module.sizes),
     ...staged,
     ["devices", module.devices.map((d) => short(d.name, 60)).join("; ")],
   ]);
+}
+
+/**
+ * Tells how much memory a module takes; nothing of a module that an earlier version built.
+ * @param {Sizes | null} sizes
+ * @returns {[string, string][]}
+ */
+function sizeFacts(sizes) {
+  if (!sizes) return [];
+  return [
+    ["weights", mebibytes(sizes.weights)],
+    ["kernels", mebibytes(sizes.kernels)],
+    ["memory of an inference", mebibytes(sizes.inference)],
+  ];
 }
 
 /**
@@ -200,6 +215,12 @@ function benchTable(bench, id, view) {
     { title: "contender", get: (c) => c.version },
     { title: "median", number: true, get: (c) => c.median_seconds, text: (c) => time(c.median_seconds) },
     { title: "ours is times better", number: true, get: better, text: (c) => digits(better(c), 3) },
+    {
+      title: "peak memory of its process",
+      number: true,
+      get: (c) => c.process_peak_bytes,
+      text: (c) => mebibytes(c.process_peak_bytes),
+    },
   ];
   const caption = `latency, ${many(bench.threads, "thread")}, alternating`;
   return table(`bench-${id}`, caption, columns, bench.contenders, view);

@@ -6,6 +6,7 @@ That is their layers, the times of other libraries for each layer, and their gra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]]
         "model": manifest.model["name"],
         "dtype": manifest.dtype,
         "threads": manifest.threads,
+        "sizes": manifest.sizes and {**asdict(manifest.sizes), "inference": manifest.sizes.inference},
         "devices": [
             {"name": f"{p.name} ({device_text(key)})", "short": p.name, "title": device_text(key)}
             for p, key in zip(manifest.devices, devices, strict=True)
@@ -124,6 +126,6 @@ def _profile(bench: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bench(bench: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("name", "version", "median_seconds")
+    names = ("name", "version", "median_seconds", "process_peak_bytes")  # earlier versions do not tell the last
     rows = [bench["ours"], *bench["peers"]]
-    return {"threads": bench["threads"], "contenders": [{name: row[name] for name in names} for row in rows]}
+    return {"threads": bench["threads"], "contenders": [{name: row.get(name) for name in names} for row in rows]}

@@ -1,4 +1,4 @@
-"""Time every call of an inference. Start at `Stopwatch`."""
+"""Times every call of an inference. Start at `Stopwatch`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from tvm.runtime.vm import VMInstrumentReturnKind
 
-from tuner.devices import timed_call
-from tuner.graph.lowering.placed import COPY
+from tuner.devices.opencl.control import timed_call
+
+COPY = "runtime.TVMTensorCopyFromTo"  # TVM's function by which a network copies between devices
 
 # The virtual machine's own functions, and those that switch streams between groups of kernels, are not timed.
 _OF_THE_MACHINE = ("vm.builtin.", "edgetune.stage.")
