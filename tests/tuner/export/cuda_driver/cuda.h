@@ -37,6 +37,8 @@ using float2 = Two<float>;
 using float4 = Four<float>;
 using int2 = Two<int>;
 using int4 = Four<int>;
+using ushort2 = Two<unsigned short>;
+using ushort4 = Four<unsigned short>;
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline int2 make_int2(int x, int y) { return {x, y}; }
