@@ -355,26 +355,28 @@ int edgetune_session_launch(Session *session, int span) {
   } else {
     status = launch_all(session, span);
   }
+  if (status) cuStreamSynchronize(session->stream); /* nothing may read the caller's inputs any more */
   leave();
   return status;
 }
 
-static int write_buffer(Session *session, int buffer, const void *from, size_t size) {
+static int write_buffer(Session *session, int buffer, const void *from, size_t size, int wait) {
   TRY(cuMemcpyHtoDAsync_v2(session->buffers[buffer], from, size, session->stream));
-  TRY(cuStreamSynchronize(session->stream)); /* memory that the caller has locked may still be read */
+  if (wait) TRY(cuStreamSynchronize(session->stream)); /* memory that the caller has locked may still be read */
   return DEVICE_OK;
 }
 
 static int read_buffer(Session *session, int buffer, void *to, size_t size) {
-  TRY(cuMemcpyDtoHAsync_v2(to, session->buffers[buffer], size, session->stream));
-  TRY(cuStreamSynchronize(session->stream));
-  return DEVICE_OK;
+  CUresult copied = cuMemcpyDtoHAsync_v2(to, session->buffers[buffer], size, session->stream);
+  CUresult done = cuStreamSynchronize(session->stream); /* also where the copy failed: inputs may still be read */
+  if (copied) return failed("cuMemcpyDtoHAsync", copied);
+  return done ? failed("cuStreamSynchronize", done) : DEVICE_OK;
 }
 
-int edgetune_session_write(Session *session, int buffer, const void *from, size_t size) {
+int edgetune_session_write(Session *session, int buffer, const void *from, size_t size, int wait) {
   int status = size ? enter(session->device) : DEVICE_OK;
   if (!size || status) return status;
-  status = write_buffer(session, buffer, from, size);
+  status = write_buffer(session, buffer, from, size, wait);
   leave();
   return status;
 }

@@ -82,8 +82,11 @@ int edgetune_device_computes_here(const Session *session);
 /* Queue the launches of a span. */
 int edgetune_session_launch(Session *session, int span);
 
-/* Copy to or from a buffer, after everything that is queued. The host's memory is free to be used on return. */
-int edgetune_session_write(Session *session, int buffer, const void *from, size_t size);
+/* Copy to a buffer, after everything that is queued. With `wait` the host's memory may be changed on return, without it
+ * only after a read. */
+int edgetune_session_write(Session *session, int buffer, const void *from, size_t size, int wait);
+
+/* Copy from a buffer, and return when everything that was queued is done. */
 int edgetune_session_read(Session *session, int buffer, void *to, size_t size);
 
 #endif

@@ -350,7 +350,8 @@ int edgetune_session_launch(Session *session, int span) {
   return DEVICE_OK;
 }
 
-int edgetune_session_write(Session *session, int buffer, const void *from, size_t size) {
+int edgetune_session_write(Session *session, int buffer, const void *from, size_t size, int wait) {
+  (void)wait; /* it always does */
   if (!size) return DEVICE_OK;
   cl_int status = clEnqueueWriteBuffer(session->queue, session->buffers[buffer], 1, 0, size, from, 0, 0, 0);
   return status ? failed("clEnqueueWriteBuffer", status) : DEVICE_OK;
