@@ -79,7 +79,8 @@ def export(
     weights = _weights(directory, manifest, program)
     source = _source(name, manifest, program, weights)
     kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
-    code = Code(name, source.body(), source.header(), kernels, device=source.tables and source.tables.kind)
+    device = None if source.tables is None else source.tables.kind
+    code = Code(name, source.body(), source.header(), kernels, device)
     check = check or (check_equal if libc == own_libc() else check_nothing)
 
     def write(work: Path) -> dict[str, Any]:
