@@ -20,7 +20,7 @@ import pytest
 
 from tests.made_once import made_once
 from tests.tuner.cli.conftest import run_tune
-from tests.tuner.export.cuda_driver import Emulated, emulated_driver
+from tests.tuner.export.cuda_driver import Emulated, driver_for, emulated_driver
 from tests.tuner.export.support import Made, compiled_against
 from tests.tuner.export.test_elsewhere import needs_zig
 from tests.tuner.measure.offline.support import compiler_or_skip
@@ -29,7 +29,7 @@ from tuner.devices import open_device
 from tuner.devices.cuda.opening import CudaInfo
 from tuner.devices.elsewhere import devices_elsewhere
 from tuner.errors import BadInput
-from tuner.export import export
+from tuner.export import export, exporting
 from tuner.export.checking import check_nothing, wrapper_of
 from tuner.export.device import device_tables
 from tuner.export.layout import laid_out, on_host
@@ -234,6 +234,34 @@ def test_no_driver(made: MadeForCuda, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"net_create: {NO_DRIVER}: libcuda.so.1 cannot be opened\n"
+
+
+def test_numbers_and_shared_memory(tmp_path: Path) -> None:
+    images = """
+#include "cuda.h"
+static void scale(float *out, const float *by, int first, float more) {
+  int i = first + static_cast<int>(blockIdx.x * 4 + threadIdx.y * 2 + threadIdx.x);
+  out[i] = out[i] * by[0] + more;
+}
+static const unsigned char code[] = "scale";
+extern const std::vector<Image> images = {{code, sizeof code, {kernel("scale", scale, false)}}};
+"""
+    driver, runtime = driver_for(images, tmp_path), Path(exporting.__file__).with_name("runtime")
+    command = [
+        "gcc",
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{runtime}",
+        "-o",
+        str(tmp_path / "session"),
+    ]
+    sources = [Path(__file__).parent / "programs" / "cuda_session.c", runtime / "cuda.c", runtime / "driver.c"]
+    subprocess.run([*command, *map(str, sources), "-pthread", "-ldl"], check=True)
+    done = subprocess.run([str(tmp_path / "session"), str(driver)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.slow

@@ -22,7 +22,12 @@ def emulated_driver(program: Program, arch: str, folder: Path, flags: Sequence[s
     """Compile the driver to libcuda.so.1 in a folder, and return its path. It knows the machine code of the program's
     kernels for an architecture, and computes what their sources say. `flags` are given to the compiler."""
     sources = dict.fromkeys(str(described["source"]) for described in program.launches.values())
-    (folder / "images.cc").write_text("\n".join(_images(sources, Nvrtc(arch))))
+    return driver_for("\n".join(_images(sources, Nvrtc(arch))), folder, flags)
+
+
+def driver_for(images: str, folder: Path, flags: Sequence[str] = ()) -> Path:
+    """Compile the driver with a table of images, which is C++ text, and return its path."""
+    (folder / "images.cc").write_text(images)
     library = folder / "libcuda.so.1"
     command = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-I{HERE}", "-o", str(library), *flags]
     done = subprocess.run(

@@ -43,6 +43,7 @@ std::map<uintptr_t, size_t> memory;
 std::set<Module *> modules;
 std::set<Stream *> streams;
 std::set<Graph *> graphs, executables;
+std::map<void *, unsigned> shared_limits;  // of functions, in bytes
 int retained, made, plain, replayed;
 std::string launches;  // what was computed, a line for each kernel
 int context;           // its address is the context
@@ -267,8 +268,10 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   return wrong(std::string("there is no kernel ") + name);
 }
 
-int cuFuncSetAttribute(void *, int, int) {
+int cuFuncSetAttribute(void *function, int attribute, int value) {
   BEGIN_IN_CONTEXT(cuFuncSetAttribute);
+  if (attribute != 8) return wrong("an attribute is set that is not that of dynamic shared memory");
+  shared_limits[function] = static_cast<unsigned>(value);
   return 0;
 }
 
@@ -335,12 +338,13 @@ int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t size, void *stream) {
 }
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned, void *stream, void **values, void **) {
+                   unsigned shared, void *stream, void **values, void **) {
   BEGIN_IN_CONTEXT(cuLaunchKernel);
   KNOWN(streams, stream);
   const Kernel *own = static_cast<const Kernel *>(function);
   Launch launch{own, {gx, gy, gz}, {bx, by, bz}, {}};
   if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024) return wrong("a launch has no such shape");
+  if (shared > 48 << 10 && shared > shared_limits[function]) return wrong("a launch has too much shared memory");
   for (size_t i = 0; i < own->sizes.size(); i++) {
     auto begin = static_cast<const unsigned char *>(values[i]);
     launch.values.emplace_back(begin, begin + own->sizes[i]);
