@@ -205,7 +205,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     def rebuild(file: Path, folder: Path) -> Module:
         """Build a part of the network, which is in `file`, for the same devices, placed by the fallback; load it."""
         part = load_graph(replace(asked.network, file=file, shapes={}, batch=None), out, devices)
-        used, kinds = _placed(part, devices, present(part, asked.unwanted), None)
+        used, kinds = placed_by(part, devices, present(part, asked.unwanted), None)
         build_placed(part, used, kinds, directory=folder, store=store, options=BuildOptions(asked.exact))
         return load(folder)
 
@@ -272,7 +272,7 @@ def _decided(asked: BuildRequest, out: Output) -> _Decided:
     if asked.placer is not None:
         placing = asked.placer.place(graph, devices, asked.unwanted, asked.db, out)
         graph = placing.split.graph
-    return _Decided(graph, *_placed(graph, devices, asked.unwanted, placing), placing)
+    return _Decided(graph, *placed_by(graph, devices, asked.unwanted, placing), placing)
 
 
 def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[Device]:
@@ -288,7 +288,7 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
     return devices
 
 
-def _placed(
+def placed_by(
     graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: PlacedGraph | None
 ) -> tuple[list[Device], Planned]:
     """Return the devices that are used, and which of them computes each step: by `placing`, else by the fallback."""

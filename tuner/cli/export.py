@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from tuner.cli.build import BuildRequest, build_verified, show
+from tuner.cli.build import BuildRequest, build_verified, placed_by, show
 from tuner.cli.checks import InputOption, ToleranceOption, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -48,7 +48,7 @@ class Libc(StrEnum):
 EXAMPLES = (
     "tune export resnet18.tuned -o resnet18.c --name classifier",
     "tune export resnet18.onnx -o resnet18.pi --target rpi4",
-    "tune export resnet18.onnx -o resnet18.pi --device board:pi",
+    "tune export resnet18.onnx -o resnet18.orin --target jetson-orin:cuda",
 )
 
 
@@ -66,15 +66,19 @@ def command(
         str | None,
         typer.Option(
             "--target",
-            metavar="CPU",
-            help=f"A processor that is not here: {', '.join(CPUS)}.",
+            metavar="CPU[:GPU]",
+            help=f"A processor that is not here: {', '.join(CPUS)}. With :cuda the GPU of a Jetson, with :sm_86 any of "
+            "that architecture; with ,cpu behind it what the GPU cannot, the CPU does.",
             autocompletion=one_of(CPUS),
         ),
     ] = None,
     device: Annotated[
         str,
         typer.Option(
-            "--device", "-d", metavar="D", help="cpu, opencl:N, opencl:N,cpu, or board:NAME: verified and timed there."
+            "--device",
+            "-d",
+            metavar="D",
+            help="cpu, opencl:N, cuda:N, either with ,cpu, or board:NAME: verified and timed there.",
         ),
     ] = DEFAULT_DEVICE,
     libc: Annotated[
@@ -134,10 +138,10 @@ def _check_processor(model: Path, target: str | None, device: str) -> None:
         raise BadInput(f"{model}: was built already: --target and --device go with a model")
     if target is not None and device != DEFAULT_DEVICE:
         raise BadInput("--target and --device both say for which processor: give one of them")
-    if target is not None and target not in CPUS:
+    if target is not None and target.partition(":")[0] not in CPUS:
         raise BadInput(f"--target {target}: is not known; choose among {', '.join(CPUS)}")
-    if device.startswith("cuda") or (device.startswith("board:") and {"/", "+"} & set(device)):
-        raise BadInput(f"--device {device}: networks are exported for cpu, opencl:N, both, or the CPU of one board")
+    if device.startswith("board:") and {"/", "+"} & set(device):
+        raise BadInput(f"--device {device}: networks are exported for devices that are here, or the CPU of one board")
 
 
 def _built(request: BuildRequest, target: str | None, out: Output) -> Check | None:
@@ -146,25 +150,27 @@ def _built(request: BuildRequest, target: str | None, out: Output) -> Check | No
         build_verified(request, out)
         return None
     from tuner.devices import open_device
-    from tuner.devices.cpu import cpu_elsewhere
-    from tuner.module import BuildOptions, build
+    from tuner.devices.elsewhere import devices_elsewhere
+    from tuner.export.checking import check_nothing
+    from tuner.module import BuildOptions, build_placed
     from tuning_db.store import open_db
 
-    device = open_device(request.device, request.threads) if target is None else cpu_elsewhere(target, request.threads)
-    graph = load_graph(request.network, out, [device])
+    threads = request.threads
+    devices = [open_device(request.device, threads)] if target is None else devices_elsewhere(target, threads)
+    graph = load_graph(request.network, out, devices)
+    used, planned = placed_by(graph, devices, (), None)
+    options = BuildOptions(
+        request.exact,
+        link=False,
+        portable=True,
+        objective=request.objective.value,
+        max_weights=request.max_weights,
+    )
     with open_db(request.db, create=False, read_only=True) as store:
-        manifest = build(
-            graph,
-            device,
-            request.output,
-            store,
-            options=BuildOptions(
-                request.exact, link=False, objective=request.objective.value, max_weights=request.max_weights
-            ),
-        )
+        manifest = build_placed(graph, used, planned, directory=request.output, store=store, options=options)
     untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
     show(manifest, untuned, out)
-    return None if target is not None else _on_board(request)
+    return check_nothing if target is not None else _on_board(request)
 
 
 def _on_board(request: BuildRequest) -> Check:

@@ -82,7 +82,8 @@ def _mali(max_threads: int) -> GpuLimits:
     return GpuLimits("opencl", "mali", max_threads, 32 << 10, 4, fp16=True)
 
 
-def _cuda(arch: str) -> GpuLimits:
+def cuda_limits(arch: str) -> GpuLimits:
+    """Return the limits that all CUDA devices of an architecture such as "sm_87" have."""
     return GpuLimits("cuda", "nvidia", 1024, 48 << 10, 4, (32,), fp16=True, arch=arch)
 
 
@@ -155,7 +156,7 @@ _PROFILES = (
         "Nvidia Jetson Nano (Tegra X1)",
         "NVIDIA Tegra X1",
         "sm_53",
-        _cuda("sm_53"),
+        cuda_limits("sm_53"),
         (_AARCH64, "cortex-a57"),
         1,
         921,
@@ -165,7 +166,7 @@ _PROFILES = (
         "Nvidia Jetson AGX Xavier",
         "Xavier",
         "sm_72",
-        _cuda("sm_72"),
+        cuda_limits("sm_72"),
         (_AARCH64, "carmel"),
         8,
         1377,
@@ -175,13 +176,15 @@ _PROFILES = (
         "Nvidia Jetson AGX Orin 64GB",
         "Orin",
         "sm_87",
-        _cuda("sm_87"),
+        cuda_limits("sm_87"),
         (_AARCH64, "cortex-a78ae"),
         16,
         1300,
     ),
-    Profile("h100", "Nvidia H100 SXM", "NVIDIA H100 80GB HBM3", "sm_90a", _cuda("sm_90a"), (_X86_64, "x86-64-v3"), 132),
-    Profile("h200", "Nvidia H200", "NVIDIA H200", "sm_90a", _cuda("sm_90a"), (_X86_64, "x86-64-v3"), 132),
+    Profile(
+        "h100", "Nvidia H100 SXM", "NVIDIA H100 80GB HBM3", "sm_90a", cuda_limits("sm_90a"), (_X86_64, "x86-64-v3"), 132
+    ),
+    Profile("h200", "Nvidia H200", "NVIDIA H200", "sm_90a", cuda_limits("sm_90a"), (_X86_64, "x86-64-v3"), 132),
 )
 
 

@@ -40,8 +40,8 @@ def check_equal(directory: Path, folder: Path, name: str) -> dict[str, Any]:
     if manifest.kernels is None and manifest.objects is not None:
         return {}
     module = load(directory, pin=False)
-    places = [place_of(int(p.name.partition(":")[2])) for p in manifest.devices if not p.is_host]
-    network = wrapper_of(folder, name).Network(keep=False, **(places[0] if places else {}))
+    place = next((_place(p.name) for p in manifest.devices if not p.is_host), {})
+    network = wrapper_of(folder, name).Network(keep=False, **place)
     for seed in _SEEDS:
         inputs = random_inputs(module.manifest.inputs, seed)
         made = network(inputs)
@@ -49,6 +49,12 @@ def check_equal(directory: Path, folder: Path, name: str) -> dict[str, Any]:
             if not _same(made[output], expected):
                 raise VerificationFailed(f"{folder}: output {output!r} differs from the module's in {directory}")
     return {"equal": True}
+
+
+def _place(device: str) -> dict[str, Any]:
+    """Return the options with which an export finds a device such as "cuda:0" of this machine."""
+    kind, _, number = device.partition(":")
+    return place_of(int(number)) if kind == "opencl" else {"device": int(number)}
 
 
 def place_of(number: int) -> dict[str, Any]:

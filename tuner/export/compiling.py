@@ -20,7 +20,8 @@ from typing import Literal
 from tuner.errors import BadInput
 
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-ffunction-sections", "-fno-exceptions", "-pthread", "-D_FILE_OFFSET_BITS=64")
-_RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c", "opencl.h", "opencl.c")
+_RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c")
+_DEVICE = ("device.h", "driver.h", "driver.c")  # and the C file of the kind of device
 _POOL = ("pool.h", "pool.c")  # of tuner.devices.parallel
 
 
@@ -115,14 +116,14 @@ def _exists(command: tuple[str, ...]) -> bool:
 @dataclass(frozen=True)
 class Code:
     """What a library is made of: the network's C file (`body`), its interface (`header`), and the object file of its
-    kernels, if it has any. Its public names begin with `name` and an underscore. `opencl` says whether it has kernels
-    for OpenCL."""
+    kernels, if it has any. Its public names begin with `name` and an underscore. `device` is the kind of device beside
+    the host that it has kernels for: "opencl", "cuda" or None."""
 
     name: str
     body: str
     header: str
     kernels: Path | None
-    opencl: bool = False
+    device: str | None = None
 
 
 def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = ()) -> None:
@@ -135,9 +136,10 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         work = Path(temporary)
         (work / f"{name}.c").write_text(code.body)
         (work / f"{name}.h").write_text(code.header)
-        _copy_runtime(work)
+        driver = () if code.device is None else (*_DEVICE, f"{code.device}.c")
+        _copy_runtime(work, driver)
         objects = [] if code.kernels is None else [str(code.kernels)]
-        for source in (f"{name}.c", "processor.c", "pool.c", *(["opencl.c"] if code.opencl else [])):
+        for source in (f"{name}.c", "processor.c", "pool.c", *(file for file in driver if file.endswith(".c"))):
             made = work / Path(source).with_suffix(".o")
             _run([*tools.compiler, *_FLAGS, *flags, "-c", "-o", str(made), str(work / source)])
             objects.append(str(made))
@@ -156,9 +158,10 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         _run([*tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm", "-ldl"])
 
 
-def _copy_runtime(folder: Path) -> None:
-    """Copy the C files that are the same for all networks."""
-    for place, names in ((files(__package__) / "runtime", _RUNTIME), (files("tuner.devices.parallel"), _POOL)):
+def _copy_runtime(folder: Path, driver: Sequence[str]) -> None:
+    """Copy the C files that are the same for all networks, with those that a `driver` of a device needs."""
+    own = files(__package__) / "runtime"
+    for place, names in ((own, (*_RUNTIME, *driver)), (files("tuner.devices.parallel"), _POOL)):
         for name in names:
             with as_file(place / name) as path:
                 shutil.copyfile(path, folder / name)

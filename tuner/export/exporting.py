@@ -15,18 +15,17 @@ import numpy as np
 import tvm
 
 from board_agent.parsing import parse_json
-from tuner.devices import flush_every
 from tuner.errors import BadInput
 from tuner.export.checking import Check, check_equal, check_nothing
 from tuner.export.compiling import Code, Libc, link, own_libc, toolchain_for
-from tuner.export.device import device_tables
+from tuner.export.device import DRIVERS, device_tables
 from tuner.export.layout import HOST, Layout, kernels_of, laid_out, on_host
 from tuner.export.source import Source, filled
 from tuner.export.weights import Weights, weights_of
 from tuner.graph import Program, host_of
 from tuner.measure.codegen.toolchain import machine_of
 from tuner.module.constants import read_constants
-from tuner.module.manifest import Manifest, read_manifest
+from tuner.module.manifest import Manifest, Processor, read_manifest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FORMAT = 1
@@ -80,7 +79,8 @@ def export(
     weights = _weights(directory, manifest, program)
     source = _source(name, manifest, program, weights)
     kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
-    code = Code(name, source.body(), source.header(), kernels, opencl=source.tables is not None)
+    device = None if source.tables is None else source.tables.kind
+    code = Code(name, source.body(), source.header(), kernels, device)
     check = check or (check_equal if libc == own_libc() else check_nothing)
 
     def write(work: Path) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _source(name: str, manifest: Manifest, program: Program, weights: Weights) -
         threads=manifest.threads,
         features=manifest.cpu_features,
         identity=weights.identity,
-        tables=device_tables(program, layout, _flush_every(manifest)),
+        tables=device_tables(program, layout, _beside_host(manifest)),
     )
 
 
@@ -145,23 +145,22 @@ def _host_target(manifest: Manifest) -> tvm.target.Target:
     return host_of([tvm.target.Target(dict(processor.target)) for processor in manifest.devices])
 
 
-def _flush_every(manifest: Manifest) -> int:
-    """Return after how many launches the queue of the device that is not the host is flushed; 0 leaves that to the
-    driver."""
-    return next((flush_every(str(p.key["family"])) for p in manifest.devices if not p.is_host), 0)
+def _beside_host(manifest: Manifest) -> Processor | None:
+    """Return the device that is not the host, or None if there is none."""
+    return next((processor for processor in manifest.devices if not processor.is_host), None)
 
 
 def _program(directory: Path, manifest: Manifest) -> Program:
     if manifest.program is None:
         raise BadInput(
             f"{directory}: cannot be exported: it was built by an earlier version, for a GPU, or with stages; "
-            "export its model: tune export M.onnx --device opencl:0"
+            "export its model: tune export M.onnx --device opencl:0 (or cuda:0)"
         )
     try:
         program = Program.from_dict(parse_json((directory / manifest.program).read_text()))
     except (OSError, KeyError, TypeError, ValueError):
         raise BadInput(f"{directory / manifest.program}: damaged; build the module again") from None
-    if others := sorted({*program.devices} - {HOST, "opencl"}):
+    if others := sorted({*program.devices} - {HOST, *DRIVERS}):
         raise BadInput(f"{directory}: cannot be exported: networks on {others[0]} are not exported yet")
     return program
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 import tvm_ffi
 
-from tuner.export.device import DeviceTables
+from tuner.export.device import DRIVERS, DeviceTables
 from tuner.export.layout import HOST, Layout, Place, bytes_of, kernels_of
 from tuner.export.text import array_of, literal
 from tuner.graph import COPY, Program, TensorInfo
@@ -63,6 +63,7 @@ class Source:
             "OUTPUTS": len(self.outputs),
             "INPUT_LIST": _listed(self.inputs),
             "OUTPUT_LIST": _listed(self.outputs),
+            "DRIVER": DRIVERS[self.tables.kind] if self.tables else "device",
         }
 
     def header(self) -> str:
@@ -98,7 +99,7 @@ class Source:
         """Yield the tables of the device that is not the host, if there is one."""
         if self.tables is None:
             return
-        yield '#include "opencl.h"'
+        yield '#include "device.h"'
         yield "#include <pthread.h>"
         yield "#define DEVICE_TABLES"
         yield from self.tables.lines()
@@ -165,8 +166,8 @@ class Source:
                 space = self.program.workspaces.get(call.function)
                 size, scratch = (space.whole if space else 0), self.layout.scratch[at]
                 yield f"  CALL({_SYMBOL}{call.function}, {first}, {count}, {scratch}u, {size}u);"
-            elif self.tables is not None:
-                yield "  LAUNCH({}, {});".format(*self.tables.launched(at))
+            elif self.tables is not None and at in self.tables.begins:
+                yield f"  LAUNCH({self.tables.begins[at]});"
             first += count
 
     def _copy(self, source: int, target: int) -> str:

@@ -76,8 +76,8 @@ def test_weights_of_another_export(board: str, tiny: Made, exports: Path, tmp_pa
     ("words", "line"),
     [
         (["--device", "board:nobody"], "no board is named 'nobody'"),
-        (["--device", "cuda:0"], "--device cuda:0: networks are exported for cpu, opencl:N, both, or the CPU of one"),
-        (["--device", "board:a+b"], "networks are exported for cpu, opencl:N, both, or the CPU of one board"),
+        (["--device", "cuda:57"], "device cuda:57: not found here"),
+        (["--device", "board:a+b"], "networks are exported for devices that are here, or the CPU of one board"),
         (["--device", "board:a", "--target", "rpi4"], "--target and --device both say for which processor"),
     ],
 )

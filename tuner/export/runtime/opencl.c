@@ -1,14 +1,14 @@
 /* Runs the kernels of an exported network on an OpenCL device. Declarations are those of Khronos's cl.h; only what is
  * needed of it is repeated here, so that no headers have to be installed. */
 #define _GNU_SOURCE
-#include "opencl.h"
+#include "device.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "driver.h"
 
 typedef int32_t cl_int;
 typedef uint32_t cl_uint;
@@ -65,49 +65,16 @@ enum {
 FUNCTIONS(DECLARE)
 
 static const char *const libraries[] = {
-    "libOpenCL.so.1", "libOpenCL.so", "libmali.so", "/vendor/lib64/libOpenCL.so", "/vendor/lib/libOpenCL.so",
+    "libOpenCL.so.1", "libOpenCL.so", "libmali.so", "/vendor/lib64/libOpenCL.so", "/vendor/lib/libOpenCL.so", 0,
 };
 
-static _Thread_local char said[512]; /* what the driver said of the last error */
+#define ENTRY(result, name, parameters) {#name, (void **)&name, 0},
+static const Function functions[] = {FUNCTIONS(ENTRY){0, 0, 0}};
 
-const char *edgetune_device_said(void) { return said; }
-
-static void *library; /* the driver, or a loader of drivers */
-static char opened[512];
-
-static int find_functions(const char *name) {
-#define FIND(result, function, parameters)                                \
-  *(void **)&function = dlsym(library, #function);                        \
-  if (!function) {                                                        \
-    snprintf(said, sizeof said, "%s lacks the function %s", name, #function); \
-    return 0;                                                             \
-  }
-  FUNCTIONS(FIND)
-  return 1;
-}
-
-static int open_library(const char *name) {
-  library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library && find_functions(name)) {
-    snprintf(opened, sizeof opened, "%s", name);
-    return 1;
-  }
-  if (!library) snprintf(said, sizeof said, "%s cannot be opened", name);
-  library = 0;
-  return 0;
-}
-
-/* Open the driver of a path, or the system's. The calls of a process have one driver. */
+/* Open the driver of a path, or the system's. */
 static int load_driver(const char *path) {
-  if (library && (!path || !strcmp(path, opened))) return 1;
-  if (library) {
-    snprintf(said, sizeof said, "%s is open already", opened);
-    return 0;
-  }
-  if (path) return open_library(path);
-  for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
-    if (open_library(libraries[i])) return 1;
-  snprintf(said, sizeof said, "none of libOpenCL.so.1, libOpenCL.so and libmali.so can be opened");
+  if (edgetune_driver_load(path, libraries, functions)) return 1;
+  if (!path) edgetune_say("none of libOpenCL.so.1, libOpenCL.so and libmali.so can be opened");
   return 0;
 }
 
@@ -130,7 +97,7 @@ static cl_object find_device(int number) {
         if (((type & CL_DEVICE_TYPE_GPU) != 0) == gpus && (int)found++ == number) return devices[d];
       }
     }
-  snprintf(said, sizeof said, "there is no device opencl:%d here (%u found)", number, found);
+  edgetune_say("there is no device opencl:%d here (%u found)", number, found);
   return 0;
 }
 
@@ -151,7 +118,7 @@ struct Session {
 };
 
 static int failed(const char *what, cl_int status) {
-  snprintf(said, sizeof said, "%s: error %d", what, (int)status);
+  edgetune_say("%s: error %d", what, (int)status);
   return status == -4 || status == -5 || status == -6 ? DEVICE_NO_MEMORY : DEVICE_FAILED; /* out of one or another */
 }
 
@@ -165,7 +132,7 @@ static uint64_t hashed(uint64_t hash, const char *text) {
 /* The path of a compiled program in the cache: of this text for this device and driver. */
 static void cache_path(const Device *device, const Code *code, const char *folder, char *path, size_t size) {
   char about[256] = "";
-  uint64_t hash = hashed(hashed(0xcbf29ce484222325u, code->source), code->options);
+  uint64_t hash = hashed(hashed(0xcbf29ce484222325u, code->content), code->options);
   if (!clGetDeviceInfo(device->id, CL_DEVICE_NAME, sizeof about - 1, about, 0)) hash = hashed(hash, about);
   if (!clGetDeviceInfo(device->id, CL_DRIVER_VERSION, sizeof about - 1, about, 0)) hash = hashed(hash, about);
   snprintf(path, size, "%s/%016llx.clbin", folder, (unsigned long long)hash);
@@ -219,14 +186,15 @@ static int build_program(Device *device, int i, const char *cache) {
     device->programs[i] = cached_program(device, code, path);
     if (device->programs[i]) return DEVICE_OK;
   }
-  const char *source = code->source;
+  const char *source = code->content;
   device->programs[i] = clCreateProgramWithSource(device->context, 1, &source, 0, &status);
   if (status) return failed("clCreateProgramWithSource", status);
   status = clBuildProgram(device->programs[i], 1, &device->id, code->options, 0, 0);
   if (status) {
+    char log[512] = "";
     failed("clBuildProgram", status);
-    size_t length = 0;
-    clGetProgramBuildInfo(device->programs[i], device->id, CL_PROGRAM_BUILD_LOG, sizeof said - 1, said, &length);
+    clGetProgramBuildInfo(device->programs[i], device->id, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, 0);
+    if (*log) edgetune_say("%s", log);
     return DEVICE_NOT_COMPILED;
   }
   if (cache) keep_program(device->programs[i], path);
@@ -260,7 +228,7 @@ static int fill_device(Device *device, const unsigned char *weights, const char 
 
 int edgetune_device_open(const DeviceTables *tables, const unsigned char *weights, const Place *place,
                          Device **device) {
-  *said = 0;
+  edgetune_say("%s", "");
   if (!load_driver(place->driver)) return DEVICE_NO_DRIVER;
   cl_object id = find_device(place->number);
   if (!id) return DEVICE_NO_DRIVER;
@@ -333,7 +301,8 @@ static int fill_session(Session *session) {
   return found;
 }
 
-int edgetune_session_open(Device *device, Session **session) {
+int edgetune_session_open(Device *device, int plain, Session **session) {
+  (void)plain; /* OpenCL has nothing else */
   Session *made = calloc(1, sizeof *made);
   if (!made) return DEVICE_NO_MEMORY;
   made->device = device;
@@ -363,11 +332,15 @@ void edgetune_session_close(Session *session) {
 
 int edgetune_device_computes_here(const Session *session) { return session->device->is_processor; }
 
-int edgetune_session_launch(Session *session, int first, int count) {
+int edgetune_session_launch(Session *session, int span) {
   const DeviceTables *tables = session->device->tables;
-  for (int i = first; i < first + count; i++) {
+  int first = tables->spans[span].first, end = first + tables->spans[span].count;
+  for (int i = first; i < end; i++) {
     const Launch *launch = &tables->launches[i];
-    cl_int status = clEnqueueNDRangeKernel(session->queue, session->kernels[i], 3, 0, launch->global, launch->local, 0, 0, 0);
+    size_t items[3];
+    for (int axis = 0; axis < 3; axis++) items[axis] = launch->groups[axis] * launch->items[axis];
+    cl_int status =
+        clEnqueueNDRangeKernel(session->queue, session->kernels[i], 3, 0, items, launch->items, 0, 0, 0);
     if (status) return failed(launch->kernel, status);
     if (tables->flush_every && ++session->unflushed >= tables->flush_every) {
       session->unflushed = 0;
@@ -377,7 +350,8 @@ int edgetune_session_launch(Session *session, int first, int count) {
   return DEVICE_OK;
 }
 
-int edgetune_session_write(Session *session, int buffer, const void *from, size_t size) {
+int edgetune_session_write(Session *session, int buffer, const void *from, size_t size, int wait) {
+  (void)wait; /* it always does */
   if (!size) return DEVICE_OK;
   cl_int status = clEnqueueWriteBuffer(session->queue, session->buffers[buffer], 1, 0, size, from, 0, 0, 0);
   return status ? failed("clEnqueueWriteBuffer", status) : DEVICE_OK;

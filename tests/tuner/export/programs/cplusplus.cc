@@ -8,7 +8,7 @@
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const tiny::Weights weights = tiny::Weights::open(argv[1], TINY_SHARED);
-  tiny::Network network(weights), other(weights, {1, 1, 1, nullptr, nullptr, nullptr, 0, 0, nullptr, nullptr});
+  tiny::Network network(weights), other(weights, {1, 1, 1, nullptr, nullptr, nullptr, 0, 0, nullptr, nullptr, 0});
   std::vector<float> in(tiny_inputs[0].bytes / sizeof(float), 0.5f);
   std::vector<float> out(tiny_outputs[0].bytes / sizeof(float)), again(out.size(), -1.0f);
   const void* inputs[] = {in.data()};
