@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from tuner.cli.build import BuildRequest, build_verified, show
+from tuner.cli.build import build_verified
+from tuner.cli.built import BuildRequest
 from tuner.cli.checks import InputOption, ToleranceOption, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -26,13 +27,13 @@ from tuner.cli.common import (
     size_asked,
 )
 from tuner.cli.completion import CPUS, one_of
-from tuner.cli.network import BatchOption, ShapeOption, load_graph, network_asked
+from tuner.cli.network import BatchOption, ShapeOption, network_asked
+from tuner.cli.on_board import build_for, check_there, is_on_board, open_for_build
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.export import Exported
     from tuner.export.checking import Check
-    from tuner.module.verification import Verifiable
 
 
 class Libc(StrEnum):
@@ -71,7 +72,10 @@ def command(
     device: Annotated[
         str,
         typer.Option(
-            "--device", "-d", metavar="D", help="cpu, opencl:N, opencl:N,cpu, or board:NAME: verified and timed there."
+            "--device",
+            "-d",
+            metavar="D",
+            help="cpu, opencl:N, opencl:N,cpu; board:NAME or board:NAME/opencl:N: verified and timed there.",
         ),
     ] = DEFAULT_DEVICE,
     libc: Annotated[
@@ -129,46 +133,22 @@ def _check_processor(model: Path, target: str | None, device: str) -> None:
         raise BadInput("--target and --device both say for which processor: give one of them")
     if target is not None and target not in CPUS:
         raise BadInput(f"--target {target}: is not known; choose among {', '.join(CPUS)}")
-    if device.startswith("cuda") or (device.startswith("board:") and {"/", "+"} & set(device)):
-        raise BadInput(f"--device {device}: networks are exported for cpu, opencl:N, both, or the CPU of one board")
+    if device.startswith("cuda"):
+        raise BadInput(f"--device {device}: networks are exported for cpu, opencl:N, both, or one board")
 
 
 def _built(request: BuildRequest, target: str | None, out: Output) -> Check | None:
     """Build the model, and return how its export is checked if not as usual."""
-    if target is None and not request.device.startswith("board:"):
+    if target is None and not is_on_board(request.device):
         build_verified(request, out)
         return None
-    from tuner.devices import open_device
     from tuner.devices.cpu import cpu_elsewhere
-    from tuner.module import BuildOptions, build
-    from tuning_db.store import open_db
+    from tuner.module import BuildOptions
 
-    device = open_device(request.device, request.threads) if target is None else cpu_elsewhere(target, request.threads)
-    graph = load_graph(request.network, out, [device])
-    with open_db(request.db, create=False, read_only=True) as store:
-        manifest = build(
-            graph,
-            device,
-            request.output,
-            store,
-            options=BuildOptions(request.exact, link=False, max_weights=request.max_weights),
-        )
-    untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
-    show(manifest, untuned, out)
-    return None if target is not None else _on_board(request)
-
-
-def _on_board(request: BuildRequest) -> Check:
-    """Return a check that compares the export with its model on the board."""
-    from tuner.export.on_board import checker
-    from tuner.module import OnnxReference, VerifyOptions, verify
-
-    def compare(network: Verifiable) -> dict[str, float]:
-        reference = OnnxReference(request.network.file)
-        options = VerifyOptions(given=request.checks.inputs, tolerance=request.checks.tolerance)
-        return verify(network, reference, options, own_errors=reference.own_errors)
-
-    return checker(request.device, compare)
+    device = open_for_build(request, out) if target is None else cpu_elsewhere(target, request.threads)
+    options = BuildOptions(request.exact, link=False, portable=True, max_weights=request.max_weights)
+    build_for(request, device, options, out)
+    return check_there(request, out) if target is None else None
 
 
 def _show(exported: Exported, out: Output) -> None:

@@ -46,10 +46,10 @@ from tuner.graph import (
 from tuner.graph.layout.choice import Choice, Planned, choose
 from tuner.graph.layout.weights import within
 from tuner.measure.codegen.launches import launches_of
-from tuner.measure.codegen.toolchain import check_toolchain
+from tuner.measure.codegen.toolchain import check_toolchain, machine_of
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor
-from tuner.module.saving import Check, Contents, Written, check_directory, save
+from tuner.module.saving import Check, Contents, Linking, Written, check_directory, save
 from tuner.vendors import vendors_of
 from tuning_db.record import Workload
 from tuning_db.store import Store
@@ -69,6 +69,7 @@ class BuildOptions:
     - `arrange` may change how the kernels are launched, for example in stages. Whatever it raises is passed on.
     - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
       its processor is needed.
+    - `linker` is the command that links the kernels where they are for another processor than this machine's.
     - With `portable` a network on other devices than a CPU can be exported, too.
     - `max_weights` is the most bytes that the weights may take: kernels with smaller ones are chosen where needed.
     """
@@ -77,6 +78,7 @@ class BuildOptions:
     check: Check | None = None
     arrange: Callable[[Placed], Placed] | None = None
     link: bool = True
+    linker: tuple[str, ...] = ()
     portable: bool = False
     max_weights: int | None = None
 
@@ -116,7 +118,8 @@ def build_placed(
     """Build as `build` does, but on several devices, with the placement, layouts and kernels of `planned`."""
     options = options or BuildOptions()
     _prepare(directory, network, devices)
-    linker = check_toolchain() if options.link else None
+    host = host_of([device.target for device in devices])
+    linking = Linking(options.linker or (check_toolchain(),), machine_of(host)) if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
     if options.max_weights is not None:
         chosen = _limited(network, devices, chosen, store, options)
@@ -132,7 +135,6 @@ def build_placed(
     if options.arrange is not None:
         placed = options.arrange(placed)
     capture = devices[0].target if placed.captured else None
-    host = host_of([device.target for device in devices])
     workspaces = Workspaces()
     try:
         executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces])
@@ -142,7 +144,7 @@ def build_placed(
     only_here = all(device.is_host for device in devices)
     program = _program(placed, devices, workspaces) if only_here or options.portable else None
     compiled = _Compiled(network, devices, placed, chosen, executable, program)
-    return save(compiled.contents, Path(directory), linker, describe=compiled.manifest, check=options.check)
+    return save(compiled.contents, Path(directory), linking, describe=compiled.manifest, check=options.check)
 
 
 def _program(placed: Placed, devices: Sequence[Device], workspaces: Workspaces) -> Program | None:
