@@ -125,9 +125,8 @@ def time_on_board(asked: BenchRequest, device: str, out: Output) -> Comparison:
     block = bench.BLOCK_SECONDS if asked.seconds is None else asked.seconds / rounds
     with opened_on_board(asked.module, device, threads=asked.threads, notice=out.remark) as network:
         if network.threads != network.manifest.threads:
-            out.remark(
-                f"{asked.module} was built for {network.manifest.threads} threads, and {network.threads} compute"
-            )
+            built = network.manifest.threads
+            out.remark(f"{asked.module} was built for {built} threads and is timed with {network.threads}")
         options = bench.BenchOptions(network.threads, network.cpus, rounds, block)
         inputs = random_inputs(network.manifest.inputs, asked.seed)
         return bench.time_on_board(network, inputs=inputs, options=options, progress=out.remark)

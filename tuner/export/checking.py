@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from tvm.target import Target
 
 from tuner.devices.opencl import devices

@@ -138,9 +138,8 @@ class BoardNetwork:
         numbers = self._operands(given)
         asked = {"do": "repeat", "function": _LIBRARY, "arguments": numbers, "before": _WARM_RUNS}
         answer, _ = self._link.ask({**asked, "repetition": asdict(repetition)}, seconds=_SECONDS)
-        return list(map(float, answer["times"])), int(
-            answer.get("calls", len(answer["times"]))
-        )  # not counted by earlier agents
+        times = list(map(float, answer["times"]))
+        return times, int(answer.get("calls", len(times)))  # earlier agents do not count
 
     def _in_turn(self, work: Callable[[], _T]) -> _T:
         """Do some work on the board, where the network is loaded. Where this host's turn ends meanwhile, wait for the

@@ -174,7 +174,7 @@ def time_on_board(
     progress: Callable[[str], None],
 ) -> Comparison:
     """Time a network on a board, in blocks as `compare` has. Raises BadInput if the board is gone."""
-    timing = Repetition(least=1, most=_MOST_CALLS, seconds=options.block_seconds, precision=0.0, coarse=0.0)
+    timing = Repetition(least=_MOST_CALLS, most=_MOST_CALLS, seconds=options.block_seconds)  # until the time is over
     blocks, runs = [], 0
     for number in range(options.rounds):
         progress(f"round {number + 1} of {options.rounds}")

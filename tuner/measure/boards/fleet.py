@@ -265,9 +265,8 @@ class Fleet(Closing):
             self._set(client, _State.AWAY)
             alone = set(self._states.values()) == {_State.AWAY}
             if not waited and not alone:
-                self._notices[self._clients[client]].tell(
-                    f"board {board} is {record}: `tune board ping {board}` ends it"
-                )
+                text = f"board {board} is {record}: `tune board ping {board}` ends it"
+                self._notices[self._clients[client]].tell(text)
             waited = True
             if alone:
                 break
