@@ -14,12 +14,12 @@ import typer
 
 from tuner.cli.common import JsonOption, Output, check_file, seconds_of, split_list
 from tuner.cli.completion import PEERS, several_of
+from tuner.cli.network import find_model
 from tuner.cli.on_board import BoardOption, check_board
 from tuner.cli.run import ModuleArgument
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    from tuner.module import Manifest
     from tuner.report.bench import Comparison
 
 EXAMPLES = (
@@ -130,21 +130,6 @@ def time_on_board(asked: BenchRequest, device: str, out: Output) -> Comparison:
         options = bench.BenchOptions(network.threads, network.cpus, rounds, block)
         inputs = random_inputs(network.manifest.inputs, asked.seed)
         return bench.time_on_board(network, inputs=inputs, options=options, progress=out.remark)
-
-
-def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
-    """Return the ONNX file that the peers run. Raises BadInput if it is gone or the module was built from another."""
-    from tuner.graph.importers.onnx.check import read_onnx
-    from tuner.graph.importers.onnx.shapes import free_inputs, identity
-
-    source = given or Path(manifest.model["source"])
-    if given is None and not source.is_file():
-        raise BadInput(f"{module} was built from {source}, which is not there (any more): give the file with --model")
-    proto, digest = read_onnx(source)
-    free = set(free_inputs(proto))
-    if identity(digest, {t.name: t.shape for t in manifest.inputs if t.name in free}) != manifest.model["sha256"]:
-        raise BadInput(f"{source} is not the file that {module} was built from: give that with --model, or build again")
-    return source
 
 
 def show(comparison: Comparison, out: Output) -> None:

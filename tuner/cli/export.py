@@ -28,7 +28,7 @@ from tuner.cli.common import (
 )
 from tuner.cli.completion import CPUS, one_of
 from tuner.cli.network import BatchOption, ShapeOption, network_asked
-from tuner.cli.on_board import build_for, check_there, is_on_board, open_for_build
+from tuner.cli.on_board import build_for, check_module_there, check_there, is_on_board, open_for_build
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def command(
         if name is not None:
             identifier(name, given=True)  # before anything that takes time
         module, check = model, None
-        if not model.is_dir():
+        if model.is_dir() and is_on_board(device):
+            check = check_module_there(model, device, out)
+        elif not model.is_dir():
             network, module = network_asked(model, shape, batch, "float32"), Path(folder) / "module"
             checks = checks_asked(tolerance, input)
             request = BuildRequest(
@@ -127,8 +129,8 @@ def command(
 
 def _check_processor(model: Path, target: str | None, device: str) -> None:
     """Raise BadInput for a processor that nothing is exported for, or where options do not fit together."""
-    if model.is_dir() and (target is not None or device != DEFAULT_DEVICE):
-        raise BadInput(f"{model}: was built already: --target and --device go with a model")
+    if model.is_dir() and (target is not None or (device != DEFAULT_DEVICE and not is_on_board(device))):
+        raise BadInput(f"{model}: was built already: --target and --device go with a model, or the device is a board's")
     if target is not None and device != DEFAULT_DEVICE:
         raise BadInput("--target and --device both say for which processor: give one of them")
     if target is not None and target not in CPUS:
@@ -148,7 +150,7 @@ def _built(request: BuildRequest, target: str | None, out: Output) -> Check | No
     device = open_for_build(request, out) if target is None else cpu_elsewhere(target, request.threads)
     options = BuildOptions(request.exact, link=False, portable=True, max_weights=request.max_weights)
     build_for(request, device, options, out)
-    return check_there(request, out) if target is None else None
+    return check_there(request.device, request.network.file, request.checks, out) if target is None else None
 
 
 def _show(exported: Exported, out: Output) -> None:

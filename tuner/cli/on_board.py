@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli.built import BuildRequest, described, show, worst
+from tuner.cli.checks import Checks
 from tuner.cli.common import Output
-from tuner.cli.network import load_graph
+from tuner.cli.network import find_model, load_graph
 from tuner.errors import BadInput, VerificationFailed
 
 if TYPE_CHECKING:
@@ -73,20 +74,35 @@ def build_for(asked: BuildRequest, device: Device, options: BuildOptions, out: O
     return manifest
 
 
-def check_there(asked: BuildRequest, out: Output) -> Check:
-    """Return a check that compares an export with the model on the board and times it."""
+def check_there(device: str, model: Path, checks: Checks, out: Output) -> Check:
+    """Return a check that compares an export with its `model` on a board and times it."""
     from tuner.export.on_board import checker
     from tuner.module import OnnxReference, VerifyOptions, verify
 
     def compare(network: Verifiable) -> dict[str, float]:
-        reference = OnnxReference(asked.network.file)
-        options = VerifyOptions(given=asked.checks.inputs, tolerance=asked.checks.tolerance)
+        reference = OnnxReference(model)
+        options = VerifyOptions(given=checks.inputs, tolerance=checks.tolerance)
         try:
             return verify(network, reference, options, own_errors=reference.own_errors)
         except VerificationFailed as error:
             raise VerificationFailed(f"{error}; --tolerance allows more, where that is accurate enough") from None
 
-    return checker(asked.device, compare, out.remark)
+    return checker(device, compare, out.remark)
+
+
+def check_module_there(module: Path, device: str, out: Output) -> Check:
+    """Return a check that compares an export of a module with its model on a board and times it.
+
+    Raises BadInput if the module was built for another processor, or if its model is gone.
+    """
+    from tuner.export.on_board import check_processor
+    from tuner.module import read_manifest
+
+    check_board(device)
+    manifest = read_manifest(module)
+    check_processor(module, manifest, device, notice=out.remark)
+    model = find_model(module, manifest, remedy="put it there, or export the module without --device")
+    return check_there(device, model, Checks(), out)
 
 
 def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
@@ -106,7 +122,8 @@ def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
 
     def check(folder: Path) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as work:
-            checked.update(export(folder, work, check=check_there(asked, out)).checked)
+            there = check_there(asked.device, asked.network.file, asked.checks, out)
+            checked.update(export(folder, work, check=there).checked)
         return checked["errors"]
 
     tools = toolchain_for(machine_of(host_of([device.target])), own_libc())

@@ -217,16 +217,23 @@ def opened_on_board(
     Raises BadInput for a module that was built for another processor, or that cannot be exported.
     """
     manifest = read_manifest(directory)
-    _check_processor(directory, manifest, device, threads)
-    _check_driven(directory, manifest, device, notice)
+    check_processor(directory, manifest, device, threads=threads, notice=notice)
     with tempfile.TemporaryDirectory() as folder:
         name = export(directory, folder, check=check_nothing).name
         with BoardNetwork(device, Path(folder), name, manifest, threads=threads, notice=notice) as network:
             yield network
 
 
-def _check_processor(directory: Path, manifest: Manifest, device: str, threads: int | None) -> None:
-    """Raise BadInput if a board's device does not run a module, or has too few cores."""
+def check_processor(
+    directory: Path,
+    manifest: Manifest,
+    device: str,
+    *,
+    threads: int | None = None,
+    notice: Notice = lambda _: None,
+) -> None:
+    """Raise BadInput if a board's device does not run the module in `directory`, or has fewer cores than `threads`.
+    `notice` is as in BoardNetwork."""
     with _one_line(str(directory), device), Link(Boards()[place_on_board(device)[0]]) as link:
         facts = link.facts
     board, again = kind_of(device).called(device), f"build it with --device {device}"
@@ -242,6 +249,7 @@ def _check_processor(directory: Path, manifest: Manifest, device: str, threads: 
     if asked not in kinds or kinds - {"cpu", asked}:
         built = " and ".join(p.name for p in manifest.devices)
         raise BadInput(f"{directory}: was built for {built}, not for {device}: name such a device, or {again}")
+    _check_driven(directory, manifest, device, notice)
 
 
 def _check_driven(directory: Path, manifest: Manifest, device: str, notice: Notice) -> None:

@@ -69,7 +69,7 @@ class BuildOptions:
     - `arrange` may change how the kernels are launched, for example in stages. Whatever it raises is passed on.
     - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
       its processor is needed.
-    - `linker` is the command that links the kernels where they are for another processor than this machine's.
+    - `linker` is the command that links the kernels (default: the plain linker for their processor).
     - With `portable` a network on other devices than a CPU can be exported, too.
     - `max_weights` is the most bytes that the weights may take: kernels with smaller ones are chosen where needed.
     """
@@ -119,7 +119,7 @@ def build_placed(
     options = options or BuildOptions()
     _prepare(directory, network, devices)
     host = host_of([device.target for device in devices])
-    linking = Linking(options.linker or (check_toolchain(),), machine_of(host)) if options.link else None
+    linking = Linking(options.linker or (check_toolchain(host),), machine_of(host)) if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
     if options.max_weights is not None:
         chosen = _limited(network, devices, chosen, store, options)

@@ -73,12 +73,17 @@ def _is_built_run_timed_and_exported(folder: Path, device: str, name: str) -> No
     exported = run_tune("export", "net.tuned", "-o", "net.c", "--json", cwd=folder)
     assert exported.status == 0, exported.err
     assert exported.json()["checked"] == {"equal": True}
+    checked = run_tune("export", "net.tuned", "--device", device, "-o", "net.c", "--json", cwd=folder)
+    assert checked.status == 0, checked.err
+    assert checked.json()["checked"]["device"] == device
+    assert checked.json()["checked"]["errors"] == said["relative_error"]
 
 
 def test_for_its_processor(board: str, folder: Path) -> None:
     _is_built_run_timed_and_exported(folder, board, "cpu")
 
 
+@pytest.mark.slow
 def test_for_its_opencl_device(thin: str, folder: Path) -> None:
     _is_built_run_timed_and_exported(folder, thin, "opencl:0")
     for words in (("--device", "board:thin"), ("--device", "board:thin/cuda:0")):
@@ -145,6 +150,11 @@ def test_a_module_of_this_machine_runs_there(board: str, tiny: Made, folder: Pat
         ),
         (["build", "net.onnx", "-o", "m", "--device", "board:pi", "--memory", "9"], "are for devices of this machine"),
         (["build", "net.onnx", "-o", "m", "--device", "board:pi/opencl:0,board:pi"], "OpenCL device of one board"),
+        (
+            ["export", "MODULE", "-o", "m", "--device", "board:pi/opencl:0"],
+            "was built for cpu, not for board:pi/opencl",
+        ),
+        (["export", "MODULE", "-o", "m", "--device", "opencl:0"], "go with a model, or the device is a board's"),
         (["build", "net.onnx", "-o", "m", "--device", "board:nobody"], "no board is named 'nobody'"),
     ],
 )
