@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a board of this machine: Debian for arm64 in a folder, run by qemu's emulation of the processor, with all that
-# the agent can use there (NumPy, TVM's wheel, pyopencl, PoCL and the loader of OpenCL's drivers). Its times mean nothing; its answers do.
+# the agent can use there (NumPy, TVM, pyopencl, PoCL, OpenCL's loader). Its times mean nothing; its answers do.
 #   sudo tests/tuner/fleet/arm64_board.sh FOLDER
 # Afterwards EDGETUNE_TEST_ARM64=FOLDER lets the tests use it (as root: they change into it).
 set -euo pipefail
