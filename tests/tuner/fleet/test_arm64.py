@@ -106,7 +106,14 @@ def test_kernels_are_tuned_verified_and_stored(
         assert lookup.best(store, trials[0].workload, real) is None
 
 
-@pytest.mark.parametrize(("device", "more"), [(f"board:{NAME}", ("--threads", "1")), (f"board:{NAME}/opencl:0", ())])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "more"),
+    [
+        (f"board:{NAME}", ("--threads", "1")),
+        pytest.param(f"board:{NAME}/opencl:0", (), marks=pytest.mark.night),  # its driver is emulated, too
+    ],
+)
 def test_a_network_is_built_here_and_runs_there(device: str, more: tuple[str, ...], tmp_path: Path) -> None:
     """It is verified against its model there; the export of the module is checked there once more."""
     try:
